@@ -109,7 +109,8 @@ def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> 
     from aam.model.network import Encoder
     from aam.model.shape import NetworkShape
     from aam.training.data_loader import FixedBatches, TrainingBatches
-    from aam.training.lightning_module import LossWeights, TrainingModule, make_optimizer, schedule
+    from aam.training.optimizer import make_optimizer, make_schedule
+    from aam.training.training_module import LossWeights, TrainingModule
 
     study, depth = _study(path, tree)
     metric = "unweighted" if tree is not None else None
@@ -129,16 +130,13 @@ def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> 
     task = TrainingModule(
         Encoder(shape, metric or "unweighted"), LossWeights(), loop, total
     ).train()
-    logged: dict[str, float] = {}
-    task.log = lambda name, value, **_: logged.update({name: float(value)})  # type: ignore[method-assign]
-    task.log_dict = lambda figures, **_: None  # type: ignore[method-assign]
     optimizer = make_optimizer(task, loop)
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(loop, total))
+    rate = make_schedule(optimizer, loop, total)
     began = time.process_time()
     for epoch in range(epochs):
         for step in range(batches.steps):
             optimizer.zero_grad()
-            task.training_step(batches[epoch, step], step).backward()
+            task(batches[epoch, step]).backward()
             torch.nn.utils.clip_grad_norm_(task.parameters(), 1.0)
             optimizer.step()
             rate.step()
@@ -148,10 +146,10 @@ def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> 
     task.eval()
     with torch.no_grad():
         for step in range(len(validation)):
-            task.validation_step(validation[step], step)
-        task.on_validation_epoch_end()
+            task.validation_step(validation[step])
+    found = task.validation_metrics()
     rate_found = epochs * len(split.train) / spent
-    return f"{rate_found:.1f}", f"{peak:.0f}", f"{logged['val_loss']:.4f}"
+    return f"{rate_found:.1f}", f"{peak:.0f}", f"{found['val_loss']:.4f}"
 
 
 if __name__ == "__main__":

@@ -154,8 +154,9 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     from aam.model.network import Encoder
     from aam.model.shape import NetworkShape
     from aam.training.data_loader import FixedBatches, TrainingBatches
-    from aam.training.lightning_module import LossWeights, TrainingModule, make_optimizer
+    from aam.training.optimizer import make_optimizer
     from aam.training.sample_selection import choose_depth, deep_enough, diversity_scale
+    from aam.training.training_module import LossWeights, TrainingModule
 
     loop, task, sample = LoopOptions(batch_size=8), MaskOptions(), SampleOptions()
     loaded = load_study(TableOptions(table=study / "study.aam"), PhylogenyOptions())
@@ -177,7 +178,6 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     )
     network = Encoder(shape, "unweighted")
     learner = TrainingModule(network, LossWeights(), loop, 100).train()
-    learner.log = learner.log_dict = lambda *a, **k: None  # type: ignore[method-assign]
     optimizer = make_optimizer(learner, loop)
     batches = TrainingBatches(loaded, plan, split.train, loop.batch_size, fresh_reads=True)
     validation = FixedBatches(loaded, plan, split.validation, loop.batch_size)
@@ -187,13 +187,13 @@ def steps(study: Path, samples: int) -> dict[str, float]:
         batch = batches[divmod(step, batches.steps)]
         made.append(time.perf_counter() - began)
         optimizer.zero_grad()
-        loss = learner.training_step(batch, step)
+        loss = learner(batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
         optimizer.step()
         times.append(time.perf_counter() - began)
     with torch.no_grad():
-        learner.validation_step(validation[0], 0)
+        learner.validation_step(validation[0])
     return memory() | {
         "seconds": float(np.median(times[2:])),
         "batch": float(np.median(made[2:])),

@@ -148,10 +148,11 @@ def _steps(
     from aam.contract.options.training import LoopOptions, MaskOptions, ModelOptions, RunOptions
     from aam.model.shape import NetworkShape
     from aam.training import fit
+    from aam.training.callbacks.observer import Observer
     from aam.training.data_loader import TrainingBatches
-    from aam.training.lightning_module import LossWeights, TrainingModule
     from aam.training.model_config import DiversityScale, ModelConfig
     from aam.training.runtime import Runtime
+    from aam.training.training_module import LossWeights, TrainingModule
 
     loaded, plan = _load(folder)
     loop = LoopOptions(epochs=1, batch_size=batch, seed=SEED)
@@ -161,19 +162,19 @@ def _steps(
     config = ModelConfig("pretrain", sizes, "unweighted", plan, DiversityScale(), None, {})
     network = config.network()
 
-    class Timed(TrainingModule):
+    class Timed(Observer):
         """Record time and bytes at the start of every step, and the ASVs of batches."""
 
-        def on_train_start(self) -> None:
+        def __init__(self) -> None:
             self.notes: list[tuple[float, int]] = []
             self.asvs = 0
 
-        def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        def batch_begins(self, batch: Any) -> None:
             self.notes.append((time.perf_counter(), received()))
-            if batch_idx >= 2:
+            if len(self.notes) > 2:
                 self.asvs += len(batch.asvs_U)
 
-    task = Timed(network, LossWeights(), loop, steps + 3)
+    timed, task = Timed(), TrainingModule(network, LossWeights(), loop, steps + 3)
     rows = np.flatnonzero(loaded.reads >= plan.rarefy_depth)[: batch * (steps + 3)]
     training = TrainingBatches(
         loaded, plan, rows, batch, fresh_reads=True, ranks=communicator.ranks
@@ -185,13 +186,13 @@ def _steps(
             SpeedOptions(), DeviceOptions(), scale,
         )  # fmt: skip
         runtime = Runtime(torch.device("cpu"), communicator=communicator)
-        fit.run(fit.FitConfig(options, config, Path(out), runtime), task, training, None)
-    (begin, first), (end, last) = task.notes[2], task.notes[2 + steps]
+        fit.run(fit.FitConfig(options, config, Path(out), runtime), task, training, None, [timed])
+    (begin, first), (end, last) = timed.notes[2], timed.notes[2 + steps]
     return {
         "samples/s": batch * steps / (end - begin),
         "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before,
         "received": (last - first) / steps,
-        "asvs": task.asvs / (len(task.notes) - 2),
+        "asvs": timed.asvs / (len(timed.notes) - 2),
         "parameters": float(sum(p.numel() for p in config.network().parameters())),
         "dim": float(shape["dim"]),
         "batch": float(batch),

@@ -214,12 +214,11 @@ def _steps(
 
     from aam.contract.options.training import LoopOptions
     from aam.training.data_loader import TrainingBatches
-    from aam.training.lightning_module import LossWeights, TrainingModule
     from aam.training.optimizer import make_optimizer
+    from aam.training.training_module import LossWeights, TrainingModule
 
     loop = LoopOptions(batch_size=BATCH)
     task = TrainingModule(network, LossWeights(), loop, steps + 1, **task_options).train()
-    task.log = task.log_dict = lambda *a, **k: None  # type: ignore[method-assign]
     optimizer = make_optimizer(task, loop)
     rows = np.flatnonzero(loaded.reads >= plan.rarefy_depth)
     batches = TrainingBatches(loaded, plan, rows, BATCH, fresh_reads=True)
@@ -229,7 +228,7 @@ def _steps(
             cpu, wall, seen = time.process_time(), time.perf_counter(), 0
         batch = batches[divmod(k, batches.steps)]
         batch = _with_copies(batch) if copies else batch
-        loss = task.training_step(batch, k)
+        loss = task(batch)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(task.parameters(), 1.0)

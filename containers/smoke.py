@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 AAM = Path("/opt/aam")
-MODULES = ("torch", "lightning", "biom", "skbio", "sklearn", "h5py", "matplotlib", "aam")
+MODULES = ("torch", "safetensors", "biom", "skbio", "sklearn", "h5py", "matplotlib", "aam")
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)")
 TINY = (
     *("--embedding-dim", "16", "--attention-heads", "2", "--attention-layers", "1"),

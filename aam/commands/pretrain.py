@@ -9,7 +9,7 @@ from aam.contract.preflight import check_run_folder, is_usable
 def run(options: Pretrain) -> None:
     """Pretrain an encoder."""
     check_run_folder(options.run.output_dir, is_usable(options.run))
-    # PyTorch and Lightning take 5 CPU-seconds to import, which a refusal does without.
+    # PyTorch takes 4 CPU-seconds to import, which a refusal does without.
     from aam.performance.memory.fit import automatic
     from aam.performance.memory.runs import pretraining_run
     from aam.training.pretrain import pretrain

@@ -48,7 +48,7 @@ RECORD: dict[str, Any] = {
 }
 """Schema of a run record; the facts of a command may be any others."""
 
-LIBRARIES = ("torch", "lightning", "numpy", "scipy", "pandas", "scikit-bio", "biom-format",
+LIBRARIES = ("torch", "safetensors", "numpy", "scipy", "pandas", "scikit-bio", "biom-format",
              "scikit-learn")  # fmt: skip
 
 

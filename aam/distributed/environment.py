@@ -1,11 +1,12 @@
 """Environment of a rank: rank, world size and rendezvous address, from torchrun or srun.
 
-Reads variables only: nothing is started and no process group is made here. Lightning's environments
-do not serve for this (docs/decisions/0009-what-distributed-takes-from-libraries.md).
+Reads variables only: nothing is started and no process group is made here. Why no library does it:
+docs/decisions/0009-what-distributed-takes-from-libraries.md.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -89,10 +90,6 @@ def check_options(scale: ScaleOptions, ranks: Ranks, batch_size: int) -> None:
     ]
     if len(chosen) > 1:
         raise UsageError("Strategies that exclude each other", " ".join(chosen), "choose one")
-    if scale.fsdp_sharded_checkpoint and not scale.fsdp:
-        raise UsageError(
-            "Nothing is sharded", "--fsdp-sharded-checkpoint without --fsdp", "add --fsdp"
-        )
     if ranks.world_size > 1 and not chosen:
         raise UsageError(
             f"{ranks.launcher} started {ranks.world_size} processes that would all do the same",
@@ -126,20 +123,26 @@ def _from_torchrun(variables: Mapping[str, str]) -> Ranks:
 
 
 def _from_slurm(variables: Mapping[str, str]) -> Ranks:
-    # Imports PyTorch, which the parent of local ranks does without.
-    from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
-
     _require(variables, _SLURM, "pass the variables of srun on")
     rank, size, local_rank, job = _numbers(variables, _SLURM)
     tasks = variables.get("SLURM_STEP_TASKS_PER_NODE", str(size))
     node = int(variables.get("SLURM_NODEID", "0"))
     nodes = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST", "localhost")
     step = int(variables.get("SLURM_STEP_ID", "0"))
-    address = variables.get("MASTER_ADDR") or SLURMEnvironment.resolve_root_node_address(nodes)
+    address = variables.get("MASTER_ADDR") or first_node(nodes)
     port = int(variables.get("MASTER_PORT") or _PORTS[0] + (job * 16 + step) % _PORTS[1])
     return _consistent(
         Ranks(rank, size, local_rank, tasks_per_node(tasks)[node], address, port, "srun")
     )
+
+
+def first_node(nodes: str) -> str:
+    """Return the first node of Slurm's short form of a list.
+
+    >>> first_node("gpu[003-007,12],login1"), first_node("node-1,node-2")
+    ('gpu003', 'node-1')
+    """
+    return re.sub(r"\[([^],-]*)[^]]*\]", r"\1", nodes).split(",")[0].strip()
 
 
 def tasks_per_node(tasks: str) -> list[int]:

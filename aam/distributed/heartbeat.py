@@ -184,8 +184,7 @@ class Heartbeat:
 def _is_connection_error(error: BaseException | None) -> bool:
     """Whether a closed connection is among the causes of an error.
 
-    Lightning tears a network down after an error, which for a sharded one in the middle of a step
-    fails in turn.
+    The end of a sharded network in the middle of a step fails in turn.
     """
     while error is not None:
         text = str(error).lower() if isinstance(error, RuntimeError | OSError) else ""

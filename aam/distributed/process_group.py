@@ -62,6 +62,8 @@ def process_group(
     if ranks.world_size > 1 and is_gpu(place):
         place = _select_gpu(ranks)
     print_device(place)
+    if scale.fsdp_sharded_checkpoint:
+        info("--fsdp-sharded-checkpoint: no longer needed; every checkpoint is one file.")
     if ranks.world_size == 1 and not scale.fsdp:
         if scale.distributed or scale.data_parallel:
             info("One process: torchrun, srun or `aam-launch --gpus` start several.")

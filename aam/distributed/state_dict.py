@@ -1,4 +1,4 @@
-"""State dicts of the network and its optimizer by parameter name, for any strategy and world size.
+"""State dicts of the network and its optimizer by parameter name, for DDP, FSDP and any world size.
 
 PyTorch gathers and distributes them (`torch.distributed.checkpoint.state_dict`): parameters have
 the names that they have in the plain module, and a state that is loaded is whole. The optimizer's
@@ -8,7 +8,7 @@ would load it into the wrong parameters without an error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -47,19 +47,14 @@ def local_tensor(value: Tensor) -> Tensor:
     return value.to_local() if isinstance(value, DTensor) else value
 
 
-def model_state_dict(module: nn.Module, sharded: bool) -> StateDict:
-    """Return the weights by name; all ranks call this.
-
-    Args:
-        sharded: return the shards of this rank. Otherwise rank 0 returns whole tensors on the CPU
-            and the other ranks return an empty dictionary.
-    """
-    return get_model_state_dict(module, options=_saving(sharded))
+def model_state_dict(module: nn.Module) -> StateDict:
+    """Return whole weights by name, on the CPU; all ranks call this, and rank 0 gets them."""
+    return get_model_state_dict(module, options=_whole())
 
 
-def optimizer_state_dict(module: nn.Module, optimizer: Optimizer, sharded: bool) -> StateDict:
-    """Return the optimizer's state by parameter name; arguments as of `model_state_dict`."""
-    return get_optimizer_state_dict(module, optimizer, options=_saving(sharded))
+def optimizer_state_dict(module: nn.Module, optimizer: Optimizer) -> StateDict:
+    """Return the optimizer's state by parameter name, as `model_state_dict` returns weights."""
+    return get_optimizer_state_dict(module, optimizer, options=_whole())
 
 
 def load_model(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
@@ -94,7 +89,7 @@ def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -
         trained = sum(map(len, groups))
         raise Mismatch(f"its optimizer trained other parameters than these {trained}")
     new = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    options = like(new, stored["param_groups"], "optimizer_states.param_groups")
+    options = like(new, stored["param_groups"], "resume.optimizer.param_groups")
     state = {}
     for name in (name for group in groups for name in group):
         parameter, found = parameters[name], stored["state"].get(name)
@@ -110,22 +105,8 @@ def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -
     set_optimizer_state_dict(module, optimizer, complete, options=_loading())
 
 
-def load_schedulers(configured: Sequence[Any], stored: Sequence[StateDict]) -> list[StateDict]:
-    """Return stored states of learning-rate schedulers with exactly the keys of the new schedulers.
-
-    Args:
-        configured: Lightning's `LRSchedulerConfig` of each.
-
-    Raises:
-        Mismatch: they are of other schedulers.
-    """
-    new = [config.scheduler.state_dict() for config in configured]
-    states: list[StateDict] = like(new, stored, "lr_schedulers")
-    return states
-
-
-def _saving(sharded: bool) -> StateDictOptions:
-    return StateDictOptions(full_state_dict=not sharded, cpu_offload=not sharded)
+def _whole() -> StateDictOptions:
+    return StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 def _loading() -> StateDictOptions:

@@ -19,9 +19,9 @@ from aam.golden import random_numbers as rng
 from aam.model.attention import AUTO, Backends
 from aam.model.network import Predictor
 from aam.model.shape import BASES, NetworkShape
-from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.target import Target
 from aam.training.target_transforms import TargetTransform
+from aam.training.training_module import LossWeights, TrainingModule
 
 SHAPE = NetworkShape(
     max_bp=60,

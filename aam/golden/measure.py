@@ -1,13 +1,12 @@
 """Measurement of the golden case on a device: outputs of every stage, gradients, loss curve.
 
-The training loop is written out (forward, backward, clip, step, as in `aam.training`), since
-Lightning's would not show the gradients.
+The steps are written out (forward, backward, clip, step, as in `aam.training.loop`): the comparison
+needs the gradients before they are clipped, and a constant loss scale.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -28,8 +27,9 @@ from aam.model.attention import Backends
 from aam.model.transformer import AttentionPooling, Block
 from aam.numerics.backend_selection import TORCH_POLICY
 from aam.numerics.device import arch_of, choose_device
-from aam.training.lightning_module import TrainingModule
+from aam.training.optimizer import make_optimizer, make_schedule
 from aam.training.runtime import choose_attention
+from aam.training.training_module import TrainingModule
 
 _ATTENTION = 2
 """Matrix products inside attention: scores and mix."""
@@ -85,18 +85,17 @@ def _fresh(weights: dict[str, Tensor], device: torch.device, backends: Backends)
 def _loss(task: TrainingModule, batch: Batch, precision: Precision) -> Tensor:
     dtype = torch.float16 if precision == "fp16" else torch.bfloat16
     autocast = torch.autocast(batch.counts_BS.device.type, dtype, enabled=precision != "none")
-    with autocast, warnings.catch_warnings():
-        # There is no trainer to log to.
-        warnings.filterwarnings("ignore", message=".*self.log.*")
-        return task.training_step(batch, 0)
+    with autocast:
+        loss: Tensor = task(batch)
+    return loss
 
 
 def _curve(
     task: TrainingModule, batches: dict[str, Batch], precision: Precision
 ) -> Iterator[float]:
     """Yield the loss of each step."""
-    made = task.configure_optimizers()
-    optimizer, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
+    optimizer = make_optimizer(task, task.loop)
+    schedule = make_schedule(optimizer, task.loop, task.steps)
     turns = list(batches.values())
     for step in range(golden_case.STEPS):
         optimizer.zero_grad()

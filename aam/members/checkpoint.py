@@ -22,7 +22,6 @@ from torch import Tensor
 from aam import __version__
 from aam.contract import schema
 from aam.contract.errors import DataError
-from aam.contract.files import atomic_write
 from aam.contract.options.device import DeviceOptions
 from aam.contract.options.field import ABOVE_ZERO, ONE_OR_MORE, ZERO_OR_MORE
 from aam.contract.options.training import TransformName
@@ -37,7 +36,7 @@ from aam.members.option_checks import TRANSFORMER
 from aam.members.state import indices, numbers
 from aam.members.training_data import TrainingData
 from aam.members.uncertainty import ProportionalOdds
-from aam.serialization import archive
+from aam.serialization import tensor_file
 from aam.serialization.arrays import to_arrays, to_tensors
 from aam.training.inference.prediction import LoadedModel, build_models
 from aam.training.model_config import ModelConfig
@@ -184,8 +183,7 @@ def save(path: Path, ensemble: EnsembleCheckpoint) -> None:
         _TRAINING: None if ensemble.training is None else ensemble.training.stored(),
         _FOLDS: to_tensors(ensemble.fold_importance),
     }
-    with atomic_write(path) as temporary:
-        torch.save(content, temporary)
+    tensor_file.write(path, content)
 
 
 def read(path: Path) -> EnsembleCheckpoint:
@@ -195,8 +193,8 @@ def read(path: Path) -> EnsembleCheckpoint:
         MissingInput: the file may not be read.
         DataError: it is damaged, invalid, of another program, or of another version's format.
     """
-    content = archive.read(path)
-    if not isinstance(content, dict) or _KEY not in content:
+    content = tensor_file.read(path)
+    if _KEY not in content:
         raise DataError("Not an ensemble of this program", f"'{path}'", "name one that `aam` wrote")
     try:
         return _parse(content, path)

@@ -1,6 +1,6 @@
 """The transformer of `aam train`, imported only where it is a member.
 
-PyTorch's distributed packages and Lightning take four CPU-seconds to import, which a kernel and a
+PyTorch's distributed packages take a CPU-second to import, which a kernel and a
 forest do without.
 """
 

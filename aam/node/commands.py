@@ -27,8 +27,8 @@ class NodeCommand(ParsedCommand):
 
     @property
     def in_place(self) -> bool:
-        """Whether every rank, or several jobs, write to the run folder: all nodes share it."""
-        return bool(self.value("--fsdp-sharded-checkpoint") or self.option("--trials-only"))
+        """Whether several jobs write to the run folder, which all nodes share."""
+        return self.option("--trials-only") is not None
 
 
 def read(argv: Sequence[str], folder: Path) -> NodeCommand:

@@ -1,1 +1,1 @@
-"""Safe reading of checkpoints: archives, pickles and schemas, without running code."""
+"""Files of tensors and plain values, and the validation of those values."""

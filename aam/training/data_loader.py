@@ -115,33 +115,26 @@ def share_of(batch: Batch, ranks: Ranks, sequences: bool) -> Batch:
 
 
 class EpochSampler(Sampler[StepKey]):
-    """Sampler of the keys (epoch, step) of one epoch; a resumed run starts at `resume`.
+    """Sampler of the keys (epoch, step) of one epoch, from the batch at which a run goes on.
 
     The keys are fixed when the iterator is made, so that worker processes, which prefetch batches,
-    get the same keys as a loop without workers. A resumed run makes its
-    first iterator before Lightning calls `set_epoch`, hence `resume` sets the epoch as well.
+    get the same keys as a loop without workers.
     """
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
-        self.epoch = 0
-        self.resumed: StepKey = (0, 0)
+        self._first: StepKey = (0, 0)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iterator."""
-        self.epoch = epoch
-
-    def resume(self, epoch: int, step: int) -> None:
-        """Begin epoch `epoch` at `step`; later epochs begin at 0."""
-        self.epoch, self.resumed = epoch, (epoch, step)
+    def start(self, epoch: int, step: int) -> None:
+        """Set the epoch of the next iterator, and the step at which it begins."""
+        self._first = (epoch, step)
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[StepKey]:
-        epoch, step = self.resumed
-        first = step if epoch == self.epoch else 0
-        return iter([(self.epoch, k) for k in range(first, self.steps)])
+        epoch, first = self._first
+        return iter([(epoch, step) for step in range(first, self.steps)])
 
 
 def loader(

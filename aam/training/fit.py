@@ -1,16 +1,14 @@
-"""Training loop: Lightning's trainer with the callbacks, checkpoints and files of a run folder."""
+"""Fit of a network: the training loop with the batches, checkpoints and files of a run folder."""
 
 from __future__ import annotations
 
-import logging
 import math
 import os
-import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from torch import nn
 
 from aam.console import info, interactive
@@ -18,34 +16,31 @@ from aam.contract.errors import DataError
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.training import LoopOptions
+from aam.contract.schema import Mismatch
 from aam.data.batches import BatchPlan
 from aam.data.splits import Split
 from aam.data.study import Study
-from aam.distributed.communicator import Communicator
 from aam.distributed.stop_request import StopOnRequest
-from aam.distributed.strategies import choose_strategy
+from aam.distributed.strategies import parallelize
 from aam.model.network import Predictor
+from aam.numerics.compile import eager_again
 from aam.numerics.device import device_name, is_gpu
-from aam.training.callbacks.compilation import CompiledEncoder, Fp32Report, Note, unrecorded
+from aam.training.callbacks.compilation import EncoderCompilation, Fp32Report, Note, unrecorded
 from aam.training.callbacks.epoch_table import EpochTable
-from aam.training.callbacks.loggers import make_loggers
+from aam.training.callbacks.loggers import LoggedMetrics
 from aam.training.callbacks.memory_warm_up import MemoryWarmUp
 from aam.training.callbacks.nonfinite import FiniteCheck
+from aam.training.callbacks.observer import Observer
 from aam.training.callbacks.progress import Progress, RunLength, RunProgressBar
 from aam.training.callbacks.step_log import requested_log
 from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
-from aam.training.lightning_module import TrainingModule
+from aam.training.loop import BEST, HIGHER_IS_BETTER, LAST, TrainingLoop
 from aam.training.model_config import ModelConfig
+from aam.training.optimizer import make_optimizer, make_schedule
 from aam.training.run_files import checkpoints
-from aam.training.run_files.resume import (
-    AtomicCheckpointIO,
-    ExactResume,
-    WithinEpochs,
-)
 from aam.training.runtime import Runtime
-
-PRECISIONS = {"none": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
-HIGHER_IS_BETTER = ("r2", "accuracy", "f1")
+from aam.training.step import GradientStep
+from aam.training.training_module import TrainingModule
 
 
 @dataclass(frozen=True)
@@ -64,6 +59,17 @@ class FitConfig:
     note: Note = unrecorded
     fold: int = 1
     folds: int = 1
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.folder / "checkpoints"
+
+    @property
+    def monitor(self) -> str:
+        """Metric of the validation by which the best epoch is chosen."""
+        name = self.options.best_metric if isinstance(self.options, Train) else "val_loss"
+        return name if name.startswith("val_") else f"val_{name}"
 
     @property
     def name(self) -> str:
@@ -117,133 +123,138 @@ def fit_split(fit: FitConfig, task: TrainingModule, study: Study, split: Split) 
 
 
 def run(
-    fit: FitConfig, task: TrainingModule, training: TrainingBatches, validation: FixedBatches | None
+    fit: FitConfig,
+    task: TrainingModule,
+    training: TrainingBatches,
+    validation: FixedBatches | None,
+    more: Sequence[Observer] = (),
 ) -> FitResult:
     """Train `task` and return its best checkpoint; without validation samples, the last one."""
-    _silence_libraries()
-    options, runtime, loop = fit.options, fit.runtime, fit.options.loop
-    device, ranks = runtime.device, runtime.communicator.ranks
-    sampler = EpochSampler(training.steps)
     freeze_unused(task, training.plan, training.study)
-    pin, ahead = is_gpu(device), options.speed.prefetch_factor
-    fit.note("precision", runtime.precision)
-    length = RunLength(task.steps, loop.epochs, len(training.rows), fit.fold, fit.folds)
-    progress = Progress(options.run.output_dir / "progress.json", length, device_name(device))
-    table = EpochTable(fit.folder / "metrics.csv", progress)
-    keeper, callbacks = _callbacks(fit, sampler, table, training, validation is not None)
-    trainer = pl.Trainer(
-        default_root_dir=fit.folder,
-        accelerator="gpu" if is_gpu(device) else "cpu",
-        devices=1,
-        strategy=choose_strategy(options.scale, ranks, device),
-        precision=PRECISIONS[runtime.precision],  # type: ignore[arg-type]
-        max_epochs=loop.epochs,
-        accumulate_grad_batches=loop.gradient_accumulation_steps,
-        gradient_clip_val=loop.max_grad_norm or None,
-        plugins=[AtomicCheckpointIO()],
-        callbacks=callbacks,
-        logger=make_loggers(options, fit.folder, fit.name) if ranks.is_main else False,
-        enable_progress_bar=interactive() and ranks.is_main,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        use_distributed_sampler=False,
-        log_every_n_steps=max(1, min(50, training.steps)),
+    fit.note("precision", fit.runtime.precision)
+    loop = _make_loop(fit, task, training, validation, more)
+    resumed = checkpoints.checkpoint_to_resume(fit.options.run, fit.folder)
+    if resumed is not None:
+        _resume(fit, loop, resumed)
+    try:
+        with fit.runtime.stop.handled():
+            loop.run()
+    finally:
+        eager_again(task.encoder.nucleotides)  # tensors after training have other shapes
+    return _result(fit, loop)
+
+
+def _make_loop(
+    fit: FitConfig,
+    task: TrainingModule,
+    training: TrainingBatches,
+    validation: FixedBatches | None,
+    more: Sequence[Observer],
+) -> TrainingLoop:
+    """Build the training loop of a fit from the beginning."""
+    options, runtime, loop = fit.options, fit.runtime, fit.options.loop
+    communicator, device, last = runtime.communicator, runtime.device, fit.checkpoints / LAST
+    model = parallelize(task, options.scale, communicator.ranks, device)
+    step = GradientStep.of(task, model, runtime.precision, loop.gradient_accumulation_steps)
+    optimizer = make_optimizer(task, loop)
+    sampler = EpochSampler(training.steps)
+    load = partial(
+        loader, workers=runtime.workers, pin=is_gpu(device), prefetch=options.speed.prefetch_factor
     )
-    resume = checkpoints.checkpoint_to_resume(options.run, fit.folder)
-    folder = fit.folder / "checkpoints"
-    if resume is not None:
-        _copy_best(resume.with_name("best.ckpt"), folder, runtime.communicator)
-    with runtime.stop.handled():
-        trainer.fit(
-            task,
-            loader(training, sampler, runtime.workers, pin, ahead),
-            validation and loader(validation, None, runtime.workers, pin, ahead),
-            ckpt_path=resume,
-        )
-    best, chosen = table.latest, folder / "last.ckpt"
-    if keeper is not None:
-        chosen = Path(keeper.best_model_path or chosen)
-        if keeper.best_model_score is not None:
-            best = {f"best_{keeper.monitor}": float(keeper.best_model_score)}
-            epoch = table.best_epoch(str(keeper.monitor), keeper.mode)
-            if epoch is not None:
-                best["best_epoch"] = epoch
-                info(_choice(epoch, table.epochs, keeper, loop))
-    return FitResult(chosen, table.epochs, trainer.global_step, best)
+    ids = training.study.table.sample_ids
+    speed, note = options.speed, fit.note
+    report = Fp32Report(runtime.precision, note) if speed.report_fp32_fallbacks else None
+    prepare: list[EncoderCompilation | MemoryWarmUp] = []
+    if speed.compile_model != "off":
+        prepare.append(EncoderCompilation(step, speed.compile_model, note, report))
+    if speed.memory_warm_up == "on" or (speed.memory_warm_up == "auto" and is_gpu(device)):
+        prepare.append(MemoryWarmUp(step, optimizer, training, note))
+    return TrainingLoop(
+        step,
+        optimizer,
+        make_schedule(optimizer, loop, task.steps),
+        loop,
+        load(training, sampler),
+        sampler,
+        FiniteCheck(step, ids, last, note, loop.lr, communicator),
+        validation=None if validation is None else load(validation, None),
+        monitor=fit.monitor,
+        seed=fit.config.plan.seed,
+        communicator=communicator,
+        save=lambda name, *state: checkpoints.write(fit.checkpoints / name, fit.config, *state),
+        every=options.run.checkpoint_every_n_steps or 0,
+        stop=StopOnRequest(runtime.stop, communicator, last),
+        prepare=prepare,
+        observers=[*_observers(fit, task, training, report), *more],
+    )
 
 
-def _choice(epoch: int, epochs: int, keeper: ModelCheckpoint, loop: LoopOptions) -> str:
+def _observers(
+    fit: FitConfig, task: TrainingModule, training: TrainingBatches, report: Fp32Report | None
+) -> list[Observer]:
+    """Return the observers of a rank; files and lines are those of the first."""
+    options, is_main = fit.options, fit.runtime.communicator.ranks.is_main
+    observers: list[Observer] = [] if report is None else [report]
+    if is_main:
+        epochs, samples = options.loop.epochs, len(training.rows)
+        length = RunLength(task.steps, epochs, samples, fit.fold, fit.folds)
+        path, device = options.run.output_dir / "progress.json", device_name(fit.runtime.device)
+        progress = Progress(path, length, device)
+        observers += [progress, EpochTable(fit.folder / "metrics.csv", progress)]
+        observers.append(LoggedMetrics(options, fit.folder, fit.name))
+        if interactive():
+            observers.append(RunProgressBar(progress))
+    return [*observers, *requested_log(os.environ, is_main)]
+
+
+def _resume(fit: FitConfig, loop: TrainingLoop, resumed: Path) -> None:
+    """Continue from a checkpoint, with the best one beside it, which may be in another folder.
+
+    Raises:
+        DataError: the checkpoint does not fit the run.
+    """
+    best, communicator = resumed.with_name(BEST), fit.runtime.communicator
+    weights, state = checkpoints.read_resume_state(resumed)
+    try:
+        loop.resume(weights, state)
+    except Mismatch as error:
+        raise checkpoints.unusable(resumed, error) from error
+    here = fit.checkpoints / BEST
+    if communicator.ranks.is_main and best.exists() and best.resolve() != here.resolve():
+        checkpoints.copy(best, here)
+    communicator.barrier()
+    if not here.exists():  # the epochs of this process are compared with each other
+        loop.best = None
+    if loop.complete and not (fit.checkpoints / LAST).exists():
+        loop.write(LAST)
+
+
+def _result(fit: FitConfig, loop: TrainingLoop) -> FitResult:
+    """Return the result of a complete loop, and print which epoch is chosen."""
+    epochs, steps = loop.position.epoch, loop.position.step
+    if loop.best is None:
+        first = ("epoch", "step", "seconds", "lr")
+        latest = {n: v for n, v in loop.rows[-1].items() if n not in first} if loop.rows else {}
+        return FitResult(fit.checkpoints / LAST, epochs, steps, latest)
+    best: dict[str, float] = {f"best_{fit.monitor}": loop.best}
+    rows = [row for row in loop.rows if math.isfinite(row.get(fit.monitor, math.nan))]
+    if rows:
+        better = max if fit.monitor in HIGHER_IS_BETTER else min
+        best["best_epoch"] = int(better(rows, key=lambda row: row[fit.monitor])["epoch"]) + 1
+        info(_choice(fit, loop.best, int(best["best_epoch"]), epochs))
+    return FitResult(fit.checkpoints / BEST, epochs, steps, best)
+
+
+def _choice(fit: FitConfig, value: float, epoch: int, epochs: int) -> str:
     """Return the message about the chosen epoch and about early stopping."""
-    assert keeper.best_model_score is not None
-    score = f"{keeper.monitor} {float(keeper.best_model_score):.4g}"
-    chosen = f"Chosen: epoch {epoch} of {epochs}, {score}."
+    loop = fit.options.loop
+    chosen = f"Chosen: epoch {epoch} of {epochs}, {fit.monitor} {value:.4g}."
     if epochs >= loop.epochs:
         return chosen
     return (
-        f"Stopped early after epoch {epochs} of {loop.epochs}: no better {keeper.monitor} in "
+        f"Stopped early after epoch {epochs} of {loop.epochs}: no better {fit.monitor} in "
         f"{loop.patience} epochs (--patience). {chosen}"
     )
-
-
-def _copy_best(best: Path, folder: Path, communicator: Communicator) -> None:
-    """Copy the best checkpoint of the resumed run, if its folder is another one."""
-    if communicator.ranks.is_main and best.exists() and best.parent.resolve() != folder.resolve():
-        checkpoints.copy(best, folder)
-    communicator.barrier()  # every rank reads the file next
-
-
-def _callbacks(
-    fit: FitConfig,
-    sampler: EpochSampler,
-    table: EpochTable,
-    training: TrainingBatches,
-    validated: bool,
-) -> tuple[ModelCheckpoint | None, list[Callback]]:
-    """Return the callback that keeps the best checkpoint, or None, and all callbacks."""
-    folder, loop = fit.folder / "checkpoints", fit.options.loop
-    communicator = fit.runtime.communicator
-    name = fit.options.best_metric if isinstance(fit.options, Train) else "val_loss"
-    monitor = name if name.startswith("val_") else f"val_{name}"
-    mode = "max" if name in HIGHER_IS_BETTER else "min"
-    last = folder / "last.ckpt"
-    callbacks: list[Callback] = [
-        ExactResume(fit.config, sampler, folder, loop.patience, communicator.ranks.rank),
-        # After the callback that seeds a step, before those that validate and save.
-        FiniteCheck(training.study.table.sample_ids, last, fit.note, loop.lr, communicator),
-        StopOnRequest(fit.runtime.stop, communicator, last),
-    ]
-    keeper: ModelCheckpoint | None = None
-    if validated:
-        keeper = ModelCheckpoint(
-            folder, "best", monitor=monitor, mode=mode, enable_version_counter=False
-        )
-        callbacks.append(keeper)
-        if loop.patience:
-            callbacks.append(EarlyStopping(monitor, patience=loop.patience, mode=mode))
-    callbacks.append(
-        ModelCheckpoint(folder, "last", enable_version_counter=False, save_on_train_epoch_end=True)
-    )
-    if every := fit.options.run.checkpoint_every_n_steps:
-        callbacks.append(
-            WithinEpochs(folder, "last", enable_version_counter=False, every_n_train_steps=every)
-        )
-    callbacks += [table.progress, table]
-    if interactive() and communicator.ranks.is_main:
-        callbacks.append(RunProgressBar(table.progress))
-    return keeper, [*callbacks, *_first_steps(fit, training), *requested_log(os.environ)]
-
-
-def _first_steps(fit: FitConfig, training: TrainingBatches) -> list[Callback]:
-    """Return the callbacks of the first steps."""
-    precision, speed = fit.runtime.precision, fit.options.speed
-    report = Fp32Report(precision, fit.note) if speed.report_fp32_fallbacks else None
-    callbacks: list[Callback] = [] if report is None else [report]
-    if speed.compile_model != "off":
-        callbacks.append(CompiledEncoder(speed.compile_model, precision, fit.note, report))
-    on_gpu = is_gpu(fit.runtime.device)
-    if speed.memory_warm_up == "on" or (speed.memory_warm_up == "auto" and on_gpu):
-        callbacks.append(MemoryWarmUp(training, fit.note))
-    return callbacks
 
 
 def freeze_unused(task: TrainingModule, plan: BatchPlan, study: Study) -> None:
@@ -270,10 +281,3 @@ def freeze_unused(task: TrainingModule, plan: BatchPlan, study: Study) -> None:
         unused += [child for child in task.network.children() if child is not encoder]
     for module in unused:
         module.requires_grad_(False)
-
-
-def _silence_libraries() -> None:
-    """Suppress Lightning's advice and warnings of libraries that users cannot act on."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", module="lightning")
-    warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")

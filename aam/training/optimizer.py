@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
 from aam.contract.options.training import LoopOptions
 from aam.distributed.state_dict import full_tensor
@@ -30,7 +31,12 @@ except ImportError:  # PyTorch 2.4 and 2.5
         torch._foreach_mul_(gradients, (max_norm / (total_norm + 1e-6)).clamp(max=1))
 
 
-def schedule(loop: LoopOptions, steps: int) -> Callable[[int], float]:
+def make_schedule(optimizer: Optimizer, loop: LoopOptions, steps: int) -> LambdaLR:
+    """Build the learning-rate schedule of a run of so many optimizer steps."""
+    return LambdaLR(optimizer, factor_of_step(loop, steps))
+
+
+def factor_of_step(loop: LoopOptions, steps: int) -> Callable[[int], float]:
     """Return the factor of the learning rate at each optimizer step, counted from 0."""
     warmup = max(1, round(loop.warmup_fraction * steps))
 

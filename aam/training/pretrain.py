@@ -22,7 +22,6 @@ from aam.model.network import Encoder
 from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
 from aam.training import fit
 from aam.training.inference.network_outputs import encode_asvs, write_study_embeddings
-from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import ModelConfig
 from aam.training.pretrained import (
     PretrainedEncoder,
@@ -34,6 +33,7 @@ from aam.training.pretrained import (
 from aam.training.run_files import checkpoints, run_folder
 from aam.training.runtime import Runtime, check_resources, make_runtime
 from aam.training.sample_selection import batch_plan, choose_depth, deep_enough
+from aam.training.training_module import LossWeights, TrainingModule
 
 
 def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:

@@ -42,7 +42,6 @@ from aam.training.labelled_study import (
     load_labelled_study,
     transformer_folds,
 )
-from aam.training.lightning_module import LossWeights, TrainingModule, score, target_metrics
 from aam.training.model_config import ModelConfig, covariate_shape
 from aam.training.pretrained import (
     PretrainedEncoder,
@@ -55,6 +54,7 @@ from aam.training.run_files import checkpoints, run_folder
 from aam.training.runtime import Runtime, check_resources, make_runtime
 from aam.training.sample_selection import batch_plan, reading_plan
 from aam.training.target import Target
+from aam.training.training_module import LossWeights, TrainingModule, score, target_metrics
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from launcher.plan.inputs import NativeStack
 if TYPE_CHECKING:
     from launcher.plan.plan import Plan
 
-LIBRARIES = ("torch", "lightning", "rich", "biom", "skbio", "sklearn", "h5py")
+LIBRARIES = ("torch", "safetensors", "rich", "biom", "skbio", "sklearn", "h5py")
 """Modules that the extra `model` brings and that no plain install has."""
 
 

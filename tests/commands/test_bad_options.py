@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from aam.serialization import tensor_file
 from aam.training.model_config import FORMAT
 from tests.support.bench import DATA, NO_INPUT, UNAVAILABLE, USAGE, Bench, Refused
 from tests.support.commands import aam
@@ -33,21 +35,25 @@ def test_checkpoints_of_another_kind(
     cut = bench.work / "cut.ckpt"
     cut.write_bytes(best.read_bytes()[: best.stat().st_size // 2])
     refused(predict(cut), DATA, "cannot be read", "cut.ckpt")
-    torch.save({"weight": torch.zeros(2)}, bench.work / "other.pt")
-    refused(predict(bench.work / "other.pt"), DATA, "Not a checkpoint of this program", "other.pt")
     torch.save(torch.nn.Linear(2, 2), bench.work / "module.pt")
-    refused(predict(bench.work / "module.pt"), DATA, "cannot be read", "module.pt")
+    refused(predict(bench.work / "module.pt"), DATA, "file of torch.save", "module.pt")
+    save_file({"weight": torch.zeros(2)}, bench.work / "other.safetensors")
+    refused(
+        predict(bench.work / "other.safetensors"), DATA, "a safetensors file of another program"
+    )
+    tensor_file.write(bench.work / "other.ckpt", {"weight": torch.zeros(2)})
+    refused(predict(bench.work / "other.ckpt"), DATA, "Not a checkpoint of this program")
     refused(predict(bench.text("empty.ckpt", "")), DATA, "cannot be read", "empty.ckpt")
     refused(predict(bench.good / "metadata.tsv"), DATA, "cannot be read", "metadata.tsv")
-    content = torch.load(best, weights_only=True)
+    content = tensor_file.read(best)
     content["aam"]["format"], content["aam"]["version"] = FORMAT + 1, "99.1"
-    torch.save(content, bench.work / "newer.ckpt")
+    tensor_file.write(bench.work / "newer.ckpt", content)
     phrases = ("written by a newer version", "aam 99.1", f"format {FORMAT + 1}")
     refused(predict(bench.work / "newer.ckpt"), DATA, *phrases)
-    strange = torch.load(best, weights_only=True)
+    strange = tensor_file.read(best)
     name = next(name for name in strange["state_dict"] if name.endswith("weight"))
     strange["state_dict"]["network.stranger"] = strange["state_dict"].pop(name)
-    torch.save(strange, bench.work / "strange.ckpt")
+    tensor_file.write(bench.work / "strange.ckpt", strange)
     invalid = ("The checkpoint has invalid content", "1 more are of another network")
     refused(predict(bench.work / "strange.ckpt"), DATA, *invalid)
     for flag in ("--pretrained-encoder", "--resume-from"):

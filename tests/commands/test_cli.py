@@ -31,7 +31,7 @@ from launcher.plan.request import parse as parse_launch
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {"aam": main, "aam-launch": launch}
-HEAVY = {"torch", "numpy", "tyro", "rich", "lightning", "biom", "skbio", "sklearn", "pandas"}
+HEAVY = {"torch", "numpy", "tyro", "rich", "safetensors", "biom", "skbio", "sklearn", "pandas"}
 OPTIONS = [(name, spec) for name in names() for spec in specs(typing.cast(type, find(name)))]
 
 

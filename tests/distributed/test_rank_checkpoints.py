@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import pickle
 import random
-import shutil
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from aam.contract.errors import DataError, MissingInput
-from aam.contract.files import sha256
 from aam.contract.options.device import ScaleOptions
 from aam.contract.options.training import LoopOptions
-from aam.distributed import sharded_checkpoint
-from aam.serialization import archive
-from aam.training.inference.training_summary import TrainingSummary
+from aam.serialization import tensor_file
 from aam.training.run_files import checkpoints
-from tests.support.commands import aam
 from tests.support.local_ranks import NEEDS_FSDP, start, together
 from tests.support.rank_steps import Case, alone, learn, learn_all
 
@@ -31,7 +23,6 @@ pytestmark = pytest.mark.medium
 ALONE = ScaleOptions()
 DDP = ScaleOptions(distributed=True, rank_timeout=5)
 FSDP = ScaleOptions(fsdp=True, rank_timeout=5)
-SHARDED = ScaleOptions(fsdp=True, fsdp_sharded_checkpoint=True, rank_timeout=5)
 
 SHORT = Case(loop=LoopOptions(epochs=2, batch_size=6, lr=1e-2, seed=1), every=1)
 STATUS = 75
@@ -45,11 +36,11 @@ def whole(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 @pytest.fixture(scope="module")
 def halves(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs that stopped at step 5, one of each kind: alone, 0 (DDP), 1 (FSDP), 2 (sharded)."""
+    """Runs that stopped at step 5, one of each kind: alone, 0 (DDP), 1 (FSDP)."""
     folder = tmp_path_factory.mktemp("halves")
     half = dataclasses.replace(SHORT, stop=5)
     alone(study_dir, folder / "alone", half)
-    cases = [dataclasses.replace(half, scale=scale) for scale in (DDP, FSDP, SHARDED)]
+    cases = [dataclasses.replace(half, scale=scale) for scale in (DDP, FSDP)]
     together(2, DDP, learn_all, study_dir, folder, cases)
     return folder
 
@@ -64,8 +55,7 @@ def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> N
 def test_any_checkpoint_resumes_on_any_strategy(
     study_dir: Path, tmp_path: Path, halves: Path, whole: dict[str, torch.Tensor]
 ) -> None:
-    writers = ("alone", "0", "1", "2")
-    assert (halves / "2/checkpoints/last.ckpt").is_dir()
+    writers = ("alone", "0", "1")
     cases = [
         dataclasses.replace(SHORT, scale=scale, resume=halves / writer)
         for writer in writers
@@ -78,118 +68,32 @@ def test_any_checkpoint_resumes_on_any_strategy(
     for writer in writers:
         resumed = dataclasses.replace(SHORT, resume=halves / writer)
         same(alone(study_dir, tmp_path / writer, resumed)["weights"], whole)
-    resumed = dataclasses.replace(SHORT, scale=SHARDED, resume=halves / "2")
-    [found, *_] = together(4, SHARDED, learn, study_dir, tmp_path / "four", resumed)
+    resumed = dataclasses.replace(SHORT, scale=FSDP, resume=halves / "1")
+    [found, *_] = together(4, FSDP, learn, study_dir, tmp_path / "four", resumed)
     same(found["weights"], whole)
 
 
 @NEEDS_FSDP
-def test_a_file_replaces_a_sharded_checkpoint(
-    study_dir: Path, tmp_path: Path, halves: Path, whole: dict[str, torch.Tensor]
-) -> None:
-    shutil.copytree(halves / "2", tmp_path / "run", symlinks=True)
-    resumed = dataclasses.replace(SHORT, resume="auto")
-    same(alone(study_dir, tmp_path / "run", resumed)["weights"], whole)
-    folder = tmp_path / "run/checkpoints"
-    assert sorted(path.name for path in folder.iterdir()) == ["best.ckpt", "last.ckpt"]
-    assert all(path.is_file() and not path.is_symlink() for path in folder.iterdir())
-
-
-@NEEDS_FSDP
-def test_a_sharded_checkpoint_is_used_like_a_file(
-    study_dir: Path, tmp_path: Path, halves: Path
-) -> None:
-    for kind, name in (("2", "sharded"), ("0", "file")):
-        args = ("--table", study_dir / "table.biom", "--device", "cpu")
-        assert aam("embed", *args, "--model", halves / kind / "checkpoints/last.ckpt",
-                   "--output-dir", tmp_path / name) == 0  # fmt: skip
-    texts = [(tmp_path / name / "embeddings.tsv").read_text() for name in ("sharded", "file")]
-    assert texts[0] == texts[1]
-
-
-@pytest.fixture
-def shards(halves: Path, tmp_path: Path) -> Path:
-    """A copy of a sharded checkpoint."""
-    place = tmp_path / "last.ckpt"
-    shutil.copytree((halves / "2/checkpoints/last.ckpt").resolve(), place)
-    assert sharded_checkpoint.is_sharded(place)
-    return place
-
-
-def adapt_digest(shards: Path) -> None:
-    """Write the digest of the changed index, as whoever changed it on purpose does."""
-    rest = archive.read(shards / "rest.pt") | {"index": sha256(shards / ".metadata")}
-    torch.save(rest, shards / "rest.pt")
-
-
-@NEEDS_FSDP
-def test_a_training_summary_is_added_to_shards(shards: Path) -> None:
-    config, content = checkpoints.read(shards)
-    assert content["training"] is None
-    one = torch.ones(1, dtype=torch.int64)
-    width = torch.zeros(1, config.shape.embedding_dim)
-    summary = TrainingSummary(one, one, one, one, torch.zeros(2, 4), 9, one, width, 0.5)
-    checkpoints.add_training_summary(shards, summary)
-    again = checkpoints.read(shards)[1]
-    assert again["training"].limit == 0.5
-    same(again["state_dict"], content["state_dict"])
-
-
-@NEEDS_FSDP
-def test_shards_that_do_more_than_hold_tensors_are_refused(shards: Path) -> None:
-    class Call:
-        def __reduce__(self) -> Any:
-            return (print, ("run",))
-
-    expected = sharded_checkpoint.read(shards)
-    (shards / ".metadata").write_bytes(pickle.dumps(Call()))
-    with pytest.raises(DataError, match="the SHA-256 of its .metadata"):
-        checkpoints.read(shards)
-    adapt_digest(shards)
-    with pytest.raises(DataError, match=r"refers to 'builtins\.print'"):
-        checkpoints.read(shards)
-    assert expected["state_dict"]
-
-
-@NEEDS_FSDP
-def test_a_flipped_byte_of_shards_is_never_used(shards: Path) -> None:
-    expected = checkpoints.read(shards)[1]
-    rng = random.Random(5)
-    refused = 0
-    for file in sorted(shards.iterdir()):
-        good = file.read_bytes()
-        for place in rng.sample(range(len(good)), 20):
-            changed = bytearray(good)
-            changed[place] ^= 1 << rng.randrange(8)
-            file.write_bytes(changed)
-            try:
-                found = checkpoints.read(shards)[1]
-            except DataError:
-                refused += 1
-            else:
-                assert file.suffix, "the index has a digest"
-                weights = found["state_dict"]
-                torch.testing.assert_close(weights, expected["state_dict"], rtol=0, atol=0)
-        file.write_bytes(good)
-    assert refused > 40
-
-
-@NEEDS_FSDP
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [("rest.pt", "rest.pt"), ("__0_0.distcp", "larger than"), ("__1_0.distcp", "larger than")],
-)
-def test_shards_of_which_a_file_is_missing(shards: Path, name: str, reason: str) -> None:
-    (shards / name).unlink()
-    with pytest.raises((DataError, MissingInput), match=reason):
-        checkpoints.read(shards)
+def test_checkpoints_of_all_strategies_have_the_same_entries(halves: Path) -> None:
+    """Whole tensors by name, of the network and the optimizer, close to those of one process."""
+    one, *others = (
+        tensor_file.read(halves / writer / "checkpoints/last.ckpt")
+        for writer in ("alone", "0", "1")
+    )
+    for other in others:
+        same(other["state_dict"], one["state_dict"])
+        states = [content["resume"]["optimizer"] for content in (one, other)]
+        assert states[0]["param_groups"] == states[1]["param_groups"]
+        for name, state in states[0]["state"].items():
+            same(states[1]["state"][name], state)
+        assert other["resume"]["position"] == one["resume"]["position"]
 
 
 @pytest.mark.parametrize(
     ("scale", "number"),
     [
         pytest.param(DDP, signal.SIGUSR1, id="ddp"),
-        pytest.param(SHARDED, signal.SIGTERM, id="fsdp", marks=NEEDS_FSDP),
+        pytest.param(FSDP, signal.SIGTERM, id="fsdp", marks=NEEDS_FSDP),
     ],
 )
 def test_a_signal_to_one_rank_stops_all_at_the_same_step(
@@ -207,7 +111,7 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(
         assert "--resume-from auto" in sentence
     assert number.name in found[1][1]
     _, content = checkpoints.read(tmp_path / "checkpoints/last.ckpt")
-    assert content["global_step"] == 3
+    assert content["resume"].position.step == 3
     rest = dataclasses.replace(SHORT, scale=scale, resume="auto")
     same(together(2, scale, learn, study_dir, tmp_path, rest)[0]["weights"], whole)
 
@@ -232,7 +136,7 @@ def test_a_checkpoint_within_an_epoch_is_not_its_end(
     """Killed in the validation of the first epoch: it resumes at the third step and validates."""
     alone(study_dir, tmp_path, dataclasses.replace(SHORT, killed=True))
     _, content = checkpoints.read(tmp_path / "checkpoints/last.ckpt")
-    assert content["global_step"] == 3
+    assert content["resume"].position.step == 3
     same(alone(study_dir, tmp_path, dataclasses.replace(SHORT, resume="auto"))["weights"], whole)
     assert epochs(tmp_path) == [0, 1]
 
@@ -274,7 +178,7 @@ def test_twenty_kills_lose_nothing(
         folder = tmp_path / str(runs)
         runs += 1
         while True:
-            scale = chance.choice([DDP, DDP, SHARDED])
+            scale = chance.choice([DDP, DDP, FSDP])
             case = dataclasses.replace(SHORT, scale=scale, resume="auto")
             processes = start(2, scale, learn, study_dir, folder, case)
             if kills < 20:

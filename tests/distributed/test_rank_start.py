@@ -79,7 +79,6 @@ def test_shards_partition_the_items(number: int) -> None:
     [
         (ScaleOptions(distributed=True, fsdp=True), 2, 8, "exclude each other"),
         (ScaleOptions(data_parallel=True, fsdp=True), 1, 8, "exclude each other"),
-        (ScaleOptions(distributed=True, fsdp_sharded_checkpoint=True), 2, 8, "Nothing is sharded"),
         (ScaleOptions(), 2, 8, "would all do the same"),
         (ScaleOptions(distributed=True), 4, 3, "Fewer samples in a batch than processes"),
     ],
@@ -233,7 +232,7 @@ def test_resuming_automatically_starts_where_there_is_nothing(
 def test_a_batch_script_of_several_tasks_starts_one_process(
     study_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`#SBATCH --ntasks=4` without srun: Lightning looks for srun and at SLURM_NTASKS."""
+    """`#SBATCH --ntasks=4` without srun: the batch script has SLURM_NTASKS too."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "srun").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "bin" / "srun").chmod(0o755)

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.medium
 
 DDP = ScaleOptions(distributed=True)
 FSDP = ScaleOptions(fsdp=True)
-SHARDED = ScaleOptions(fsdp=True, fsdp_sharded_checkpoint=True)
 
 PLAIN = Case()
 ACCUMULATED = Case(loop=LoopOptions(epochs=7, batch_size=6, lr=1e-2, seed=1,

@@ -19,6 +19,7 @@ from aam.data.simulation.simulate import simulate
 from aam.members import checkpoint
 from aam.members.base import Labels, Samples
 from aam.members.estimators import ESTIMATORS
+from aam.serialization import tensor_file
 from aam.training.run_files import checkpoints
 from tests.support.commands import TINY, read
 from tests.support.commands import aam as run_aam
@@ -145,10 +146,10 @@ def test_a_damaged_encoder_is_refused(run: Path, study: Path, tmp_path: Path) ->
     file = tmp_path / checkpoint.NAME
     args = ("--metadata", study / "metadata.tsv")
     for text in ("{", '{"categories": {}, "numbers": {}}', '{"numbers": {}}'):
-        content = torch.load(run / "checkpoints" / checkpoint.NAME, weights_only=True)
+        content = tensor_file.read(run / "checkpoints" / checkpoint.NAME)
         stored = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         content["members"]["kernel"]["covariates"] = stored
-        torch.save(content, file)
+        tensor_file.write(file, content)
         assert predict(study, file, tmp_path / "p.tsv", *args) == DataError.status
 
 

@@ -15,6 +15,7 @@ from biom import load_table
 
 from aam.contract.errors import DataError, UsageError
 from aam.members import checkpoint
+from aam.serialization import tensor_file
 from tests.support.commands import TINY, aam, read
 from tests.support.run_folders import make_study
 
@@ -66,7 +67,7 @@ def test_kernel_and_forest_are_the_default(run: Path) -> None:
 
 
 @pytest.mark.medium
-def test_a_kernel_and_a_forest_need_neither_lightning_nor_a_tree_nor_a_depth(
+def test_a_kernel_and_a_forest_need_neither_a_loop_nor_a_tree_nor_a_depth(
     study: Path, tmp_path: Path
 ) -> None:
     """The tree lacks ASVs of the table, and one sample has a tenth of the reads of the others."""
@@ -93,7 +94,8 @@ def test_a_kernel_and_a_forest_need_neither_lightning_nor_a_tree_nor_a_depth(
     assert len(read(tmp_path / "run" / "predictions.tsv")) == 80
     threads, *modules = done.stdout.splitlines()[-1].split()
     assert threads == "1"  # of the forest
-    assert not set(modules) & {"lightning", "torch.distributed.checkpoint", "aam.training.train"}
+    unused = {"torch.distributed.checkpoint", "aam.training.loop", "aam.training.train"}
+    assert not set(modules) & unused
 
 
 @pytest.mark.medium
@@ -395,9 +397,9 @@ def test_damaged_ensembles_are_refused(run: Path, study: Path, tmp_path: Path) -
         lambda content: content["members"].update(network={}),
         lambda content: content.update(tokens=torch.full((300, 60), 9, dtype=torch.uint8)),
     ):
-        content = torch.load(good, weights_only=True)
+        content = tensor_file.read(good)
         changed(content)
-        torch.save(content, file)
+        tensor_file.write(file, content)
         assert predict(file, study, tmp_path / "p.tsv") == DataError.status
 
 

@@ -55,7 +55,6 @@ def test_paths_become_absolute_and_are_sorted_by_role(tmp_path: Path) -> None:
     assert not found.computes_on_gpu
     assert read(args[:-2], tmp_path).computes_on_gpu
     assert not found.in_place
-    assert read([*args, "--fsdp-sharded-checkpoint"], tmp_path).in_place
     assert read(["search", "--output-dir", "out"], tmp_path).in_place  # other jobs write there too
 
 
@@ -111,8 +110,8 @@ def test_a_copy_replaces_the_mount_of_its_original(tmp_path: Path) -> None:
     assert not {before[0], before[1]} & set(values)
 
 
-def test_parts_of_a_checkpoint_are_written_where_all_nodes_see_them(tmp_path: Path) -> None:
-    args = ["pretrain", "--table", "t", "--output-dir", "out", "--fsdp-sharded-checkpoint"]
+def test_a_folder_of_several_jobs_is_written_where_all_nodes_see_it(tmp_path: Path) -> None:
+    args = ["search", "--table", "t", "--output-dir", "out"]
     assert steps.mounts(settings(tmp_path, stage_gb=1), read(args, tmp_path)) == []
 
 

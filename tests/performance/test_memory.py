@@ -22,7 +22,7 @@ from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
 from aam.performance.memory.runs import training_run
 from aam.performance.memory.step import TrainingSteps, fake, predict_step, training_workload
-from aam.training.lightning_module import LossWeights, TrainingModule
+from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.allocator import allocated_peak, copy
 
 pytestmark = pytest.mark.medium

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from aam.contract.options.device import ScaleOptions
 from aam.contract.options.training import LoopOptions
-from aam.data.batches import Batch, make_batch
+from aam.data.batches import make_batch
 from aam.data.study import Study
 from aam.distributed.communicator import Communicator
 from aam.distributed.environment import Ranks
@@ -29,7 +28,8 @@ from aam.performance.memory.step import (
     training_workload,
 )
 from aam.training.data_loader import share_of
-from aam.training.lightning_module import LossWeights, TrainingModule
+from aam.training.optimizer import make_optimizer
+from aam.training.training_module import LossWeights, TrainingModule
 from tests.support import local_ranks
 from tests.support.allocator import allocated_peak, copy
 from tests.support.rank_steps import PLAN, read
@@ -47,17 +47,6 @@ def make_task(study: Study) -> TrainingModule:
     return TrainingModule(encoder, LossWeights(), LoopOptions(), steps=4)
 
 
-class Step(nn.Module):
-    """A module whose forward pass is the training step, for DDP."""
-
-    def __init__(self, task: TrainingModule) -> None:
-        super().__init__()
-        self.task = task
-
-    def forward(self, batch: Batch) -> Any:
-        return self.task.training_step(batch, 0)
-
-
 def measured(communicator: Communicator, study_dir: Path, folder: Path, fsdp: bool) -> int:
     """Return the peak of a step of this rank in bytes."""
     study, ranks = read(study_dir), communicator.ranks
@@ -69,12 +58,10 @@ def measured(communicator: Communicator, study_dir: Path, folder: Path, fsdp: bo
             shard(task, init_device_mesh("cpu", (ranks.world_size,)))
             return TrainingSteps(training_workload(task, own), "none", foreach=True)
         step = nn.parallel.DistributedDataParallel(
-            Step(task), broadcast_buffers=False, gradient_as_bucket_view=True
+            task, broadcast_buffers=False, gradient_as_bucket_view=True
         )
         clip = task.loop.max_grad_norm
-        workload = Workload(
-            task, lambda: step(own), lambda: task.configure_optimizers()["optimizer"], clip
-        )
+        workload = Workload(task, lambda: step(own), lambda: make_optimizer(task, task.loop), clip)
         return TrainingSteps(workload, "none", foreach=True)
 
     return allocated_peak(make, folder / f"trace-{ranks.rank}.json", STEPS)

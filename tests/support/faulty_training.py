@@ -27,8 +27,8 @@ from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
 from aam.training.callbacks.step_log import add_noise
 from aam.training.data_loader import TrainingBatches
-from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.optimizer import clip_gradients, make_optimizer
+from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.faulty_backends import first_mask, right
 
 
@@ -68,7 +68,7 @@ def main(table: str, tree: str, kernel: str, precision: str) -> None:
             batch = batches[divmod(number, batches.steps)]
             task.train_sums = {}
             with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-                loss = task.training_step(batch, number)
+                loss = task(batch)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             clip_gradients(list(task.parameters()), task.loop.max_grad_norm)

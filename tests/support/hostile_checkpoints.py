@@ -4,50 +4,77 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import os
 import pickle
-import random
 import struct
-import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from aam.serialization import tensor_file
+
 Content = dict[str, Any]
 
 
-def archives(good: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield archives that are cut, changed or packed otherwise."""
+def files(good: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield files that are cut, changed, of another format, or whose header is wrong."""
     yield "empty", b""
     yield "zeros", bytes(1000)
     yield "text", b"sample\tph\n" * 100
     for part in (1, 10, 50, 99):
         yield f"cut-{part}", good[: len(good) * part // 100]
     yield "cut-last-byte", good[:-1]
+    yield "one-byte-more", good + b"\0"
     yield "middle-missing", good[: len(good) // 3] + good[len(good) // 2 :]
     yield "middle-zeroed", good[: len(good) // 3] + bytes(4096) + good[len(good) // 3 + 4096 :]
     yield "in-front", b"#!/bin/sh\n" + good[10:]
-    yield "legacy", _legacy()
-    members = _members(good)
-    pkl = members["archive/data.pkl"]
-    yield "no-pickle", _zip({k: v for k, v in members.items() if not k.endswith("data.pkl")})
-    yield "no-tensor", _zip({k: v for k, v in members.items() if not k.endswith("data/3")})
-    yield "longer-tensor", _zip(members | {"archive/data/3": members["archive/data/3"] + b"abcd"})
-    yield "compressed", _zip(members, zipfile.ZIP_DEFLATED)
-    yield "zip-bomb", _zip({"archive/data.pkl": bytes(1 << 28)}, zipfile.ZIP_DEFLATED)
-    yield "big-endian", _zip(members | {"archive/byteorder": b"big"})
-    yield "declared-sizes", _declared(good)
-    yield "cut-pickle", _zip(members | {"archive/data.pkl": pkl[: len(pkl) // 2]})
-    for name, program in _programs():
-        yield f"pickle-{name}", _zip(members | {"archive/data.pkl": program})
+    yield "torch-save", _saved({"aam": {"format": 2}, "state_dict": {}}, True)
+    yield "torch-legacy", _saved({"a": torch.zeros(3)}, False)
+    yield "pickle", pickle.dumps(_Call(), protocol=2)
+    size = struct.unpack("<Q", good[:8])[0]
+    header, data = json.loads(good[8 : 8 + size]), good[8 + size :]
+    name = next(name for name in header if name.endswith("weight"))
+    yield "header-longer-than-file", struct.pack("<Q", 1 << 40) + good[8:]
+    yield "header-huge", struct.pack("<Q", (1 << 64) - 1) + good[8:]
+    yield "header-cut", struct.pack("<Q", size - 5) + good[8:]
+    yield "header-no-json", struct.pack("<Q", size) + b"x" * size + data
+    for wrong, change in {
+        "shape": {"shape": [35_000_000_000]},
+        "shape-negative": {"shape": [-1, 4]},
+        "shape-beyond": {"shape": [2**62, 2**62]},
+        "type": {"dtype": "F64"},
+        "type-unknown": {"dtype": "F1024"},
+        "beyond": {"data_offsets": [0, 1 << 50]},
+        "backwards": {"data_offsets": [100, 0]},
+        "overlap": {"data_offsets": [0, header[name]["data_offsets"][1]]},
+    }.items():
+        yield f"tensor-{wrong}", _file(header | {name: header[name] | change}, data)
+    yield "tensor-missing", _file({k: v for k, v in header.items() if k != name}, data)
+    yield "tensor-more", _file(header | {"more": header[name]}, data)
+    yield "tensor-renamed", _file({k + "x" * (k == name): v for k, v in header.items()}, data)
+    yield "no-metadata", _file({k: v for k, v in header.items() if k != "__metadata__"}, data)
+    yield "metadata-none", _file(header | {"__metadata__": {"aam": "{}"}}, data)
+    yield "metadata-number", _file(header | {"__metadata__": {"aam": 3, "crc32": 3}}, data)
+    for named, text in {
+        "no-json": "{",
+        "list": "[]",
+        "number": "3",
+        "digits": "9" * 100_000,
+        "deep": "[" * 100_000,
+        "unknown-tensor": '{"aam": {"$tensor": "none"}}',
+        "list-of-tensor": '{"aam": {"$tensor": []}}',
+        "keys": '{"aam": ' * 900 + "1" + "}" * 900,
+    }.items():
+        yield f"values-{named}", _file({"__metadata__": _metadata(text)}, b"")
 
 
 def contents(good: Content) -> Iterator[tuple[str, Content]]:
     """Yield contents of which one thing is not as it should be."""
-    for key in ("state_dict", "loops", "optimizer_states", "lr_schedulers", "callbacks",
-                "epoch", "global_step", "pytorch-lightning_version", "aam"):  # fmt: skip
+    for key in ("state_dict", "aam", "training", "resume"):
         yield f"without-{key}", {k: v for k, v in good.items() if k != key}
         yield f"other-{key}", good | {key: [1, {"a": torch.zeros(2)}]}
     changes: dict[str, Callable[[Content], object]] = {
@@ -76,12 +103,6 @@ def contents(good: Content) -> Iterator[tuple[str, Content]]:
         "weight-type": lambda c: c["state_dict"].update({_name(c): _weight(c).to(torch.int8)}),
         "weight-number": lambda c: c["state_dict"].update({_name(c): 3.0}),
         "weight-missing": lambda c: c["state_dict"].pop(_name(c)),
-        "weight-sparse": lambda c: c["state_dict"].update({_name(c): _weight(c).to_sparse()}),
-        "weight-meta": lambda c: c["state_dict"].update({_name(c): _weight(c).to("meta")}),
-        "weight-huge": lambda c: c["state_dict"].update(
-            {_name(c): torch.zeros(1).expand(35_000_000_000)}
-        ),
-        "itself": lambda c: c["callbacks"].update(all=c),
     }
     for name, change in changes.items():
         changed = copy.deepcopy(good)
@@ -90,56 +111,37 @@ def contents(good: Content) -> Iterator[tuple[str, Content]]:
 
 
 def states(good: Content) -> Iterator[tuple[str, Content]]:
-    """Yield contents whose weights are good, and whose state of training is not."""
-    first = next(iter(good["optimizer_states"][0]["state"]))
+    """Yield contents whose weights are good, and whose resume state is not."""
+    first = next(iter(good["resume"]["optimizer"]["state"]))
+    yield "none", good | {"resume": None}
+    for key in good["resume"]:
+        yield f"no-{key}", good | {"resume": {k: v for k, v in good["resume"].items() if k != key}}
+        yield f"other-{key}", good | {"resume": good["resume"] | {key: "other"}}
     changes: dict[str, Callable[[Content], object]] = {
-        "no-fit-loop": lambda c: c["loops"].pop("fit_loop"),
-        "progress": lambda c: _loop(c).update({"epoch_progress": 3}),
-        "progress-missing": lambda c: _loop(c).pop("epoch_loop.batch_progress"),
-        "progress-negative": lambda c: _loop(c)["epoch_progress"]["current"].update(processed=-2),
-        "optimizers": lambda c: c.update(optimizer_states=[]),
-        "optimizer-state": lambda c: c["optimizer_states"][0].update(state=[]),
-        "optimizer-entry": lambda c: c["optimizer_states"][0]["state"][first].pop("exp_avg"),
-        "optimizer-shape": lambda c: c["optimizer_states"][0]["state"][first].update(
+        "position-missing": lambda r: r["position"].pop("batch"),
+        "position-negative": lambda r: r["position"].update(epoch=-2),
+        "position-fraction": lambda r: r["position"].update(step=0.5),
+        "position-beyond": lambda r: r["position"].update(batch=10**6),
+        "optimizer-state": lambda r: r["optimizer"].update(state=[]),
+        "optimizer-entry": lambda r: r["optimizer"]["state"][first].pop("exp_avg"),
+        "optimizer-shape": lambda r: r["optimizer"]["state"][first].update(
             exp_avg=torch.zeros(1, 2)
         ),
-        "optimizer-nan": lambda c: c["optimizer_states"][0]["state"][first]["exp_avg"].fill_(
-            float("nan")
-        ),
-        "optimizer-names": lambda c: c["optimizer_states"][0]["param_groups"][0]["params"].pop(),
-        "optimizer-rate": lambda c: c["optimizer_states"][0]["param_groups"][0].update(lr="fast"),
-        "optimizer-betas": lambda c: c["optimizer_states"][0]["param_groups"][0].update(betas=0.9),
-        "schedulers": lambda c: c.update(lr_schedulers=[]),
-        "scheduler-type": lambda c: c["lr_schedulers"][0].update(last_epoch="eight"),
-        "scheduler-list": lambda c: c["lr_schedulers"][0].update(base_lrs=[1.0]),
-        "early-stopping": lambda c: _callback(c, "EarlyStopping").pop("wait_count"),
-        "epoch-table": lambda c: c["callbacks"].update(EpochTable={}),
-        "epoch-rows": lambda c: c["callbacks"]["EpochTable"].update(rows=[{"epoch": "one"}]),
-        "kept": lambda c: _callback(c, "ModelCheckpoint").update(best_model_score=torch.zeros(3)),
-        "sums": lambda c: c.update(train_sums={"target": ["many", 3.0]}),
-        "kept-path": lambda c: _callback(c, "ModelCheckpoint").update(best_model_path=3),
+        "optimizer-nan": lambda r: r["optimizer"]["state"][first]["exp_avg"].fill_(float("nan")),
+        "optimizer-names": lambda r: r["optimizer"]["param_groups"][0]["params"].pop(),
+        "optimizer-rate": lambda r: r["optimizer"]["param_groups"][0].update(lr="fast"),
+        "optimizer-betas": lambda r: r["optimizer"]["param_groups"][0].update(betas=0.9),
+        "schedule-type": lambda r: r["schedule"].update(last_epoch="eight"),
+        "schedule-list": lambda r: r["schedule"].update(base_lrs=[1.0]),
+        "rows": lambda r: r.update(rows=[{"epoch": "one"}]),
+        "rows-empty": lambda r: r.update(rows=[{}]),
+        "best": lambda r: r.update(best=torch.zeros(3)),
+        "sums": lambda r: r.update(sums={"target": ["many", 3.0]}),
     }
     for name, change in changes.items():
         changed = copy.deepcopy(good)
-        change(changed)
+        change(changed["resume"])
         yield name, changed
-
-
-def saved(content: Any) -> bytes:
-    """Return what torch.save writes."""
-    stream = io.BytesIO()
-    torch.save(content, stream)
-    return stream.getvalue()
-
-
-def _loop(content: Content) -> dict[str, Any]:
-    found: dict[str, Any] = content["loops"]["fit_loop"]
-    return found
-
-
-def _callback(content: Content, name: str) -> dict[str, Any]:
-    states: dict[str, dict[str, Any]] = content["callbacks"]
-    return next(state for key, state in states.items() if key.startswith(name))
 
 
 def _name(content: Content) -> str:
@@ -151,64 +153,36 @@ def _weight(content: Content) -> torch.Tensor:
     return found
 
 
-def _members(good: bytes) -> dict[str, bytes]:
-    with zipfile.ZipFile(io.BytesIO(good)) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+class _Call:
+    """Object whose pickle runs a program."""
+
+    def __reduce__(self) -> Any:
+        return (os.system, ("touch called",))
 
 
-def _zip(members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+def _saved(content: Any, as_zip: bool) -> bytes:
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", compression) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
+    torch.save(content, stream, _use_new_zipfile_serialization=as_zip)
     return stream.getvalue()
 
 
-def _legacy() -> bytes:
-    stream = io.BytesIO()
-    torch.save({"a": torch.zeros(3)}, stream, _use_new_zipfile_serialization=False)
-    return stream.getvalue()
+def _file(header: dict[str, Any], data: bytes) -> bytes:
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
 
 
-def _declared(good: bytes) -> bytes:
-    """Let the directory declare 140 GB for its first member."""
-    place = good.rindex(b"PK\x01\x02", 0, good.index(b"PK\x01\x02") + 4)
-    return good[: place + 20] + struct.pack("<II", 0xF0000000, 0xF0000000) + good[place + 28 :]
+def _metadata(text: str) -> dict[str, str]:
+    return {"aam": text, "crc32": str(zlib.crc32(text.encode()))}
 
 
-def _programs() -> Iterator[tuple[str, bytes]]:
-    """Yield pickles that do something, or that want much."""
-
-    class Call:
-        def __reduce__(self) -> Any:
-            return (os.system, ("touch called",))
-
-    yield "call", pickle.dumps(Call(), protocol=2)
-    yield "call-inside", pickle.dumps({"aam": {"format": 2}, "state_dict": Call()}, protocol=2)
-    yield "inst", b"(S'touch called'\nios\nsystem\n."
-    yield "attribute", b"\x80\x02ccollections\nOrderedDict\n}X\x01\x00\x00\x00aK\x01sb."
-    yield "no-stop", b"\x80\x02}"
-    yield "no-stack", b"\x80\x02\x86."
-    yield "many", b"\x80\x02" + b"]" * 4_100_000 + b"."
-    yield "marks", b"\x80\x02" + b"(" * 4_100_000 + b"."
-    yield "memo", b"\x80\x02]r\xff\xff\xff\x7f."
-    yield "long-text", b"\x80\x04\x8d" + struct.pack("<Q", 1 << 60) + b"a."
-    yield "deep", b"\x80\x02" + b"]" * 1000 + b"a" * 999 + b"."
-    yield "endless", b"\x80\x02]q\x00h\x00a."
-    # Each of 60 lists holds the one before it twice: a few bytes, 2^60 items for a visitor.
-    doubling = b"".join(b"](h%ch%ceq%c" % (k, k, k + 1) for k in range(60))
-    yield "doubling", b"\x80\x02]q\x00" + doubling + b"."
-    huge = b"".join(b"\x8a\x0a" + (k * (2**61 - 1)).to_bytes(10, "little") + b"N" for k in range(9))
-    yield "keys", b"\x80\x02}(" + huge + b"u."
-    random_bytes = random.Random(1).randbytes(3000)
-    yield "random", b"\x80\x02" + random_bytes
-
-
-def write(folder: Path, cases: Iterator[tuple[str, bytes]]) -> dict[str, Path]:
+def write(folder: Path, cases: Iterator[tuple[str, bytes | Content]]) -> dict[str, Path]:
     """Write each case to a file."""
     folder.mkdir(parents=True)
-    files = {}
-    for name, data in cases:
-        files[name] = folder / f"{name}.ckpt"
-        files[name].write_bytes(data)
-    return files
+    written = {}
+    for name, case in cases:
+        written[name] = folder / f"{name}.ckpt"
+        if isinstance(case, bytes):
+            written[name].write_bytes(case)
+        else:
+            tensor_file.write(written[name], case)
+    return written

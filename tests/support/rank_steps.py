@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import numpy as np
 import torch
 
@@ -15,21 +15,26 @@ from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.device import ScaleOptions, SpeedOptions
 from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.contract.options.training import LoopOptions, RunOptions
-from aam.data.batches import BatchPlan
+from aam.data.batches import Batch, BatchPlan
 from aam.data.study import Study, load_study
 from aam.distributed.communicator import SINGLE_PROCESS, Communicator
 from aam.distributed.state_dict import full_tensor, local_tensor
-from aam.distributed.strategies import choose_strategy
+from aam.distributed.strategies import parallelize
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
 from aam.training import fit
 from aam.training.callbacks.nonfinite import FiniteCheck, replay
+from aam.training.callbacks.observer import Observer
 from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
-from aam.training.lightning_module import LossWeights, TrainingModule
+from aam.training.loop import TrainingLoop
 from aam.training.model_config import DiversityScale, ModelConfig
+from aam.training.optimizer import make_optimizer, make_schedule
 from aam.training.run_files import checkpoints
+from aam.training.run_files.resume import Position
 from aam.training.runtime import Runtime
+from aam.training.step import GradientStep
 from aam.training.target import Target
+from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.option_groups import option_groups
 
 PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
@@ -75,30 +80,36 @@ class PowerCut(RuntimeError):
     """Failure of the machine."""
 
 
-class RecordingModule(TrainingModule):
-    """Training module that records the first gradient, and fails or gets a signal at a step."""
+class Recorder(Observer):
+    """Observer that records the first gradient, and fails or gets a signal at a step."""
 
-    stop, killed = 0, False
-    signal: tuple[int, int, int] | None = None
-    first: dict[str, torch.Tensor] | None = None
+    def __init__(self, case: Case, rank: int) -> None:
+        self.case, self.rank, self.step = case, rank, 0
+        self.first: dict[str, torch.Tensor] | None = None
 
-    def on_before_optimizer_step(self, optimizer: Any) -> None:
+    def begin(self, task: TrainingModule, position: Position) -> None:
+        self.task, self.step = task, position.step
+
+    def batch_begins(self, batch: Batch) -> None:
+        if self.case.stop and self.step >= self.case.stop:
+            raise PowerCut
+        if self.case.signal and (self.rank, self.step) == self.case.signal[:2]:
+            os.kill(os.getpid(), self.case.signal[2])
+
+    def gradients_ready(self) -> None:
         if self.first is None:
             self.first = {
                 name: full_tensor(p.grad).clone()
-                for name, p in self.named_parameters()
+                for name, p in self.task.named_parameters()
                 if p.grad is not None
             }
 
-    def on_validation_start(self) -> None:
-        if self.killed:
-            raise PowerCut
+    def step_ends(self, position: Position) -> None:
+        self.step = position.step
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        if self.stop and self.global_step >= self.stop:
+    def validation_begins(self) -> None:
+        if self.case.killed:
             raise PowerCut
-        if self.signal and (self.global_rank, self.global_step) == self.signal[:2]:
-            os.kill(os.getpid(), self.signal[2])
 
 
 def read(folder: Path) -> Study:
@@ -131,7 +142,7 @@ def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case)
     if isinstance(network, Predictor):
         torch.nn.init.normal_(network.head[-1].weight)
     steps = fit.optimizer_steps(23, case.loop)
-    task = RecordingModule(
+    task = TrainingModule(
         network,
         LossWeights(count=float(hides)),
         case.loop,
@@ -140,7 +151,7 @@ def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case)
         values,
         asv_chunk=case.asv_chunk,
     )
-    task.stop, task.signal, task.killed = case.stop, case.signal, case.killed
+    recorder = Recorder(case, communicator.ranks.rank)
     shard: dict[str, Any] = {"ranks": communicator.ranks, "sequences": case.target is not None}
     training = TrainingBatches(
         study, case.plan, np.arange(23), case.loop.batch_size, fresh_reads=True, **shard
@@ -153,12 +164,13 @@ def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case)
     options = dataclasses.replace(options, speed=speed)
     runtime = Runtime(torch.device("cpu"), communicator=communicator)
     try:
-        fit.run(fit.FitConfig(options, config, folder, runtime), task, training, validation)
+        settings = fit.FitConfig(options, config, folder, runtime)
+        fit.run(settings, task, training, validation, [recorder])
     except PowerCut:
         assert case.stop or case.killed
         if case.killed:
             return {}
-    result: dict[str, Any] = {"gradient": task.first}
+    result: dict[str, Any] = {"gradient": recorder.first}
     if communicator.ranks.is_main:
         _, content = checkpoints.read(folder / "checkpoints" / "last.ckpt")
         table = np.genfromtxt(folder / "metrics.csv", delimiter=",", names=True)
@@ -182,16 +194,14 @@ def alone(study_dir: Path, folder: Path, case: Case) -> dict[str, Any]:
 class Repeating(FiniteCheck):
     """Repeats every optimizer step and notes whether its gradients are the same bits."""
 
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
-    ) -> None:
-        window = list(self._window)
-        super().on_before_optimizer_step(trainer, pl_module, optimizer)
-        assert isinstance(pl_module, TrainingModule)
-        before = {n: p.grad.clone() for n, p in pl_module.named_parameters() if p.grad is not None}
-        losses = [loss for _, loss in replay(trainer, pl_module, window)]
-        assert len(losses) == trainer.accumulate_grad_batches
-        after = {n: p.grad for n, p in pl_module.named_parameters() if p.grad is not None}
+    def check_gradients(self, number: int) -> None:
+        window = list(self.window)
+        super().check_gradients(number)
+        named = dict(self.task.named_parameters())
+        before = {n: p.grad.clone() for n, p in named.items() if p.grad is not None}
+        losses = [loss for _, loss in replay(self.step, window)]
+        assert len(losses) == self.step.batches
+        after = {n: p.grad for n, p in named.items() if p.grad is not None}
         same = before.keys() == after.keys() and all(
             torch.equal(local_tensor(after[name]), local_tensor(value))
             for name, value in before.items()
@@ -212,20 +222,30 @@ def repeat_steps(communicator: Communicator, study_dir: Path, scale: ScaleOption
     task = TrainingModule(config.network(), LossWeights(), loop, 4)
     fit.freeze_unused(task, PLAN, study)
     same: list[bool] = []
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        strategy=choose_strategy(scale, communicator.ranks, torch.device("cpu")),
-        max_epochs=2,
-        accumulate_grad_batches=2,
-        callbacks=[
-            Repeating((), Path("none"), lambda name, fact: same.append(fact), loop.lr, communicator)
-        ],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        gradient_clip_val=1.0,
+    model = parallelize(task, scale, communicator.ranks, torch.device("cpu"))
+    step = GradientStep.of(task, model, batches=2)
+    check = Repeating(
+        step, (), Path("none"), lambda name, fact: same.append(fact), loop.lr, communicator
     )
-    trainer.fit(task, loader(training, EpochSampler(training.steps), 0, False))
+    train(step, dataclasses.replace(loop, epochs=2), training, check, communicator)
     return same
+
+
+def train(
+    step: GradientStep,
+    loop: LoopOptions,
+    training: TrainingBatches,
+    check: FiniteCheck,
+    communicator: Communicator = SINGLE_PROCESS,
+    observers: Sequence[Observer] = (),
+) -> TrainingLoop:
+    """Run a training loop without validation and checkpoints."""
+    optimizer = make_optimizer(step.task, loop)
+    sampler = EpochSampler(training.steps)
+    done = TrainingLoop(
+        step, optimizer, make_schedule(optimizer, loop, step.task.steps), loop,
+        loader(training, sampler, 0, False), sampler, check, communicator=communicator,
+        observers=observers,
+    )  # fmt: skip
+    done.run()
+    return done

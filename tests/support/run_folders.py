@@ -73,7 +73,7 @@ def _write_curves(path: Path, kind: str, seed: int) -> None:
         columns |= {"val_accuracy": 1 - falling(0.6, 0.2), "val_f1": 1 - falling(0.7, 0.2)}
     lines = [",".join(columns)]
     for k in range(EPOCHS):
-        # As Lightning leaves it: nothing was measured in the first validation.
+        # A metric may be absent: nothing was measured in the first validation.
         cells = ["" if k == 0 and n == "val_r2" else f"{c[k]:.6g}" for n, c in columns.items()]
         lines.append(",".join(cells))
     path.write_text("\n".join(lines) + "\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import lightning.pytorch as pl
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -14,9 +13,9 @@ from aam.contract.options.training import LoopOptions
 from aam.data.study import Study
 from aam.model.network import Encoder, Predictor
 from aam.training.data_loader import FixedBatches, loader
-from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import ModelConfig
 from aam.training.run_files import checkpoints
+from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.commands import aam, read
 
 FILES = {
@@ -89,16 +88,14 @@ def validate(
     values: npt.NDArray[np.float64] | None = None,
     asv_vectors_FD: torch.Tensor | None = None,
 ) -> dict[str, float]:
-    """Validate a network on all samples of a study with Lightning's own loop."""
+    """Validate a network on all samples of a study, as the training loop does."""
     loop = LoopOptions(batch_size=batch_size)
     task = TrainingModule(
         network, LossWeights(), loop, 1, config.target, values, asv_vectors_FD, config.standard
     )
     rows = np.arange(len(study.table.sample_ids))
     batches = FixedBatches(study, config.plan, rows, batch_size)
-    trainer = pl.Trainer(
-        accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
-        enable_model_summary=False, enable_checkpointing=False,
-    )  # fmt: skip
-    [figures] = trainer.validate(task, loader(batches, None, 0, False), verbose=False)
-    return dict(figures)
+    task.eval()
+    for batch in loader(batches, None, 0, False):
+        task.validation_step(batch)
+    return task.validation_metrics()

@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from aam.serialization import tensor_file
 from tests.support.engines import PYTHON, USER, Engines
 from tests.support.images import cpu_sif, workshop
 
@@ -215,7 +216,7 @@ def rows(run: Path) -> int:
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
     """Return the weights of the last checkpoint."""
-    content = torch.load(run / "checkpoints/last.ckpt", map_location="cpu", weights_only=True)
+    content = tensor_file.read(run / "checkpoints/last.ckpt")
     found: dict[str, torch.Tensor] = content["state_dict"]
     return found
 

@@ -16,9 +16,9 @@ from aam.data.batches import Batch, BatchPlan, make_batch
 from aam.data.study import Study
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
-from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.losses import count_loss
 from aam.training.run_files import checkpoints
+from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.commands import pretrain, train
 from tests.support.runs import NUMBER, check_metrics, columns, weights
 
@@ -92,7 +92,6 @@ def test_the_loss_is_of_hidden_abundances_alone() -> None:
     assert nothing.mean.item() == 0
 
 
-@pytest.mark.filterwarnings("ignore:.*self.log.*")
 def test_no_shape_depends_on_what_is_hidden(study: Study) -> None:
     """On tensors without values a shape that depends on values raises; every head is trained."""
     batch = make_batch(study, HIDDEN, np.arange(4))
@@ -104,13 +103,12 @@ def test_no_shape_depends_on_what_is_hidden(study: Study) -> None:
                 for name, value in vars(batch).items()
             }
         )
-        task.training_step(shapes, 0).backward()
+        task(shapes).backward()
     head = task.encoder.samples.counts
     assert head is not None
     assert all(p.grad is not None for p in head.parameters())
 
 
-@pytest.mark.filterwarnings("ignore:.*self.log.*")
 def test_without_the_task_the_step_is_that_of_before(study: Study) -> None:
     """At weight 0 loss and gradients are, bit for bit, those of a network without the head."""
     batch = make_batch(study, PLAN, np.arange(4))
@@ -118,10 +116,10 @@ def test_without_the_task_the_step_is_that_of_before(study: Study) -> None:
     assert not any("counts" in name for name in plain.state_dict())
     idle.weights = plain.weights
     idle.load_state_dict(plain.state_dict(), strict=False)
-    loss = plain.training_step(batch, 0)
-    assert torch.equal(loss, idle.training_step(batch, 0))
+    loss = plain(batch)
+    assert torch.equal(loss, idle(batch))
     loss.backward()
-    idle.training_step(batch, 0).backward()
+    idle(batch).backward()
     gradients = {name: p.grad for name, p in idle.named_parameters() if p.grad is not None}
     for name, parameter in plain.named_parameters():
         assert equal(parameter.grad, gradients.get(name)), name

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import plugin_data_pb2
 
 from aam.contract.errors import Unavailable
 from aam.training.callbacks.loggers import LOGGERS
@@ -23,7 +24,9 @@ def test_files_of_a_run_have_its_metrics(study_dir: Path, tmp_path: Path) -> Non
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     assert [one.value for one in events.Scalars("val_loss")] == pytest.approx(losses, rel=1e-5)
-    assert "embedding_dim: 8" in (tmp_path / "run" / "tensorboard" / "hparams.yaml").read_text()
+    plugin = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    values = plugin_data_pb2.HParamsPluginData.FromString(plugin).session_start_info.hparams
+    assert values["embedding_dim"].number_value == 8
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from aam.contract.errors import DataError
 from aam.contract.options.commands.studies import Simulate
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
-from aam.serialization import archive
+from aam.serialization import tensor_file
 from aam.training.inference.training_summary import TrainingSummary
 from aam.training.run_files import checkpoints
 from tests.support.commands import aam, read, train
@@ -133,15 +133,12 @@ def test_another_study_is_unlike_the_training_samples_of_an_ensemble(
     assert "warning: 20 of 20 samples are unlike the training samples" in printed
 
 
-def test_an_ensemble_without_training_data_predicts_and_a_damaged_one_is_refused(
-    study_dir: Path, ensemble: Path, tmp_path: Path, capsys: Capture
+def test_damaged_training_data_of_an_ensemble_are_refused(
+    study_dir: Path, ensemble: Path, tmp_path: Path
 ) -> None:
     file, table = tmp_path / "ensemble.ckpt", study_dir / "table.biom"
-    content = archive.read(ensemble / "checkpoints/ensemble.ckpt")
-    training = content.pop("training")
-    torch.save(content, file)
-    assert "distance" not in predict(file, table, tmp_path / "p.tsv")
-    assert "has no data about its training samples" in one_line(capsys)
+    content = tensor_file.read(ensemble / "checkpoints/ensemble.ckpt")
+    training = content["training"]
     given = ("--model", file, "--table", table, "--output", tmp_path / "q.tsv")
     for part, name, value in (
         ("landmarks", "asvs", training["landmarks"]["asvs"] + 10**6),
@@ -150,7 +147,9 @@ def test_an_ensemble_without_training_data_predicts_and_a_damaged_one_is_refused
         ("summary", "limit", -1.0),
         ("plan", "rarefy_depth", -1),
     ):
-        torch.save(content | {"training": training | {part: training[part] | {name: value}}}, file)
+        tensor_file.write(
+            file, content | {"training": training | {part: training[part] | {name: value}}}
+        )
         assert aam("predict", *given) == DataError.status
 
 
@@ -221,9 +220,9 @@ def test_shorter_sequences_of_the_same_region_are_recognized(
 def test_a_checkpoint_without_the_summary_predicts_and_says_so(
     study_dir: Path, model: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    content = archive.read(model / "checkpoints/best.ckpt")
-    del content["training"]
-    torch.save(content, tmp_path / "old.ckpt")
+    content = tensor_file.read(model / "checkpoints/best.ckpt")
+    content["training"] = None
+    tensor_file.write(tmp_path / "old.ckpt", content)
     found = predict(tmp_path / "old.ckpt", study_dir / "table.biom", tmp_path / "p.tsv")
     assert list(found.columns) == ["sample-id", "predicted"]
     assert "has no data about its training samples" in one_line(capsys)
@@ -246,9 +245,9 @@ def test_a_checkpoint_without_the_summary_predicts_and_says_so(
 def test_a_damaged_summary_is_refused(
     model: Path, tmp_path: Path, name: str, value: object
 ) -> None:
-    content = archive.read(model / "checkpoints/best.ckpt")
+    content = tensor_file.read(model / "checkpoints/best.ckpt")
     content["training"][name] = value
-    torch.save(content, tmp_path / "bad.ckpt")
+    tensor_file.write(tmp_path / "bad.ckpt", content)
     with pytest.raises(DataError, match=r"training\."):
         checkpoints.read(tmp_path / "bad.ckpt")
 

@@ -7,11 +7,9 @@ import json
 import threading
 from pathlib import Path
 
-import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor
 
 from aam.contract.errors import NotFinite
@@ -24,14 +22,16 @@ from aam.model.attention import AUTO, Backend, Backends, named
 from aam.model.shape import NetworkShape
 from aam.training import fit
 from aam.training.callbacks.nonfinite import OVERFLOWS, FiniteCheck
-from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
-from aam.training.lightning_module import LossWeights, TrainingModule
+from aam.training.data_loader import FixedBatches, TrainingBatches
 from aam.training.model_config import DiversityScale, ModelConfig
 from aam.training.optimizer import clip_gradients
 from aam.training.run_files import checkpoints
 from aam.training.runtime import Runtime
+from aam.training.step import GradientStep
+from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.commands import pretrain, read, train
 from tests.support.rank_steps import fit_options, repeat_steps
+from tests.support.rank_steps import train as train_loop
 
 PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
 SHAPE = NetworkShape(60, 16, 2, 1, 5, dropout=0.2)
@@ -279,25 +279,12 @@ def scaled(
     task = TrainingModule(config.network(backends), LossWeights(), loop, 40)
     training = TrainingBatches(study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=factor)
-    trainer = pl.Trainer(
-        default_root_dir=folder,
-        accelerator="cpu",
-        max_epochs=loop.epochs,
-        plugins=[MixedPrecision("16-mixed", "cpu", scaler)],
-        callbacks=[
-            FiniteCheck(
-                study.table.sample_ids, folder / "last.ckpt", lambda name, fact: None, loop.lr
-            )
-        ],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        gradient_clip_val=1.0,
+    step = GradientStep(task, task, "fp16", scaler)
+    check = FiniteCheck(
+        step, study.table.sample_ids, folder / "last.ckpt", lambda name, fact: None, loop.lr
     )
-    trainer.fit(task, loader(training, EpochSampler(training.steps), 0, False))
-    return scaler.get_scale(), trainer.global_step, task
+    done = train_loop(step, loop, training, check)
+    return scaler.get_scale(), done.position.step, task
 
 
 @pytest.mark.medium

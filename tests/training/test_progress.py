@@ -7,7 +7,6 @@ import re
 import time
 from pathlib import Path
 
-import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
@@ -17,11 +16,15 @@ from aam.contract.options.training import LoopOptions
 from aam.data.batches import BatchPlan
 from aam.data.study import Study
 from aam.model.shape import NetworkShape
+from aam.serialization import tensor_file
+from aam.training.callbacks.nonfinite import FiniteCheck
 from aam.training.callbacks.progress import Pace, Progress, RunLength, seconds_left
-from aam.training.data_loader import EpochSampler, TrainingBatches, loader
-from aam.training.lightning_module import LossWeights, TrainingModule
+from aam.training.data_loader import TrainingBatches
 from aam.training.model_config import DiversityScale, ModelConfig
+from aam.training.step import GradientStep
+from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.commands import pretrain, read, train
+from tests.support.rank_steps import train as train_loop
 
 PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
 
@@ -61,9 +64,9 @@ def test_time_left_is_right_after_a_resumption(
     args = ("--tree", study_dir / "tree.nwk")
     assert pretrain(study_dir, tmp_path, *args, "--epochs", 2) == 0
     last = tmp_path / "checkpoints/last.ckpt"
-    content = torch.load(last, weights_only=False)
-    content["callbacks"]["EpochTable"]["seconds"] = 720_000.0
-    torch.save(content, last)
+    content = tensor_file.read(last)
+    content["resume"]["seconds"] = 720_000.0
+    tensor_file.write(last, content)
     capsys.readouterr()
     assert pretrain(study_dir, tmp_path, *args, "--epochs", 4, "--resume-from", tmp_path) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch ")]
@@ -92,20 +95,10 @@ def test_lines_appear_from_the_start_without_a_terminal(
     batches = Slow(study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True)
     length = RunLength(steps=6, epochs=2, samples=24)
     progress = Progress(tmp_path / "progress.json", length, "CPU", 0.1, 0.25)
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        max_epochs=2,
-        callbacks=[progress],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-    )
-    trainer.fit(
-        TrainingModule(config.network(), LossWeights(), loop, 6),
-        loader(batches, EpochSampler(3), 0, False),
-    )
+    task = TrainingModule(config.network(), LossWeights(), loop, 6)
+    step = GradientStep.of(task, task)
+    check = FiniteCheck(step, (), tmp_path / "last.ckpt", lambda name, fact: None, loop.lr)
+    train_loop(step, loop, batches, check, observers=[progress])
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch ")]
     assert lines[0].startswith("epoch 1/2, step 0/6, the first step is running for ")
     assert re.fullmatch(r"epoch [12]/2, step [1-6]/6, [\d.]+ samples/s, \d+ s left", lines[-1])

@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.commands.studies import Simulate
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
+from aam.serialization import tensor_file
 from tests.support.commands import aam
 from tests.support.resumed_runs import STOPPED, USR1, alike, arguments_of, part
 
@@ -74,7 +74,7 @@ def test_pretraining_goes_on_with_another_study_as_a_new_run(
                  "--lr", 1e-30)  # fmt: skip
     assert part(line) == 0
     best = tmp_path / "first/checkpoints/best.ckpt", tmp_path / "second/checkpoints/last.ckpt"
-    first, second = (torch.load(path, weights_only=True)["state_dict"] for path in best)
+    first, second = (tensor_file.read(path)["state_dict"] for path in best)
     assert alike(first, second)
     record = json.loads((tmp_path / "second" / "run.json").read_text())
     assert record["inputs"]["--pretrained-encoder"]["path"] == str(best[0])

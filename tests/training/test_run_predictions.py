@@ -8,9 +8,9 @@ from pathlib import Path
 import biom
 import numpy as np
 import pytest
-import torch
 
 from aam.contract.errors import DataError
+from aam.serialization import tensor_file
 from tests.support.commands import aam, read
 from tests.support.runs import predict
 
@@ -42,9 +42,9 @@ def test_a_checkpoint_of_another_format_is_refused(
     number: int,
     version: str,
 ) -> None:
-    content = torch.load(numbers / "checkpoints/best.ckpt", weights_only=True)
+    content = tensor_file.read(numbers / "checkpoints/best.ckpt")
     content["aam"]["format"] = number
-    torch.save(content, tmp_path / "other.ckpt")
+    tensor_file.write(tmp_path / "other.ckpt", content)
     args = ("--table", study_dir / "table.biom", "--model", tmp_path / "other.ckpt")
     assert aam("predict", *args, "--output", tmp_path / "p.tsv") == DataError.status
     assert f"was written by {version} version: " in " ".join(capsys.readouterr().err.split())

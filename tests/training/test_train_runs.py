@@ -173,7 +173,7 @@ def test_run_json_records_command_versions_and_inputs(
     record = json.loads((numbers / "run.json").read_text())
     assert record["aam"] == __version__
     assert record["command"] == "train"
-    assert {"torch", "lightning", "numpy", "scikit-bio", "python"} <= set(record["versions"])
+    assert {"torch", "safetensors", "numpy", "scikit-bio", "python"} <= set(record["versions"])
     assert record["versions"]["torch"] == torch.__version__
     named = {"--table": "table.biom", "--tree": "tree.nwk", "--metadata": "metadata.tsv"}
     assert set(record["inputs"]) == set(named)

@@ -14,7 +14,7 @@ from aam.data.batches import Batch, BatchPlan, make_batch
 from aam.data.study import Study
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
-from aam.training.lightning_module import LossWeights, TrainingModule
+from aam.training.training_module import LossWeights, TrainingModule
 
 PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
 
@@ -28,7 +28,6 @@ def module(
     return TrainingModule(network, LossWeights(), LoopOptions(), steps=4, asv_chunk=asv_chunk)
 
 
-@pytest.mark.filterwarnings("ignore:.*self.log.*")
 @pytest.mark.parametrize("patch", [1, 5])
 def test_no_shape_depends_on_the_masks(study: Study, patch: int) -> None:
     """A shape that depends on values makes a GPU wait; on tensors without values it raises."""
@@ -42,18 +41,17 @@ def test_no_shape_depends_on_the_masks(study: Study, patch: int) -> None:
                 for name, value in vars(batch).items()
             }
         )
-        task.training_step(shapes, 0).backward()
+        task(shapes).backward()
     gradients = [p.grad for p in task.encoder.nucleotides.parameters()]
     assert all(gradient is not None for gradient in gradients)
 
 
-@pytest.mark.filterwarnings("ignore:.*self.log.*")
 def test_labels_outside_the_masks_do_not_matter(study: Study) -> None:
     """The nucleotide loss is the mean cross-entropy at the labels alone."""
     batch = make_batch(study, PLAN, np.arange(4))
     assert batch.labels_UL is not None
     task = module(study)
-    task.training_step(batch, 0)
+    task(batch)
     net = task.encoder.nucleotides
     _, hidden_UTD = net(batch.tokens_UL, batch.ragged(5))
     at = batch.labels_UL > 0
@@ -62,16 +60,15 @@ def test_labels_outside_the_masks_do_not_matter(study: Study) -> None:
     torch.testing.assert_close(task.train_sums["nucleotide"].mean.float(), expected)
     without = dataclasses.replace(batch, labels_UL=torch.zeros_like(batch.labels_UL))
     task.train_sums = {}
-    task.training_step(without, 0)
+    task(without)
     assert task.train_sums["nucleotide"].mean == 0
 
 
 def gradients(task: TrainingModule, batch: Batch) -> dict[str, torch.Tensor]:
-    task.training_step(batch, 0).backward()
+    task(batch).backward()
     return {name: p.grad for name, p in task.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.filterwarnings("ignore:.*self.log.*")
 @pytest.mark.parametrize(("patch", "chunk"), [(1, 16), (5, 16), (5, 1), (5, 10_000)])
 def test_chunks_give_the_same_loss_and_gradients(study: Study, patch: int, chunk: int) -> None:
     batch = make_batch(study, PLAN, np.arange(4))
@@ -84,7 +81,6 @@ def test_chunks_give_the_same_loss_and_gradients(study: Study, patch: int, chunk
         torch.testing.assert_close(found[name], gradient, rtol=1e-9, atol=1e-12, msg=name)
 
 
-@pytest.mark.filterwarnings("ignore:.*self.log.*")
 def test_chunks_store_the_activations_of_one_chunk(study: Study) -> None:
     """What the backward pass needs is independent of the number of ASVs."""
     batch = make_batch(study, PLAN, np.arange(4))
@@ -99,13 +95,12 @@ def test_chunks_store_the_activations_of_one_chunk(study: Study) -> None:
 
         task = module(study, asv_chunk=chunk)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
-            task.training_step(batch, 0)
+            task(batch)
         largest[chunk] = sum(rows)
     assert encoded > 32
     assert largest[16] < largest[0] / 2
 
 
-@pytest.mark.filterwarnings("ignore:.*self.log.*")
 def test_recomputed_chunks_repeat_their_dropout(study: Study) -> None:
     """The gradient is that of the loss with the dropout of the forward pass."""
     batch = make_batch(study, PLAN, np.arange(4))
@@ -114,7 +109,7 @@ def test_recomputed_chunks_repeat_their_dropout(study: Study) -> None:
 
     def loss() -> torch.Tensor:
         torch.manual_seed(5)
-        return task.training_step(batch, 0)
+        return task(batch)
 
     loss().backward()
     assert weight.grad is not None

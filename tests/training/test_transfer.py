@@ -13,9 +13,9 @@ from aam.data.study import Study
 from aam.model.network import Predictor
 from aam.training.data_loader import FixedBatches
 from aam.training.inference.network_outputs import encode_asvs
-from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import ModelConfig
 from aam.training.run_files import checkpoints
+from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.commands import train
 from tests.support.runs import NUMBER, check_metrics, columns, validate, weights
 

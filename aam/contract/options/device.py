@@ -127,7 +127,7 @@ class ScaleOptions:
         default=False,
     )
     fsdp_sharded_checkpoint: bool = resumable_option(
-        "With --fsdp: each process writes its shard; the checkpoint is a folder.",
+        "No longer needed: a checkpoint is one file for any number of processes.",
         default=False,
     )
     data_parallel: bool = resumable_option(

@@ -26,7 +26,6 @@ from aam.performance.memory.storages import BLOCK, LiveStorages, size_of
 from aam.training.fit import freeze_unused
 from aam.training.inference.network_outputs import CHUNK, apply_to_batch
 from aam.training.labelled_study import fit_target, load_labelled_study, transformer_folds
-from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import ModelConfig
 from aam.training.pretrain import load_pretraining_study
 from aam.training.pretrained import (
@@ -38,6 +37,7 @@ from aam.training.pretrained import (
 from aam.training.runtime import check_heads
 from aam.training.sample_selection import reading_plan
 from aam.training.train import configure_model
+from aam.training.training_module import LossWeights, TrainingModule
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from aam.data.batches import Batch
 from aam.distributed.strategies import shard
 from aam.performance.memory.ranks import ONE_RANK, Parallel, fake_process_group, use_buckets
 from aam.performance.memory.storages import BLOCK, LiveStorages, size_of
-from aam.training.lightning_module import TrainingModule
-from aam.training.optimizer import clip_gradients
+from aam.training.optimizer import clip_gradients, make_optimizer
+from aam.training.training_module import TrainingModule
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ def training_workload(task: TrainingModule, batch: Batch) -> Workload:
     """Return the training step of a module on a batch."""
     return Workload(
         task.train(),
-        lambda: task.training_step(batch, 0),
-        lambda: task.configure_optimizers()["optimizer"],
+        lambda: task(batch),
+        lambda: make_optimizer(task, task.loop),
         task.loop.max_grad_norm,
         task.loop.gradient_accumulation_steps > 1,
     )
@@ -114,7 +114,7 @@ def predict_step(
 
 
 class TrainingSteps:
-    """Training steps in the order of Lightning: gradients live until the next backward pass."""
+    """Training steps in the order of `aam.training.loop`: gradients end before the next step."""
 
     def __init__(self, workload: Workload, precision: Precision, foreach: bool) -> None:
         self.workload = workload
@@ -127,14 +127,13 @@ class TrainingSteps:
     def run(self, after_forward: Callable[[], int] = lambda: 0) -> int:
         """Run one step and return the value of `after_forward`."""
         with warnings.catch_warnings():
-            # There is no trainer to log to, and PyTorch 2.13 renames its reduce-scatter.
-            warnings.filterwarnings("ignore", message=".*self.log.*")
+            # PyTorch 2.13 renames its reduce-scatter.
             warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+            if not self.workload.accumulates:
+                self.optimizer.zero_grad()
             with torch.autocast("cpu", self.dtype, enabled=self.mixed):
                 loss = self.workload.loss()
             found = after_forward()
-            if not self.workload.accumulates:
-                self.optimizer.zero_grad()
             torch.autograd.backward(loss)
         if self.workload.max_grad_norm:
             clip_gradients(list(self.workload.model.parameters()), self.workload.max_grad_norm)

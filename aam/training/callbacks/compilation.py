@@ -1,4 +1,4 @@
-"""Callbacks of the first steps: torch.compile of the encoder, report of modules in fp32."""
+"""First steps of training: torch.compile of the encoder, report of the modules that output fp32."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from aam.console import info, warn
@@ -16,9 +14,12 @@ from aam.contract.options.device import CompileModel
 from aam.contract.precision import Precision
 from aam.data.batches import Batch
 from aam.model.transformer import FEED_FORWARD, PRODUCTS
-from aam.numerics.compile import compile_in_place, eager_again, refusal
+from aam.numerics.compile import compile_in_place, refusal
 from aam.numerics.device import compile_fault
-from aam.training.lightning_module import TrainingModule
+from aam.training.callbacks.observer import Observer
+from aam.training.run_files.resume import Position
+from aam.training.step import GradientStep
+from aam.training.training_module import TrainingModule
 
 Note = Callable[[str, Any], None]
 """Function that adds a named fact to the run record."""
@@ -28,7 +29,7 @@ def unrecorded(name: str, fact: Any) -> None:
     """Ignore a fact: the default `Note` of a fit without a run record."""
 
 
-class Fp32Report(Callback):
+class Fp32Report(Observer):
     """Report of the modules that output fp32 in the first steps under mixed precision."""
 
     STEPS = 3
@@ -41,14 +42,13 @@ class Fp32Report(Callback):
         self._fp32: set[str] = set()
         self._hooks: list[Any] = []
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def begin(self, task: TrainingModule, position: Position) -> None:
         """Register a forward hook on every leaf module."""
-        assert isinstance(pl_module, TrainingModule)
         if self.precision == "none":
             warn("--report-fp32-fallbacks: all runs in fp32 without --mixed-precision.")
             self.done = True
             return
-        for name, module in pl_module.network.named_modules():
+        for name, module in task.network.named_modules():
             if not list(module.children()):
                 self._hooks.append(module.register_forward_hook(self._hook(name)))
 
@@ -60,15 +60,13 @@ class Fp32Report(Callback):
 
         return record
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, idx: int
-    ) -> None:
+    def batch_ends(self, batch: Batch, loss: Tensor) -> None:
         """Remove the hooks after a few steps and print the report."""
         self._left -= 1
         if self._left == 0 and not self.done:
             self._finish()
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def end(self, complete: bool) -> None:
         """Print the report of a run that is shorter."""
         if not self.done:
             self._finish()
@@ -90,45 +88,37 @@ class Fp32Report(Callback):
         self.note("fp32_fallbacks", dict(sorted(by_class.items())))
 
 
-class CompiledEncoder(Callback):
-    """Compile the nucleotide encoder before the first step, if the compiled module passes its test.
+class EncoderCompilation:
+    """Compilation of the nucleotide encoder before the first step, if the result passes its test.
 
     With an `Fp32Report`, compilation waits until the hooks of the report are removed.
     """
 
     def __init__(
-        self, mode: CompileModel, precision: Precision, note: Note, after: Fp32Report | None
+        self, step: GradientStep, mode: CompileModel, note: Note, after: Fp32Report | None
     ) -> None:
-        self.mode, self.precision, self.note, self.after = mode, precision, note, after
+        self.step, self.mode, self.note, self.after = step, mode, note, after
         self._tried = False
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Batch, batch_idx: int
-    ) -> None:
+    def __call__(self, batch: Batch, position: Position) -> None:
         """Compile and test the encoder with the sequences of the first batch."""
         if self._tried or (self.after is not None and not self.after.done):
             return
         self._tried = True
-        assert isinstance(pl_module, TrainingModule)
         reason = refusal(self.mode, compile_fault())
-        if not reason and pl_module.frozen:
+        if not reason and self.step.task.frozen:
             reason = "the encoder is frozen, every ASV is encoded once"
         if not reason:
-            encoder = pl_module.encoder
+            encoder = self.step.task.encoder
             info("Compiling the nucleotide encoder; this can take some minutes.")
             reason = compile_in_place(
                 encoder.nucleotides,
                 (batch.tokens_UL, batch.ragged(encoder.nucleotides.patch)),
-                trainer.precision_plugin.forward_context,
-                self.precision,
+                self.step.autocast,
+                self.step.precision,
                 PRODUCTS * encoder.shape.attention_layers + 2,
                 FEED_FORWARD * encoder.shape.embedding_dim,
             )
         if reason:
             warn(f"--compile-model: the network runs without torch.compile: {reason}.")
         self.note("compile", {"requested": self.mode, "used": not reason, "reason": reason})
-
-    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Restore the eager network: tensors after training have other shapes."""
-        assert isinstance(pl_module, TrainingModule)
-        eager_again(pl_module.encoder.nucleotides)

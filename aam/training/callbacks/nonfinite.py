@@ -12,26 +12,23 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
-import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor
 
 from aam.contract.errors import NotFinite, first_few
 from aam.data.batches import Batch
+from aam.distributed.collectives import all_reduce_sum
 from aam.distributed.communicator import SINGLE_PROCESS, Communicator
 from aam.distributed.state_dict import local_tensor
 from aam.numerics.compile import eager_again
 from aam.numerics.device import is_gpu
 from aam.training.callbacks.compilation import Note
 from aam.training.callbacks.nonfinite_modules import BACKWARD, NonFiniteValue, traced
-from aam.training.lightning_module import TrainingModule
 from aam.training.optimizer import get_total_norm
+from aam.training.step import GradientStep
+from aam.training.training_module import TrainingModule
 
 OVERFLOWS = 32
 """Steps in a row that fp16's loss scaling may skip: its factor halves each time, from 2^16."""
@@ -69,77 +66,88 @@ class NonFiniteStep:
     suspect: NonFiniteValue
 
 
-class FiniteCheck(Callback):
-    """Callback that ends a run at a non-finite loss or gradient."""
+class FiniteCheck:
+    """Check that ends a run at a loss, gradient or validation that is not finite.
+
+    Args:
+        step: computes gradients, also when a step is repeated.
+        sample_ids: of the rows of the study.
+        checkpoint: last one of the run, for the message.
+        note: adds facts to the run record.
+        lr: learning rate of the run, for the message.
+    """
 
     def __init__(
         self,
+        step: GradientStep,
         sample_ids: Sequence[str],
         checkpoint: Path,
         note: Note,
         lr: float,
         communicator: Communicator = SINGLE_PROCESS,
     ) -> None:
+        self.step, self.task = step, step.task
         self.sample_ids, self.checkpoint, self.note = sample_ids, checkpoint, note
         self.lr, self.communicator = lr, communicator
-        self._window: list[StepBatch] = []
+        self.window: list[StepBatch] = []
+        """Batches of the current optimizer step."""
         self._bad_loss: Tensor | None = None
         self._overflows = 0
         self._largest = 0.0
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def begin(self) -> None:
         """Store the largest weight before the first step."""
-        self._largest = self._largest_weight(pl_module)
+        self._largest = self._largest_weight()
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Batch, batch_idx: int
-    ) -> None:
-        """Store the batch until its step is checked."""
-        states = {"cpu": torch.get_rng_state()}
-        if is_gpu(pl_module.device):
-            states["gpu"] = torch.cuda.get_rng_state(pl_module.device)
-        self._window.append(StepBatch(batch, trainer.current_epoch, batch_idx, states))
+    def store(self, batch: Batch, epoch: int, number: int) -> None:
+        """Store a batch and the states of the generators until its step is checked."""
+        states, device = {"cpu": torch.get_rng_state()}, self.task.device
+        if is_gpu(device):
+            states["gpu"] = torch.cuda.get_rng_state(device)
+        self.window.append(StepBatch(batch, epoch, number, states))
 
-    def on_before_backward(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor
-    ) -> None:
+    def add_loss(self, loss: Tensor) -> None:
         """Test the loss of a batch; the result stays on the device."""
-        bad = ~loss.detach().isfinite()
+        bad = ~loss.isfinite()
         self._bad_loss = bad if self._bad_loss is None else self._bad_loss | bad
 
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
-    ) -> None:
-        """Test the unscaled gradients, and read the flag of the loss."""
-        window, self._window = self._window, []
+    def check_gradients(self, number: int) -> None:
+        """Test the unscaled gradients of an optimizer step, and read the flag of its losses.
+
+        Args:
+            number: of the step, from 1.
+
+        Raises:
+            NotFinite: see above.
+        """
+        window, self.window = self.window, []
         bad_loss, self._bad_loss = self._bad_loss, None
-        assert bad_loss is not None and isinstance(pl_module, TrainingModule)
-        bad_gradients = ~_gradient_norm(pl_module).isfinite()
-        if _scaler(trainer) is None:
-            bad = self._anywhere(trainer, bad_loss | bad_gradients)
+        assert bad_loss is not None
+        bad_gradients = ~_gradient_norm(self.task).isfinite()
+        if not self.step.scaler.is_enabled():
+            bad = _on_any_rank(bad_loss | bad_gradients)
         else:
             # The scaler skips the step and lowers its factor until no gradient overflows.
-            overflow = self._anywhere(trainer, bad_gradients)
+            overflow = _on_any_rank(bad_gradients)
             self._overflows = self._overflows + 1 if overflow else 0
-            bad = self._overflows >= OVERFLOWS or self._anywhere(trainer, bad_loss)
+            bad = self._overflows >= OVERFLOWS or _on_any_rank(bad_loss)
         if bad:
-            raise self._investigate(trainer, pl_module, window)
+            raise self._investigate(number, window)
 
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """End the run at a non-finite validation loss, which cannot be compared."""
-        if math.isfinite(trainer.callback_metrics.get("val_loss", 0.0)):
-            return
-        what = "The validation loss or predictions are not finite"
-        place = f"epoch {trainer.current_epoch + 1}"
-        raise self._error(trainer, pl_module, trainer.global_step, what, place)
+    def check_validation(self, loss: float, epoch: int, step: int) -> None:
+        """Test the loss of a validation, after an epoch (from 0) and so many steps.
 
-    def _investigate(
-        self, trainer: pl.Trainer, task: TrainingModule, window: list[StepBatch]
-    ) -> NotFinite:
+        Raises:
+            NotFinite: it cannot be compared.
+        """
+        if not math.isfinite(loss):
+            what = "The validation loss or predictions are not finite"
+            raise self._error(step, what, f"epoch {epoch + 1}")
+
+    def _investigate(self, step: int, window: list[StepBatch]) -> NotFinite:
         """Repeat a non-finite step, record the result, and return the error to raise."""
-        step = trainer.global_step + 1
-        reproduced = self._repeat(trainer, task, window)
-        finding = self._locate(trainer, task, window) if reproduced else None
+        reproduced = self._repeat(window)
+        finding = self._locate(window) if reproduced else None
         if finding is None:
             finding = self._finding(window[-1], _COMPILED if reproduced else _UNREPRODUCED)
         suspect = finding.suspect
@@ -150,22 +158,14 @@ class FiniteCheck(Callback):
         place = f"epoch {finding.epoch}, batch {finding.batch}, {suspect.where}"
         place += f", samples {first_few(finding.samples)}"
         advice = suspect.advice
-        if step == 1 and _scaler(trainer) is None:  # no optimizer step has changed the weights yet
+        if step == 1 and not self.step.scaler.is_enabled():  # the weights are the initial ones
             advice = advice or "run `aam check`"
-        return self._error(trainer, task, step, f"{suspect.what} not finite", place, advice)
+        return self._error(step, f"{suspect.what} not finite", place, advice)
 
-    def _error(
-        self,
-        trainer: pl.Trainer,
-        task: pl.LightningModule,
-        step: int,
-        what: str,
-        place: str,
-        advice: str = "",
-    ) -> NotFinite:
+    def _error(self, step: int, what: str, place: str, advice: str = "") -> NotFinite:
         """Return the error of a step: an explosion if the weights grew and no advice is given."""
-        largest = self._largest_weight(task)
-        half = _scaler(trainer) is not None
+        largest = self._largest_weight()
+        half = self.step.scaler.is_enabled()
         remedy = advice or ("use --mixed-precision bf16 or none" if half else _LOWER_LR)
         if self.checkpoint.exists():
             remedy += f"; '{self.checkpoint}' is from before that"
@@ -180,21 +180,20 @@ class FiniteCheck(Callback):
             remedy,
         )
 
-    def _repeat(self, trainer: pl.Trainer, task: TrainingModule, window: list[StepBatch]) -> bool:
+    def _repeat(self, window: list[StepBatch]) -> bool:
         """Repeat a step exactly; return whether it is non-finite again, on any rank."""
-        bad = torch.zeros((), dtype=torch.bool, device=task.device)
-        for _, loss in replay(trainer, task, window):
+        bad = torch.zeros((), dtype=torch.bool, device=self.task.device)
+        for _, loss in replay(self.step, window):
             bad = bad | ~loss.isfinite()
-        return self._anywhere(trainer, bad | ~(_gradient_norm(task) < EXPLODED_NORM))
+        return _on_any_rank(bad | ~(_gradient_norm(self.task) < EXPLODED_NORM))
 
-    def _locate(
-        self, trainer: pl.Trainer, task: TrainingModule, window: list[StepBatch]
-    ) -> NonFiniteStep | None:
+    def _locate(self, window: list[StepBatch]) -> NonFiniteStep | None:
         """Repeat a step in the eager network; return the first non-finite value."""
+        task = self.task
         eager_again(task.encoder.nucleotides)
         findings: list[NonFiniteStep] = []
         with traced(task.network) as trace:
-            for step_batch, loss in replay(trainer, task, window):
+            for step_batch, loss in replay(self.step, window):
                 suspect = trace.suspect(step_batch.batch, loss)
                 if suspect is not None and not findings:
                     findings.append(self._finding(step_batch, suspect))
@@ -208,15 +207,9 @@ class FiniteCheck(Callback):
         ids = [self.sample_ids[row] for row in step_batch.batch.rows_B.tolist()]
         return NonFiniteStep(step_batch.epoch + 1, step_batch.number + 1, ids, suspect)
 
-    def _anywhere(self, trainer: pl.Trainer, flag: Tensor) -> bool:
-        """Return whether a flag is set on any rank; every rank must call this."""
-        if trainer.world_size > 1:
-            flag = trainer.strategy.reduce(flag.float(), reduce_op="sum") > 0
-        return bool(flag)
-
-    def _largest_weight(self, task: pl.LightningModule) -> float:
+    def _largest_weight(self) -> float:
         """Return the largest absolute trainable weight of all ranks; NaN if a weight is NaN."""
-        weights = [local_tensor(p.detach()) for p in task.parameters() if p.requires_grad]
+        weights = [local_tensor(p.detach()) for p in self.task.parameters() if p.requires_grad]
         largest = [float(weight.abs().max()) for weight in weights if weight.numel()]
         return _max(self.communicator.all_gather(_max(largest)))
 
@@ -236,29 +229,18 @@ _UNREPRODUCED = NonFiniteValue(
 )
 
 
-def replay(
-    trainer: pl.Trainer, task: TrainingModule, window: list[StepBatch]
-) -> Iterator[tuple[StepBatch, Tensor]]:
+def replay(step: GradientStep, window: list[StepBatch]) -> Iterator[tuple[StepBatch, Tensor]]:
     """Repeat forward and backward passes of a step as in the training loop; yield each loss.
 
     The gradients at the end are those of the step, without loss scaling and before clipping.
     """
-    strategy, scaler = trainer.strategy, _scaler(trainer)
-    scale = 1.0 if scaler is None else float(scaler.get_scale())
+    task, scale = step.task, step.scaler.get_scale()
     task.zero_grad()
     for step_batch in window:
         torch.set_rng_state(step_batch.states["cpu"])
         if "gpu" in step_batch.states:
             torch.cuda.set_rng_state(step_batch.states["gpu"], task.device)
-        unsynchronised: AbstractContextManager[None] = nullcontext()
-        if isinstance(strategy, ParallelStrategy) and step_batch is not window[-1]:
-            unsynchronised = strategy.block_backward_sync()
-        with unsynchronised, torch.enable_grad():
-            loss = strategy.training_step(step_batch.batch, step_batch.number)
-            assert isinstance(loss, Tensor)
-            loss = loss / trainer.accumulate_grad_batches
-            torch.autograd.backward(loss * scale)
-        yield step_batch, loss.detach()
+        yield step_batch, step.add_gradients(step_batch.batch, step_batch is window[-1])
     for gradient in _gradients(task):
         gradient.div_(scale)
 
@@ -272,9 +254,9 @@ def _gradient_norm(task: TrainingModule) -> Tensor:
     return get_total_norm(_gradients(task))
 
 
-def _scaler(trainer: pl.Trainer) -> Any:
-    """Return the loss scaler of fp16; None in other precisions."""
-    return getattr(trainer.precision_plugin, "scaler", None)
+def _on_any_rank(flag: Tensor) -> bool:
+    """Return whether a flag is set on any rank; every rank must call this."""
+    return bool(all_reduce_sum(flag.float()) > 0)
 
 
 def _max(numbers: Sequence[float]) -> float:

@@ -18,19 +18,20 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Callback, RichProgressBar
-from lightning.pytorch.callbacks.progress.rich_progress import CustomProgress, CustomTimeColumn
-from rich.progress import Task
-from rich.text import Text
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
 
 from aam.console import LINE_EVERY, console, duration, info
 from aam.contract import run_record
+from aam.training.callbacks.observer import Observer
+from aam.training.run_files.resume import Position, Row
+from aam.training.training_module import TrainingModule
 
 FIRST_LINE = 20.0
 """Seconds after the start of a fit at which the first line appears."""
@@ -81,8 +82,10 @@ def seconds_left(length: RunLength, pace: Pace) -> float | None:
     return max(0.0, steps * pace.step_seconds + epochs * pace.validation_seconds)
 
 
-class Progress(Callback):
-    """Callback that measures the speed of a fit, writes `progress.json` and prints progress lines.
+class Progress(Observer):
+    """Observer that measures the speed of a fit, writes `progress.json` and prints progress lines.
+
+    Only the first rank has one.
 
     Args:
         first_line, line_every: seconds from the start to the first line, and between lines.
@@ -109,56 +112,47 @@ class Progress(Callback):
         """Seconds to the end of the run; None before the first step of this process."""
         return seconds_left(self.length, self.pace)
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def begin(self, task: TrainingModule, position: Position) -> None:
         """Start the clock at the step where this process begins."""
-        self.pace = Pace(trainer.global_step, trainer.current_epoch)
-        self._start, self._step = time.monotonic(), trainer.global_step
+        self.pace = Pace(position.step, position.epoch)
+        self._start, self._step = time.monotonic(), position.step
         self._updated = time.time()
-        if trainer.is_global_zero and not console.is_terminal:
+        if not console.is_terminal:
             self._lines = threading.Thread(target=self._print, name="progress", daemon=True)
             self._lines.start()
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, idx: int
-    ) -> None:
+    def step_ends(self, position: Position) -> None:
         """Measure after each optimizer step; validations are not part of `_start` to now."""
-        step, now = trainer.global_step, time.monotonic()
-        if step == self.pace.step:
-            return
+        step, now = position.step, time.monotonic()
         first = self.pace.step_seconds is None
         seconds = (now - self._start) / (step - self._step)
         self.pace = replace(self.pace, step=step, step_seconds=seconds)
         self._updated = time.time()
         if first:  # the first step also compiles and allocates, so it is not measured
             self._start, self._step = now, step
-        if trainer.is_global_zero and (first or now - self._written >= WRITE_EVERY):
+        if first or now - self._written >= WRITE_EVERY:
             self._write()
 
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def validation_begins(self) -> None:
         """Start the clock of the validation."""
         self._validation = time.monotonic()
 
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def validation_ends(self) -> None:
         """Subtract the validation from the clock of the steps."""
         seconds = time.monotonic() - self._validation
         self._start += seconds
         self.pace = replace(self.pace, validation_seconds=seconds)
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def epoch_ends(self, rows: Sequence[Row]) -> None:
         """Count the epoch."""
-        self.pace = replace(self.pace, epoch=trainer.current_epoch + 1)
+        self.pace = replace(self.pace, epoch=self.pace.epoch + 1)
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def end(self, complete: bool) -> None:
         """Stop the lines and write the last state."""
-        self._stop()
-        if trainer.is_global_zero:
-            self._write()
-
-    def on_exception(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
-    ) -> None:
-        """Stop the lines."""
-        self._stop()
+        self._done.set()
+        if self._lines is not None:
+            self._lines.join()
+        self._write()
 
     def content(self) -> dict[str, Any]:
         """Return the content of progress.json."""
@@ -191,11 +185,6 @@ class Progress(Callback):
         rate, left = content["samples_per_second"], duration(self.seconds_left)
         return f"{place}, {rate:.3g} samples/s, {left} left"
 
-    def _stop(self) -> None:
-        self._done.set()
-        if self._lines is not None:
-            self._lines.join()
-
     def _print(self) -> None:
         wait = self.first_line
         while not self._done.wait(wait):
@@ -207,44 +196,47 @@ class Progress(Callback):
         run_record.write(self.path, self.content())
 
 
-class _TimeColumn(CustomTimeColumn):
-    """Rich column of elapsed and remaining time; the bar of the run takes both from `Progress`."""
-
-    def render(self, task: Task) -> Text:
-        """Return elapsed and remaining time."""
-        run: Progress | None = task.fields.get("run")
-        if run is None or run.seconds_left is None:
-            return super().render(task)
-        spans = (timedelta(seconds=int(s)) for s in (task.elapsed or 0, run.seconds_left))
-        return Text(" • ".join(map(str, spans)), style=self.style)
-
-
-class RunProgressBar(RichProgressBar):
-    """Progress bars of the epochs of a run and of the batches of an epoch."""
+class RunProgressBar(Observer):
+    """Progress bar of the optimizer steps of a fit, on a terminal."""
 
     def __init__(self, progress: Progress) -> None:
-        super().__init__(leave=False)
-        self.run = progress
-        self._epochs: Any = None
+        self.progress = progress
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._latest = ""
 
-    def configure_columns(self, trainer: pl.Trainer) -> list[Any]:
-        """Take the remaining time from `Progress`: Rich drops samples older than 30 s."""
-        columns = super().configure_columns(trainer)
-        return [_TimeColumn(c.style) if isinstance(c, CustomTimeColumn) else c for c in columns]
+    def begin(self, task: TrainingModule, position: Position) -> None:
+        """Show the bar."""
+        self._task = task
+        steps = self.progress.length.steps
+        self._bar = self._bars.add_task("", total=steps, completed=position.step, figures="")
+        self._bars.start()
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Add the bar of the epochs at the first epoch."""
-        super().on_train_epoch_start(trainer, pl_module)
-        if isinstance(self.progress, CustomProgress) and self._epochs is None:
-            self._epochs = self.progress.add_task(
-                "[white]All epochs",
-                total=trainer.max_epochs,
-                completed=trainer.current_epoch,
-                run=self.run,
-            )
+    def step_ends(self, position: Position) -> None:
+        """Advance the bar, and show the loss of the epoch and the time left."""
+        content = self.progress.content()
+        fold = f"fold {content['fold']}/{content['folds']}, " if content["folds"] > 1 else ""
+        left = self.progress.seconds_left
+        loss = float(self._task.train_sums["loss"].mean)
+        self._bars.update(
+            self._bar,
+            completed=position.step,
+            description=f"{fold}epoch {content['epoch']}/{content['epochs']}, step",
+            figures=f"train_loss {loss:.4g}{self._latest}, {duration(left or 0)} left",
+        )
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Advance the bar of the epochs."""
-        super().on_train_epoch_end(trainer, pl_module)
-        if self.progress is not None and self._epochs is not None:
-            self.progress.update(self._epochs, advance=1, visible=True)
+    def epoch_ends(self, rows: Sequence[Row]) -> None:
+        """Show the loss of the validation during the next epoch."""
+        if "val_loss" in rows[-1]:
+            self._latest = f", val_loss {rows[-1]['val_loss']:.4g}"
+
+    def end(self, complete: bool) -> None:
+        """Remove the bar."""
+        self._bars.stop()

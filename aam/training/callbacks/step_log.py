@@ -28,57 +28,57 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
+from torch import Tensor
 
 from aam.data.batch_shards import BatchShard
 from aam.data.batches import Batch
 from aam.numerics.device import is_gpu
+from aam.training.callbacks.observer import Observer
+from aam.training.run_files.resume import Position
+from aam.training.training_module import TrainingModule
 
 
-class StepLog(Callback):
-    """Callback that writes the log, moves the initial weights, and ends the process."""
+class StepLog(Observer):
+    """Observer that writes the log, moves the initial weights, and ends the process.
 
-    def __init__(self, path: Path, steps: int | None, noise: float = 0.0, seed: int = 0) -> None:
+    Args:
+        path: of the log; None on ranks other than the first, which move the weights too.
+    """
+
+    def __init__(
+        self, path: Path | None, steps: int | None, noise: float = 0.0, seed: int = 0
+    ) -> None:
         self.path, self.steps, self.noise, self.seed = path, steps, noise, seed
         self._file: TextIO | None = None
         self._step = 0
         self._start = self._ready = self._cpu = 0.0
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def begin(self, task: TrainingModule, position: Position) -> None:
         """Open the file, and add noise to the weights."""
-        if trainer.is_global_zero:
+        self._device = task.device
+        if self.path is not None:
             self._file = self.path.open("w", buffering=1)
         if self.noise:
-            add_noise(pl_module, self.noise, self.seed)
+            add_noise(task, self.noise, self.seed)
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def epoch_begins(self) -> None:
         """Start the clock; the validation is no part of a step."""
         self._start, self._cpu = time.perf_counter(), cpu_seconds()
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Batch, batch_idx: int
-    ) -> None:
+    def batch_begins(self, batch: Batch) -> None:
         """Store when the batch is there."""
         self._ready = time.perf_counter()
 
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        idx: int,
-    ) -> None:
+    def batch_ends(self, batch: Batch, loss: Tensor) -> None:
         """Write the line of the step."""
-        loss = float(outputs["loss"])  # waits for the GPU
+        value = float(loss)  # waits for the GPU
         now, cpu = time.perf_counter(), cpu_seconds()
         line = {
             "step": self._step,
-            "loss": loss,
+            "loss": value,
             "seconds": now - self._start,
             "wait": self._ready - self._start,
             "cpu_seconds": cpu - self._cpu,
@@ -86,9 +86,9 @@ class StepLog(Callback):
             "asvs": len(batch.asvs_U),
             "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
-        if is_gpu(pl_module.device):
-            line["allocated"] = torch.cuda.max_memory_allocated(pl_module.device)
-            line["reserved"] = torch.cuda.max_memory_reserved(pl_module.device)
+        if is_gpu(self._device):
+            line["allocated"] = torch.cuda.max_memory_allocated(self._device)
+            line["reserved"] = torch.cuda.max_memory_reserved(self._device)
         if self._file is not None:
             self._file.write(json.dumps(line) + "\n")
         self._step += 1
@@ -97,34 +97,29 @@ class StepLog(Callback):
         self._start, self._cpu = time.perf_counter(), cpu_seconds()
 
 
-class StepTrace(Callback):
-    """Callback that records the steps from `first` until `end` with torch.profiler."""
+class StepTrace(Observer):
+    """Observer that records the steps from `first` until `end` with torch.profiler."""
 
     def __init__(self, path: Path, first: int, end: int) -> None:
-        self.path, self.first, self.end = path, first, end
+        self.path, self.first, self.stop = path, first, end
         self._profiler = torch.profiler.profile()
         self._step = 0
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Batch, batch_idx: int
-    ) -> None:
+    def begin(self, task: TrainingModule, position: Position) -> None:
+        """Store the device."""
+        self._device = task.device
+
+    def batch_begins(self, batch: Batch) -> None:
         """Start the profiler at its first step."""
-        if self._step == self.first and trainer.is_global_zero:
+        if self._step == self.first:
             self._profiler.start()
 
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        idx: int,
-    ) -> None:
+    def batch_ends(self, batch: Batch, loss: Tensor) -> None:
         """Stop the profiler after the last step, and write the trace."""
         self._step += 1
-        if self._step == self.end and trainer.is_global_zero:
-            if is_gpu(pl_module.device):
-                torch.cuda.synchronize(pl_module.device)
+        if self._step == self.stop:
+            if is_gpu(self._device):
+                torch.cuda.synchronize(self._device)
             self._profiler.stop()
             self._profiler.export_chrome_trace(str(self.path))
 
@@ -138,16 +133,17 @@ def add_noise(module: torch.nn.Module, noise: float, seed: int) -> None:
             weight.mul_(1 + noise * drawn.to(weight.device))
 
 
-def requested_log(variables: Mapping[str, str]) -> list[Callback]:
-    """Return the callback that the environment requests, none without AAM_STEP_LOG."""
+def requested_log(variables: Mapping[str, str], is_main: bool) -> list[Observer]:
+    """Return the observers that the environment requests of a rank, none without AAM_STEP_LOG."""
     path = variables.get("AAM_STEP_LOG")
     if not path:
         return []
     steps = int(variables.get("AAM_STEPS", "0")) or None
     noise = float(variables.get("AAM_WEIGHT_NOISE", "0"))
-    log = StepLog(Path(path), steps, noise, int(variables.get("AAM_WEIGHT_NOISE_SEED", "0")))
+    seed = int(variables.get("AAM_WEIGHT_NOISE_SEED", "0"))
+    log = StepLog(Path(path) if is_main else None, steps, noise, seed)
     trace = variables.get("AAM_TRACE")
-    if not trace or steps is None:
+    if not trace or steps is None or not is_main:
         return [log]
     # Before the log, which ends the process after the last step.
     return [StepTrace(Path(trace), int(variables.get("AAM_TRACE_FROM", "0")), steps), log]

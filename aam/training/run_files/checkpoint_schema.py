@@ -1,110 +1,15 @@
-"""Schema of a checkpoint: the entries that Lightning and this program write, and their types.
-
-Further entries of a callback, a scheduler or a loader may be any plain value. The states of the
-optimizer and of its schedule are validated against those of new objects when a run is resumed
-(`aam.distributed.state_dict`).
-"""
+"""Validation of the weights in a checkpoint against the network of its configuration."""
 
 from __future__ import annotations
 
-import re
-from numbers import Real
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from aam.contract import schema
-from aam.contract.options.field import ZERO_OR_MORE
 from aam.contract.schema import Mismatch
 from aam.training.model_config import ModelConfig
-
-Count = Annotated[int, ZERO_OR_MORE]
-
-
-def _progress(*counters: str) -> dict[str, Any]:
-    """Return the schema of a progress of Lightning's loops."""
-    counts = dict.fromkeys(("ready", "completed", *counters), Count)
-    return {"total": counts, "current": counts}
-
-
-_STEPS, _BATCHES = _progress(), _progress("started", "processed")
-_OPTIMIZER_STATE: dict[str, Any] = {
-    "state": dict[str | int, dict[str, Any]],
-    "param_groups": [{"params": list[str | int]}],
-}
-_CONTENT = {
-    "epoch": Count,
-    "global_step": Count,
-    "pytorch-lightning_version": str,
-    "state_dict": dict[str, Tensor],
-    "loops": {
-        "fit_loop": {
-            "epoch_progress": _BATCHES,
-            "epoch_loop.batch_progress": _BATCHES,
-            "state_dict?": dict[str, Any],
-            "epoch_loop.state_dict?": dict[str, Count],
-            "epoch_loop.scheduler_progress?": _STEPS,
-            "epoch_loop.automatic_optimization.state_dict?": dict[str, Any],
-            "epoch_loop.automatic_optimization.optim_progress?": {
-                "optimizer": {"step": _STEPS, "zero_grad": _STEPS}
-            },
-            "epoch_loop.manual_optimization.state_dict?": dict[str, Any],
-            "epoch_loop.manual_optimization.optim_step_progress?": _STEPS,
-            "epoch_loop.val_loop.state_dict?": dict[str, Any],
-            "epoch_loop.val_loop.batch_progress?": _BATCHES,
-        }
-    },
-    "callbacks": dict[str, dict[str, Any]],
-    "optimizer_states": [_OPTIMIZER_STATE],
-    "lr_schedulers": list[dict[str, Any]],
-    "MixedPrecision?": dict[str, float],
-    "train_sums?": dict[str, tuple[Real, Real]],  # of an epoch in which fp16 may have overflowed
-}
-"""Entries of a checkpoint; those with a question mark may be absent."""
-
-_SCORE = Tensor | Real | None
-_MODEL_CHECKPOINT = {
-    "best_model_score": _SCORE,
-    "best_model_path": str,
-    "current_score?": _SCORE,
-    "kth_value?": _SCORE,
-    "kth_best_model_path?": str,
-    "last_model_path?": str,
-    "dirpath?": str | None,
-    "best_k_models?": dict[str, _SCORE],
-}
-_CALLBACKS: dict[str, Any] = {
-    "ModelCheckpoint": _MODEL_CHECKPOINT,
-    "WithinEpochs": _MODEL_CHECKPOINT,
-    "EarlyStopping": {
-        "wait_count": Count,
-        "stopped_epoch": Count,
-        "best_score": Tensor | Real,
-        "patience": Count,
-    },
-    "EpochTable": {"rows": list[dict[str, Real]], "seconds": Real},
-}
-"""Schema of a callback's state, by the class name with which its key begins."""
-
-
-def check_content(content: dict[str, Any]) -> None:
-    """Validate the entries of a checkpoint, except its model configuration, against the schema.
-
-    Raises:
-        Mismatch: an entry is missing, of another type or out of range.
-    """
-    schema.parse(_CONTENT, content, "the checkpoint")
-    if not re.fullmatch(r"2\.\d+(\.\w+)*", content["pytorch-lightning_version"]):
-        raise Mismatch("the checkpoint is of an unknown version of Lightning")
-    for key, state in content["callbacks"].items():
-        declared = _CALLBACKS.get(key.partition("{")[0])
-        if declared is not None:
-            schema.parse(declared, state, f"callbacks.{key}")
-            scores = [value for value in state.values() if isinstance(value, Tensor)]
-            if any(score.numel() != 1 for score in scores):
-                raise Mismatch(f"callbacks.{key} has a score of several numbers")
 
 
 class _ShapesOnly(TorchFunctionMode):

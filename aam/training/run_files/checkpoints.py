@@ -1,36 +1,49 @@
-"""Checkpoint files: find, copy, read with validation, and load weights.
+"""Checkpoint files: find, write, read with validation, and load weights.
 
-A checkpoint holds the weights, the state of the training loop and a `ModelConfig`. Reading one runs
-no code from it.
+A checkpoint is a file of `aam.serialization.tensor_file`. It holds a `ModelConfig`, the weights,
+the summary of the training samples, and the state from which the training loop resumes.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from aam.contract import schema
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.files import atomic_write
 from aam.contract.options.training import RunOptions
 from aam.contract.preflight import target_folders
 from aam.contract.schema import Mismatch
-from aam.distributed import sharded_checkpoint
 from aam.model.attention import AUTO, Backends
 from aam.model.network import Encoder, Predictor
-from aam.serialization import archive
+from aam.serialization import tensor_file
 from aam.training.inference import training_summary
 from aam.training.inference.training_summary import TrainingSummary
 from aam.training.model_config import ModelConfig, from_plain, to_plain
-from aam.training.run_files.checkpoint_schema import check_content, check_weights
+from aam.training.run_files import resume
+from aam.training.run_files.checkpoint_schema import check_weights
+from aam.training.run_files.resume import ResumeState
 
-_KEY = "aam"
-"""Key of the model configuration in a checkpoint."""
+_KEY, _WEIGHTS = "aam", "state_dict"
+"""Keys of the model configuration and of the weights in a checkpoint."""
 
 TRAINING = "training"
 """Key of the training summary; `read` puts a `TrainingSummary` or None there."""
+
+RESUME = "resume"
+"""Key of the resume state; `read` puts a `ResumeState` or None there."""
+
+_CONTENT = {
+    _KEY: dict[str, Any],
+    _WEIGHTS: dict[str, torch.Tensor],
+    TRAINING: dict[str, Any] | None,
+    RESUME: dict[str, Any] | None,
+}
 
 
 def find(path: Path, name: str) -> Path:
@@ -39,8 +52,8 @@ def find(path: Path, name: str) -> Path:
     Raises:
         MissingInput: there is no such file.
     """
-    file = path / "checkpoints" / name if _is_run(path) else path
-    if file.exists() and (file.is_file() or sharded_checkpoint.is_sharded(file)):
+    file = path / "checkpoints" / name if path.is_dir() else path
+    if file.is_file():
         return file
     if file == path:
         raise MissingInput("No checkpoint", f"'{file}' does not exist", "name a file or run folder")
@@ -71,7 +84,7 @@ def checkpoint_to_resume(run: RunOptions, folder: Path) -> Path | None:
     `folder` is the run folder or that of a fold in it.
     """
     source = _resumed_source(run)
-    if source is None or (source.exists() and not _is_run(source)):
+    if source is None or (source.exists() and not source.is_dir()):
         return source
     file = source / folder.relative_to(run.output_dir) / "checkpoints" / "last.ckpt"
     return file if file.exists() else None
@@ -87,7 +100,7 @@ def resumed_checkpoint(run: RunOptions) -> Path | None:
     if source is None:
         return None
     last = Path("checkpoints") / "last.ckpt"
-    folders = (source, *sorted(source.glob("fold-*"))) if _is_run(source) else ()
+    folders = (source, *sorted(source.glob("fold-*"))) if source.is_dir() else ()
     found = next((folder / last for folder in folders if (folder / last).exists()), None)
     return found if found or run.resume_from == "auto" else find(source, "last.ckpt")
 
@@ -98,7 +111,7 @@ def check_folds(run: RunOptions) -> None:
     Raises:
         UsageError: --resume-from names a checkpoint.
     """
-    if isinstance(run.resume_from, Path) and not _is_run(run.resume_from):
+    if isinstance(run.resume_from, Path) and not run.resume_from.is_dir():
         raise UsageError(
             "A cross-validation resumes from its run folder",
             f"--resume-from '{run.resume_from}' is one checkpoint",
@@ -113,33 +126,56 @@ def run_folder_of(checkpoint: Path) -> Path:
     return folder.parent if of_fold else folder
 
 
-def _is_run(path: Path) -> bool:
-    return path.is_dir() and not sharded_checkpoint.is_sharded(path)
+def write(
+    path: Path, config: ModelConfig, weights: Mapping[str, torch.Tensor], state: ResumeState
+) -> None:
+    """Write a checkpoint atomically: a process that is killed leaves the one before.
+
+    Args:
+        weights: of the training module, by name.
+    """
+    content = {_KEY: to_plain(config), _WEIGHTS: weights, TRAINING: None, RESUME: state.plain()}
+    tensor_file.write(path, content)
 
 
-def copy(checkpoint: Path, folder: Path) -> None:
-    """Copy a checkpoint, one file or shards, into a folder of checkpoints, as a whole."""
-    with atomic_write(folder / checkpoint.name) as temporary:
-        if sharded_checkpoint.is_sharded(checkpoint):
-            shards = checkpoint.resolve()
-            shutil.copytree(shards, folder / shards.name, dirs_exist_ok=True)
-            temporary.symlink_to(shards.name)
-        else:
-            shutil.copyfile(checkpoint, temporary)
+def copy(checkpoint: Path, target: Path) -> None:
+    """Copy a checkpoint atomically."""
+    with atomic_write(target) as temporary:
+        shutil.copyfile(checkpoint, temporary)
 
 
 def read(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
     """Read the model configuration and the content of a checkpoint, on the CPU.
 
-    The checkpoint may be one file or the shards of several ranks. All entries are validated against
-    their schema before any of them is used.
+    All entries are validated against their schema before any of them is used.
 
     Raises:
         MissingInput: the file may not be read.
         DataError: it is damaged, of another program, or of another version's format.
     """
-    sharded = sharded_checkpoint.is_sharded(path)
-    return validate(sharded_checkpoint.read(path) if sharded else archive.read(path), path)
+    return validate(tensor_file.read(path), path)
+
+
+def read_resume_state(path: Path) -> tuple[dict[str, torch.Tensor], ResumeState]:
+    """Read the weights and the resume state of a checkpoint.
+
+    Raises:
+        MissingInput, DataError: see `read`.
+        DataError: it has no resume state.
+    """
+    _, content = read(path)
+    if content[RESUME] is None:
+        raise unusable(path, "it has no resume state")
+    return content[_WEIGHTS], content[RESUME]
+
+
+def unusable(path: Path, reason: object) -> DataError:
+    """Return the error of a checkpoint whose resume state does not fit a run."""
+    return DataError(
+        "The checkpoint holds no training state that fits this run",
+        f"'{path}', {reason}",
+        "resume from another one, or start a new run without --resume-from",
+    )
 
 
 def validate(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
@@ -155,11 +191,11 @@ def validate(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
         )
     try:
         config = from_plain(content[_KEY], path)
-        check_content(content)
-        check_weights(config, content["state_dict"])
-        content[TRAINING] = training_summary.parse(
-            content.get(TRAINING), config.shape.embedding_dim
-        )
+        content = schema.parse(_CONTENT, content, "the checkpoint")
+        check_weights(config, content[_WEIGHTS])
+        summary, state = content[TRAINING], content[RESUME]
+        content[TRAINING] = training_summary.parse(summary, config.shape.embedding_dim)
+        content[RESUME] = None if state is None else resume.parse(state)
     except Mismatch as error:
         raise DataError(
             "The checkpoint has invalid content", f"'{path}', {error}", "choose another one"
@@ -168,9 +204,9 @@ def validate(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
 
 
 def plain(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a validated checkpoint as it is written to a file."""
+    """Return the content of a validated checkpoint without its resume state, to be written."""
     summary: TrainingSummary | None = content[TRAINING]
-    return content | {TRAINING: None if summary is None else vars(summary)}
+    return content | {TRAINING: None if summary is None else vars(summary), RESUME: None}
 
 
 def load_network(
@@ -199,12 +235,4 @@ def encoder_weights(config: ModelConfig, content: dict[str, Any]) -> dict[str, t
 
 def add_training_summary(path: Path, summary: TrainingSummary) -> None:
     """Add the summary of the training samples to a checkpoint, which is replaced atomically."""
-    file = sharded_checkpoint.rest(path) if sharded_checkpoint.is_sharded(path) else path
-    content = archive.read(file) | {TRAINING: vars(summary)}
-    with atomic_write(file) as temporary:
-        torch.save(content, temporary)
-
-
-def add_config(content: dict[str, Any], config: ModelConfig) -> None:
-    """Add the model configuration to the content of a checkpoint before it is written."""
-    content[_KEY] = to_plain(config)
+    tensor_file.write(path, tensor_file.read(path) | {TRAINING: vars(summary)})

@@ -1,4 +1,4 @@
-"""Lightning module: training step, validation, metrics, optimizer and gradient clipping.
+"""Training module: a network with its losses and metrics, in training and in validation.
 
 One module serves pretraining and training: loss terms for which a batch or a network has no data
 are absent. Validation adds sums over the split, never means of means.
@@ -14,13 +14,11 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import lightning.pytorch as pl
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from aam.contract.options.training import LoopOptions, MaskOptions
 from aam.data.batch_shards import BatchShard, unmasked
@@ -39,7 +37,6 @@ from aam.model.network import Encoder, Predictor
 from aam.training.asv_encoding import Encoded, encode_asvs, number_of_chunks
 from aam.training.losses import LossTerm, count_loss, distance_loss, diversity_loss
 from aam.training.model_config import DiversityScale
-from aam.training.optimizer import clip_gradients, make_optimizer, schedule
 from aam.training.target import Target
 
 
@@ -58,8 +55,8 @@ class LossWeights:
         return cls(task.penalty, task.nuc_penalty, target, task.count_penalty)
 
 
-class TrainingModule(pl.LightningModule):
-    """Lightning module of a network and its losses.
+class TrainingModule(nn.Module):
+    """Network and its losses; a call is the forward pass of a training step.
 
     Args:
         network: an encoder, or a predictor with its target.
@@ -98,14 +95,18 @@ class TrainingModule(pl.LightningModule):
         self.register_buffer("encoded_N", encoded_N, persistent=False)
         # No buffers: they are no part of a checkpoint.
         self.asv_vectors_FD, self.covariates = asv_vectors_FD, covariates
-        if self.frozen:  # Lightning's fit keeps the mode of each module
-            self.encoder.eval()
         self.train_sums: dict[str, LossTerm] = {}
-        """Sums of the training metrics over the current epoch."""
+        """Sums of the training metrics over the current epoch; the training loop resets them."""
         self._sums: dict[str, LossTerm] = {}
         self._scored_F = torch.zeros(0, dtype=torch.bool)
         self._predictions: list[npt.NDArray[np.float64]] = []
         self._rows: list[npt.NDArray[np.int64]] = []
+        self.train()
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the network."""
+        return next(self.parameters()).device
 
     @property
     def encoder(self) -> Encoder:
@@ -124,11 +125,7 @@ class TrainingModule(pl.LightningModule):
             self.encoder.eval()
         return self
 
-    def on_train_epoch_start(self) -> None:
-        """Reset the training metrics; a resumed epoch keeps those of its checkpoint."""
-        self.train_sums = {}
-
-    def training_step(self, batch: Batch, step: int) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """Return the loss of a batch, the weighted sum of its terms."""
         local_terms, _ = self._forward(batch, batch.tokens_UL, masked=True)
         global_terms = over_ranks(local_terms)
@@ -139,15 +136,15 @@ class TrainingModule(pl.LightningModule):
         )
         for name, value in metrics.items():
             _add(self.train_sums, name, LossTerm(value.detach() * samples, samples))
-        self.log("train_loss", self.train_sums["loss"].mean.float(), prog_bar=True, logger=False)
-        # Strategies divide the sum of the ranks' gradients by the number of ranks.
+        # DDP and FSDP divide the sum of the ranks' gradients by the number of ranks.
         scaled = {
             name: LossTerm(world_size() * term.total, global_terms[name].number)
             for name, term in local_terms.items()
         }
         return self._total(scaled)
 
-    def validation_step(self, batch: Batch, step: int) -> None:
+    @torch.no_grad()
+    def validation_step(self, batch: Batch) -> None:
         """Add a batch to the sums of the split.
 
         A target is scored as `aam predict` computes it, on unmasked sequences and all abundances;
@@ -165,8 +162,13 @@ class TrainingModule(pl.LightningModule):
         for name, term in terms.items():
             _add(self._sums, name, term)
 
-    def on_validation_epoch_end(self) -> None:
-        """Log the means over the split and the metrics of the target."""
+    def train_metrics(self) -> dict[str, float]:
+        """Return the means of the training metrics over the current epoch."""
+        return {f"train_{name}": float(part.mean.float()) for name, part in self.train_sums.items()}
+
+    @torch.no_grad()
+    def validation_metrics(self) -> dict[str, float]:
+        """Return the means over the split and the metrics of the target, and reset the sums."""
         terms = over_ranks(self._sums)
         metrics = {f"val_{name}": term.mean.float() for name, term in terms.items()}
         loss = self._total(terms).float()
@@ -183,29 +185,11 @@ class TrainingModule(pl.LightningModule):
             if np.isfinite(gathered).all():
                 scores = target_metrics(self.target, gathered[:, 1:], labels)
                 metrics |= {f"val_{name}": torch.tensor(value) for name, value in scores.items()}
-            else:  # no score is defined; `aam.training.callbacks.nonfinite` ends the run
+            else:  # no score is defined; the training loop ends the run
                 loss = torch.full_like(loss, torch.nan)
-        self.log("val_loss", loss, prog_bar=True)
-        self.log_dict(metrics)
         self._sums, self._predictions, self._rows = {}, [], []
         self._scored_F = self._scored_F[:0]
-
-    def configure_gradient_clipping(
-        self,
-        optimizer: Any,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Clip all gradients by their common norm (Lightning calls this)."""
-        if gradient_clip_val:
-            clip_gradients(list(self.parameters()), float(gradient_clip_val))
-
-    def configure_optimizers(self) -> Any:
-        """Build the optimizer and its schedule."""
-        optimizer = make_optimizer(self, self.loop)
-        factor = schedule(self.loop, self.steps)
-        step = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": step, "interval": "step"}}
+        return {name: float(value) for name, value in (metrics | {"val_loss": loss}).items()}
 
     def _forward(
         self, batch: Batch, tokens_UL: Tensor, masked: bool

@@ -1,0 +1,152 @@
+"""Files of nested plain values and tensors: safetensors, with the plain values as JSON.
+
+The tensors are those of a safetensors file, named by their path in the content. The metadata of
+the file has the content as JSON, in which `{"$tensor": NAME}` is in place of a tensor, and the
+CRC-32 of both. Reading runs no code of the file: safetensors compares every size with the file, and
+a changed byte changes the CRC-32.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from aam.contract.errors import DataError
+from aam.contract.files import atomic_write, require
+from aam.memory import memory_available, shown_size
+
+_CONTENT, _CRC = "aam", "crc32"
+"""Entries of the metadata."""
+
+_TENSOR = "$tensor"
+"""Key of the only entry of a dictionary that is in place of a tensor."""
+
+_ZIP = b"PK\x03\x04"
+"""First bytes of a file of torch.save, in which earlier versions kept models."""
+
+_ERRORS = (SafetensorError, OSError, RuntimeError, ValueError, LookupError, TypeError, MemoryError)
+"""Exceptions of safetensors, json and torch on damaged files."""
+
+
+class Damaged(ValueError):
+    """Error of content that is damaged or not of this program."""
+
+
+def write(path: Path, content: Mapping[str, Any]) -> None:
+    """Write dictionaries, lists, numbers, strings and tensors, flushed to the disk and atomically.
+
+    Raises:
+        CannotCreate: see `atomic_write`.
+    """
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(_without_tensors(content, "", tensors, set()))
+    metadata = {_CONTENT: text, _CRC: str(_crc(text, tensors))}
+    with atomic_write(path) as temporary:
+        try:
+            save_file(tensors, temporary, metadata)
+        except SafetensorError as error:  # such as that of a full disk
+            found = re.search(r"os error (\d+)", str(error))
+            number = int(found[1]) if found else errno.EIO
+            raise OSError(number, os.strerror(number), str(path)) from error
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read the content of a file on the CPU; a tuple that was written is a list.
+
+    Raises:
+        MissingInput: the file does not exist, is not a regular file, or may not be read.
+        DataError: it is damaged, of an earlier version or another program, or exceeds the memory.
+    """
+    size, free = require(path, "checkpoint").stat().st_size, memory_available()
+    with refused(path):
+        if size > free:
+            raise Damaged(f"it has {shown_size(size)}, and {shown_size(free)} of memory are free")
+        with path.open("rb") as stream:
+            if stream.read(len(_ZIP)) == _ZIP:
+                raise Damaged("it is a file of torch.save, as of earlier versions of this program")
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if not metadata.keys() >= {_CONTENT, _CRC}:
+                raise Damaged("it is a safetensors file of another program")
+            # A copy: the tensors of safetensors are parts of the mapped file.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        text = metadata[_CONTENT]
+        if metadata[_CRC] != str(_crc(text, tensors)):
+            raise Damaged("its CRC-32 differs, so its content has changed")
+        content = _with_tensors(json.loads(text), tensors)
+        if not isinstance(content, dict):
+            raise Damaged("it holds no dictionary")
+        return content
+
+
+@contextmanager
+def refused(path: Path) -> Iterator[None]:
+    """Raise the exceptions of readers on a damaged file as a DataError."""
+    try:
+        yield
+    except _ERRORS as error:
+        lines = str(error).splitlines()
+        reason = lines[0] if lines else type(error).__name__
+        raise DataError(
+            "The checkpoint cannot be read",
+            f"'{path}', {reason}",
+            "choose another one, or train it again with this version",
+        ) from error
+
+
+def _without_tensors(value: Any, path: str, found: dict[str, Tensor], storages: set[int]) -> Any:
+    """Return plain values with references in place of tensors, which are put into `found`."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().contiguous()
+        # safetensors refuses a part of a storage, and two tensors of one storage.
+        storage = value.untyped_storage()
+        if storage.nbytes() != value.nbytes or storage.data_ptr() in storages:
+            value = value.clone()
+        storages.add(value.untyped_storage().data_ptr())
+        found[path] = value
+        return {_TENSOR: path}
+    if isinstance(value, Mapping):
+        prefix = f"{path}/" if path else ""
+        return {
+            key: _without_tensors(item, f"{prefix}{key}", found, storages)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        items = enumerate(value)
+        return [_without_tensors(item, f"{path}/{k}", found, storages) for k, item in items]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """Return plain values with tensors in place of their references."""
+    if isinstance(value, dict):
+        if value.keys() == {_TENSOR}:
+            return tensors[value[_TENSOR]]
+        return {key: _with_tensors(item, tensors) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_tensors(item, tensors) for item in value]
+    return value
+
+
+def _crc(text: str, tensors: Mapping[str, Tensor]) -> int:
+    """Return the CRC-32 of plain values, and of the names, types, shapes and bytes of tensors."""
+    crc = zlib.crc32(text.encode())
+    for name, value in sorted(tensors.items()):
+        crc = zlib.crc32(f"{name} {value.dtype} {tuple(value.shape)}".encode(), crc)
+        crc = zlib.crc32(value.reshape(-1).view(torch.uint8).numpy().data, crc)
+    return crc

@@ -1,0 +1,291 @@
+"""Training loop: epochs, optimizer steps, validation, checkpoints, early stopping, stop requests.
+
+A run that stops at any moment resumes from its last checkpoint with the same batches, dropout,
+learning rates and metrics, on any number of ranks: the batch of a step and its random numbers
+follow from the seed, the epoch and the number of the batch.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from aam.contract.options.training import LoopOptions
+from aam.contract.schema import Mismatch, like
+from aam.data.batches import Batch
+from aam.distributed import state_dict
+from aam.distributed.communicator import SINGLE_PROCESS, Communicator
+from aam.distributed.stop_request import StopOnRequest
+from aam.training.callbacks.nonfinite import FiniteCheck
+from aam.training.callbacks.observer import Observer
+from aam.training.data_loader import EpochSampler
+from aam.training.losses import LossTerm
+from aam.training.optimizer import clip_gradients
+from aam.training.run_files.resume import Position, ResumeState, Row
+from aam.training.step import GradientStep
+
+LAST, BEST = "last.ckpt", "best.ckpt"
+"""Names of the checkpoints of a run."""
+
+_DROPOUT = 5
+"""Second word of the seed of dropout; `data.batches` and `data_loader` have others."""
+
+HIGHER_IS_BETTER = ("val_r2", "val_accuracy", "val_f1")
+
+Save = Callable[[str, Mapping[str, Tensor], ResumeState], None]
+"""Function that writes the checkpoint of a name with its weights."""
+
+Preparation = Callable[[Batch, Position], None]
+"""Function that is called before each batch, such as the compilation before the first."""
+
+
+class TrainingLoop:
+    """Training of one network, from its position to the last epoch.
+
+    Args:
+        step: computes gradients.
+        optimizer, schedule: of the trainable weights; the schedule has one step for each of the
+            optimizer.
+        options: epochs, clipping, patience.
+        training: loader of the batches that `sampler` names.
+        validation: loader of the validation batches; None without.
+        check: ends the run at a value that is not finite.
+        monitor: metric of the validation by which the best epoch is chosen.
+        seed: of the run.
+        communicator: of the ranks.
+        save: writes checkpoints on the first rank; None: no checkpoints.
+        every: optimizer steps between two checkpoints within an epoch; 0: at its end alone.
+        stop: ends the run on request; None: never.
+        prepare: are called before each batch.
+        observers: are told what happens.
+
+    Attributes:
+        position: epochs, batches and steps done.
+        best: value of the metric in the best epoch; None before the first validation.
+        waited: epochs since the best.
+        rows: of metrics.csv, one for each epoch.
+    """
+
+    def __init__(
+        self,
+        step: GradientStep,
+        optimizer: Optimizer,
+        schedule: LRScheduler,
+        options: LoopOptions,
+        training: DataLoader[Batch],
+        sampler: EpochSampler,
+        check: FiniteCheck,
+        validation: DataLoader[Batch] | None = None,
+        monitor: str = "val_loss",
+        seed: int = 0,
+        communicator: Communicator = SINGLE_PROCESS,
+        save: Save | None = None,
+        every: int = 0,
+        stop: StopOnRequest | None = None,
+        prepare: Sequence[Preparation] = (),
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.step, self.task = step, step.task
+        self.optimizer, self.schedule, self.options = optimizer, schedule, options
+        self.training, self.sampler, self.validation = training, sampler, validation
+        self.check, self.monitor, self.seed, self.communicator = check, monitor, seed, communicator
+        self.save, self.every, self.stop = save, every, stop
+        self.prepare, self.observers = prepare, observers
+        self.position = Position(0, 0, 0)
+        self.best: float | None = None
+        self.waited = 0
+        self.rows: list[Row] = []
+        self._began = time.monotonic()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all epochs are done, or the last ones were no better than one before."""
+        patience = self.options.patience if self.validation is not None else 0
+        stopped_early = 0 < patience <= self.waited
+        return stopped_early or self.position.epoch >= self.options.epochs
+
+    def run(self) -> None:
+        """Train, validate and save until the run is complete.
+
+        Raises:
+            Interrupted: a stop was requested, and the last checkpoint is written.
+            NotFinite: a loss, a gradient or a validation is not finite.
+        """
+        if self.complete:
+            return
+        first = self.position.step
+        self.check.begin()
+        self._tell("begin", self.task, self.position)
+        try:
+            while not self.complete:
+                if self.position.step > first:  # at the end of an epoch all is saved
+                    self._stop_if_requested(first)
+                self._train_epoch(first)
+                metrics = self._validate()
+                self._end_epoch(metrics)
+            if self.stop is not None:
+                self.stop.count_steps(self.position.step - first)
+        finally:
+            self._tell("end", self.complete)
+
+    def _train_epoch(self, first: int) -> None:
+        """Train from the batch of the position to the last one of the epoch."""
+        epoch, done, size = self.position.epoch, self.position.batch, self.step.batches
+        self.task.train()
+        if done == 0:
+            self.task.train_sums = {}
+        self.sampler.start(epoch, done)
+        self._tell("epoch_begins")
+        for number, loaded in enumerate(self.training, start=done):
+            self._seed(epoch, number)
+            batch = loaded.to(self.task.device)
+            for prepare in self.prepare:
+                prepare(batch, self.position)
+            self._tell("batch_begins", batch)
+            if number % size == 0:
+                self.optimizer.zero_grad()
+            self.check.store(batch, epoch, number)
+            last_of_epoch = number + 1 == self.sampler.steps
+            last_of_step = last_of_epoch or (number + 1) % size == 0
+            loss = self.step.add_gradients(batch, last_of_step)
+            self.check.add_loss(loss)
+            if last_of_step:
+                self._update()
+                self.position = Position(epoch, number + 1, self.position.step + 1)
+                self._tell("step_ends", self.position)
+            self._tell("batch_ends", batch, loss)
+            if last_of_step and not last_of_epoch:  # the validation is a part of the epoch
+                self._stop_if_requested(first, LAST)
+                if self.every and self.position.step % self.every == 0:
+                    self.write(LAST)
+
+    def _update(self) -> None:
+        """Check and clip the gradients, and do an optimizer step, which fp16 may skip."""
+        scaler = self.step.scaler
+        scaler.unscale_(self.optimizer)
+        self.check.check_gradients(self.position.step + 1)
+        self._tell("gradients_ready")
+        if self.options.max_grad_norm:
+            clip_gradients(list(self.task.parameters()), self.options.max_grad_norm)
+        scaler.step(self.optimizer)
+        scaler.update()
+        with warnings.catch_warnings():
+            # PyTorch warns where fp16 skips the first optimizer steps; the schedule goes on.
+            warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")
+            self.schedule.step()
+        self.communicator.publish_step(self.position.step + 1)
+
+    def _validate(self) -> Row:
+        """Return the metrics of the validation samples; none without them."""
+        if self.validation is None:
+            return {}
+        self._tell("validation_begins")
+        self.task.eval()
+        for batch in self.validation:
+            with self.step.autocast():
+                self.task.validation_step(batch.to(self.task.device))
+        metrics = self.task.validation_metrics()
+        self._tell("validation_ends")
+        self.check.check_validation(metrics["val_loss"], self.position.epoch, self.position.step)
+        return metrics
+
+    def _end_epoch(self, metrics: Row) -> None:
+        """Add the row of an epoch, compare it with the best one, and save."""
+        epoch, step = self.position.epoch, self.position.step
+        self.rows.append({
+            "epoch": epoch, "step": step, "seconds": self.seconds,
+            "lr": self.optimizer.param_groups[0]["lr"], **self.task.train_metrics(), **metrics,
+        })  # fmt: skip
+        self._tell("epoch_ends", self.rows)
+        self.position = Position(epoch + 1, 0, step)
+        improved = bool(metrics) and self._improves(metrics[self.monitor])
+        self.waited = 0 if improved else self.waited + 1
+        self.write(*([BEST] if improved else []), LAST)
+
+    def _improves(self, value: float) -> bool:
+        """Compare the metric of an epoch with the best one, which it replaces if it is better."""
+        higher = self.monitor in HIGHER_IS_BETTER
+        if math.isnan(value):  # r2 of a single sample; any number is better
+            value = -math.inf if higher else math.inf
+        if self.best is None or (value > self.best if higher else value < self.best):
+            self.best = value
+            return True
+        return False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the run has taken, with those before a resumption."""
+        return time.monotonic() - self._began
+
+    def write(self, *names: str) -> None:
+        """Write checkpoints of the current position; all ranks call this."""
+        if self.save is None:
+            return
+        weights = state_dict.model_state_dict(self.task)
+        optimizer = state_dict.optimizer_state_dict(self.task, self.optimizer)
+        sums = self.task.train_sums if self.position.batch else {}
+        state = ResumeState(
+            self.position,
+            {name: (float(term.total), float(term.number)) for name, term in sums.items()},
+            self.best,
+            self.waited,
+            self.rows,
+            self.seconds,
+            optimizer,
+            self.schedule.state_dict(),
+            self.step.scaler.state_dict(),
+        )
+        if self.communicator.ranks.is_main:
+            for name in names:
+                self.save(name, weights, state)
+        self.communicator.barrier()
+
+    def resume(self, weights: Mapping[str, Tensor], state: ResumeState) -> None:
+        """Continue from a checkpoint; all ranks call this.
+
+        Raises:
+            DataError: the weights are of another network.
+            Mismatch: the state is of another optimizer or schedule, or of more batches.
+        """
+        if state.position.batch >= self.sampler.steps:
+            raise Mismatch(f"resume.position.batch is {state.position.batch}, beyond the epoch")
+        state_dict.load_model(self.task, weights)
+        state_dict.load_optimizer(self.task, self.optimizer, state.optimizer)
+        schedule, scaler = self.schedule, self.step.scaler
+        schedule.load_state_dict(like(schedule.state_dict(), state.schedule, "resume.schedule"))
+        if state.scaler:  # a run may change its precision
+            scaler.load_state_dict(like(scaler.state_dict(), state.scaler, "resume.scaler"))
+        self.position, self.best, self.waited = state.position, state.best, state.waited
+        self.rows, self._began = list(state.rows), time.monotonic() - state.seconds
+        self.task.train_sums = {
+            name: LossTerm(*(torch.tensor(value, dtype=torch.float64) for value in sums))
+            for name, sums in state.sums.items()
+        }
+
+    def _seed(self, epoch: int, number: int) -> None:
+        """Seed the generators of all devices for a batch."""
+        entropy = [self.seed, _DROPOUT, epoch, number, self.communicator.ranks.rank]
+        seed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
+        torch.manual_seed(int(seed) >> 1)
+
+    def _stop_if_requested(self, first: int, *names: str) -> None:
+        """Write checkpoints and end the run on all ranks if any has a stop request."""
+        if self.stop is not None and self.stop.requested():
+            if names:
+                self.write(*names)
+            self.stop.count_steps(self.position.step - first)
+            raise self.stop.interrupted(self.position.step)
+
+    def _tell(self, event: str, *arguments: Any) -> None:
+        for observer in self.observers:
+            getattr(observer, event)(*arguments)

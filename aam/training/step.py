@@ -1,0 +1,66 @@
+"""Forward and backward pass of a batch: mixed precision, loss scaling, accumulation, ranks."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.parallel import DistributedDataParallel
+
+from aam.contract.precision import Precision
+from aam.data.batches import Batch
+from aam.training.training_module import TrainingModule
+
+
+@dataclass(frozen=True)
+class GradientStep:
+    """Computation of the gradients of an optimizer step, batch by batch.
+
+    Attributes:
+        task: the network with its losses.
+        model: the module to call: `task`, or its wrapper of DDP.
+        scaler: of the loss in fp16; disabled in other precisions, where its factor is 1.
+        batches: to a step (--gradient-accumulation-steps); their losses are averaged.
+    """
+
+    task: TrainingModule
+    model: nn.Module
+    precision: Precision
+    scaler: GradScaler
+    batches: int = 1
+
+    @classmethod
+    def of(
+        cls, task: TrainingModule, model: nn.Module, precision: Precision = "none", batches: int = 1
+    ) -> GradientStep:
+        """Make the computation of a precision."""
+        scaler = GradScaler(task.device.type, enabled=precision == "fp16")
+        return cls(task, model, precision, scaler, batches)
+
+    def autocast(self) -> torch.autocast:
+        """Return the context of mixed precision."""
+        dtype = torch.float16 if self.precision == "fp16" else torch.bfloat16
+        enabled, device = self.precision != "none", self.task.device.type
+        # A cached weight of half precision would add up its gradients in half precision.
+        return torch.autocast(device, dtype, enabled, cache_enabled=False)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Compute the forward pass."""
+        with self.autocast():
+            loss: Tensor = self.model(batch)
+        return loss
+
+    def add_gradients(self, batch: Batch, last: bool) -> Tensor:
+        """Add the scaled gradients of a batch to those of the step, and return its loss.
+
+        Args:
+            last: of the step. Ranks with DDP add their gradients there; those of FSDP always.
+        """
+        local = not last and isinstance(self.model, DistributedDataParallel)
+        with self.model.no_sync() if local else nullcontext():  # type: ignore[operator]
+            loss = self.loss(batch)
+            torch.autograd.backward(self.scaler.scale(loss / self.batches))
+        return loss.detach()
