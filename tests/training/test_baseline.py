@@ -163,9 +163,7 @@ def test_a_validation_of_one_class_is_refused(
             "--no-stratify")  # fmt: skip
     assert baseline(study, tmp_path / "a", *args, column="x") == DataError.status
     shown = capsys.readouterr().err
-    assert (
-        "All validation samples are of one class: 4 of 80 samples; choose another" in shown
-    )
+    assert "All validation samples are of one class: 4 of 80 samples; choose another" in shown
     assert baseline(study, tmp_path / "a", *args, "--test-size", "0.2", "--stratify",
                     column="x") == 0  # fmt: skip
 
