@@ -148,5 +148,7 @@ def _crc(text: str, tensors: Mapping[str, Tensor]) -> int:
     crc = zlib.crc32(text.encode())
     for name, value in sorted(tensors.items()):
         crc = zlib.crc32(f"{name} {value.dtype} {tuple(value.shape)}".encode(), crc)
-        crc = zlib.crc32(value.reshape(-1).view(torch.uint8).numpy().data, crc)
+        # A tensor of one value may have a stride of 0, with which its bytes cannot be viewed.
+        flat = value.reshape(-1).as_strided((value.numel(),), (1,))
+        crc = zlib.crc32(flat.view(torch.uint8).numpy().data, crc)
     return crc

@@ -122,7 +122,7 @@ def test_workers_make_the_same_batches(study: Study) -> None:
     made = []
     for workers, ahead in ((0, 2), (2, 1), (1, 4)):
         sampler = EpochSampler(batches.steps)
-        sampler.set_epoch(4)
+        sampler.start(4, 0)
         loading = loader(batches, sampler, workers, False, ahead)
         assert loading.prefetch_factor == (ahead if workers else None)
         made.append(list(loading))
@@ -134,9 +134,8 @@ def test_workers_make_the_same_batches(study: Study) -> None:
 
 def test_a_resumed_epoch_begins_where_it_stopped() -> None:
     sampler = EpochSampler(4)
-    sampler.resume(2, 3)
-    for epoch, expected in ((2, [(2, 3)]), (3, [(3, k) for k in range(4)])):
-        sampler.set_epoch(epoch)
+    for first, expected in (((2, 3), [(2, 3)]), ((3, 0), [(3, k) for k in range(4)])):
+        sampler.start(*first)
         assert list(sampler) == expected
 
 

@@ -167,7 +167,7 @@ def test_asvs_of_different_regions_are_reported(tmp_path: Path, capsys: Capture)
         (("--sample-prefixes", "a", "a"), UsageError, "Not one prefix for each table"),
         (("--sample-prefixes", "a", "b c"), UsageError, "A prefix with spaces"),
         (("--trim-length", "0"), UsageError, "give 1 or more for --trim-length"),
-        (("--metadata=m", "--metadata=m", "--metadata=m"), UsageError, "3 times --metadata for 2"),
+        (("--metadata", __file__) * 3, UsageError, "3 times --metadata for 2"),
     ],
 )
 def test_wrong_options_are_refused(

@@ -68,6 +68,7 @@ def test_values_and_tensors_are_read_as_they_were_written(tmp_path: Path) -> Non
         "types": [base.to(t) for t in (torch.float64, torch.bfloat16, torch.int64, torch.bool)],
         "views": [base, base.T, base[1:3, ::2], base[2], base],
         "empty": [torch.zeros(0, 3), torch.zeros(0), torch.tensor(2.5)],
+        "one": [torch.ones(1).as_strided((1,), (0,)), torch.ones(1, 1).expand(1, 1)],
         "plain": {"a": (1, -5, 2**40, 1 / 3, "ä", None, True, [], {}, ()), "b/c": [{}, -math.inf]},
     }
     tensor_file.write(tmp_path / "made", made)

@@ -93,7 +93,7 @@ def test_ranks_and_resumed_runs_see_the_samples_of_one_process(stores: dict[int,
             study, PLAN, rows, 16, True, ranks=Ranks(rank=rank, world_size=size)
         )
         sampler = EpochSampler(batches.steps)
-        sampler.resume(*resumed)
+        sampler.start(*resumed)
         first = iter(loader(batches, sampler, workers=0, pin=False))
         return [next(first).rows_B.tolist() for _ in range(4)]
 

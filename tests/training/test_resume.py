@@ -41,6 +41,8 @@ STOPS: dict[bool, list[Stop]] = {
 }
 """Steps that a part of a run makes before its signal; of folds or of one model."""
 
+SIGNALS = (USR1, KILL, INT, TERM, HUP)
+
 
 def in_parts(line: Sequence[str], stops: Sequence[Stop]) -> None:
     """Run `aam` in parts that are stopped one after the other, then to its end."""
@@ -169,9 +171,18 @@ def test_a_second_interrupt_ends_the_process(study_dir: Path, tmp_path: Path) ->
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -INT
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [USR1, KILL, INT, TERM, HUP])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("workers", "number"),
+    [
+        (0, USR1),
+        (0, KILL),
+        *(
+            pytest.param(workers, number, marks=pytest.mark.nightly)
+            for workers, number in ((0, INT), (0, TERM), (0, HUP), *((2, s) for s in SIGNALS))
+        ),
+    ],
+)
 @pytest.mark.parametrize("step", range(1, 13))
 def test_a_run_stopped_at_any_step_by_any_signal_is_the_same(
     study_dir: Path, whole: Any, tmp_path: Path, step: int, workers: int, number: signal.Signals

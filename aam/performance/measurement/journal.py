@@ -111,7 +111,7 @@ def open_runs(
             steps = tuple(step_of(dict(zip(_FIELDS, one, strict=True))) for one in found["steps"])
             if not steps and not found["failure"]:
                 raise ValueError("it has no steps")
-        except (ValueError, OverflowError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             evidence = f"line {number} of '{journal}', {reason_of(error)}"
             raise DataError("The journal is damaged", evidence, _NEW) from error
         runs.known[found["run"]] = RunResult(steps, found["failure"])
@@ -139,7 +139,8 @@ def _lines(journal: Path) -> list[dict[str, Any]]:
 
 
 _FIELDS = tuple(Step.__dataclass_fields__)
-_RUN = {"run": str, "failure": str, "steps": list[list[float]]}
+_RUN = {"run": str, "failure": str, "steps": list[list[Any]]}
+"""Schema of a run; `step_of` checks the values of a step, whose loss may be NaN."""
 _NEW = "choose another --output-dir, or remove the file"
 
 
