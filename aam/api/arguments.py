@@ -42,11 +42,11 @@ def argument(command: type, field: str, value: Any, name: str | None = None) -> 
         value = (value,)
     cause, evidence = f"Invalid {name or field}", shown(value)
     if not fits(spec.type, value):
-        described = f"its option is: {spec.help}"
+        remedy = f"it takes: {spec.help.rstrip('.')}"
         if choices := [choice for choice in spec.choices if isinstance(choice, str)]:
             wrong = next((one for one in _items(value) if one not in choices), "")
-            described = nearest(str(wrong), choices, f"one of {', '.join(choices)}; {described}")
-        raise UsageError(cause, evidence, described)
+            remedy = nearest(str(wrong), choices, f"give one of {', '.join(choices)}")
+        raise UsageError(cause, evidence, remedy)
     found = [one for one in _items(value) if isinstance(one, numbers.Real)]
     if spec.takes is not None and not all(spec.takes.holds(float(one)) for one in found):
         raise UsageError(cause, evidence, f"give {spec.takes.description}")
