@@ -140,6 +140,7 @@ def differ(communicator: Communicator, study_dir: Path, what: str) -> None:
         communicator.require_equal_data(study={"reads": [1, 2, 3 + mine]}, split=(0, 1))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("what", "status", "evidence"),
     [
@@ -162,6 +163,7 @@ def fail_alone(communicator: Communicator) -> None:
     communicator.any_rank(False)
 
 
+@pytest.mark.medium
 def test_an_error_of_one_rank_ends_the_others_with_its_message() -> None:
     found = start(2, DDP, fail_alone).results()
     assert found[1] == (DataError.status, "No such column: 'age'.")
@@ -180,6 +182,7 @@ def begin_late(communicator: Communicator, study_dir: Path, folder: Path) -> boo
         return (folder / "run.json").exists()
 
 
+@pytest.mark.medium
 def test_a_run_begins_when_every_rank_has_checked_the_folder(
     study_dir: Path, tmp_path: Path
 ) -> None:

@@ -148,6 +148,7 @@ def test_report_and_baseline(
     assert "Weighted kappa" in capsys.readouterr().out
 
 
+@pytest.mark.medium
 def test_the_transformer_learns_ranks(study: Path, tmp_path: Path) -> None:
     """Alone, resumed, and beside the kernel in an ensemble."""
     alone, both = tmp_path / "alone", tmp_path / "both"

@@ -181,6 +181,7 @@ def test_a_fault_shows_in_half_precision_where_it_is_larger_than_rounding(
     assert (first is not None) == (fault == "mask of the first")
 
 
+@pytest.mark.medium
 def test_generate_and_compare_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,6 +34,7 @@ def test_a_run_has_the_steps_that_the_program_logs(tmp_path: Path) -> None:
     assert found.losses != result("gradient", tmp_path).losses
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("fault", "steps", "sentence"),
     [

@@ -49,6 +49,7 @@ def test_late_losses_count_by_their_mean_and_its_standard_error() -> None:
     assert not compare_late([*default[:-1], math.inf], default, []).passed
 
 
+@pytest.mark.medium
 def test_tune_keeps_what_is_faster_and_the_same_and_continues_where_it_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +88,7 @@ def test_tune_keeps_what_is_faster_and_the_same_and_continues_where_it_stopped(
     assert json.loads((tmp_path / "tune.json").read_text()) == found
 
 
+@pytest.mark.medium
 def test_tune_rejects_a_fault_that_only_late_losses_show(tmp_path: Path) -> None:
     program = PROGRAM.replace("--cost {cost}", "--cost {fault}").replace("--fault {fault}", "")
     program += " --fault none"

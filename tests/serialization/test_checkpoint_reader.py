@@ -170,6 +170,7 @@ def test_predictions_that_are_not_finite(
     assert not (tmp_path / "e").exists()
 
 
+@pytest.mark.medium
 def test_a_state_that_cannot_be_resumed(
     study_dir: Path,
     run: Path,

@@ -85,6 +85,7 @@ class Slow(TrainingBatches):
         return super().__getitem__(key)
 
 
+@pytest.mark.medium
 def test_lines_appear_from_the_start_without_a_terminal(
     study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

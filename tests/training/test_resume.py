@@ -112,6 +112,7 @@ def test_a_comparison_with_the_counts_alone_continues(study_dir: Path, tmp_path:
     same_runs(tmp_path / "whole", tmp_path / "parts")
 
 
+@pytest.mark.medium
 def test_a_run_that_was_stopped_early_has_ended(study_dir: Path, tmp_path: Path) -> None:
     line = arguments_of(
         study_dir, "pretraining", tmp_path, "--epochs", 30, "--lr", 0.3, "--patience", 1
@@ -130,6 +131,7 @@ def test_a_signal_that_is_ignored_stops_nothing(study_dir: Path, tmp_path: Path)
     assert part(arguments_of(study_dir, "pretraining", tmp_path), (2, HUP), ignored=HUP) == 0
 
 
+@pytest.mark.medium
 def test_a_stop_request_between_two_folds_stops_before_the_next(
     study_dir: Path, whole: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -200,6 +202,7 @@ def test_a_run_stopped_at_any_step_by_any_signal_is_the_same(
 # Which run goes on, and where
 
 
+@pytest.mark.medium
 def test_a_run_that_was_moved_keeps_its_best_model(study_dir: Path, tmp_path: Path) -> None:
     diverging = ("--lr", 1, "--warmup-fraction", 1, "--max-grad-norm", 0)
 
