@@ -104,11 +104,11 @@ def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> 
     import torch
 
     from aam.contract.options.training import LoopOptions
-    from aam.data.batches import BatchPlan
+    from aam.data.batches import BatchPlan, FixedBatches
     from aam.data.splits import make_splits
     from aam.model.network import Encoder
     from aam.model.shape import NetworkShape
-    from aam.training.data_loader import FixedBatches, TrainingBatches
+    from aam.training.data_loader import TrainingBatches
     from aam.training.optimizer import make_optimizer, make_schedule
     from aam.training.training_module import LossWeights, TrainingModule
 

@@ -148,12 +148,12 @@ def steps(study: Path, samples: int) -> dict[str, float]:
         TableOptions,
     )
     from aam.contract.options.training import LoopOptions, MaskOptions
-    from aam.data.batches import BatchPlan
+    from aam.data.batches import BatchPlan, FixedBatches
     from aam.data.labels import split_samples
     from aam.data.study import load_study
     from aam.model.network import Encoder
     from aam.model.shape import NetworkShape
-    from aam.training.data_loader import FixedBatches, TrainingBatches
+    from aam.training.data_loader import TrainingBatches
     from aam.training.optimizer import make_optimizer
     from aam.training.sample_selection import choose_depth, deep_enough, diversity_scale
     from aam.training.training_module import LossWeights, TrainingModule

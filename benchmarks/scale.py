@@ -146,11 +146,11 @@ def _steps(
         TableOptions,
     )
     from aam.contract.options.training import LoopOptions, MaskOptions, ModelOptions, RunOptions
+    from aam.inference.model_config import DiversityScale, ModelConfig
     from aam.model.shape import NetworkShape
     from aam.training import fit
     from aam.training.callbacks.observer import Observer
     from aam.training.data_loader import TrainingBatches
-    from aam.training.model_config import DiversityScale, ModelConfig
     from aam.training.runtime import Runtime
     from aam.training.training_module import LossWeights, TrainingModule
 

@@ -111,10 +111,10 @@ def frozen(study: Path) -> Measured:
     import numpy as np
     import torch
 
+    from aam.data.target_transforms import TargetTransform
+    from aam.inference.network_outputs import encode_asvs
+    from aam.inference.target import Target
     from aam.model.network import Predictor
-    from aam.training.inference.network_outputs import encode_asvs
-    from aam.training.target import Target
-    from aam.training.target_transforms import TargetTransform
 
     loaded, plan = _load(study, masks=False)
     torch.manual_seed(SEED)
@@ -133,8 +133,8 @@ def predict(study: Path) -> Measured:
     import numpy as np
     import torch
 
+    from aam.inference.network_outputs import apply_network, encode_asvs
     from aam.model.network import Predictor
-    from aam.training.inference.network_outputs import apply_network, encode_asvs
 
     loaded, plan = _load(study, masks=False)
     network = Predictor(_shape(None, outputs=1), "unweighted").eval()

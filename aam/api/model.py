@@ -20,21 +20,21 @@ from aam.contract.options.device import Device, DeviceOptions
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.taxonomy import read_taxonomy
+from aam.inference.asv_vectors import NO_VECTORS
+from aam.inference.new_samples import read_covariates, select_as_trained
+from aam.inference.prediction import (
+    InferenceSettings,
+    LoadedModel,
+    build_models,
+    embed,
+    load_samples,
+)
 from aam.members import checkpoint
 from aam.members.checkpoint import EnsembleCheckpoint
 from aam.members.importance import importance_table, read_members
 from aam.members.predict import predict_table
 from aam.numerics.device import choose_device
-from aam.training.inference.asv_vectors import NO_VECTORS
-from aam.training.inference.new_samples import read_covariates, select_as_trained
-from aam.training.inference.prediction import (
-    InferenceSettings,
-    LoadedModel,
-    build_models,
-    embed,
-    load_models,
-    load_samples,
-)
+from aam.training.run_files.checkpoints import load_models
 
 _UNNAMED = "unnamed-"
 """Begins the sample ids of an array, so that they are not those of the training samples."""

@@ -10,11 +10,12 @@ from aam.contract.shards import file_of
 from aam.data.metadata import read_metadata
 from aam.data.ordination import principal_coordinates, write_ordination
 from aam.data.shards import facts_of, finished, take_shard
+from aam.inference.output_tables import write_embeddings
+from aam.inference.prediction import InferenceSettings, embed, load_samples
 from aam.numerics.device import choose_device, print_device
 from aam.report.colours import as_colour
 from aam.report.figures.plots import ordination_figure
-from aam.training.inference.output_tables import write_embeddings
-from aam.training.inference.prediction import InferenceSettings, embed, load_models, load_samples
+from aam.training.run_files.checkpoints import load_models
 
 FILES = ("embeddings.tsv", "ordination.txt", "pcoa.png")
 AXES = 10

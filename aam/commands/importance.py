@@ -13,6 +13,8 @@ from aam.contract.options.commands.use import Importance
 from aam.data.metadata import groups, read_metadata
 from aam.data.study import Study, load_study
 from aam.data.taxonomy import read_taxonomy
+from aam.inference.new_samples import read_covariates, select_as_trained
+from aam.inference.output_tables import write_table
 from aam.members.base import Rows
 from aam.members.importance import (
     clade_table,
@@ -22,8 +24,6 @@ from aam.members.importance import (
 )
 from aam.members.sample_attention import attention_table
 from aam.report.figures.attention import draw_attention
-from aam.training.inference.new_samples import read_covariates, select_as_trained
-from aam.training.inference.output_tables import write_table
 
 
 def run(options: Importance) -> None:

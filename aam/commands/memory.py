@@ -12,8 +12,8 @@ from aam.data.study import load_study
 from aam.members import checkpoint
 from aam.performance.memory.report import show_step, show_training
 from aam.performance.memory.runs import predict_inference, pretraining_run, training_run
-from aam.training.inference.prediction import checkpoint_files
 from aam.training.run_files import checkpoints
+from aam.training.run_files.checkpoints import checkpoint_files
 
 
 def run(options: MemoryPretrain | MemoryTrain | MemoryPredict) -> None:

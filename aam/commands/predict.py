@@ -13,24 +13,19 @@ from aam.contract.options.commands.use import Predict
 from aam.contract.preflight import target_folders
 from aam.contract.shards import file_of
 from aam.data.shards import facts_of, finished, take_shard
-from aam.members import checkpoint
-from aam.members.predict import predict_table
-from aam.members.tables import join_targets
-from aam.numerics.device import choose_device, print_device
-from aam.training.inference.new_samples import (
+from aam.inference.new_samples import (
     Comparison,
     compare,
     read_covariates,
     select_as_trained,
 )
-from aam.training.inference.output_tables import prediction_table, write_table
-from aam.training.inference.prediction import (
-    InferenceSettings,
-    LoadedModel,
-    load_models,
-    load_samples,
-    predict,
-)
+from aam.inference.output_tables import prediction_table, write_table
+from aam.inference.prediction import InferenceSettings, LoadedModel, load_samples, predict
+from aam.members import checkpoint
+from aam.members.predict import predict_table
+from aam.members.tables import join_targets
+from aam.numerics.device import choose_device, print_device
+from aam.training.run_files.checkpoints import load_models
 
 
 def run(options: Predict) -> dict[str, object]:

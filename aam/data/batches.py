@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from aam.contract.options.field import BELOW_ONE, ONE_OR_MORE, SEEDS, UP_TO_ONE, ZERO_OR_MORE
 from aam.contract.options.study import Metric
@@ -285,3 +286,31 @@ def _phylogenetic(
     return {
         "distances_BB": pairwise(drawn, study.phylogeny, plan.metric, plan.alpha, torch.float32)
     }
+
+
+def reading_plan(plan: BatchPlan) -> BatchPlan:
+    """Return the plan for inference: without masks, hidden abundances and phylogeny."""
+    return dataclasses.replace(plan, mask_ratio=0.0, metric=None, hidden_ratio=0.0)
+
+
+class FixedBatches(Dataset[Batch]):
+    """Batches of samples in fixed order, for validation and prediction."""
+
+    def __init__(
+        self,
+        study: Study,
+        plan: BatchPlan,
+        rows: npt.NDArray[np.int64],
+        batch_size: int,
+        draw: int = FIXED_DRAW,
+    ) -> None:
+        self.study, self.plan, self.rows, self.draw = study, plan, rows, draw
+        self.batch_size = batch_size
+        self.masks = fixed_masks(study, plan) if plan.mask_ratio else 0
+
+    def __len__(self) -> int:
+        return -(-len(self.rows) // self.batch_size)
+
+    def __getitem__(self, step: int) -> Batch:
+        rows = self.rows[step * self.batch_size : (step + 1) * self.batch_size]
+        return make_batch(self.study, self.plan, rows, self.draw, self.masks)

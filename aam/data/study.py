@@ -63,6 +63,11 @@ class Study:
         """Reads of each sample, [N]."""
         return self.table.reads
 
+    def shallow(self, depth: int) -> list[str]:
+        """Return the ids of the samples with fewer reads than `depth`."""
+        below = np.flatnonzero(self.reads < depth).tolist()
+        return [self.table.sample_ids[row] for row in below]
+
     def take_samples(self, rows: npt.NDArray[np.int64]) -> Study:
         """Return the study of the samples at `rows`, in that order, with all ASVs."""
         table = self.table.take_samples(rows)

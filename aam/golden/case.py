@@ -15,12 +15,12 @@ from torch import Tensor
 from aam.contract.options.training import LoopOptions
 from aam.data.batches import Batch, shortest
 from aam.data.sequences import MASK, PAD
+from aam.data.target_transforms import TargetTransform
 from aam.golden import random_numbers as rng
+from aam.inference.target import Target
 from aam.model.attention import AUTO, Backends
 from aam.model.network import Predictor
 from aam.model.shape import BASES, NetworkShape
-from aam.training.target import Target
-from aam.training.target_transforms import TargetTransform
 from aam.training.training_module import LossWeights, TrainingModule
 
 SHAPE = NetworkShape(

@@ -25,10 +25,9 @@ from aam.data.sequences import PAD
 from aam.golden import case as golden_case
 from aam.model.attention import Backends
 from aam.model.transformer import AttentionPooling, Block
-from aam.numerics.backend_selection import TORCH_POLICY
+from aam.numerics.backend_selection import TORCH_POLICY, choose_attention
 from aam.numerics.device import arch_of, choose_device
 from aam.training.optimizer import make_optimizer, make_schedule
-from aam.training.runtime import choose_attention
 from aam.training.training_module import TrainingModule
 
 _ATTENTION = 2

@@ -28,6 +28,9 @@ from aam.contract.options.training import TransformName
 from aam.contract.schema import Mismatch
 from aam.data.covariates import CovariateEncoder
 from aam.data.sequences import MASK
+from aam.data.target_transforms import OutputRange, TargetScale
+from aam.inference.model_config import ModelConfig
+from aam.inference.prediction import LoadedModel, build_models
 from aam.members import training_data
 from aam.members.base import F64, Labels, Model, Tokens
 from aam.members.ensemble import Ensemble
@@ -38,10 +41,7 @@ from aam.members.training_data import TrainingData
 from aam.members.uncertainty import ProportionalOdds
 from aam.serialization import tensor_file
 from aam.serialization.arrays import to_arrays, to_tensors
-from aam.training.inference.prediction import LoadedModel, build_models
-from aam.training.model_config import ModelConfig
 from aam.training.run_files import checkpoints
-from aam.training.target_transforms import OutputRange, TargetScale
 
 FORMAT = 3
 

@@ -15,13 +15,13 @@ import numpy as np
 from scipy import sparse
 
 from aam.contract.options.training import TransformName
+from aam.data.target_transforms import TRANSFORMS
+from aam.inference.integrated_gradients import Contributions, contrasts
 from aam.members.base import F64, Model, Rows, Tokens
 from aam.members.forest import ForestModel, known_asvs
 from aam.members.kernel import KernelModel
 from aam.members.kernel_inputs import KernelInputs
 from aam.members.similarity import chunks, similarities
-from aam.training.inference.integrated_gradients import Contributions, contrasts
-from aam.training.target_transforms import TRANSFORMS
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import numpy as np
 from aam.contract.errors import DataError
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import Split
+from aam.data.target_transforms import UNSCALED, TargetScale
 from aam.members.base import F64, Labels, Rows
 from aam.members.scores import Drawn, Draws, draw_groups, draw_metrics
 from aam.members.uncertainty import fit_proportional_odds, median_codes
-from aam.training.target_transforms import UNSCALED, TargetScale
 
 _PARTS = 5
 

@@ -19,7 +19,9 @@ from aam.contract.files import require
 from aam.contract.options.device import DeviceOptions
 from aam.data.covariates import Covariates
 from aam.data.study import Study
+from aam.data.target_transforms import UNSCALED
 from aam.data.taxonomy import named_ranks
+from aam.inference.integrated_gradients import integrated_gradients
 from aam.members import checkpoint
 from aam.members.base import F64, Labels, Rows, Samples
 from aam.members.checkpoint import EnsembleCheckpoint, StoredEnsemble
@@ -32,10 +34,8 @@ from aam.members.permutation import permutation_importance
 from aam.members.similarity import log_abundances
 from aam.members.stability import FOLD_RANK, stability
 from aam.numerics.device import choose_device
-from aam.training.inference.integrated_gradients import integrated_gradients
-from aam.training.inference.prediction import checkpoint_files
 from aam.training.run_files import checkpoints
-from aam.training.target_transforms import UNSCALED
+from aam.training.run_files.checkpoints import checkpoint_files
 
 BATCH_SIZE = 16
 

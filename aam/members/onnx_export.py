@@ -24,15 +24,16 @@ from aam.contract.errors import DataError, Unavailable
 from aam.contract.files import atomic_write
 from aam.contract.installation import not_installed
 from aam.data.sequences import VOCABULARY
+from aam.data.target_transforms import TRANSFORMS
+from aam.inference.model_config import load_network
 from aam.members import checkpoint
 from aam.members.checkpoint import EnsembleCheckpoint
 from aam.members.kernel import KernelModel
 from aam.members.similarity import FINEST, WIDTH
 from aam.model.network import Predictor
 from aam.model.nucleotides import NucleotideEncoder
-from aam.training.inference.prediction import checkpoint_files
 from aam.training.run_files import checkpoints
-from aam.training.target_transforms import TRANSFORMS
+from aam.training.run_files.checkpoints import checkpoint_files
 
 TOLERANCE = 1e-4
 """Largest difference between ONNX Runtime and PyTorch, relative to the largest output."""
@@ -171,7 +172,7 @@ def parts_of(model: Path) -> list[Part]:
                 )
             parts.append(_kernel_part(loaded, kernel))
     for fold, (config, content) in enumerate(networks, start=1):
-        network = checkpoints.load_network(config, content).eval()
+        network = load_network(config, content).eval()
         encoder = network.encoder if isinstance(network, Predictor) else network
         name = "asv_encoder" if len(networks) == 1 else f"asv_encoder-fold-{fold}"
         parts.append(_encoder_part(name, encoder.nucleotides, config.shape.max_bp))

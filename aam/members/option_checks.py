@@ -17,8 +17,8 @@ from aam.contract.options import specs
 from aam.contract.options.commands.train import MemberName, Train
 from aam.data.labels import check_options
 from aam.data.metadata import listed_columns, read_header
+from aam.data.target_transforms import output_range
 from aam.distributed.environment import read_environment
-from aam.training.target_transforms import output_range
 
 TRANSFORMER = "transformer"
 

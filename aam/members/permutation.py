@@ -16,19 +16,18 @@ from scipy import sparse
 
 from aam.console import track
 from aam.contract.options.device import DeviceOptions
-from aam.data.batches import FIXED_DRAW, make_batch
+from aam.data.batches import FIXED_DRAW, make_batch, reading_plan
 from aam.data.covariates import Covariates
 from aam.data.rarefaction import rarefy
 from aam.data.study import Study
 from aam.data.table import FeatureTable
+from aam.inference.network_outputs import apply_to_batch, profile_terms
+from aam.inference.prediction import LoadedModel, encode_for_models
 from aam.members.base import F64, Rows, Samples
 from aam.members.checkpoint import EnsembleCheckpoint
 from aam.members.estimators import ESTIMATORS
 from aam.members.option_checks import TRANSFORMER
 from aam.numerics.device import choose_device
-from aam.training.inference.network_outputs import apply_to_batch, profile_terms
-from aam.training.inference.prediction import LoadedModel, encode_for_models
-from aam.training.sample_selection import reading_plan
 
 SEED = 0
 BATCH_SIZE = 32

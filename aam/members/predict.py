@@ -10,22 +10,22 @@ from aam.contract.options.commands.use import Predict
 from aam.data.metadata import ID_HEADER
 from aam.data.shards import take_shard
 from aam.data.study import load_study
-from aam.members.base import F64, Samples
-from aam.members.checkpoint import EnsembleCheckpoint
-from aam.members.estimators import ESTIMATORS, KERNEL
-from aam.members.option_checks import TRANSFORMER
-from aam.members.tables import interval_columns, member_columns, ordinal_columns, prediction_columns
-from aam.numerics.device import choose_device
-from aam.training.inference.new_samples import (
+from aam.inference.new_samples import (
     NO_COMPARISON,
     Comparison,
     compare,
     read_covariates,
     select_as_trained,
 )
-from aam.training.inference.output_tables import quantile_columns, require_finite
-from aam.training.inference.prediction import InferenceSettings
-from aam.training.inference.prediction import predict as predict_with_networks
+from aam.inference.output_tables import quantile_columns, require_finite
+from aam.inference.prediction import InferenceSettings
+from aam.inference.prediction import predict as predict_with_networks
+from aam.members.base import F64, Samples
+from aam.members.checkpoint import EnsembleCheckpoint
+from aam.members.estimators import ESTIMATORS, KERNEL
+from aam.members.option_checks import TRANSFORMER
+from aam.members.tables import interval_columns, member_columns, ordinal_columns, prediction_columns
+from aam.numerics.device import choose_device
 
 
 def predict_table(loaded: EnsembleCheckpoint, options: Predict) -> tuple[pd.DataFrame, Comparison]:

@@ -13,6 +13,7 @@ from aam.contract.options.commands.train import Train
 from aam.data.batches import BatchPlan
 from aam.data.metrics import ScoredPredictions
 from aam.data.rarefaction import auto_depth
+from aam.inference.output_tables import write_table
 from aam.members import checkpoint
 from aam.members.base import F64
 from aam.members.checkpoint import EnsembleCheckpoint, StoredEnsemble
@@ -25,10 +26,9 @@ from aam.members.input_comparison import BOTH, compare_inputs, show_inputs
 from aam.members.tables import held_out_table, interval_columns, member_columns
 from aam.members.training_data import describe
 from aam.training.callbacks.loggers import log_scores
-from aam.training.inference.output_tables import write_table
-from aam.training.inference.prediction import checkpoint_files
 from aam.training.labelled_study import LabelledStudy
 from aam.training.run_files import checkpoints
+from aam.training.run_files.checkpoints import checkpoint_files
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from aam.contract.options.device import DeviceOptions
 from aam.contract.suggestions import nearest
 from aam.data.covariates import Covariates
 from aam.data.study import Study
+from aam.inference.attention_weights import sample_attention
 from aam.members.base import F64
 from aam.members.checkpoint import EnsembleCheckpoint
 from aam.numerics.device import choose_device
-from aam.training.inference.attention_weights import sample_attention
 
 
 def attention_table(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aam.data.metadata import ID_HEADER, label_names
+from aam.data.target_transforms import OutputRange
 from aam.members.base import F64
 from aam.members.folds import Folds
 from aam.members.uncertainty import ProportionalOdds, median_codes
-from aam.training.target_transforms import OutputRange
 
 if TYPE_CHECKING:
     import pandas as pd

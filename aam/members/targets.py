@@ -30,10 +30,10 @@ from aam.data.metadata import Metadata, listed_columns, read_metadata
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
 from aam.data.study import load_study
+from aam.inference.output_tables import write_table
 from aam.members.option_checks import check_targets
 from aam.members.tables import join_targets
 from aam.members.train import load, train
-from aam.training.inference.output_tables import write_table
 from aam.training.run_files import run_folder
 
 _OF_TARGET = (

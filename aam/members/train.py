@@ -21,6 +21,7 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.study import SplitOptions
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
+from aam.data.target_transforms import TargetScale, output_range
 from aam.members.base import F64, Labels, Samples
 from aam.members.cross_validation import CrossValidated, cross_validate
 from aam.members.effects import estimator_importance
@@ -37,7 +38,6 @@ from aam.training.labelled_study import (
 )
 from aam.training.pretrained import choose_length, read_pretrained_encoder
 from aam.training.run_files import run_folder
-from aam.training.target_transforms import TargetScale, output_range
 
 if TYPE_CHECKING:
     from aam.training.train import HeldOut

@@ -20,18 +20,18 @@ from aam.contract.schema import Mismatch
 from aam.data.batches import BatchPlan
 from aam.data.splits import Split
 from aam.data.study import Study
-from aam.members.base import F64, Rows, Samples
-from aam.members.kernel import Kernel
-from aam.members.kernel_inputs import KernelInputs, Landmarks
-from aam.serialization.arrays import to_arrays, to_tensors
-from aam.training.inference import training_summary
-from aam.training.inference.training_summary import (
+from aam.inference import training_summary
+from aam.inference.training_summary import (
     QUANTILE,
     TrainingSummary,
     mean_of_nearest,
     reference_rows,
     summarize,
 )
+from aam.members.base import F64, Rows, Samples
+from aam.members.kernel import Kernel
+from aam.members.kernel_inputs import KernelInputs, Landmarks
+from aam.serialization.arrays import to_arrays, to_tensors
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ backends and the device types are values, so that a test can pass faulty ones.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from aam import __version__
-from aam.console import info
+from aam.console import info, warn
 from aam.contract.attention import (
     Status,
     StatusOf,
@@ -27,8 +28,11 @@ from aam.contract.check_report import VARIABLE, CheckReport, from_json
 from aam.contract.errors import DataError
 from aam.contract.gpus import GPU
 from aam.contract.options.device import DeviceOptions
+from aam.contract.options.training import ModelOptions
+from aam.contract.precision import Precision, dtypes_of
 from aam.contract.run_record import launched_by
 from aam.model.attention import TORCH, Backend, Backends, runs
+from aam.model.shape import NetworkShape
 from aam.numerics.check import CheckPlan, conclude, measure
 from aam.numerics.child_process import PATIENCE, measure_in_child
 from aam.numerics.probes import DTYPES
@@ -180,3 +184,27 @@ def _trial(
         return "right" if fine else "absent"
 
     return status_of
+
+
+def choose_attention(
+    options: DeviceOptions,
+    device: torch.device,
+    sizes: NetworkShape | ModelOptions,
+    policy: BackendPolicy,
+    precision: Precision = "none",
+    recomputed: bool = False,
+) -> SelectedBackends:
+    """Choose attention backends that compute correctly: those of the options, or the next ones.
+
+    Args:
+        precision: of training; inference uses fp32.
+
+    Raises:
+        Unavailable: no backend computes correctly, or the GPU does not work.
+    """
+    heads, width = sizes.attention_heads, sizes.embedding_dim // sizes.attention_heads
+    plan = CheckPlan(True, dtypes_of(precision), recomputed, heads, width)
+    chosen = choose_backends(options, plan, device, os.environ, policy)
+    for sentence in chosen.warnings:
+        warn(sentence)
+    return chosen

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from aam.data.batch_balance import balanced_order, even_slice
 from aam.data.batch_shards import shard_batch
-from aam.data.batches import FIXED_DRAW, Batch, BatchPlan, fixed_masks, make_batch
+from aam.data.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches, make_batch
 from aam.data.study import Study
 from aam.distributed.environment import SINGLE_RANK, Ranks
 from aam.distributed.signals import ignore_signals
@@ -80,8 +80,8 @@ class TrainingBatches(Dataset[Batch]):
         return share_of(batch, self.ranks, self.sequences)
 
 
-class FixedBatches(Dataset[Batch]):
-    """Batches of samples in fixed order, for validation and prediction."""
+class ValidationBatches(FixedBatches):
+    """A rank's share of the validation batches, see `share_of`."""
 
     def __init__(
         self,
@@ -89,21 +89,14 @@ class FixedBatches(Dataset[Batch]):
         plan: BatchPlan,
         rows: Rows,
         batch_size: int,
-        draw: int = FIXED_DRAW,
-        ranks: Ranks = SINGLE_RANK,
-        sequences: bool = False,
+        ranks: Ranks,
+        sequences: bool,
     ) -> None:
-        self.study, self.plan, self.rows, self.draw = study, plan, rows, draw
-        self.batch_size, self.ranks, self.sequences = batch_size, ranks, sequences
-        self.masks = fixed_masks(study, plan) if plan.mask_ratio else 0
-
-    def __len__(self) -> int:
-        return -(-len(self.rows) // self.batch_size)
+        super().__init__(study, plan, rows, batch_size)
+        self.ranks, self.sequences = ranks, sequences
 
     def __getitem__(self, step: int) -> Batch:
-        rows = self.rows[step * self.batch_size : (step + 1) * self.batch_size]
-        batch = make_batch(self.study, self.plan, rows, self.draw, self.masks)
-        return share_of(batch, self.ranks, self.sequences)
+        return share_of(super().__getitem__(step), self.ranks, self.sequences)
 
 
 def share_of(batch: Batch, ranks: Ranks, sequences: bool) -> Batch:

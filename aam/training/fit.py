@@ -17,11 +17,12 @@ from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.training import LoopOptions
 from aam.contract.schema import Mismatch
-from aam.data.batches import BatchPlan
+from aam.data.batches import BatchPlan, FixedBatches
 from aam.data.splits import Split
 from aam.data.study import Study
 from aam.distributed.stop_request import StopOnRequest
 from aam.distributed.strategies import parallelize
+from aam.inference.model_config import ModelConfig
 from aam.model.network import Predictor
 from aam.numerics.compile import eager_again
 from aam.numerics.device import device_name, is_gpu
@@ -33,9 +34,8 @@ from aam.training.callbacks.nonfinite import FiniteCheck
 from aam.training.callbacks.observer import Observer
 from aam.training.callbacks.progress import Progress, RunLength, RunProgressBar
 from aam.training.callbacks.step_log import requested_log
-from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
+from aam.training.data_loader import EpochSampler, TrainingBatches, ValidationBatches, loader
 from aam.training.loop import BEST, HIGHER_IS_BETTER, LAST, TrainingLoop
-from aam.training.model_config import ModelConfig
 from aam.training.optimizer import make_optimizer, make_schedule
 from aam.training.run_files import checkpoints
 from aam.training.runtime import Runtime
@@ -116,9 +116,7 @@ def fit_split(fit: FitConfig, task: TrainingModule, study: Study, split: Split) 
         study, plan, split.train, batch_size, options.sample.rarefy_each_epoch,
         options.loop.even_batches, ranks, sequences,
     )  # fmt: skip
-    validation = FixedBatches(
-        study, plan, split.validation, batch_size, ranks=ranks, sequences=sequences
-    )
+    validation = ValidationBatches(study, plan, split.validation, batch_size, ranks, sequences)
     return run(fit, task, training, validation if len(split.validation) else None)
 
 

@@ -18,9 +18,9 @@ from aam.data.labels import category_codes, check_options, read_labels, split_sa
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.splits import PARTS, Split
 from aam.data.study import Study, load_study
+from aam.data.target_transforms import UNLIMITED, fit_transform, output_range
+from aam.inference.target import Target
 from aam.training.sample_selection import choose_depth, deep_enough
-from aam.training.target import Target
-from aam.training.target_transforms import UNLIMITED, fit_transform, output_range
 
 
 @dataclass(frozen=True)

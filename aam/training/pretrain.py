@@ -18,11 +18,11 @@ from aam.data.study import Study, has_phylogeny, load_study
 from aam.distributed import state_dict
 from aam.distributed.communicator import Communicator, identity
 from aam.distributed.process_group import process_group
+from aam.inference.model_config import ModelConfig, load_network
+from aam.inference.network_outputs import encode_asvs, write_study_embeddings
 from aam.model.network import Encoder
 from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
 from aam.training import fit
-from aam.training.inference.network_outputs import encode_asvs, write_study_embeddings
-from aam.training.model_config import ModelConfig
 from aam.training.pretrained import (
     PretrainedEncoder,
     choose_length,
@@ -112,7 +112,7 @@ def _learn(
     result = fit.fit_split(settings, task, study, split)
     if not runtime.communicator.ranks.is_main:
         return
-    trained = checkpoints.load_network(*checkpoints.read(result.checkpoint), runtime.backends)
+    trained = load_network(*checkpoints.read(result.checkpoint), runtime.backends)
     assert isinstance(trained, Encoder)
     asv_vectors_FD = encode_asvs(trained, study, runtime.device)
     write_study_embeddings(folder, trained, study, plan, options.loop.batch_samples, asv_vectors_FD)

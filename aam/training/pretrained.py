@@ -16,8 +16,8 @@ from aam.contract.options.study import Metric, PhylogenyOptions, SampleOptions
 from aam.contract.options.training import ModelOptions
 from aam.data.batches import BatchPlan
 from aam.data.study import Study
+from aam.inference.model_config import DiversityScale, ModelConfig
 from aam.model.shape import NetworkShape
-from aam.training.model_config import DiversityScale, ModelConfig
 from aam.training.run_files import checkpoints
 from aam.training.sample_selection import diversity_scale
 

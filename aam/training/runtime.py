@@ -10,13 +10,11 @@ from typing import Any
 import torch
 
 from aam import __version__
-from aam.console import warn
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
-from aam.contract.options.device import DeviceOptions
 from aam.contract.options.training import ModelOptions
-from aam.contract.precision import Precision, choose_precision, dtypes_of
+from aam.contract.precision import Precision, choose_precision
 from aam.contract.run_record import input_file
 from aam.distributed.communicator import SINGLE_PROCESS, Communicator
 from aam.distributed.environment import read_environment
@@ -24,8 +22,7 @@ from aam.distributed.signals import StopRequests
 from aam.memory import memory_available, shown_size
 from aam.model.attention import AUTO, Backends
 from aam.model.shape import NetworkShape, least_weights
-from aam.numerics.backend_selection import BackendPolicy, SelectedBackends, choose_backends
-from aam.numerics.check import CheckPlan
+from aam.numerics.backend_selection import BackendPolicy, choose_attention
 from aam.numerics.device import arch_of, choose_device, hardware_name, is_gpu
 
 _SEPARATOR = "; "
@@ -123,30 +120,6 @@ def make_runtime(
     if options.device.num_workers != "auto":
         workers = options.device.num_workers
     return Runtime(device, precision, chosen.backends, chosen.record, workers, communicator)
-
-
-def choose_attention(
-    options: DeviceOptions,
-    device: torch.device,
-    sizes: NetworkShape | ModelOptions,
-    policy: BackendPolicy,
-    precision: Precision = "none",
-    recomputed: bool = False,
-) -> SelectedBackends:
-    """Choose attention backends that compute correctly: those of the options, or the next ones.
-
-    Args:
-        precision: of training; inference uses fp32.
-
-    Raises:
-        Unavailable: no backend computes correctly, or the GPU does not work.
-    """
-    heads, width = sizes.attention_heads, sizes.embedding_dim // sizes.attention_heads
-    plan = CheckPlan(True, dtypes_of(precision), recomputed, heads, width)
-    chosen = choose_backends(options, plan, device, os.environ, policy)
-    for sentence in chosen.warnings:
-        warn(sentence)
-    return chosen
 
 
 def tuned_for(table: Path, torch_version: str, hardware: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -18,7 +16,7 @@ from aam.data.batches import BatchPlan
 from aam.data.rarefaction import auto_depth
 from aam.data.study import Study
 from aam.data.unifrac.batch import faith_pd
-from aam.training.model_config import DiversityScale
+from aam.inference.model_config import DiversityScale
 
 HIDDEN_RATIO = 0.15
 """Fraction of the abundances that are hidden with --count-penalty."""
@@ -54,15 +52,10 @@ def deep_enough(study: Study, depth: int, several: bool = False) -> npt.NDArray[
             f"{len(rows)} of {len(study.reads)} have {depth} reads, the deepest {max(study.reads)}",
             "choose a lower --rarefy-depth",
         )
-    if below := shallow(study, depth):
+    if below := study.shallow(depth):
         of_members = ", of all members" if several else ""
         info(f"Samples with fewer than {depth} reads are left out{of_members}: {first_few(below)}.")
     return rows
-
-
-def shallow(study: Study, depth: int) -> list[str]:
-    """Return the ids of the samples with fewer reads than the rarefaction depth."""
-    return [study.table.sample_ids[row] for row in np.flatnonzero(study.reads < depth).tolist()]
 
 
 def batch_plan(
@@ -91,8 +84,3 @@ def diversity_scale(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) 
     ]
     values = torch.cat(parts)
     return DiversityScale(float(values.mean()), float(values.std()) or 1.0)
-
-
-def reading_plan(plan: BatchPlan) -> BatchPlan:
-    """Return the plan for inference: without masks, hidden abundances and phylogeny."""
-    return dataclasses.replace(plan, mask_ratio=0.0, metric=None, hidden_ratio=0.0)

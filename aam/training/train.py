@@ -15,34 +15,36 @@ from aam.console import info
 from aam.contract.errors import Interrupted
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
+from aam.data.batches import reading_plan
 from aam.data.covariates import fit_encoder
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import Split, write_splits
 from aam.distributed import state_dict
 from aam.distributed.communicator import Communicator, identity
 from aam.distributed.process_group import process_group
-from aam.model.network import Encoder, Predictor
-from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
-from aam.training import fit
-from aam.training.inference.network_outputs import (
+from aam.inference.model_config import ModelConfig, covariate_shape, load_network
+from aam.inference.network_outputs import (
     apply_network,
     encode_asvs,
     fit_profile,
     write_study_embeddings,
 )
-from aam.training.inference.output_tables import (
+from aam.inference.output_tables import (
     prediction_table,
     quantile_columns,
     write_table,
 )
-from aam.training.inference.training_summary import embedding_limit, reference_rows, summarize
+from aam.inference.target import Target
+from aam.inference.training_summary import embedding_limit, reference_rows, summarize
+from aam.model.network import Encoder, Predictor
+from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
+from aam.training import fit
 from aam.training.labelled_study import (
     LabelledStudy,
     fit_target,
     load_labelled_study,
     transformer_folds,
 )
-from aam.training.model_config import ModelConfig, covariate_shape
 from aam.training.pretrained import (
     PretrainedEncoder,
     choose_length,
@@ -52,8 +54,7 @@ from aam.training.pretrained import (
 )
 from aam.training.run_files import checkpoints, run_folder
 from aam.training.runtime import Runtime, check_resources, make_runtime
-from aam.training.sample_selection import batch_plan, reading_plan
-from aam.training.target import Target
+from aam.training.sample_selection import batch_plan
 from aam.training.training_module import LossWeights, TrainingModule, score, target_metrics
 
 
@@ -232,7 +233,7 @@ def _apply_to_held_out(
     """
     study, config, runtime = labelled.study, settings.config, settings.runtime
     fold, folds, target = settings.fold, settings.folds, settings.config.target
-    trained = checkpoints.load_network(*checkpoints.read(result.checkpoint), runtime.backends)
+    trained = load_network(*checkpoints.read(result.checkpoint), runtime.backends)
     assert isinstance(trained, Predictor) and target is not None
     if asv_vectors_FD is None:
         asv_vectors_FD = encode_asvs(trained.encoder, study, runtime.device)

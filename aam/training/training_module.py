@@ -32,12 +32,13 @@ from aam.distributed.collectives import (
     world_size,
 )
 from aam.distributed.environment import shard_sizes
+from aam.inference.model_config import DiversityScale
+from aam.inference.target import Target
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Encoder, Predictor
 from aam.training.asv_encoding import Encoded, encode_asvs, number_of_chunks
 from aam.training.losses import LossTerm, count_loss, distance_loss, diversity_loss
-from aam.training.model_config import DiversityScale
-from aam.training.target import Target
+from aam.training.target_losses import target_loss
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,7 @@ class TrainingModule(nn.Module):
             self.covariates.take(batch.rows_B) if self.covariates is not None else None,
         )
         labels_B = self.encoded_N[batch.rows_B]
-        losses = [self.target.loss(outputs_BC, labels_B) for outputs_BC in outputs_RBC]
+        losses = [target_loss(self.target, outputs_BC, labels_B) for outputs_BC in outputs_RBC]
         total = torch.stack([loss.total for loss in losses]).mean()
         return terms | {"target": LossTerm(total, losses[0].number)}, outputs_RBC.mean(dim=0)
 

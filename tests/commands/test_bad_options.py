@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from aam.inference.model_config import FORMAT
 from aam.serialization import tensor_file
-from aam.training.model_config import FORMAT
 from tests.support.bench import DATA, NO_INPUT, UNAVAILABLE, USAGE, Bench, Refused
 from tests.support.commands import aam
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from aam.inference.model_config import FORMAT
 from aam.serialization import tensor_file
-from aam.training.model_config import FORMAT
 from tests.support.bench import CANNOT_CREATE, DATA, NO_INPUT, USAGE, Bench, Refused
 from tests.support.commands import TINY, aam
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aam.data.batch_shards import unmasked
-from aam.data.batches import BatchPlan, choose_masked, make_batch
+from aam.data.batches import BatchPlan, FixedBatches, choose_masked, make_batch
 from aam.data.rarefaction import auto_depth, rarefy
 from aam.data.study import Study
 from aam.data.unifrac.batch import pairwise
-from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
+from aam.training.data_loader import EpochSampler, TrainingBatches, loader
 
 PLAN = BatchPlan(seed=1, rarefy_depth=300, token_limit=1024)
 TASKS = dataclasses.replace(PLAN, mask_ratio=0.15, metric="unweighted")

@@ -26,6 +26,7 @@ from aam.contract.options.training import TransformName
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.data.study import load_study
+from aam.data.target_transforms import TRANSFORMS
 from aam.members import checkpoint
 from aam.members.base import F64, Labels, Samples
 from aam.members.effects import kernel_effects
@@ -34,7 +35,6 @@ from aam.members.importance import importance_table
 from aam.members.kernel import Kernel, KernelModel
 from aam.members.kernel_inputs import SEQUENCES_ALONE, KernelInputs, Landmarks, Summands
 from aam.members.similarity import FINEST, similarities
-from aam.training.target_transforms import TRANSFORMS
 from tests.support.artifacts import write_artifact
 from tests.support.commands import aam, pretrain
 from tests.support.commands import train as train_network

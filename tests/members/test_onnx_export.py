@@ -12,6 +12,7 @@ import torch
 from aam.contract.errors import CannotCreate, DataError
 from aam.contract.options.study import TableOptions
 from aam.data.study import load_study
+from aam.inference.model_config import load_network
 from aam.members import checkpoint
 from aam.members.kernel import KernelModel
 from aam.members.onnx_export import parts_of
@@ -69,7 +70,7 @@ def test_the_encoder_of_any_number_of_asvs(study_dir: Path, tmp_path: Path) -> N
     assert aam("export", "--model", run, "--output-dir", out) == 0
     encoder, facts = session(out / "asv_encoder.onnx")
     study = load_study(TableOptions(table=study_dir / "table.biom"), max_bp=facts["length"])
-    network = checkpoints.load_network(*checkpoints.read(run / "checkpoints" / "best.ckpt")).eval()
+    network = load_network(*checkpoints.read(run / "checkpoints" / "best.ckpt")).eval()
     (expected,) = network.encode_all([torch.from_numpy(study.tokens_FL)])
     for number in (1, 50):
         found = encoder.run(None, {"tokens": study.tokens_FL[:number]})[0]

@@ -12,12 +12,12 @@ from matplotlib.image import imread
 
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.study import TableOptions
+from aam.data.batches import FixedBatches, reading_plan
 from aam.data.study import load_study
+from aam.inference.model_config import load_network
 from aam.members.importance import clade_table
 from aam.model.network import Predictor
-from aam.training.data_loader import FixedBatches
 from aam.training.run_files import checkpoints
-from aam.training.sample_selection import reading_plan
 from tests.support.commands import aam, read, train
 
 LEARNT = ("--epochs", 3, "--lr", 0.02, "--rarefy-depth", 0)
@@ -47,7 +47,7 @@ def test_attention_of_a_sample_is_that_of_the_network_in_a_batch(
     names = study.table.feature_ids
     lines = [f"{name}\tk__Bacteria; g__G{k}" for k, name in enumerate(names)]
     taxonomy.write_text("\n".join(["Feature ID\tTaxon", *lines]) + "\n")
-    network = checkpoints.load_network(config, content).eval()
+    network = load_network(config, content).eval()
     assert isinstance(network, Predictor)
     row, sample = 7, study.table.sample_ids[7]
     args = ("--attention", sample, "--taxonomy", taxonomy)

@@ -20,8 +20,8 @@ from aam.numerics import faults
 from aam.numerics.backend_selection import BackendPolicy, choose_backends
 from aam.numerics.check import CheckPlan, conclude, measure
 from aam.numerics.stack_identity import identify
-from aam.training.inference.prediction import load_models
 from aam.training.pretrain import pretrain
+from aam.training.run_files.checkpoints import load_models
 from aam.training.train import train
 from tests.support import faulty_backends as emulated
 from tests.support.commands import TINY, aam, read

@@ -15,25 +15,25 @@ from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.device import ScaleOptions, SpeedOptions
 from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.contract.options.training import LoopOptions, RunOptions
-from aam.data.batches import Batch, BatchPlan
+from aam.data.batches import Batch, BatchPlan, FixedBatches
 from aam.data.study import Study, load_study
 from aam.distributed.communicator import SINGLE_PROCESS, Communicator
 from aam.distributed.state_dict import full_tensor, local_tensor
 from aam.distributed.strategies import parallelize
+from aam.inference.model_config import DiversityScale, ModelConfig
+from aam.inference.target import Target
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
 from aam.training import fit
 from aam.training.callbacks.nonfinite import FiniteCheck, replay
 from aam.training.callbacks.observer import Observer
-from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
+from aam.training.data_loader import EpochSampler, TrainingBatches, loader
 from aam.training.loop import TrainingLoop
-from aam.training.model_config import DiversityScale, ModelConfig
 from aam.training.optimizer import make_optimizer, make_schedule
 from aam.training.run_files import checkpoints
 from aam.training.run_files.resume import Position
 from aam.training.runtime import Runtime
 from aam.training.step import GradientStep
-from aam.training.target import Target
 from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.option_groups import option_groups
 

@@ -10,10 +10,11 @@ import pandas as pd
 import torch
 
 from aam.contract.options.training import LoopOptions
+from aam.data.batches import FixedBatches
 from aam.data.study import Study
+from aam.inference.model_config import ModelConfig
 from aam.model.network import Encoder, Predictor
-from aam.training.data_loader import FixedBatches, loader
-from aam.training.model_config import ModelConfig
+from aam.training.data_loader import loader
 from aam.training.run_files import checkpoints
 from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.commands import aam, read

@@ -19,10 +19,10 @@ import torch
 
 from aam.contract.errors import DataError
 from aam.contract.options.study import AsvVectorOptions
+from aam.inference.asv_vectors import open_vectors
 from aam.model.attention import AUTO
 from aam.model.nucleotides import NucleotideEncoder
 from aam.model.shape import NetworkShape
-from aam.training.inference.asv_vectors import open_vectors
 from tests.support.commands import aam, pretrain, train
 
 Capture = pytest.CaptureFixture[str]

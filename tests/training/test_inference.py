@@ -10,18 +10,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from aam.data.batches import BatchPlan, make_batch
 from aam.data.study import Study
-from aam.model.network import Predictor
-from aam.model.shape import NetworkShape
-from aam.training.inference.network_outputs import (
+from aam.data.target_transforms import TargetTransform
+from aam.inference.model_config import DiversityScale, ModelConfig
+from aam.inference.network_outputs import (
     apply_network,
     apply_to_batch,
     encode_asvs,
     profile_terms,
 )
-from aam.training.inference.prediction import InferenceSettings, LoadedModel, embed
-from aam.training.model_config import DiversityScale, ModelConfig
-from aam.training.target import Target
-from aam.training.target_transforms import TargetTransform
+from aam.inference.prediction import InferenceSettings, LoadedModel, embed
+from aam.inference.target import Target
+from aam.model.network import Predictor
+from aam.model.shape import NetworkShape
 
 CPU = torch.device("cpu")
 WIDTH = 512

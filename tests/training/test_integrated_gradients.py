@@ -10,14 +10,14 @@ import torch
 
 from aam.data.batches import BatchPlan
 from aam.data.study import Study
+from aam.data.target_transforms import TargetTransform
+from aam.inference.integrated_gradients import integrated_gradients
+from aam.inference.model_config import DiversityScale, ModelConfig
+from aam.inference.network_outputs import fit_profile
+from aam.inference.prediction import InferenceSettings, LoadedModel, predict
+from aam.inference.target import Target
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
-from aam.training.inference.integrated_gradients import integrated_gradients
-from aam.training.inference.network_outputs import fit_profile
-from aam.training.inference.prediction import InferenceSettings, LoadedModel, predict
-from aam.training.model_config import DiversityScale, ModelConfig
-from aam.training.target import Target
-from aam.training.target_transforms import TargetTransform
 
 CPU = torch.device("cpu")
 

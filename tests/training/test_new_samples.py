@@ -15,8 +15,8 @@ from aam.contract.errors import DataError
 from aam.contract.options.commands.studies import Simulate
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
+from aam.inference.training_summary import TrainingSummary
 from aam.serialization import tensor_file
-from aam.training.inference.training_summary import TrainingSummary
 from aam.training.run_files import checkpoints
 from tests.support.commands import aam, read, train
 

@@ -15,15 +15,15 @@ from torch import Tensor
 from aam.contract.errors import NotFinite
 from aam.contract.options.device import ScaleOptions
 from aam.contract.options.training import LoopOptions
-from aam.data.batches import Batch, BatchPlan
+from aam.data.batches import Batch, BatchPlan, FixedBatches
 from aam.data.study import Study
 from aam.distributed.communicator import SINGLE_PROCESS
+from aam.inference.model_config import DiversityScale, ModelConfig
 from aam.model.attention import AUTO, Backend, Backends, named
 from aam.model.shape import NetworkShape
 from aam.training import fit
 from aam.training.callbacks.nonfinite import OVERFLOWS, FiniteCheck
-from aam.training.data_loader import FixedBatches, TrainingBatches
-from aam.training.model_config import DiversityScale, ModelConfig
+from aam.training.data_loader import TrainingBatches
 from aam.training.optimizer import clip_gradients
 from aam.training.run_files import checkpoints
 from aam.training.runtime import Runtime

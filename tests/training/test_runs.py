@@ -13,13 +13,15 @@ import torch
 from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.contract.options.training import LossType, TransformName
 from aam.data.study import Study, load_study
+from aam.data.target_transforms import TRANSFORMS, OutputRange, TargetTransform
+from aam.inference.model_config import load_network
+from aam.inference.target import Target
 from aam.model.distance import PairwiseDistance
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape, least_weights
 from aam.training.losses import distance_loss
 from aam.training.run_files import checkpoints
-from aam.training.target import LOSSES, Target
-from aam.training.target_transforms import TRANSFORMS, OutputRange, TargetTransform
+from aam.training.target_losses import LOSSES, target_loss
 from tests.support.commands import pretrain, train
 from tests.support.runs import validate, weights
 
@@ -34,7 +36,7 @@ def test_validation_does_not_depend_on_the_batch_size(
 ) -> None:
     folder: Path = request.getfixturevalue(kind)
     config, content = checkpoints.read(checkpoints.find(folder, "best.ckpt"))
-    network = checkpoints.load_network(config, content)
+    network = load_network(config, content)
     samples = len(study.table.sample_ids)
     values = np.arange(samples) % 3 if kind == "classes" else np.linspace(4, 8, samples)
     labels = None if config.target is None else values.astype(float)
@@ -63,7 +65,7 @@ def test_numbers_are_clipped_to_the_range_of_the_outputs() -> None:
 def test_class_weights_weigh_the_loss() -> None:
     target = Target("site", ("a", "b"), (0.5, 3.0))
     logits, codes = torch.randn(6, 2), torch.tensor([0, 1, 1, 0, 0, 0])
-    loss = target.loss(logits, codes)
+    loss = target_loss(target, logits, codes)
     expected = torch.nn.functional.cross_entropy(logits, codes, torch.tensor([0.5, 3.0]))
     torch.testing.assert_close(loss.mean, expected)
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from aam.contract.options.training import LoopOptions
+from aam.data.batches import FixedBatches
 from aam.data.study import Study
+from aam.inference.model_config import ModelConfig, load_network
+from aam.inference.network_outputs import encode_asvs
 from aam.model.network import Predictor
-from aam.training.data_loader import FixedBatches
-from aam.training.inference.network_outputs import encode_asvs
-from aam.training.model_config import ModelConfig
 from aam.training.run_files import checkpoints
 from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.commands import train
@@ -64,6 +64,6 @@ def test_a_frozen_encoder_does_not_change_and_its_vectors_are_reused(
 
 def load(folder: Path) -> tuple[Predictor, ModelConfig]:
     config, content = checkpoints.read(checkpoints.find(folder, "best.ckpt"))
-    network = checkpoints.load_network(config, content)
+    network = load_network(config, content)
     assert isinstance(network, Predictor)
     return network, config

@@ -15,7 +15,10 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.device import SpeedOptions
 from aam.contract.options.training import LoopOptions
 from aam.contract.precision import Precision
+from aam.data.batches import reading_plan
 from aam.data.study import Study
+from aam.inference.model_config import ModelConfig
+from aam.inference.network_outputs import CHUNK, apply_to_batch
 from aam.model.attention import AUTO, Backends, named
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PROFILE_HIDDEN, Predictor
@@ -24,9 +27,7 @@ from aam.performance.memory.ranks import ONE_RANK, Parallel
 from aam.performance.memory.step import StepMemory, fake, predict_step, training_workload
 from aam.performance.memory.storages import BLOCK, LiveStorages, size_of
 from aam.training.fit import freeze_unused
-from aam.training.inference.network_outputs import CHUNK, apply_to_batch
 from aam.training.labelled_study import fit_target, load_labelled_study, transformer_folds
-from aam.training.model_config import ModelConfig
 from aam.training.pretrain import load_pretraining_study
 from aam.training.pretrained import (
     PretrainedEncoder,
@@ -35,7 +36,6 @@ from aam.training.pretrained import (
     read_pretrained_encoder,
 )
 from aam.training.runtime import check_heads
-from aam.training.sample_selection import reading_plan
 from aam.training.train import configure_model
 from aam.training.training_module import LossWeights, TrainingModule
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from aam.contract.schema import Mismatch
-from aam.training.model_config import ModelConfig
+from aam.inference.model_config import ModelConfig
 
 
 class _ShapesOnly(TorchFunctionMode):

@@ -16,15 +16,16 @@ import torch
 from aam.contract import schema
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.files import atomic_write
+from aam.contract.options.device import DeviceOptions
 from aam.contract.options.training import RunOptions
 from aam.contract.preflight import target_folders
 from aam.contract.schema import Mismatch
-from aam.model.attention import AUTO, Backends
-from aam.model.network import Encoder, Predictor
+from aam.inference import training_summary
+from aam.inference.model_config import ModelConfig, from_plain, to_plain
+from aam.inference.prediction import LoadedModel, build_models
+from aam.inference.training_summary import TrainingSummary
+from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
 from aam.serialization import tensor_file
-from aam.training.inference import training_summary
-from aam.training.inference.training_summary import TrainingSummary
-from aam.training.model_config import ModelConfig, from_plain, to_plain
 from aam.training.run_files import resume
 from aam.training.run_files.checkpoint_schema import check_weights
 from aam.training.run_files.resume import ResumeState
@@ -209,23 +210,6 @@ def plain(content: dict[str, Any]) -> dict[str, Any]:
     return content | {TRAINING: None if summary is None else vars(summary), RESUME: None}
 
 
-def load_network(
-    config: ModelConfig, content: dict[str, Any], backends: Backends = AUTO
-) -> Encoder | Predictor:
-    """Build the network of a checkpoint with its weights.
-
-    Raises:
-        DataError: they are of another network.
-    """
-    # Its packages of PyTorch take 0.8 CPU-seconds to import, which models without a network save.
-    from aam.distributed import state_dict
-
-    network = config.network(backends)
-    weights = content["state_dict"]
-    state_dict.load_model(network, {k.removeprefix("network."): v for k, v in weights.items()})
-    return network
-
-
 def encoder_weights(config: ModelConfig, content: dict[str, Any]) -> dict[str, torch.Tensor]:
     """Return the weights of the encoder in a checkpoint of `aam pretrain` or `aam train`."""
     prefix = "network." if config.target is None else "network.encoder."
@@ -236,3 +220,38 @@ def encoder_weights(config: ModelConfig, content: dict[str, Any]) -> dict[str, t
 def add_training_summary(path: Path, summary: TrainingSummary) -> None:
     """Add the summary of the training samples to a checkpoint, which is replaced atomically."""
     tensor_file.write(path, tensor_file.read(path) | {TRAINING: vars(summary)})
+
+
+def load_models(
+    path: Path, device: DeviceOptions, policy: BackendPolicy = TORCH_POLICY
+) -> list[LoadedModel]:
+    """Load the model of a checkpoint or run folder; of a cross-validated run, one per fold.
+
+    `policy` selects the attention backends.
+
+    Raises:
+        MissingInput: there is no checkpoint.
+        DataError: it cannot be read, is of another program or a newer version, or the folds differ.
+    """
+    if not path.exists():
+        raise MissingInput(
+            "No model", f"'{path}' does not exist", "name a checkpoint or run folder"
+        )
+    files = checkpoint_files(path)
+    return build_models([read(file) for file in files], files, device, policy)
+
+
+def checkpoint_files(path: Path) -> list[Path]:
+    """Return the chosen checkpoint of a run folder, or of each fold of it, or the file itself.
+
+    Raises:
+        MissingInput: there is no checkpoint.
+    """
+    folds = (
+        sorted(path.glob("fold-*"), key=lambda p: (len(p.name), p.name)) if path.is_dir() else []
+    )
+    files = []
+    for folder in folds or [path]:
+        best = (folder / "checkpoints" / "best.ckpt").exists()
+        files.append(find(folder, "best.ckpt" if best else "last.ckpt"))
+    return files

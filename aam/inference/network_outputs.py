@@ -13,17 +13,15 @@ from torch import Tensor
 
 from aam.console import track
 from aam.contract.options.study import AsvVectorOptions
-from aam.data.batches import FIXED_DRAW, Batch, BatchPlan
+from aam.data.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches, reading_plan
 from aam.data.sequences import PAD
 from aam.data.study import Study
+from aam.inference.asv_vectors import NO_VECTORS, open_vectors
+from aam.inference.output_tables import require_finite, write_embeddings
+from aam.inference.training_summary import hash_sequences
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PROFILE_HIDDEN, Encoder, Predictor
 from aam.model.profile import weighted_sum
-from aam.training.data_loader import FixedBatches
-from aam.training.inference.asv_vectors import NO_VECTORS, open_vectors
-from aam.training.inference.output_tables import require_finite, write_embeddings
-from aam.training.inference.training_summary import hash_sequences
-from aam.training.sample_selection import reading_plan
 
 CHUNK = 512
 """Sequences encoded at a time."""
@@ -55,7 +53,7 @@ def encode_asvs(
 
     Args:
         vectors: folder from which known vectors are read, and to which new ones are added
-            (`aam.training.inference.asv_vectors`).
+            (`aam.inference.asv_vectors`).
 
     Raises:
         UsageError, DataError, CannotCreate: see `open_vectors` and `AsvVectors.add`.

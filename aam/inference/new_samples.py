@@ -21,7 +21,7 @@ from aam.data.conditions import rows_where
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.metadata import read_metadata
 from aam.data.study import Study
-from aam.training.inference.training_summary import (
+from aam.inference.training_summary import (
     PREFIX,
     QUANTILE,
     TrainingSummary,

@@ -14,25 +14,23 @@ import torch
 from torch import Tensor
 
 from aam.console import info, warn
-from aam.contract.errors import DataError, MissingInput, first_few
+from aam.contract.errors import DataError, first_few
 from aam.contract.options.device import DeviceOptions
 from aam.contract.options.study import AsvVectorOptions, TableOptions
+from aam.data.batches import reading_plan
 from aam.data.covariates import Covariates
 from aam.data.study import Study, load_study
-from aam.model.network import Encoder, Predictor
-from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
-from aam.numerics.device import choose_device
-from aam.training.inference.asv_vectors import NO_VECTORS, digest
-from aam.training.inference.network_outputs import (
+from aam.inference.asv_vectors import NO_VECTORS, digest
+from aam.inference.model_config import ModelConfig, load_network
+from aam.inference.network_outputs import (
     NetworkOutput,
     apply_network,
     encode_asvs,
 )
-from aam.training.inference.training_summary import TrainingSummary
-from aam.training.model_config import ModelConfig
-from aam.training.run_files import checkpoints
-from aam.training.runtime import choose_attention
-from aam.training.sample_selection import reading_plan, shallow
+from aam.inference.training_summary import TrainingSummary
+from aam.model.network import Encoder, Predictor
+from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy, choose_attention
+from aam.numerics.device import choose_device
 
 
 @dataclass(frozen=True)
@@ -83,25 +81,6 @@ class Predictions:
     distances_N: npt.NDArray[np.float64] | None
 
 
-def load_models(
-    path: Path, device: DeviceOptions, policy: BackendPolicy = TORCH_POLICY
-) -> list[LoadedModel]:
-    """Load the model of a checkpoint or run folder; of a cross-validated run, one per fold.
-
-    `policy` selects the attention backends.
-
-    Raises:
-        MissingInput: there is no checkpoint.
-        DataError: it cannot be read, is of another program or a newer version, or the folds differ.
-    """
-    if not path.exists():
-        raise MissingInput(
-            "No model", f"'{path}' does not exist", "name a checkpoint or run folder"
-        )
-    files = checkpoint_files(path)
-    return build_models([checkpoints.read(file) for file in files], files, device, policy)
-
-
 def build_models(
     read: Sequence[tuple[ModelConfig, dict[str, Any]]],
     files: Sequence[Path],
@@ -125,28 +104,12 @@ def build_models(
     return [
         LoadedModel(
             config,
-            checkpoints.load_network(config, content, chosen.backends),
+            load_network(config, content, chosen.backends),
             chosen.record,
-            content[checkpoints.TRAINING],
+            content["training"],
         )
         for config, content in read
     ]
-
-
-def checkpoint_files(path: Path) -> list[Path]:
-    """Return the chosen checkpoint of a run folder, or of each fold of it, or the file itself.
-
-    Raises:
-        MissingInput: there is no checkpoint.
-    """
-    folds = (
-        sorted(path.glob("fold-*"), key=lambda p: (len(p.name), p.name)) if path.is_dir() else []
-    )
-    files = []
-    for folder in folds or [path]:
-        best = (folder / "checkpoints" / "best.ckpt").exists()
-        files.append(checkpoints.find(folder, "best.ckpt" if best else "last.ckpt"))
-    return files
 
 
 def _output_signature(config: ModelConfig) -> tuple[object, ...]:
@@ -171,7 +134,7 @@ def _output_signature(config: ModelConfig) -> tuple[object, ...]:
 def load_samples(input: TableOptions, config: ModelConfig) -> Study:
     """Read the table to predict; samples below the rarefaction depth are kept and named."""
     study = load_study(input, max_bp=config.shape.max_bp)
-    if below := shallow(study, config.plan.rarefy_depth):
+    if below := study.shallow(config.plan.rarefy_depth):
         warn(
             f"Samples with fewer than the model's {config.plan.rarefy_depth} reads are read whole: "
             f"{first_few(below)}."

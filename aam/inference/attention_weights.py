@@ -16,15 +16,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from aam.data.batches import FixedBatches, reading_plan
 from aam.data.covariates import Covariates
 from aam.data.study import Study
+from aam.inference.model_config import ModelConfig, load_network
+from aam.inference.network_outputs import encode_asvs
 from aam.model.attention import Backend, Backends
 from aam.model.network import Predictor
-from aam.training.data_loader import FixedBatches
-from aam.training.inference.network_outputs import encode_asvs
-from aam.training.model_config import ModelConfig
-from aam.training.run_files import checkpoints
-from aam.training.sample_selection import reading_plan
 
 F64 = npt.NDArray[np.float64]
 
@@ -80,7 +78,7 @@ def sample_attention(
     """
     recorder, pooled = _Recorder(), list[tuple[Tensor, Tensor | None]]()
     backend = Backend("recorded", recorder)
-    network = checkpoints.load_network(config, content, Backends(backend, backend))
+    network = load_network(config, content, Backends(backend, backend))
     assert isinstance(network, Predictor)
     network.to(device).eval()
     network.pooling.register_forward_pre_hook(lambda _, inputs: pooled.append(inputs))

@@ -18,11 +18,11 @@ from aam.contract.schema import Mismatch
 from aam.data.batches import BatchPlan
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.sequences import VOCABULARY as LETTERS
+from aam.inference.target import Target
 from aam.model.attention import AUTO, Backends
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Encoder, Predictor
 from aam.model.shape import VOCABULARY, CovariateShape, NetworkShape
-from aam.training.target import Target
 
 FORMAT = 3
 """Version of the checkpoint format; newer ones are refused, older ones converted when read."""
@@ -157,3 +157,13 @@ def _check_target(target: Target, outputs: int) -> None:
         raise Mismatch("aam.target has both classes and ordered levels")
     if target.outputs != outputs:
         raise Mismatch(f"aam.target has {target.outputs} outputs, aam.shape has {outputs}")
+
+
+def load_network(
+    config: ModelConfig, content: dict[str, Any], backends: Backends = AUTO
+) -> Encoder | Predictor:
+    """Build the network of a checkpoint with its weights, validated when it was read."""
+    network = config.network(backends)
+    weights = content["state_dict"]
+    network.load_state_dict({k.removeprefix("network."): v for k, v in weights.items()})
+    return network

@@ -15,7 +15,7 @@ from aam.contract.errors import NotFinite, first_few
 from aam.contract.files import atomic_write
 from aam.data.metadata import ID_HEADER, label_names
 from aam.data.metrics import nearest_level
-from aam.training.target import Target
+from aam.inference.target import Target
 
 
 def prediction_table(

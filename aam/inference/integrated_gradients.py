@@ -21,17 +21,15 @@ from scipy import sparse
 from torch import Tensor
 
 from aam.console import track
-from aam.data.batches import Batch
+from aam.data.batches import Batch, FixedBatches, reading_plan
 from aam.data.covariates import Covariates
 from aam.data.study import Study
+from aam.inference.network_outputs import encode_asvs, profile_terms
+from aam.inference.prediction import LoadedModel
+from aam.inference.target import Target
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Predictor
 from aam.model.profile import log_abundance
-from aam.training.data_loader import FixedBatches
-from aam.training.inference.network_outputs import encode_asvs, profile_terms
-from aam.training.inference.prediction import LoadedModel
-from aam.training.sample_selection import reading_plan
-from aam.training.target import Target
 
 STEPS = 16
 """Gauss-Legendre nodes on the line; `docs/importance.md` has the error of the sum."""
