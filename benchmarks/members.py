@@ -42,6 +42,7 @@ from aam.members.ensemble import combine_members
 from aam.members.folds import Folds
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel
+from aam.members.relations import AsvRelations
 from aam.members.scores import SCORED, Score, draw_groups, draw_metrics
 from aam.training.sample_selection import choose_depth, deep_enough
 
@@ -216,7 +217,10 @@ def predict(member: str, name: str, found: Labelled, seed: int, results: Path) -
         predictions_MC = read_transformer(folder, found, folds)
         seconds = time.process_time() - began
     else:
-        run = cross_validate(member, ESTIMATORS[member], found.samples, folds, final=False)
+        relations = AsvRelations(found.samples.tokens_FL)
+        run = cross_validate(
+            member, ESTIMATORS[member], found.samples, relations, folds, final=False
+        )
         predictions_MC, seconds = run.predictions_MC, run.cpu_seconds
     file = predictions_file(results, name, seed, member)
     np.savez(file, predictions_MC=predictions_MC, cpu_seconds=seconds)

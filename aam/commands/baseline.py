@@ -21,6 +21,7 @@ from aam.members.cross_validation import cross_validate
 from aam.members.estimators import ESTIMATORS
 from aam.members.folds import Folds
 from aam.members.forest import Forest
+from aam.members.relations import AsvRelations
 from aam.members.tables import held_out_table
 from aam.report.terminal import show
 
@@ -59,7 +60,8 @@ def run(options: Baseline) -> None:
     )
     labels = Labels.of(found.values, found.classes, groups, options.target.levels)
     folds, name = Folds(labels, splits, options.seed), options.member
-    result = cross_validate(name, estimator, Samples.of(table, tokens_FL), folds, final=False)
+    samples, relations = Samples.of(table, tokens_FL), AsvRelations(tokens_FL)
+    result = cross_validate(name, estimator, samples, relations, folds, final=False)
     metrics = summary(folds.scored(result.predictions_MC), options.target.metadata_column) | {
         "model": _TITLES[name],
         "split": folds.part,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,16 @@ from aam.contract.options.study import TargetType
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.table import FeatureTable
 
+if TYPE_CHECKING:
+    from aam.members.relations import AsvRelations
+
 F64 = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.uint8]
 Arrays = Mapping[str, npt.NDArray[Any]]
+
+FINEST = 1e4
+"""A relative abundance of 1/FINEST weighs log10(2), ten times as much log10(11)."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,13 @@ class Samples:
         reads = np.asarray(self.counts.sum(axis=1, dtype=np.int64)).ravel()
         data = (self.counts.data / np.repeat(reads, np.diff(self.counts.indptr))).astype(np.float32)
         return sparse.csr_array((data, self.counts.indices, self.counts.indptr), self.counts.shape)
+
+    @property
+    def log_abundances(self) -> sparse.csr_array:
+        """log10(1 + FINEST relative abundance), float32 [N, F]."""
+        relative = self.relative
+        weights = np.log10(1 + FINEST * relative.data)
+        return sparse.csr_array((weights, relative.indices, relative.indptr), relative.shape)
 
 
 @dataclass(frozen=True)
@@ -145,12 +158,12 @@ class Model(Protocol[T_contra]):
 class Estimator(Protocol[T]):
     """A kind of model. To add one, write a module with it and an entry of `ESTIMATORS`."""
 
-    def read(self, samples: Samples, reference_FL: Tokens) -> T:
+    def read(self, samples: Samples, relations: AsvRelations) -> T:
         """Compute the inputs of samples; nothing is learnt here.
 
         Args:
-            samples: of the training study or another one.
-            reference_FL: ASVs of the training study; the model refers to them by their row.
+            samples: of the training study, with the sequences of `relations`, or another one.
+            relations: of the ASVs of the training study; the model refers to them by their row.
         """
         ...
 

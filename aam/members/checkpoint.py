@@ -12,6 +12,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +37,7 @@ from aam.members.base import F64, Labels, Model, Tokens
 from aam.members.ensemble import Ensemble
 from aam.members.estimators import ESTIMATORS
 from aam.members.option_checks import TRANSFORMER
+from aam.members.relations import AsvRelations
 from aam.members.state import indices, numbers
 from aam.members.training_data import TrainingData
 from aam.members.uncertainty import ProportionalOdds
@@ -143,6 +145,11 @@ class EnsembleCheckpoint:
     training: TrainingData | None
     networks: list[tuple[ModelConfig, dict[str, Any]]]
     fold_importance: Mapping[str, F64] = field(default_factory=dict)
+
+    @cached_property
+    def relations(self) -> AsvRelations:
+        """Relations of the ASVs of the training study."""
+        return AsvRelations(self.tokens_FL)
 
     @property
     def max_bp(self) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from aam.console import track
 from aam.members.base import F64, Estimator, Model, Samples
 from aam.members.folds import Folds, training_rows
+from aam.members.relations import AsvRelations
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,12 @@ class CrossValidated:
 
 
 def cross_validate(
-    name: str, estimator: Estimator[Any], samples: Samples, folds: Folds, final: bool = True
+    name: str,
+    estimator: Estimator[Any],
+    samples: Samples,
+    relations: AsvRelations,
+    folds: Folds,
+    final: bool = True,
 ) -> CrossValidated:
     """Fit an estimator for each split and predict its held-out samples.
 
@@ -42,11 +48,12 @@ def cross_validate(
         name: of the estimator, for the progress bar.
         estimator: to fit.
         samples: N samples.
+        relations: of their ASVs.
         folds: their labels and splits.
         final: also fit a model to all samples of the splits.
     """
     began = time.process_time()
-    inputs = estimator.read(samples, samples.tokens_FL)
+    inputs = estimator.read(samples, relations)
     labels = dataclasses.replace(folds.labels, values=folds.scale.forward(folds.labels.values))
     parts = [(training_rows(split), split.held_out[1]) for split in folds.splits]
     everything = np.unique(np.concatenate([rows for part in parts for rows in part]))

@@ -12,31 +12,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
-from scipy.cluster.hierarchy import linkage
-from scipy.spatial.distance import squareform
 
-from aam.console import info
 from aam.contract.schema import Mismatch
-from aam.members.base import F64, Arrays, Rows, Tokens
-from aam.members.similarity import F32, mismatches
+from aam.members.base import F64, Arrays, Rows
 from aam.members.state import indices, numbers
 
-MOST_ASVS = 10_000
-"""With more ASVs there are no clades: the distances of all pairs need 12 bytes each."""
-
-
-def average_linkage(tokens_FL: Tokens) -> F64 | None:
-    """Return the linkage matrix of SciPy, [F - 1, 4]; None for fewer than 2 ASVs or too many."""
-    number = len(tokens_FL)
-    if number > MOST_ASVS:
-        info(f"No clades are read: {number} ASVs, more than {MOST_ASVS}.")
-    if not 2 <= number <= MOST_ASVS:
-        return None
-    distances = mismatches(tokens_FL, tokens_FL).clip(min=0)
-    np.fill_diagonal(distances, 0)
-    merges: F64 = linkage(squareform(distances, checks=False), "average")
-    return merges
+F32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -70,12 +53,9 @@ class Dendrogram:
     heights_B: F64
 
     @classmethod
-    def of(cls, tokens_FL: Tokens) -> Dendrogram | None:
-        """Compute the dendrogram; None for fewer than 2 ASVs or more than `MOST_ASVS`."""
-        merges = average_linkage(tokens_FL)
-        if merges is None:
-            return None
-        asvs = len(tokens_FL)
+    def of(cls, merges: F64) -> Dendrogram:
+        """Build the dendrogram of a linkage matrix of SciPy, [F - 1, 4]."""
+        asvs = len(merges) + 1
         parents_B = np.full(2 * asvs - 1, 2 * asvs - 2)
         parents_B[merges[:, :2].astype(np.int64)] = np.arange(asvs, 2 * asvs - 1)[:, None]
         return cls(parents_B, np.concatenate([np.zeros(asvs), merges[:, 2]]))
@@ -125,7 +105,7 @@ class Dendrogram:
         """Return FINEST times the relative abundance below each branch, float64 [N, B].
 
         Args:
-            weights: [N, U], see `similarity.log_abundances`.
+            weights: [N, U], see `base.Samples.log_abundances`.
             places: of the U ASVs.
         """
         data = 10.0 ** weights.data.astype(np.float64) - 1

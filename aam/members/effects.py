@@ -18,10 +18,10 @@ from aam.contract.options.training import TransformName
 from aam.data.target_transforms import TRANSFORMS
 from aam.inference.integrated_gradients import Contributions, contrasts
 from aam.members.base import F64, Model, Rows, Tokens
-from aam.members.forest import ForestModel, known_asvs
+from aam.members.forest import ForestModel
 from aam.members.kernel import KernelModel
 from aam.members.kernel_inputs import KernelInputs
-from aam.members.similarity import chunks, similarities
+from aam.members.relations import AsvRelations, chunks, mismatches, similarity
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def estimator_importance(
     model: Model[Any],
     inputs: Any,
     tokens_UL: Tokens,
-    reference_FL: Tokens,
+    relations: AsvRelations,
     classes: tuple[str, ...],
     transform: TransformName,
 ) -> Importance:
@@ -51,15 +51,15 @@ def estimator_importance(
         model: fitted.
         inputs: samples, as the estimator reads them.
         tokens_UL: ASVs of the samples.
-        reference_FL: ASVs of the training study.
+        relations: of the ASVs of the training study.
         classes, transform: of the target.
     """
     if isinstance(model, KernelModel):
-        effects_UC = kernel_effects(model, inputs, tokens_UL, reference_FL, classes, transform)
+        effects_UC = kernel_effects(model, inputs, tokens_UL, relations, classes, transform)
         return of_effects("effect", effects_UC, classes)
     assert isinstance(model, ForestModel)
     importance_U = np.zeros(len(tokens_UL))
-    rows, known = known_asvs(tokens_UL, reference_FL)
+    rows, known = relations.known(tokens_UL)
     importance_U[rows] = model.impurity_decrease(inputs)[known]
     return Importance({"forest": importance_U}, importance_U)
 
@@ -76,7 +76,7 @@ def kernel_effects(
     model: KernelModel,
     inputs: KernelInputs,
     tokens_UL: Tokens,
-    reference_FL: Tokens,
+    relations: AsvRelations,
     classes: tuple[str, ...],
     transform: TransformName,
 ) -> F64:
@@ -90,7 +90,7 @@ def kernel_effects(
         dual_MC = dual_MC @ model.logits[:-1] @ contrasts(len(classes))
     else:
         slopes_N = TRANSFORMS[transform].slope(model.predict(inputs)[:, 0])
-    gradients_UC = mean_gradients(model, dual_MC, slopes_N, inputs, tokens_UL, reference_FL)
+    gradients_UC = mean_gradients(model, dual_MC, slopes_N, inputs, tokens_UL, relations)
     effects_UC: F64 = gradients_UC * _moments(inputs.weights)[1][:, None]
     return effects_UC
 
@@ -101,7 +101,7 @@ def mean_gradients(
     slopes_N: F64,
     inputs: KernelInputs,
     tokens_UL: Tokens,
-    reference_FL: Tokens,
+    relations: AsvRelations,
 ) -> F64:
     """Return derivatives of kernel @ dual_MC by each feature, [U, C].
 
@@ -118,14 +118,16 @@ def mean_gradients(
     gradients = []
     for chunk in chunks(len(tokens_UL)):
         share_Nu, tokens_uL = share[:, chunk], tokens_UL[chunk]
-        to_landmarks_uM = (model.landmarks.weights @ similarities(reference_FL, tokens_uL)).T
+        to_landmarks_uM = (
+            model.landmarks.weights @ similarity(mismatches(relations.tokens_FL, tokens_uL))
+        ).T
         if model.gamma == 0:
             mean_slope_u = share_Nu.T @ slopes_N
             gradients.append((to_landmarks_uM @ dual_MC) * mean_slope_u[:, None])
             continue
         # The squared distance from a landmark changes by 2 (similarity to the sample - to it).
         toward_uC = ((share_Nu.T @ kernel_NM) * to_landmarks_uM) @ dual_MC
-        to_samples_Nu = inputs.weights @ similarities(tokens_UL, tokens_uL)
+        to_samples_Nu = inputs.weights @ similarity(mismatches(tokens_UL, tokens_uL))
         away_uC = share_Nu.multiply(to_samples_Nu).T @ outputs_NC
         gradients.append(2 * model.gamma * (toward_uC - away_uC))
     gradients_UC = np.concatenate(gradients)

@@ -22,9 +22,8 @@ from scipy.cluster.hierarchy import fcluster
 
 from aam.contract.schema import Mismatch
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
-from aam.data.sequences import PAD
-from aam.members.base import F64, Arrays, Labels, Rows, Samples, Tokens
-from aam.members.dendrogram import average_linkage
+from aam.members.base import F64, Arrays, Labels, Rows, Samples
+from aam.members.relations import AsvRelations
 from aam.members.state import encoder_arrays, indices, numbers, restore_encoder
 
 LEVELS = (0.03, 0.1)
@@ -162,12 +161,12 @@ class Forest:
     min_samples_leaf: int = 2
     n_jobs: int = -1
 
-    def read(self, samples: Samples, reference_FL: Tokens) -> ForestInputs:
+    def read(self, samples: Samples, relations: AsvRelations) -> ForestInputs:
         """Compute the relative abundances of the ASVs of the training study, and its clades."""
-        if samples.tokens_FL is reference_FL:
-            return ForestInputs(samples.relative, samples.covariates, clades(reference_FL))
-        rows, columns = known_asvs(samples.tokens_FL, reference_FL)
-        shape = (len(samples.tokens_FL), len(reference_FL))
+        if samples.tokens_FL is relations.tokens_FL:
+            return ForestInputs(samples.relative, samples.covariates, clades(relations))
+        rows, columns = relations.known(samples.tokens_FL)
+        shape = (len(samples.tokens_FL), len(relations.tokens_FL))
         place = sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)
         return ForestInputs(sparse.csr_array(samples.relative @ place), samples.covariates)
 
@@ -225,22 +224,6 @@ def as_csc(abundances: sparse.csr_array) -> sparse.csc_matrix:
     return matrix
 
 
-def known_asvs(tokens_FL: Tokens, reference_FL: Tokens) -> tuple[Rows, Rows]:
-    """Return the ASVs that are ASVs of the training study: their rows and its rows."""
-    row_of = {sequence: k for k, sequence in enumerate(_sequences(reference_FL))}
-    pairs = [
-        (row, row_of[sequence])
-        for row, sequence in enumerate(_sequences(tokens_FL))
-        if sequence in row_of
-    ]
-    rows, known = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    return rows, known
-
-
-def _sequences(tokens_FL: Tokens) -> list[bytes]:
-    return [bytes(row[row != PAD]) for row in tokens_FL]
-
-
 def model_of(
     forest: Any,
     labels: Labels,
@@ -278,14 +261,14 @@ def model_of(
     )
 
 
-def clades(tokens_FL: Tokens) -> Rows:
+def clades(relations: AsvRelations) -> Rows:
     """Return the clade of each ASV at each of the `LEVELS`, int64 [levels, F].
 
     Clades have the numbers from 1, each level its own; 0 is an ASV that is alone.
     """
-    number = len(tokens_FL)
-    clades_VF = np.zeros((len(LEVELS), number), dtype=np.int64)
-    if (tree := average_linkage(tokens_FL)) is None:
+    tokens_FL = relations.tokens_FL
+    clades_VF = np.zeros((len(LEVELS), len(tokens_FL)), dtype=np.int64)
+    if (tree := relations.linkage) is None:
         return clades_VF
     length = (tokens_FL > 0).sum(axis=1).mean()
     for clades_F, level in zip(clades_VF, LEVELS, strict=True):

@@ -28,10 +28,8 @@ from aam.members.checkpoint import EnsembleCheckpoint, StoredEnsemble
 from aam.members.effects import Importance, contributed_effects, estimator_importance, of_effects
 from aam.members.ensemble import Ensemble
 from aam.members.estimators import ESTIMATORS
-from aam.members.forest import known_asvs
 from aam.members.option_checks import TRANSFORMER
 from aam.members.permutation import permutation_importance
-from aam.members.similarity import log_abundances
 from aam.members.stability import FOLD_RANK, stability
 from aam.numerics.device import choose_device
 from aam.training.run_files import checkpoints
@@ -94,7 +92,7 @@ def importance_table(
     ids = [study.table.feature_ids[column] for column in seen.tolist()]
     samples = Samples(counts[:, seen], study.tokens_FL[seen], covariates)
     models = {name: model for name, model in loaded.models.items() if stored.weights[name]}
-    rows, known = known_asvs(samples.tokens_FL, loaded.tokens_FL)
+    rows, known = loaded.relations.known(samples.tokens_FL)
     if models and not len(rows):
         raise DataError(
             "The table has no ASV of the model's training data",
@@ -107,8 +105,8 @@ def importance_table(
     members: list[Importance] = []
     folds: list[list[F64]] = []
     for name, model in models.items():
-        inputs = ESTIMATORS[name].read(samples, loaded.tokens_FL)
-        tokens = samples.tokens_FL, loaded.tokens_FL
+        inputs = ESTIMATORS[name].read(samples, loaded.relations)
+        tokens = samples.tokens_FL, loaded.relations
         members.append(
             estimator_importance(model, inputs, *tokens, stored.classes, stored.transform)
         )
@@ -216,7 +214,7 @@ def _network_importances(
 ) -> list[Importance]:
     """Compute the importance for the network of each fold."""
     device = choose_device(options)
-    features = log_abundances(samples)
+    features = samples.log_abundances
     importances = []
     for network in loaded.build_networks(options):
         contributions = integrated_gradients(

@@ -18,6 +18,7 @@ from aam.members.ensemble import combine_members
 from aam.members.estimators import ESTIMATORS
 from aam.members.evaluation import compare, shown_metrics
 from aam.members.folds import Folds
+from aam.members.relations import AsvRelations
 
 NO_COLUMNS: dict[str, Any] = {"categorical_columns": (), "numeric_columns": ()}
 """Options of a model that reads the counts alone."""
@@ -26,7 +27,11 @@ METADATA, COUNTS, BOTH = "metadata alone", "counts alone", "metadata and counts"
 
 
 def predict_alone(
-    members: Sequence[str], samples: Samples, folds: Folds, counts_alone: Mapping[str, F64]
+    members: Sequence[str],
+    samples: Samples,
+    relations: AsvRelations,
+    folds: Folds,
+    counts_alone: Mapping[str, F64],
 ) -> dict[str, F64]:
     """Return the held-out predictions [M, C] of the members without counts, and without metadata.
 
@@ -35,20 +40,25 @@ def predict_alone(
     Args:
         members: names of estimators.
         samples: counts and covariates.
+        relations: of the ASVs of the samples.
         folds: labels and splits.
         counts_alone: held-out predictions of other members that read the counts alone.
     """
 
-    def predict(title: str, names: Sequence[str], alone: Samples) -> dict[str, F64]:
+    def predict(
+        title: str, names: Sequence[str], alone: Samples, relations: AsvRelations
+    ) -> dict[str, F64]:
         return {
             name: cross_validate(
-                f"{name}, {title}", ESTIMATORS[name], alone, folds, final=False
+                f"{name}, {title}", ESTIMATORS[name], alone, relations, folds, final=False
             ).predictions_MC
             for name in names
         }
 
-    metadata = predict(METADATA, members or list(ESTIMATORS), samples.metadata_alone)
-    counts = predict(COUNTS, members, samples.counts_alone) | dict(counts_alone)
+    without = samples.metadata_alone
+    no_asvs = AsvRelations(without.tokens_FL)
+    metadata = predict(METADATA, members or list(ESTIMATORS), without, no_asvs)
+    counts = predict(COUNTS, members, samples.counts_alone, relations) | dict(counts_alone)
     return {
         title: combine_members(predictions, folds).predictions_MC
         for title, predictions in ((METADATA, metadata), (COUNTS, counts))

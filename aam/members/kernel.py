@@ -28,8 +28,8 @@ import numpy as np
 
 from aam.console import info
 from aam.data.covariates import CovariateEncoder, fit_encoder
-from aam.members.base import F64, Arrays, Labels, Rows, Samples, Tokens
-from aam.members.dendrogram import Dendrogram, Places
+from aam.members.base import F64, Arrays, Labels, Rows, Samples
+from aam.members.dendrogram import Places
 from aam.members.kernel_inputs import (
     KernelInputs,
     Landmarks,
@@ -45,7 +45,7 @@ from aam.members.kernel_ridge import (
     probabilities,
     product,
 )
-from aam.members.similarity import chunks, log_abundances, mismatches, similarities, similarity
+from aam.members.relations import AsvRelations, similarity
 from aam.members.state import numbers
 from aam.memory import shown_size
 
@@ -178,26 +178,26 @@ class Kernel:
     largest: int = 4000
     clades: bool = True
 
-    def read(self, samples: Samples, reference_FL: Tokens) -> KernelInputs:
+    def read(self, samples: Samples, relations: AsvRelations) -> KernelInputs:
         """Compute the similarity of each sample to each ASV of the training study."""
-        weights, tokens_UL = log_abundances(samples), samples.tokens_FL
-        smoothed_NF = np.empty((weights.shape[0], len(reference_FL)), dtype=np.float32)
+        weights, tokens_UL = samples.log_abundances, samples.tokens_FL
+        smoothed_NF = np.empty((weights.shape[0], len(relations.tokens_FL)), dtype=np.float32)
         nearest_U = np.zeros(len(tokens_UL), dtype=np.int64)
         mismatches_U = np.full(len(tokens_UL), np.inf, dtype=np.float32)
-        for chunk in chunks(len(reference_FL)):
-            mismatches_UK = mismatches(tokens_UL, reference_FL[chunk])
+        for chunk, mismatches_UK in relations.mismatches(tokens_UL):
             smoothed_NF[:, chunk] = weights @ similarity(mismatches_UK)
             fewest_U = mismatches_UK.min(axis=1)
             fewer_U = fewest_U < mismatches_U
             nearest_U[fewer_U] = chunk.start + mismatches_UK[fewer_U].argmin(axis=1)
             mismatches_U[fewer_U] = fewest_U[fewer_U]
         norms_N = np.zeros(weights.shape[0])
-        for chunk in chunks(len(tokens_UL)):
-            smoothed = weights @ similarities(tokens_UL, tokens_UL[chunk])
+        of_training = tokens_UL is relations.tokens_FL
+        own = relations if of_training else AsvRelations(tokens_UL)
+        for chunk, mismatches_UK in own.mismatches(tokens_UL):
+            smoothed = weights @ similarity(mismatches_UK)
             norms_N += weights[:, chunk].multiply(smoothed).sum(axis=1)
         places = Places(nearest_U, mismatches_U)
-        of_training = self.clades and tokens_UL is reference_FL
-        dendrogram = Dendrogram.of(reference_FL) if of_training else None
+        dendrogram = relations.dendrogram if self.clades and of_training else None
         return KernelInputs(weights, smoothed_NF, norms_N, places, dendrogram, samples.covariates)
 
     def fit(self, inputs: KernelInputs, labels: Labels, seed: int) -> KernelModel:

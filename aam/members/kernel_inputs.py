@@ -14,8 +14,8 @@ from scipy import sparse
 from aam.contract.schema import Mismatch
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.members.base import F64, Arrays, Rows
-from aam.members.dendrogram import Dendrogram, Places
-from aam.members.similarity import F32, chunks
+from aam.members.dendrogram import F32, Dendrogram, Places
+from aam.members.relations import chunks
 from aam.members.state import encoder_arrays, indices, numbers, restore_encoder
 
 

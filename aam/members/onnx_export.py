@@ -27,9 +27,10 @@ from aam.data.sequences import VOCABULARY
 from aam.data.target_transforms import TRANSFORMS
 from aam.inference.model_config import load_network
 from aam.members import checkpoint
+from aam.members.base import FINEST
 from aam.members.checkpoint import EnsembleCheckpoint
 from aam.members.kernel import KernelModel
-from aam.members.similarity import FINEST, WIDTH
+from aam.members.relations import WIDTH
 from aam.model.network import Predictor
 from aam.model.nucleotides import NucleotideEncoder
 from aam.training.run_files import checkpoints

@@ -138,7 +138,7 @@ def _members(
             seen = np.unique(changed.table.counts.indices)
             known = None if covariates is None else covariates.take(rows)
             samples = Samples(changed.table.counts[:, seen], changed.tokens_FL[seen], known)
-            inputs = ESTIMATORS[name].read(samples, loaded.tokens_FL)
+            inputs = ESTIMATORS[name].read(samples, loaded.relations)
             return loaded.stored.scale.inverse(loaded.models[name].predict(inputs))
 
         return predict

@@ -47,7 +47,7 @@ def predict_table(loaded: EnsembleCheckpoint, options: Predict) -> tuple[pd.Data
     members: dict[str, F64] = {}
     of_networks: dict[str, F64] = {}
     inputs = {
-        name: ESTIMATORS[name].read(samples, loaded.tokens_FL) for name in {KERNEL, *loaded.models}
+        name: ESTIMATORS[name].read(samples, loaded.relations) for name in {KERNEL, *loaded.models}
     }
     for name, model in loaded.models.items():
         members[name] = stored.scale.inverse(model.predict(inputs[name]))

@@ -23,6 +23,7 @@ from aam.members.ensemble import Combined, combine_members
 from aam.members.evaluation import ENSEMBLE, evaluate, shown_metrics
 from aam.members.folds import Folds
 from aam.members.input_comparison import BOTH, compare_inputs, show_inputs
+from aam.members.relations import AsvRelations
 from aam.members.tables import held_out_table, interval_columns, member_columns
 from aam.members.training_data import describe
 from aam.training.callbacks.loggers import log_scores
@@ -37,6 +38,7 @@ class Estimates:
 
     Attributes:
         folds: labels and splits.
+        relations: of the ASVs of the study.
         results: of the estimators among the members, by name.
         others: held-out predictions [M, C] of other members.
         alone: held-out predictions [M, C] of metadata and counts alone; empty without covariates.
@@ -46,6 +48,7 @@ class Estimates:
     """
 
     folds: Folds
+    relations: AsvRelations
     results: Mapping[str, CrossValidated]
     others: Mapping[str, F64]
     alone: Mapping[str, F64]
@@ -99,7 +102,7 @@ def _write_ensemble(
             StoredEnsemble.of(column, labels, folds.scale, combined.ensemble, to_plain(options)),
             study.tokens_FL,
             models,
-            describe(study, folds.splits, labels.groups, plan),
+            describe(study, estimates.relations, folds.splits, labels.groups, plan),
             [checkpoints.read(file) for file in files],
             estimates.fold_importance,
         ),

@@ -30,6 +30,7 @@ from aam.members.estimators import ESTIMATORS
 from aam.members.folds import Folds
 from aam.members.input_comparison import predict_alone
 from aam.members.option_checks import TRANSFORMER, choose_members
+from aam.members.relations import AsvRelations
 from aam.members.results import Estimates, write_results
 from aam.training.labelled_study import (
     LabelledStudy,
@@ -90,7 +91,9 @@ def predict_held_out(options: Train) -> ScoredPredictions:
         others = _by_name(trained)
     labelled = _load(options, options.split)
     folds = _folds(options, labelled)
-    results = _cross_validate(options, _samples(labelled), folds, final=False)
+    samples = _samples(labelled)
+    relations = AsvRelations(samples.tokens_FL)
+    results = _cross_validate(options, samples, relations, folds, final=False)
     estimated = {name: result.predictions_MC for name, result in results.items()}
     return folds.scored(combine_members(estimated | others, folds).predictions_MC)
 
@@ -187,11 +190,11 @@ def _load(options: Train, splits: SplitOptions) -> LabelledStudy:
 
 
 def _cross_validate(
-    options: Train, samples: Samples, folds: Folds, final: bool
+    options: Train, samples: Samples, relations: AsvRelations, folds: Folds, final: bool
 ) -> dict[str, CrossValidated]:
     """Cross-validate the estimators among the members, see `cross_validate`."""
     return {
-        name: cross_validate(name, ESTIMATORS[name], samples, folds, final)
+        name: cross_validate(name, ESTIMATORS[name], samples, relations, folds, final)
         for name in options.members
         if name in ESTIMATORS
     }
@@ -220,11 +223,12 @@ def _estimate(
         quantiles: of the transformer, by column.
     """
     samples = _samples(labelled)
-    results = _cross_validate(options, samples, folds, final=True)
+    relations = AsvRelations(samples.tokens_FL)
+    results = _cross_validate(options, samples, relations, folds, final=True)
     fold_importance: dict[str, F64] = {}
     if len(folds.splits) > 1:
         for name, result in results.items():
-            of_study = result.inputs, samples.tokens_FL, samples.tokens_FL
+            of_study = result.inputs, samples.tokens_FL, relations
             target = folds.labels.classes, folds.scale.transform
             fold_importance[name] = np.stack(
                 [
@@ -234,5 +238,5 @@ def _estimate(
             )
     alone: dict[str, F64] = {}
     if labelled.covariates is not None:
-        alone = predict_alone(list(results), samples, folds, counts_alone)
-    return Estimates(folds, results, others, alone, fold_importance, quantiles)
+        alone = predict_alone(list(results), samples, relations, folds, counts_alone)
+    return Estimates(folds, relations, results, others, alone, fold_importance, quantiles)

@@ -31,6 +31,7 @@ from aam.inference.training_summary import (
 from aam.members.base import F64, Rows, Samples
 from aam.members.kernel import Kernel
 from aam.members.kernel_inputs import KernelInputs, Landmarks
+from aam.members.relations import AsvRelations
 from aam.serialization.arrays import to_arrays, to_tensors
 
 
@@ -63,7 +64,11 @@ class TrainingData:
 
 
 def describe(
-    study: Study, splits: Sequence[Split], groups_N: Rows, plan: BatchPlan
+    study: Study,
+    relations: AsvRelations,
+    splits: Sequence[Split],
+    groups_N: Rows,
+    plan: BatchPlan,
 ) -> TrainingData:
     """Describe the samples of the splits, to all of which the final members are fitted.
 
@@ -71,14 +76,15 @@ def describe(
 
     Args:
         study: contains the samples.
+        relations: of the ASVs of the study.
         splits: of the samples.
         groups_N: group of each sample of the study; every sample its own without groups.
         plan: seed and rarefaction depth.
     """
     rows = np.unique(np.concatenate([r for s in splits for r in vars(s).values()]))
     rows_R = reference_rows(rows, plan.seed)
-    reference = Samples.of(study.table.take_samples(rows_R), study.tokens_FL)
-    inputs = Kernel(clades=False).read(reference, study.tokens_FL)
+    reference = Samples.of(study.table.take_samples(rows_R), relations.tokens_FL)
+    inputs = Kernel(clades=False).read(reference, relations)
     landmarks = Landmarks.of(inputs, np.arange(len(rows_R)))
     same_RR = groups_N[rows_R, None] == groups_N[rows_R]
     limit = float(_neighbour_distances(landmarks, inputs, same_RR).quantile(QUANTILE))

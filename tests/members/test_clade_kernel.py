@@ -17,7 +17,7 @@ from aam.members.dendrogram import Dendrogram, Places
 from aam.members.kernel import CLADE_SHARES, Kernel
 from aam.members.kernel_inputs import products
 from aam.members.kernel_ridge import PENALTIES, fit_ridge
-from aam.members.similarity import log_abundances
+from aam.members.relations import AsvRelations
 
 ONE = "ACGT" * 25
 SEQUENCES = [ONE, "TTGCA" * 20, "CA" + ONE[2:], ONE[:94] + "TGTGCA", "GGAAC" * 20]
@@ -31,7 +31,7 @@ def tokens() -> Tokens:
 
 @pytest.fixture(scope="module")
 def dendrogram(tokens: Tokens) -> Dendrogram:
-    found = Dendrogram.of(tokens)
+    found = AsvRelations(tokens).dendrogram
     assert found is not None
     return found
 
@@ -76,7 +76,7 @@ def test_the_kernel_is_the_sum_over_the_branches(tokens: Tokens, dendrogram: Den
     for clade, length in zip(_clades(dendrogram), dendrogram.lengths_B, strict=True):
         below = np.log10(1 + 1e4 * relative[:, sorted(clade)].sum(axis=1))
         expected += length * np.outer(below, below)
-    features = dendrogram.features(log_abundances(samples), Places.of_training(5))
+    features = dendrogram.features(samples.log_abundances, Places.of_training(5))
     assert products(features, features) == pytest.approx(expected, rel=1e-5)
 
 
@@ -85,7 +85,7 @@ def test_a_new_asv_joins_the_clades_that_differ_by_as_much(
 ) -> None:
     """It differs from the first ASV by 4: more than the first pair, less than the next clade."""
     new = encode(["TGCA" + ONE[4:], ONE], None)
-    inputs = Kernel().read(Samples(sparse.csr_array([[1, 1]]), new), tokens)
+    inputs = Kernel().read(Samples(sparse.csr_array([[1, 1]]), new), AsvRelations(tokens))
     assert inputs.places.nearest_U.tolist() == [0, 0]
     assert inputs.places.mismatches_U.tolist() == [4, 0]
     found = dendrogram.membership(inputs.places).toarray()
@@ -100,7 +100,7 @@ def test_left_out_groups_are_predicted_as_by_regressions_without_them(
     study: tuple[Samples, Labels],
 ) -> None:
     samples, labels = study
-    inputs = Kernel().read(samples, samples.tokens_FL)
+    inputs = Kernel().read(samples, AsvRelations(samples.tokens_FL))
     assert inputs.dendrogram is not None
     features: F64 = inputs.dendrogram.features(inputs.weights, inputs.places).toarray()
     ridge = fit_ridge(features @ features.T, np.arange(80), labels)
@@ -124,7 +124,7 @@ def test_left_out_groups_are_predicted_as_by_regressions_without_them(
 
 def test_the_clades_have_one_of_the_shares_of_the_variance(study: tuple[Samples, Labels]) -> None:
     samples, labels = study
-    inputs = Kernel().read(samples, samples.tokens_FL)
+    inputs = Kernel().read(samples, AsvRelations(samples.tokens_FL))
     model = Kernel().fit(inputs, labels, 0)
     without = dataclasses.replace(inputs, norms_N=np.zeros(80), smoothed_NF=0 * inputs.smoothed_NF)
 
@@ -152,7 +152,7 @@ def test_an_effect_of_clades_is_found() -> None:
     fitted, predicted = np.arange(120), np.arange(120, 200)
 
     def score(kernel: Kernel) -> float:
-        inputs = kernel.read(samples, tokens)
+        inputs = kernel.read(samples, AsvRelations(tokens))
         model = kernel.fit(inputs.take(fitted), labels.take(fitted), 0)
         found = model.predict(inputs.take(predicted))[:, 0]
         return float(np.corrcoef(found, labels.values[predicted])[0, 1])

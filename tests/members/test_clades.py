@@ -9,6 +9,7 @@ from scipy import sparse
 from aam.data.sequences import encode
 from aam.members.base import Labels, Samples
 from aam.members.forest import Forest, ForestInputs, ForestModel, clades, membership
+from aam.members.relations import AsvRelations
 
 
 def test_similar_sequences_share_a_clade_at_each_level() -> None:
@@ -17,7 +18,7 @@ def test_similar_sequences_share_a_clade_at_each_level() -> None:
     near = "CA" + one[2:]
     far = one[:94] + "TGTGCA"
     tokens = encode([one, "TTGCA" * 20, near, far, "GGAAC" * 20], None)
-    found = clades(tokens)
+    found = clades(AsvRelations(tokens))
     assert found.tolist() == [[1, 0, 1, 0, 0], [2, 0, 2, 2, 0]]
     shared = membership(found).toarray()
     assert shared.T.tolist() == [[1, 0, 1, 0, 0], [1, 0, 1, 1, 0]]
@@ -25,13 +26,13 @@ def test_similar_sequences_share_a_clade_at_each_level() -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_few_asvs_have_no_clades(number: int) -> None:
-    found = clades(np.ones((number, 8), dtype=np.uint8))
+    found = clades(AsvRelations(np.ones((number, 8), dtype=np.uint8)))
     assert found.shape == (2, number)
     assert membership(found).shape == (number, 0)
 
 
 def test_too_many_asvs_have_no_clades(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not clades(np.ones((10_001, 8), dtype=np.uint8)).any()
+    assert not clades(AsvRelations(np.ones((10_001, 8), dtype=np.uint8))).any()
     assert "No clades are read: 10001 ASVs" in capsys.readouterr().err
 
 
@@ -48,7 +49,7 @@ def test_an_effect_that_a_clade_shares_is_found() -> None:
     values = samples.relative.toarray()[:, :30].sum(axis=1).astype(np.float64)
     labels = Labels.of(values, (), None)
     forest, rows = Forest(50, n_jobs=1), np.arange(200)
-    inputs = forest.read(samples, tokens)
+    inputs = forest.read(samples, AsvRelations(tokens))
 
     def fit_and_score(inputs: ForestInputs) -> tuple[ForestModel, float]:
         model = forest.fit(inputs.take(rows[:120]), labels.take(rows[:120]), 0)

@@ -19,6 +19,7 @@ from aam.data.simulation.simulate import simulate
 from aam.members import checkpoint
 from aam.members.base import Labels, Samples
 from aam.members.estimators import ESTIMATORS
+from aam.members.relations import AsvRelations
 from aam.serialization import tensor_file
 from aam.training.run_files import checkpoints
 from tests.support.commands import TINY, read
@@ -165,7 +166,7 @@ def test_a_model_with_covariates_is_restored_from_its_arrays(name: str) -> None:
     values = 3.0 * (site == "a") + age
     samples = Samples(counts, tokens_FL, Covariates({"site": site}, {"age": age}))
     estimator, labels = ESTIMATORS[name], Labels.of(values, (), None)
-    inputs = estimator.read(samples, tokens_FL)
+    inputs = estimator.read(samples, AsvRelations(tokens_FL))
     model = estimator.fit(inputs.take(np.arange(60)), labels.take(np.arange(60)), 0)
     predicted = model.predict(inputs.take(np.arange(60, 80)))
     assert np.corrcoef(predicted[:, 0], values[60:])[0, 1] > 0.9

@@ -22,7 +22,7 @@ from aam.members.estimators import ESTIMATORS
 from aam.members.forest import Forest, as_csc
 from aam.members.kernel import Kernel, KernelModel, approximation
 from aam.members.kernel_ridge import PENALTIES, fit_ridge, huber_weights, leave_groups_out
-from aam.members.similarity import similarities
+from aam.members.relations import AsvRelations, mismatches, similarity
 
 OPTIONS = Simulate(
     output_dir=None,  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ def sites() -> Labels:
 def test_similarity_falls_with_mismatches_and_ends_count_half() -> None:
     tokens = encode(["ACGTACGT", "ACGTACGA", "ACGTAC", "ACGTACGN"], None)
     expected = np.exp(-np.array([0, 1, 1, 0.5]) / 3)
-    assert similarities(tokens, tokens)[0] == pytest.approx(expected, rel=1e-6)
+    assert similarity(mismatches(tokens, tokens))[0] == pytest.approx(expected, rel=1e-6)
 
 
 def test_left_out_groups_are_predicted_as_by_regressions_without_them() -> None:
@@ -100,7 +100,7 @@ def test_huber_weights_fall_with_the_residual_beyond_the_limit() -> None:
 
 def test_wrong_labels_hardly_change_the_kernel(samples: Samples, numbers: Labels) -> None:
     """A tenth of the training labels is far too high or too low; the test labels are right."""
-    inputs = Kernel().read(samples, samples.tokens_FL)
+    inputs = Kernel().read(samples, AsvRelations(samples.tokens_FL))
     test = numbers.groups % 5 == 0
     fitted, predicted = np.flatnonzero(~test), np.flatnonzero(test)
     training = numbers.take(fitted)
@@ -124,7 +124,7 @@ def test_wrong_labels_hardly_change_the_kernel(samples: Samples, numbers: Labels
 def test_the_kernel_learns_the_gradient(
     kernel: Kernel, samples: Samples, numbers: Labels, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    inputs = kernel.read(samples, samples.tokens_FL)
+    inputs = kernel.read(samples, AsvRelations(samples.tokens_FL))
     test = numbers.groups % 5 == 0
     fitted, predicted = np.flatnonzero(~test), np.flatnonzero(test)
     model = kernel.fit(inputs.take(fitted), numbers.take(fitted), 0)
@@ -141,7 +141,7 @@ def test_the_kernel_predicts_between_the_lowest_and_the_highest_label(
 ) -> None:
     """Of all samples, after training on those with a low label."""
     low = np.flatnonzero(numbers.values < np.median(numbers.values))
-    inputs = Kernel().read(samples, samples.tokens_FL)
+    inputs = Kernel().read(samples, AsvRelations(samples.tokens_FL))
     model = Kernel().fit(inputs.take(low), numbers.take(low), 0)
     highest = numbers.values[low].max()
     assert model.predict(inputs).max() == highest
@@ -149,7 +149,7 @@ def test_the_kernel_predicts_between_the_lowest_and_the_highest_label(
 
 
 def test_a_skewed_target_is_fitted_with_equal_weights(samples: Samples, numbers: Labels) -> None:
-    inputs = Kernel().read(samples, samples.tokens_FL)
+    inputs = Kernel().read(samples, AsvRelations(samples.tokens_FL))
     standard = (numbers.values - numbers.values.mean()) / numbers.values.std()
     for values, equal in ((standard, False), (np.exp(3 * standard), True)):
         labels = dataclasses.replace(numbers, values=values)
@@ -167,7 +167,7 @@ def test_the_memory_of_a_large_kernel_is_named() -> None:
 
 def test_probabilities_of_the_kernel(samples: Samples, sites: Labels) -> None:
     kernel = Kernel()
-    inputs = kernel.read(samples, samples.tokens_FL)
+    inputs = kernel.read(samples, AsvRelations(samples.tokens_FL))
     fitted, predicted = np.arange(60), np.arange(60, 90)
     found = kernel.fit(inputs.take(fitted), sites.take(fitted), 0).predict(inputs.take(predicted))
     assert found.sum(axis=1) == pytest.approx(1)
@@ -179,7 +179,7 @@ def test_the_arrays_of_a_forest_predict_as_scikit_learn(
     samples: Samples, numbers: Labels, sites: Labels, classifier: bool
 ) -> None:
     labels = sites if classifier else numbers
-    inputs = Forest().read(samples, samples.tokens_FL)
+    inputs = Forest().read(samples, AsvRelations(samples.tokens_FL))
     found = Forest(20, n_jobs=1).fit(inputs, labels, 7).predict(inputs)
     kind = RandomForestClassifier if classifier else RandomForestRegressor
     forest = kind(20, max_features=0.3, min_samples_leaf=2, random_state=7, n_jobs=1)
@@ -195,21 +195,21 @@ def test_another_study_may_order_its_asvs_differently_and_have_further_ones(
 ) -> None:
     """A sample is read alike whatever the order of the ASVs and the length of the others."""
     estimator = ESTIMATORS[name]
-    inputs = estimator.read(samples, samples.tokens_FL)
+    inputs = estimator.read(samples, AsvRelations(samples.tokens_FL))
     model = estimator.fit(inputs, numbers, 0)
     order = np.random.default_rng(0).permutation(len(samples.tokens_FL))
     further = encode(["A" * 80], None)
     tokens = np.zeros((len(order) + 1, 80), dtype=np.uint8)
     tokens[:-1, :60], tokens[-1] = samples.tokens_FL[order], further[0]
     counts = sparse.csr_array(sparse.hstack([samples.counts[:, order], np.zeros((90, 1), int)]))
-    again = estimator.read(Samples(counts, tokens), samples.tokens_FL)
+    again = estimator.read(Samples(counts, tokens), AsvRelations(samples.tokens_FL))
     assert model.predict(again) == pytest.approx(model.predict(inputs), abs=1e-4)
 
 
 def test_a_class_without_samples_has_probability_0(samples: Samples, sites: Labels) -> None:
     fitted = np.flatnonzero(sites.values != 1)
     for estimator in ESTIMATORS.values():
-        inputs = estimator.read(samples, samples.tokens_FL)
+        inputs = estimator.read(samples, AsvRelations(samples.tokens_FL))
         found = estimator.fit(inputs.take(fitted), sites.take(fitted), 0).predict(inputs)
         assert found.shape == (90, 3)
         assert (found[:, 1] == 0).all()
@@ -220,7 +220,7 @@ def test_arrays_are_the_whole_state(
     name: str, samples: Samples, numbers: Labels, sites: Labels
 ) -> None:
     estimator = ESTIMATORS[name]
-    inputs = estimator.read(samples, samples.tokens_FL)
+    inputs = estimator.read(samples, AsvRelations(samples.tokens_FL))
     for labels, outputs in ((numbers, 1), (sites, 3)):
         model = estimator.fit(inputs, labels, 0)
         restored = estimator.restore(model.arrays(), 200, outputs)
@@ -251,7 +251,7 @@ def test_damaged_arrays_are_refused(
     numbers: Labels,
 ) -> None:
     estimator = ESTIMATORS[name]
-    model = estimator.fit(estimator.read(samples, samples.tokens_FL), numbers, 0)
+    model = estimator.fit(estimator.read(samples, AsvRelations(samples.tokens_FL)), numbers, 0)
     arrays = dict(model.arrays())
     with pytest.raises(Mismatch):
         estimator.restore(arrays | {array: change(arrays[array])}, 200, 1)

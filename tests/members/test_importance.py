@@ -28,13 +28,13 @@ from aam.data.simulation.simulate import simulate
 from aam.data.study import load_study
 from aam.data.target_transforms import TRANSFORMS
 from aam.members import checkpoint
-from aam.members.base import F64, Labels, Samples
+from aam.members.base import F64, FINEST, Labels, Samples
 from aam.members.effects import kernel_effects
 from aam.members.forest import ForestInputs, as_csc, model_of
 from aam.members.importance import importance_table
 from aam.members.kernel import Kernel, KernelModel
 from aam.members.kernel_inputs import SEQUENCES_ALONE, KernelInputs, Landmarks, Summands
-from aam.members.similarity import FINEST, similarities
+from aam.members.relations import AsvRelations, mismatches, similarity
 from tests.support.artifacts import write_artifact
 from tests.support.commands import aam, pretrain
 from tests.support.commands import train as train_network
@@ -193,8 +193,9 @@ def test_effects_are_the_exact_derivatives(
     rng = np.random.default_rng(0)
     tokens = rng.integers(1, 5, size=(9, 12), dtype=np.uint8)
     counts = sparse.csr_array(rng.integers(1, 50, (14, 9)) * (rng.random((14, 9)) < 0.6))
-    samples, reference = Samples(counts[:, :7], tokens[:7]), tokens[2:]
-    trained = Kernel().read(Samples(counts[:, 2:], reference), reference)
+    samples, relations = Samples(counts[:, :7], tokens[:7]), AsvRelations(tokens[2:])
+    reference = relations.tokens_FL
+    trained = Kernel().read(Samples(counts[:, 2:], reference), relations)
     summands = Summands(trained.dendrogram, clade_scale) if clade_scale else SEQUENCES_ALONE
     number = len(classes) or 1
     model = KernelModel(
@@ -206,10 +207,10 @@ def test_effects_are_the_exact_derivatives(
         summands,
         limits=np.empty(0),
     )
-    inputs = Kernel().read(samples, reference)
+    inputs = Kernel().read(samples, relations)
 
-    to_reference = similarities(samples.tokens_FL, reference).astype(np.float64)
-    own = similarities(samples.tokens_FL, samples.tokens_FL).astype(np.float64)
+    to_reference = similarity(mismatches(samples.tokens_FL, reference)).astype(np.float64)
+    own = similarity(mismatches(samples.tokens_FL, samples.tokens_FL)).astype(np.float64)
 
     def outputs(weights: F64) -> F64:
         norms = np.einsum("nu,uv,nv->n", weights, own, weights)
@@ -228,7 +229,7 @@ def test_effects_are_the_exact_derivatives(
         gradients = (outputs(weights + step) - outputs(weights - step)) / 2e-4
         effects.append(gradients[weights[:, asv] > 0].mean(axis=0) * weights[:, asv].std())
     expected = np.array(effects)
-    found = kernel_effects(model, inputs, samples.tokens_FL, reference, classes, transform)
+    found = kernel_effects(model, inputs, samples.tokens_FL, relations, classes, transform)
     assert np.abs(expected).max() > 1e-3
     assert found == pytest.approx(expected, rel=1e-3, abs=1e-5 * np.abs(expected).max())
 

@@ -18,6 +18,7 @@ from aam.members.base import Labels, Samples
 from aam.members.cross_validation import cross_validate
 from aam.members.folds import Folds
 from aam.members.forest import Forest
+from aam.members.relations import AsvRelations
 from aam.members.tables import held_out_table
 
 EPOCHS = 30
@@ -95,8 +96,9 @@ def _write_predictions(
     names = tuple(f"site-{k + 1}" for k in range(study.site.max() + 1)) if classifier else ()
     values = (study.site if classifier else study.ph).astype(np.float64)
     folds = Folds(Labels.of(values, names, None), splits, 42)
-    samples = Samples(study.counts, np.empty((study.counts.shape[1], 0), dtype=np.uint8))
-    found = cross_validate("forest", Forest(30, n_jobs=1), samples, folds)
+    tokens_FL = np.empty((study.counts.shape[1], 0), dtype=np.uint8)
+    samples, relations = Samples(study.counts, tokens_FL), AsvRelations(tokens_FL)
+    found = cross_validate("forest", Forest(30, n_jobs=1), samples, relations, folds)
     table = held_out_table(study.sample_ids, folds, found.predictions_MC)
     table.to_csv(path, sep="\t", index=False, float_format="%.6g")
 
