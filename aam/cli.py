@@ -30,6 +30,7 @@ from aam.contract.options import (
     specs,
     split_command,
 )
+from aam.contract.options.contradictions import without_effect
 from aam.contract.options.device import DeviceOptions, ScaleOptions, uses_network
 from aam.contract.preflight import require_inputs
 from aam.contract.run_record import Record
@@ -104,6 +105,11 @@ def _dispatch(arguments: list[str]) -> int:
         # PyTorch prints long messages about each broken connection; the heartbeat names the failed
         # rank.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if ignored := without_effect(options):
+        from aam.console import warn  # rich takes 60 ms, which a command without messages saves
+
+        for sentence in ignored:
+            warn(sentence)
     command = importlib.import_module(f"aam.commands.{first}")
     record = Record(name, options)
     # A command returns an exit status, facts for the run record, or nothing.

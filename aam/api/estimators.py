@@ -26,6 +26,7 @@ from aam.api.tables import Table, as_biom, has_sample_ids, table_files, tree_fil
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options import from_plain, specs
 from aam.contract.options.commands.train import Train
+from aam.contract.options.contradictions import require_consistent
 from aam.contract.options.device import ScaleOptions
 from aam.contract.options.study import CovariateOptions, TableOptions, TargetOptions
 from aam.contract.options.training import RunOptions
@@ -106,6 +107,7 @@ class _Estimator(_Parameters, BaseEstimator):  # type: ignore[misc]
                 "output_dir": path_argument("output_dir", output_dir, "None"),
             }
             options = from_plain(Train, _nested(Train, values))
+            require_consistent(options)
             with torch.random.fork_rng():
                 train(resolve(options))
             self.model_ = load(options.run.output_dir, options.device.device)

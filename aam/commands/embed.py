@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from aam.console import info
-from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import Embed
 from aam.contract.shards import file_of
@@ -28,11 +27,8 @@ def run(options: Embed) -> dict[str, object]:
     have no common axes. Of a shard only the embeddings are written.
 
     Raises:
-        UsageError: --color-by without --metadata.
         AamError: see the readers; CannotCreate if files exist already.
     """
-    if options.color_by is not None and options.metadata is None:
-        raise UsageError("Colours need metadata", "--color-by", "add --metadata")
     folder = options.output_dir
     shard = file_of(options)
     if shard is not None and (facts := finished("embed", options)) is not None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from aam.console import info
-from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import Importance
 from aam.data.metadata import groups, read_metadata
@@ -31,10 +28,12 @@ def run(options: Importance) -> None:
 
     Raises:
         AamError: see the readers, `importance_table` and `attention_table`; CannotCreate if an
-            output exists; UsageError for options that lack another one or contradict it.
+            output exists.
     """
     picture = options.output.with_suffix(".png") if options.attention is not None else None
-    _check(options, picture)
+    for path in (options.output, options.clades, picture):
+        if path is not None:
+            refuse_existing(path, options.overwrite)
     loaded = read_members(options.model)
     taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
     study = load_study(options.input, max_bp=loaded.max_bp)
@@ -62,30 +61,10 @@ def run(options: Importance) -> None:
     info(f"Importance of {len(table)} ASVs in {samples} samples: {options.output}")
 
 
-def _check(options: Importance, picture: Path | None) -> None:
-    """Refuse outputs that exist, and --clades without a taxonomy or with --attention."""
-    for path in (options.output, options.clades, picture):
-        if path is not None:
-            refuse_existing(path, options.overwrite)
-    if options.clades is None:
-        return
-    if options.taxonomy is None:
-        raise UsageError("Taxa need a taxonomy", f"--clades {options.clades}", "give --taxonomy")
-    if options.attention is not None:
-        evidence = f"--clades {options.clades} --attention {options.attention}"
-        raise UsageError("Attention is not summed over taxa", evidence, "leave one of them out")
-
-
 def _groups(options: Importance, study: Study) -> Rows | None:
     """Number the groups of the samples; None without --group-column."""
-    if options.group_column is None:
+    if options.group_column is None or options.metadata is None:
         return None
-    if options.metadata is None:
-        raise UsageError(
-            "A group column without metadata",
-            f"--group-column {options.group_column}",
-            "give --metadata",
-        )
     metadata = read_metadata(options.metadata)
     names = groups(metadata, options.group_column, study.table.sample_ids)
     return np.unique(names, return_inverse=True)[1].astype(np.int64)

@@ -26,12 +26,11 @@ def run(options: Neighbors) -> None:
     """Write the table of neighbors; on request, print the agreement with UniFrac.
 
     Raises:
-        UsageError: options that contradict each other.
+        UsageError: UniFrac without a tree.
         MissingInput, DataError: see `aam.data.neighbors` and the readers.
         CannotCreate: the output exists, or cannot be written.
     """
     refuse_existing(options.output, options.overwrite)
-    _check(options)
     query = read_embeddings(options.embeddings)
     collection = query if options.collection is None else read_embeddings(options.collection)
     table = nearest(query, collection, options.neighbors)
@@ -49,24 +48,6 @@ def run(options: Neighbors) -> None:
         f"{options.neighbors} neighbors of {len(query.ids)} samples among {len(collection.ids)}: "
         f"{options.output}"
     )
-
-
-def _check(options: Neighbors) -> None:
-    """Refuse options that contradict each other.
-
-    Raises:
-        UsageError: see the messages.
-    """
-    sources = (options.table, options.tree)
-    if options.check_unifrac is None:
-        if any(source is not None for source in sources):
-            remedy = "add --check-unifrac, or leave them out"
-            raise UsageError("Nothing to check", "--table or --tree", remedy)
-    elif options.unifrac_matrix is not None:
-        flags = "--check-unifrac and --unifrac-matrix"
-        raise UsageError("Two sources of UniFrac", flags, "give one")
-    elif options.table is None:
-        raise UsageError("UniFrac needs counts", "--check-unifrac without --table", "add --table")
 
 
 def _unifrac(options: Neighbors, ids: npt.NDArray[np.str_]) -> DistanceMatrix | None:

@@ -148,12 +148,6 @@ def _check(options: Unifrac) -> None:
     if options.unifrac_metric == "faith_pd":
         if options.output.suffix != ".tsv":
             raise UsageError("Faith PD is a TSV", f"'{options.output.name}'", "end it with .tsv")
-        if options.engine in ENGINES:
-            raise UsageError(
-                f"{options.engine} does not compute Faith PD",
-                f"--engine {options.engine}",
-                "omit --engine; torch computes it",
-            )
     else:
         checked_suffix(options.output)
     if options.shard is not None:
@@ -170,9 +164,6 @@ def _check_shard(options: Unifrac) -> None:
     if options.output.suffix != ".h5":
         given = f"'{options.output.name}'"
         raise UsageError("Shards are those of a matrix in HDF5", given, "end its name with .h5")
-    if options.engine in ENGINES:
-        engine, remedy = options.engine, "omit --engine; torch computes shards"
-        raise UsageError(f"{engine} computes no shards", f"--engine {engine}", remedy)
 
 
 def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:

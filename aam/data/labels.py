@@ -77,19 +77,11 @@ def category_codes(
 
 
 def check_options(split: SplitOptions, target: TargetOptions) -> None:
-    """Refuse options of the target that contradict each other.
-
-    If the groups are the target, training samples have no held-out value of it.
+    """Refuse groups that are the target: training samples have no held-out value of it.
 
     Raises:
-        UsageError: --group-column is --metadata-column, or --classifier with --ordinal.
+        UsageError: --group-column is --metadata-column.
     """
-    if target.classifier and target.ordinal:
-        raise UsageError(
-            "Either classes without an order, or ordered ones",
-            "--classifier with --ordinal",
-            "leave out one of them",
-        )
     if split.group_column == target.metadata_column:
         raise UsageError(
             "The groups are the target, so no training sample has the value of a held-out one",
@@ -118,14 +110,12 @@ def split_samples(
         codes: class or rank of each sample, see `category_codes`; None for a numeric target.
 
     Raises:
-        UsageError: --group-column without metadata.
         DataError: see `make_splits` and `read_splits`; the splits file divides a group; all
             validation samples are of one class.
     """
     labels = None
     if options.group_column is not None:
-        if metadata is None:
-            raise UsageError("Groups need metadata", "--group-column", "add --metadata")
+        assert metadata is not None, "--group-column needs --metadata"
         labels = groups(metadata, options.group_column, sample_ids).tolist()
     if options.splits is not None:
         read = read_splits(options.splits, sample_ids)

@@ -113,8 +113,6 @@ def load_study(
     table = _sort_features(read_table(input.table, input.drop_empty_samples, budget))
     tree, distances = None, None
     if phylogeny is not None and phylogeny.tree is not None:
-        if phylogeny.unifrac_matrix is not None:
-            raise UsageError("Both a tree and a matrix", "--tree --unifrac-matrix", "give one")
         table, tree = with_phylogeny(table, phylogeny.tree, phylogeny, input)
     elif phylogeny is not None:
         distances = _read_matrix(phylogeny, table, budget)
@@ -195,8 +193,6 @@ def _read_matrix(
 ) -> DistanceMatrix | None:
     if options.unifrac_matrix is None:
         return None
-    if options.unifrac_metric == "faith_pd":
-        raise UsageError("Faith PD is no distance", "--unifrac-matrix", "give --tree")
     matrix = read_distances(options.unifrac_matrix, tuple(table.sample_ids), budget)
     return matrix.aligned(table.sample_ids)
 

@@ -118,18 +118,10 @@ UNLIMITED = OutputRange()
 
 
 def output_range(options: Train) -> OutputRange:
-    """Return the range of --output-min and --output-max, or that of the ranks of --ordinal.
-
-    Raises:
-        UsageError: both are given.
-    """
-    limits, levels = OutputRange(options.output_min, options.output_max), options.target.levels
-    if not levels:
-        return limits
-    if limits != UNLIMITED:
-        remedy = "leave them out: the ranks are the range"
-        raise UsageError("Ranks have a range", "--output-min or --output-max, --ordinal", remedy)
-    return OutputRange(0.0, len(levels) - 1.0)
+    """Return the range of --output-min and --output-max, or that of the ranks of --ordinal."""
+    if levels := options.target.levels:
+        return OutputRange(0.0, len(levels) - 1.0)
+    return OutputRange(options.output_min, options.output_max)
 
 
 @dataclass(frozen=True)

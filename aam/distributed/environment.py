@@ -77,19 +77,13 @@ def read_environment(variables: Mapping[str, str]) -> Ranks:
 
 
 def check_options(scale: ScaleOptions, ranks: Ranks, batch_size: int) -> None:
-    """Refuse options of parallel training that contradict each other or the world size.
+    """Refuse options of parallel training that contradict the world size.
 
     Raises:
-        UsageError: several strategies, several ranks without a strategy, or fewer samples in a
+        UsageError: several ranks without a strategy, or fewer samples in a
             batch than ranks.
     """
-    chosen = [
-        f"--{name.replace('_', '-')}"
-        for name in ("distributed", "fsdp", "data_parallel")
-        if getattr(scale, name)
-    ]
-    if len(chosen) > 1:
-        raise UsageError("Strategies that exclude each other", " ".join(chosen), "choose one")
+    chosen = scale.distributed or scale.fsdp or scale.data_parallel
     if ranks.world_size > 1 and not chosen:
         raise UsageError(
             f"{ranks.launcher} started {ranks.world_size} processes that would all do the same",

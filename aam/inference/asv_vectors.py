@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from aam.console import info
-from aam.contract.errors import DataError, UsageError
+from aam.contract.errors import DataError
 from aam.contract.files import sha256
 from aam.contract.folders import atomic_folder, remove_abandoned
 from aam.contract.json_files import read_json
@@ -124,9 +124,6 @@ def open_vectors(options: AsvVectorOptions, encoder: NucleotideEncoder) -> AsvVe
         MissingInput: a segment cannot be read.
     """
     if options.asv_vectors_dir is None:
-        if options.asv_vectors_dtype != NO_VECTORS.asv_vectors_dtype:
-            flag = f"--asv-vectors-dtype {options.asv_vectors_dtype}"
-            raise UsageError("No folder of ASV vectors", flag, "add --asv-vectors-dir")
         return None
     folder = options.asv_vectors_dir / digest(encoder)
     dtype = torch.float16 if options.asv_vectors_dtype == "float16" else torch.float32

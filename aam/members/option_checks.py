@@ -10,30 +10,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from aam.console import info, warn
-from aam.contract import run_record
+from aam.console import info
 from aam.contract.errors import UsageError
-from aam.contract.options import specs
 from aam.contract.options.commands.train import MemberName, Train
 from aam.data.labels import check_options
 from aam.data.metadata import listed_columns, read_header
-from aam.data.target_transforms import output_range
 from aam.distributed.environment import read_environment
 
 TRANSFORMER = "transformer"
-
-_EVERY_MEMBER = (
-    "seed",
-    "folds",
-    "members",
-    "test_size",
-    "max_bp",
-    "target_transform",
-    "loss_config",
-    "output_min",
-    "output_max",
-)
-"""Options, besides those of input, output and splits, that all members read."""
 
 
 def resolve(options: Train) -> Train:
@@ -47,7 +31,6 @@ def resolve(options: Train) -> Train:
         DataError: the metadata have no such column.
     """
     check_options(options.split, options.target)
-    output_range(options)
     _check_processes(options)
     members = choose_members(options)
     folds = options.folds
@@ -81,7 +64,7 @@ def choose_members(options: Train) -> tuple[MemberName, ...]:
     """Return the members of the options, or the default ones.
 
     Raises:
-        UsageError: a member twice, or an option of the transformer without it.
+        UsageError: a member twice, or a checkpoint to resume without the transformer.
     """
     members = options.members
     if not members:
@@ -90,36 +73,14 @@ def choose_members(options: Train) -> tuple[MemberName, ...]:
         info(f"Members: {', '.join(members)}{also}; --members chooses others.")
     if len(set(members)) < len(members):
         raise UsageError("A member twice", f"--members {' '.join(members)}", "name each once")
-    if TRANSFORMER in members:
-        return members
-    given = {
-        "--pretrained-encoder": options.pretrained_encoder is not None,
-        "--freeze-base": options.freeze_base,
-        f"--resume-from {options.run.resume_from}": isinstance(options.run.resume_from, Path),
-    }
-    if wrong := [flag for flag, present in given.items() if present]:
+    resumed = options.run.resume_from
+    if TRANSFORMER not in members and isinstance(resumed, Path):
         raise UsageError(
-            "Options of the transformer without it",
-            f"{', '.join(wrong)} with --members {' '.join(members)}",
-            "add transformer to --members, or leave the options out",
+            "A checkpoint to resume is of the transformer",
+            f"--resume-from {resumed} with --members {' '.join(members)}",
+            "add transformer to --members, or give --resume-from auto",
         )
-    if ignored := _options_of_the_network(options):
-        warn(f"Without the member transformer these options have no effect: {', '.join(ignored)}.")
     return members
-
-
-def _options_of_the_network(options: Train) -> list[str]:
-    """Return the flags, with another value than the default, that only the transformer reads."""
-    read = (options.phylogeny, options.sample)
-    groups = (options.model, options.task, options.loop, options.speed, *read)
-    of_network = {f.name for group in groups for f in dataclasses.fields(group)}
-    of_network |= {f.name for f in dataclasses.fields(Train)}
-    return [
-        spec.flag
-        for spec in specs(Train)
-        if spec.field in of_network - set(_EVERY_MEMBER)
-        and run_record.value_of(options, spec.field) != spec.default
-    ]
 
 
 def _check_processes(options: Train) -> None:
@@ -168,16 +129,3 @@ def _check_network(options: Train) -> None:
             "--categorical-columns or --numeric-columns with several processes",
             "train in one process, or leave the columns out",
         )
-    if options.freeze_base and options.pretrained_encoder is None:
-        raise UsageError(
-            "Nothing to freeze", "--freeze-base without --pretrained-encoder", "name an encoder"
-        )
-    regression_only = options.best_metric in ("r2", "mae")
-    if regression_only == options.target.classifier and options.best_metric != "val_loss":
-        raise UsageError(
-            "The metric does not fit the target",
-            f"--best-metric {options.best_metric}",
-            "r2 and mae are for numbers and ranks, accuracy and f1 for classes",
-        )
-    if options.loss_type == "quantile" and not all(0 < q < 1 for q in options.quantiles):
-        raise UsageError("No quantiles", f"--quantiles {options.quantiles}", "give 0 to 1")

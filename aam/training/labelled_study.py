@@ -18,7 +18,7 @@ from aam.data.labels import category_codes, check_options, read_labels, split_sa
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.splits import PARTS, Split
 from aam.data.study import Study, load_study
-from aam.data.target_transforms import UNLIMITED, fit_transform, output_range
+from aam.data.target_transforms import fit_transform, output_range
 from aam.inference.target import Target
 from aam.training.sample_selection import choose_depth, deep_enough
 
@@ -71,7 +71,7 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
 
     Raises:
         AamError: see the readers.
-        UsageError: see `check_options` and `output_range`.
+        UsageError: see `check_options`.
         DataError: fewer than two samples reach the depth, or their labels are all the same.
     """
     check_options(options.split, options.target)
@@ -94,8 +94,6 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
         )
     if not labelled.classes:
         limits.check(values, options.target.metadata_column)
-    elif limits != UNLIMITED:
-        raise UsageError("Classes have no range", "--output-min or --output-max", "leave it out")
     parts, labels = split_samples(
         splits,
         options.folds,

@@ -25,6 +25,7 @@ from aam.contract.options import (
     specs,
     to_plain,
 )
+from aam.contract.options.contradictions import of_member, requirements
 from launcher import options
 from launcher.cli import main as launch
 from launcher.plan.request import parse as parse_launch
@@ -71,7 +72,8 @@ def test_help_lists_every_option(
 ) -> None:
     page = help_pages[command]
     # The words after the flag: its value, its help, its default, and so on to the next option.
-    pattern = rf"(?<!\S){spec.flag} (?:\S+ )?{re.escape(spec.help)}( Choices: [^.]*\.)?(.*)"
+    text = re.escape(spec.help + requirements(spec))
+    pattern = rf"(?<!\S){spec.flag} (?:\S+ )?{text}( Choices: [^.]*\.)?(.*)"
     found = re.search(pattern, page)
     assert found, spec.flag
     assert found[2].strip().startswith(shown_default(spec))
@@ -84,8 +86,11 @@ def test_help_shows_required_options_then_basic_ones(command: str) -> None:
     page = help_of("aam", *command.split(), "--help")
     shown = re.findall(r"^  (--[a-z0-9-]+)", page.partition("\nExamples\n")[0], re.MULTILINE)
     required = [spec.flag for spec in specs(kind) if spec.required]
-    basic = [spec.flag for spec in specs(kind) if spec.basic and not spec.required]
-    assert shown == [*required, *basic, "--config"]
+    basic = [spec for spec in specs(kind) if spec.basic and not spec.required]
+    own = [spec.flag for spec in basic if hasattr(kind, "chosen_members") and of_member(spec)]
+    others = [spec.flag for spec in basic if spec.flag not in own]
+    assert shown == [*required, *others, "--config", *own]
+    assert ("Transformer only" in page.splitlines()) == bool(own)
     of_another = command.startswith(
         ("bench ", "tune ", "profile ", "search")
     )  # with its options too
@@ -165,7 +170,11 @@ def test_a_refused_training_imports_no_library_of_the_models(tmp_path: Path) -> 
         ([*train, "--metadata-column", "ph,pH"], 65, "no column 'pH'"),
         ([*train, "--metadata-column", "ph", "--group-column", "host"], 65, "no column 'host'"),
         ([*train, "--metadata-column", "ph", "--group-column", "ph"], 64, "groups are the target"),
-        ([*train, "--metadata-column", "ph", "--freeze-base"], 64, "without it: --freeze-base"),
+        (
+            [*train, "--metadata-column", "ph", "--freeze-base"],
+            64,
+            "--freeze-base without --pretrained-encoder",
+        ),
         ([*train, "--metadata-column", "ph,ph"], 64, "A target twice"),
         (["pretrain", "--table", "metadata.tsv", "--output-dir", "run"], 73, "already holds a run"),
         (["predict", "--table", "none", "--model", "run", "--output", "o"], 66, "--table: 'none'"),

@@ -100,12 +100,12 @@ def test_unifrac_is_computed_for_random_samples_of_the_collection(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("--check-unifrac", 5), "UniFrac needs counts: --check-unifrac without --table"),
-        (("--table", "table.biom"), "Nothing to check: --table or --tree; add --check-unifrac"),
+        (("--check-unifrac", 5), "--check-unifrac 5 without --table; add --table"),
+        (("--table", "table.biom"), "table.biom without --check-unifrac; add"),
         (("--check-unifrac", 5, "--table", "table.biom"), "UniFrac needs a phylogeny"),
         (
             ("--check-unifrac", 5, "--unifrac-matrix", "tree.nwk"),
-            "Two sources of UniFrac: --check-unifrac and --unifrac-matrix; give one",
+            "--check-unifrac 5 with --unifrac-matrix",
         ),
     ],
 )

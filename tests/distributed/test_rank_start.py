@@ -77,8 +77,6 @@ def test_shards_partition_the_items(number: int) -> None:
 @pytest.mark.parametrize(
     ("scale", "size", "batch", "cause"),
     [
-        (ScaleOptions(distributed=True, fsdp=True), 2, 8, "exclude each other"),
-        (ScaleOptions(data_parallel=True, fsdp=True), 1, 8, "exclude each other"),
         (ScaleOptions(), 2, 8, "would all do the same"),
         (ScaleOptions(distributed=True), 4, 3, "Fewer samples in a batch than processes"),
     ],

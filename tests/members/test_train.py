@@ -359,7 +359,7 @@ def test_a_logarithmic_target_is_transformed_for_every_member(study: Path, tmp_p
 @pytest.mark.parametrize(
     ("args", "shown"),
     [
-        ("--members kernel --freeze-base", "--freeze-base with --members kernel"),
+        ("--members kernel --freeze-base", "--freeze-base without --members transformer"),
         ("--members kernel kernel", "--members kernel kernel"),
         ("--resume-from /", "--resume-from / with --members kernel forest"),
     ],

@@ -192,7 +192,7 @@ def test_predictions_with_float16_do_not_depend_on_the_folder(
     capsys.readouterr()
     args = ("--model", model, "--table", table, "--output", tmp_path / "q.tsv")
     assert aam("predict", *args, *half[:-1], "--device", "cpu") == USAGE
-    assert "aam: No folder of ASV vectors: --asv-vectors-dtype float16; add" in printed(capsys)
+    assert "--asv-vectors-dtype float16 without --asv-vectors-dir; add" in printed(capsys)
 
 
 def test_a_full_disk_leaves_a_folder_that_is_read(

@@ -125,6 +125,7 @@ class ScaleOptions:
     fsdp: bool = resumable_option(
         "Split every batch among the processes; each holds a shard of the network (FSDP).",
         default=False,
+        excludes=("--distributed",),
     )
     fsdp_sharded_checkpoint: bool = resumable_option(
         "No longer needed: a checkpoint is one file for any number of processes.",
@@ -133,6 +134,7 @@ class ScaleOptions:
     data_parallel: bool = resumable_option(
         "Split every batch among all GPUs of this machine; starts one process for each.",
         default=False,
+        excludes=("--distributed", "--fsdp"),
     )
     processes: int = resumable_option(
         "Processes to start on this machine, one for each GPU or each group of CPU cores; 0: start "

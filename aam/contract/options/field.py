@@ -26,6 +26,16 @@ SYNONYMS = {"gpu": "cuda"}
 
 T = TypeVar("T")
 
+Conditions = tuple[str, ...] | Mapping[str, str]
+"""Conditions on the other options of a command: of all values, or each of one value of the option.
+
+`--tree` holds where the option has another value than its default, `--loss-type quantile` where it
+has that value or, of several values, has it among them; `A or B` where one of the two holds.
+"""
+
+EVERY_MEMBER = "every member"
+"""`only_for` of an option, in a group of options of one member, that all members read."""
+
 
 @dataclass(frozen=True)
 class Range:
@@ -73,6 +83,10 @@ def option(
     first: bool = False,
     repeated: bool = False,
     resumable: bool = False,
+    needs: Conditions = (),
+    excludes: Conditions = (),
+    only_with: Conditions = (),
+    only_for: str = "",
 ) -> Any:
     """Declare an option; without a default it is required.
 
@@ -88,6 +102,10 @@ def option(
         repeated: the flag is given once for each item of a tuple.
         resumable: a resumed run may have another value; the files of an `input` may be elsewhere
             but must have the same content.
+        needs: conditions without which a command line is refused.
+        excludes: conditions with which it is refused.
+        only_with: conditions without which the option has no effect, which is a warning.
+        only_for: member of `aam train` that alone reads the option; see `group`.
     """
     metadata = {
         "help": help,
@@ -99,8 +117,17 @@ def option(
         "first": first,
         "repeated": repeated,
         "resumable": resumable,
+        "needs": needs,
+        "excludes": excludes,
+        "only_with": only_with,
+        "only_for": only_for,
     }
     return dataclasses.field(default=default, metadata=metadata, kw_only=True)
+
+
+def group(*, only_for: str) -> Any:
+    """Declare a group of options that one member alone reads, those `EVERY_MEMBER` reads aside."""
+    return dataclasses.field(metadata={"only_for": only_for}, kw_only=True)
 
 
 resumable_option = functools.partial(option, resumable=True)
@@ -126,6 +153,10 @@ class OptionSpec:
     first: bool = False
     repeated: bool = False
     resumable: bool = False
+    needs: Conditions = ()
+    excludes: Conditions = ()
+    only_with: Conditions = ()
+    only_for: str = ""
 
     @property
     def choices(self) -> list[Any]:
@@ -150,7 +181,9 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
     found: list[OptionSpec] = []
     for field in dataclasses.fields(command):
         if dataclasses.is_dataclass(field.type):
-            found.extend(specs(typing.cast(type, field.type)))
+            of_group = specs(typing.cast(type, field.type))
+            reader = field.metadata.get("only_for", "")
+            found += [dataclasses.replace(s, only_for=s.only_for or reader) for s in of_group]
             continue
         required = field.default is dataclasses.MISSING
         found.append(

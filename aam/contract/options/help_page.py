@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from aam import __version__
 from aam.contract.options.command_line import HELP_ALL, metavar
 from aam.contract.options.commands import COMMANDS, find
+from aam.contract.options.contradictions import of_member, requirements
 from aam.contract.options.field import OptionSpec, summary
 
 WIDEST = 100
@@ -60,12 +61,21 @@ def page(
     """
     usage = f"{program} {command}"
     required = [spec for spec in options if spec.required]
-    basic = [spec for spec in options if spec.basic and not spec.required]
-    sections = {"Required options": required, "Options": basic}
+    members = hasattr(options_class, "chosen_members")
+    sections: dict[str, list[OptionSpec]] = {"Required options": required, "Options": []}
+    of_members: dict[str, list[OptionSpec]] = {}
     for spec in options:
-        if everything and not spec.required and not spec.basic:
+        if spec.required or not (spec.basic or everything):
+            continue
+        if members and of_member(spec):
+            title = f"{spec.only_for.capitalize()} only"
+            of_members.setdefault(title, []).append(spec)
+        elif spec.basic:
+            sections["Options"].append(spec)
+        else:
             title = "Further options" if spec.group == summary(options_class) else spec.group
             sections.setdefault(title.rstrip("."), []).append(spec)
+    sections |= of_members
     for title, listed in more:
         sections[title] = [spec for spec in listed if everything or spec.basic]
     values = [f"{'' if s.first else s.flag + ' '}{metavar(s)}" for s in required]
@@ -93,7 +103,7 @@ def section(title: str, options: Iterable[OptionSpec]) -> list[str]:
 
 def _described(spec: OptionSpec) -> list[str]:
     """Return the lines about an option: flag, value, help and default."""
-    value, text = metavar(spec), spec.help
+    value, text = metavar(spec), spec.help + requirements(spec)
     if spec.choices and len(value) > LONGEST_CHOICES:
         text += f" Choices: {', '.join(map(str, spec.choices))}."
         value = "CHOICE"

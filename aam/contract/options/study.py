@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from aam.contract.options.field import (
+    EVERY_MEMBER,
     GIBIBYTES,
     ONE_OR_MORE,
     UP_TO_ONE,
@@ -36,6 +37,12 @@ MAX_MEMORY_GB = option(
     default="auto",
     takes=GIBIBYTES,
     resumable=True,
+)
+UNIFRAC_ALPHA = option(
+    "Alpha of generalized UniFrac, 0 to 1.",
+    default=0.5,
+    takes=UP_TO_ONE,
+    only_with=("--unifrac-metric generalized",),
 )
 ROOT_AT_MIDPOINT = option(
     "Root an unrooted tree at the midpoint between its two most distant tips; otherwise a tree "
@@ -78,6 +85,7 @@ class AsvVectorOptions:
         "Numbers in --asv-vectors-dir. float16 halves its size and rounds every vector to three "
         "digits, also those that are encoded now.",
         default="float32",
+        needs=("--asv-vectors-dir",),
     )
 
 
@@ -95,14 +103,13 @@ class PhylogenyOptions:
         "Distance matrix instead of a tree: lsmat/TSV, .qza, ssu HDF5, CSV, or .npy (table order).",
         default=None,
         role="input",
+        excludes=("--tree", "--unifrac-metric faith_pd"),
     )
     unifrac_metric: Metric = option(
         "Distance between samples to learn, or Faith PD ('unifrac' is the same as unweighted).",
         default="unweighted",
     )
-    unifrac_alpha: float = option(
-        "Alpha of generalized UniFrac, 0 to 1.", default=0.5, takes=UP_TO_ONE
-    )
+    unifrac_alpha: float = UNIFRAC_ALPHA
     drop_missing_asvs: bool = DROP_MISSING_ASVS
     root_at_midpoint: bool = ROOT_AT_MIDPOINT
 
@@ -112,7 +119,7 @@ class SampleOptions:
     """Rarefaction and selection of the ASVs of a sample."""
 
     rarefy_depth: int | Literal["auto"] = option(
-        "Transformer: reads drawn from each sample; shallower samples are left out of training. "
+        "Reads drawn from each sample; shallower samples are left out of training. "
         "'auto': the depth that keeps 95 % of the samples, at most 5000. 0: all reads.",
         default="auto",
         takes=ZERO_OR_MORE,
@@ -132,6 +139,7 @@ class SampleOptions:
         "the table.",
         default="auto",
         takes=ONE_OR_MORE,
+        only_for=EVERY_MEMBER,
     )
 
 
@@ -139,12 +147,17 @@ class SampleOptions:
 class SplitOptions:
     """Division into training and validation samples."""
 
-    test_size: float = option("Fraction of the samples that validate.", default=0.2)
+    test_size: float = option(
+        "Fraction of the samples that validate. 0: none, with several --folds alone, of which each "
+        "is held out once.",
+        default=0.2,
+    )
     group_column: str | None = option(
         "Metadata column of groups, such as subjects: samples of one group stay together, either "
         "in training or in validation.",
         default=None,
         basic=True,
+        needs=("--metadata",),
     )
     stratify: bool = option(
         "Keep the proportions of the classes in all parts of the samples, as far as classes and "
@@ -169,6 +182,7 @@ class TargetOptions:
         "Predict an ordered category: all categories of the column, the lowest first, as a,b,c. "
         "The model learns their ranks 0, 1, 2, ..., and predicts a rank and a category.",
         default=(),
+        excludes=("--classifier",),
         metavar="CATEGORY",
         basic=True,
     )
@@ -220,14 +234,18 @@ class CovariateOptions:
         basic=True,
     )
     categorical_embed_dim: int = option(
-        "Transformer: length of the vector of a category, and of that of all numbers.",
+        "Length of the vector of a category, and of that of all numbers.",
         default=16,
         takes=WIDTHS,
+        only_for="transformer",
+        only_with=("--categorical-columns or --numeric-columns",),
     )
     categorical_fusion: Literal["concat", "add"] = option(
-        "Transformer: concat: join the vectors of the metadata with each ASV by a linear layer of "
-        "both; add: by a sum.",
+        "concat: join the vectors of the metadata with each ASV by a linear layer of both; add: by "
+        "a sum.",
         default="concat",
+        only_for="transformer",
+        only_with=("--categorical-columns or --numeric-columns",),
     )
 
     @property

@@ -6,6 +6,7 @@ from typing import Literal
 
 from aam.contract.options.field import (
     BELOW_ONE,
+    EVERY_MEMBER,
     LAYERS,
     ONE_OR_MORE,
     RATES,
@@ -82,13 +83,16 @@ class LoopOptions:
         basic=True,
     )
     global_batch_size: int = option(
-        "With --batch-size auto: samples of an optimizer step, for which the gradients of several "
-        "batches are summed.",
+        "Samples of an optimizer step, for which the gradients of several batches are summed.",
         default=16,
         takes=ONE_OR_MORE,
+        only_with=("--batch-size auto",),
     )
     gradient_accumulation_steps: int = option(
-        "Batches whose gradients are summed for one optimizer step.", default=1, takes=ONE_OR_MORE
+        "Batches whose gradients are summed for one optimizer step.",
+        default=1,
+        takes=ONE_OR_MORE,
+        excludes=("--batch-size auto",),
     )
     even_batches: bool = option(
         "Distribute samples so that all batches have about the same number of distinct ASVs: the "
@@ -122,6 +126,7 @@ class LoopOptions:
         default=42,
         takes=SEEDS,
         basic=True,
+        only_for=EVERY_MEMBER,
     )
 
     @property

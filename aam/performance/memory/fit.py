@@ -107,8 +107,7 @@ def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
         read: reads the study, to predict the memory of the run.
 
     Raises:
-        UsageError: no batch fits, --gradient-accumulation-steps is given, or several ranks share
-            the memory of a CPU.
+        UsageError: no batch fits, or several ranks share the memory of a CPU.
         AamError: see `read`.
     """
     if "auto" not in (options.loop.batch_size, options.speed.asv_chunk):
@@ -151,12 +150,6 @@ def _resumed(options: Pretrain | Train) -> LoopOptions:
     loop = options.loop
     if loop.batch_size != "auto":
         return loop
-    if loop.gradient_accumulation_steps > 1:
-        raise UsageError(
-            "--batch-size auto chooses the steps of accumulation",
-            f"--gradient-accumulation-steps {loop.gradient_accumulation_steps}",
-            "give --global-batch-size, the samples of an optimizer step, instead",
-        )
     checkpoint = checkpoints.resumed_checkpoint(options.run)
     if checkpoint is None:
         return loop

@@ -3,11 +3,12 @@
 import functools
 import importlib
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from aam.contract.errors import UsageError
 from aam.contract.options.command_line import CONFIG, parse_options, require_all
-from aam.contract.options.field import OptionSpec, specs
+from aam.contract.options.contradictions import require_consistent
+from aam.contract.options.field import OptionSpec, build, specs
 from aam.contract.suggestions import nearest
 
 COMMANDS: dict[str, dict[str, str]] = {
@@ -84,7 +85,7 @@ def parse_command(
     """Return flag -> value of the options that a command line gives to a command of `aam`.
 
     --config is replaced by the options in its file. See `parse_options` for arguments and errors,
-    `read_config` for those of the file.
+    `read_config` for those of the file, and `require_consistent` for those of a complete command.
     """
     options = (*options_of(command), CONFIG)
     given = parse_options(options, argv, command, program=program, others=others, incomplete=True)
@@ -96,6 +97,7 @@ def parse_command(
         given = {**read_config(file, options[:-1], command), **given}
     if not incomplete:
         require_all(options, given, command)
+        require_consistent(build(cast(type, find(command)), given))
     return given
 
 

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Literal
 
 from aam.contract.options.device import Device
-from aam.contract.options.field import UP_TO_ONE, option
+from aam.contract.options.field import option
 from aam.contract.options.study import (
     DROP_MISSING_ASVS,
     ROOT_AT_MIDPOINT,
+    UNIFRAC_ALPHA,
     Metric,
     SplitOptions,
     TableOptions,
@@ -38,11 +39,17 @@ class Baseline:
         basic=True,
     )
     folds: int = option("Cross-validation: number of folds; 1: one split.", default=1, basic=True)
-    n_estimators: int = option("Number of trees.", default=200, basic=True)
-    max_features: float = option(
-        "Fraction of the ASVs considered at each split of a tree.", default=0.3
+    n_estimators: int = option(
+        "Number of trees.", default=200, basic=True, only_with=("--member forest",)
     )
-    min_samples_leaf: int = option("Minimum number of samples in a leaf.", default=2)
+    max_features: float = option(
+        "Fraction of the ASVs considered at each split of a tree.",
+        default=0.3,
+        only_with=("--member forest",),
+    )
+    min_samples_leaf: int = option(
+        "Minimum number of samples in a leaf.", default=2, only_with=("--member forest",)
+    )
     seed: int = option("Random seed of the split and the forest.", default=42)
     n_jobs: int = option("CPU cores; -1: all.", default=-1)
     overwrite: bool = option("Replace existing files.", default=False, basic=True)
@@ -88,13 +95,15 @@ class Unifrac:
     unifrac_metric: Metric = option(
         "UniFrac variant, or Faith PD.", default="unweighted", basic=True
     )
-    unifrac_alpha: float = option(
-        "Alpha of generalized UniFrac, 0 to 1.", default=0.5, takes=UP_TO_ONE
-    )
+    unifrac_alpha: float = UNIFRAC_ALPHA
     engine: Literal["auto", "torch", "ssu", "unifrac"] = option(
         "'ssu' runs the program of unifrac-binaries, 'unifrac' its Python package; 'auto' is "
         "torch.",
         default="auto",
+        excludes={
+            "ssu": "--shard or --unifrac-metric faith_pd",
+            "unifrac": "--shard or --unifrac-metric faith_pd",
+        },
     )
     drop_missing_asvs: bool = DROP_MISSING_ASVS
     root_at_midpoint: bool = ROOT_AT_MIDPOINT

@@ -7,7 +7,7 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.field import ONE_OR_MORE, TWO_OR_MORE, option
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Search(Train):
     """Search hyper-parameters of `aam train` by nested cross-validation.
 

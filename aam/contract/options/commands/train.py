@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
-from aam.contract.options.field import BELOW_ONE, FEATURES, INSIDE_ONE, WEIGHTS, option
+from aam.contract.options.field import BELOW_ONE, FEATURES, INSIDE_ONE, WEIGHTS, group, option
 from aam.contract.options.study import (
     AsvVectorOptions,
     CovariateOptions,
@@ -27,7 +27,7 @@ from aam.contract.options.training import (
 MemberName = Literal["kernel", "forest", "transformer"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Train:
     """Train a model that predicts a metadata column, from scratch or a pretrained encoder.
 
@@ -41,26 +41,31 @@ class Train:
     input: TableOptions
     target: TargetOptions
     covariates: CovariateOptions
-    phylogeny: PhylogenyOptions
+    phylogeny: PhylogenyOptions = group(only_for="transformer")
     run: RunOptions
-    sample: SampleOptions
-    model: ModelOptions
-    task: MaskOptions
+    sample: SampleOptions = group(only_for="transformer")
+    model: ModelOptions = group(only_for="transformer")
+    task: MaskOptions = group(only_for="transformer")
     split: SplitOptions
-    loop: TrainLoopOptions
-    speed: SpeedOptions
+    loop: TrainLoopOptions = group(only_for="transformer")
+    speed: SpeedOptions = group(only_for="transformer")
     device: DeviceOptions
     scale: ScaleOptions
-    vectors: AsvVectorOptions
+    vectors: AsvVectorOptions = group(only_for="transformer")
     pretrained_encoder: Path | None = option(
         "Checkpoint or run folder of `aam pretrain` to start from; it determines the sizes of the "
         "encoder.",
         default=None,
         role="input",
         basic=True,
+        needs=("--members transformer",),
+        only_for="transformer",
     )
     freeze_base: bool = option(
-        "Do not train the pretrained encoder; every ASV is encoded once.", default=False
+        "Do not train the pretrained encoder; every ASV is encoded once.",
+        default=False,
+        needs=("--pretrained-encoder", "--members transformer"),
+        only_for="transformer",
     )
     members: tuple[MemberName, ...] = option(
         "Models to train; several are combined. kernel: ridge regression on the kernels of the "
@@ -82,11 +87,17 @@ class Train:
         "Features of the community profile, an input besides the encoder; 0: no profile.",
         default=1024,
         takes=FEATURES,
+        only_for="transformer",
     )
     profile_dropout: float = option(
-        "Dropout of the layers that read the profile.", default=0.7, takes=BELOW_ONE
+        "Dropout of the layers that read the profile.",
+        default=0.7,
+        takes=BELOW_ONE,
+        only_for="transformer",
     )
-    target_penalty: float = option("Weight of the target's loss.", default=1.0, takes=WEIGHTS)
+    target_penalty: float = option(
+        "Weight of the target's loss.", default=1.0, takes=WEIGHTS, only_for="transformer"
+    )
     target_transform: TransformName = option(
         "Transform of a numeric target, fitted on training samples and undone in every result.",
         default="zscore",
@@ -100,30 +111,53 @@ class Train:
     output_min: float | None = option(
         "Lowest predicted value of a number, in its units; lower predictions become it.",
         default=None,
+        excludes=("--classifier", "--ordinal"),
     )
     output_max: float | None = option(
-        "Highest predicted value of a number, in its units.", default=None
+        "Highest predicted value of a number, in its units.",
+        default=None,
+        excludes=("--classifier", "--ordinal"),
     )
     loss_type: LossType = option(
-        "Loss of a numeric target, on the transformed scale.", default="huber"
+        "Loss of a numeric target, on the transformed scale.",
+        default="huber",
+        only_for="transformer",
     )
     quantiles: tuple[float, ...] = option(
-        "Quantiles for --loss-type quantile.", default=(0.1, 0.5, 0.9), takes=INSIDE_ONE
+        "Quantiles to predict.",
+        default=(0.1, 0.5, 0.9),
+        takes=INSIDE_ONE,
+        only_for="transformer",
+        only_with=("--loss-type quantile",),
     )
     over_penalty: float = option(
-        "Asymmetric loss: weight of predictions above the true value.", default=1.0, takes=WEIGHTS
+        "Weight of predictions above the true value.",
+        default=1.0,
+        takes=WEIGHTS,
+        only_for="transformer",
+        only_with=("--loss-type asymmetric",),
     )
     under_penalty: float = option(
-        "Asymmetric loss: weight of predictions below the true value.", default=1.0, takes=WEIGHTS
+        "Weight of predictions below the true value.",
+        default=1.0,
+        takes=WEIGHTS,
+        only_for="transformer",
+        only_with=("--loss-type asymmetric",),
     )
     class_weights: str = option(
-        "Weight of classes in the loss of the transformer. none: equal; balanced: inverse to their "
+        "Weight of classes in the loss. none: equal; balanced: inverse to their "
         "frequency; or CLASS=WEIGHT,CLASS=WEIGHT, 1 for the others.",
         default="none",
         metavar="none|balanced|CLASS=WEIGHT,...",
+        only_for="transformer",
+        only_with=("--classifier",),
     )
     best_metric: Literal["val_loss", "r2", "mae", "accuracy", "f1"] = option(
-        "Validation metric that chooses the best epoch (best.ckpt).", default="val_loss"
+        "Validation metric that chooses the best epoch (best.ckpt).",
+        default="val_loss",
+        only_for="transformer",
+        needs={"accuracy": "--classifier", "f1": "--classifier"},
+        excludes={"r2": "--classifier", "mae": "--classifier"},
     )
 
     @property

@@ -68,10 +68,15 @@ class Embed:
     vectors: AsvVectorOptions
     metadata: Path | None = option("Sample metadata.", default=None, role="input", basic=True)
     color_by: str | None = option(
-        "Metadata column that colours the plot.", default=None, basic=True
+        "Metadata column that colours the plot.",
+        default=None,
+        basic=True,
+        needs=("--metadata",),
     )
     categories: tuple[str, ...] = option(
-        "Metadata columns whose numbers are names of categories.", default=()
+        "Metadata columns whose numbers are names of categories.",
+        default=(),
+        only_with=("--color-by",),
     )
     batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
     shard: str | None = option(
@@ -113,16 +118,20 @@ class Neighbors:
         "how far neighbors and distances by embedding agree with it.",
         default=None,
         takes=ONE_OR_MORE,
+        needs=("--table",),
+        excludes=("--unifrac-matrix",),
     )
     table: Path | None = option(
-        "Table of the collection for --check-unifrac, best the folder of `aam prepare`.",
+        "Table of the collection, best the folder of `aam prepare`.",
         default=None,
         role="input",
+        needs=("--check-unifrac",),
     )
     tree: Path | None = option(
-        "Rooted phylogeny for --check-unifrac, unless the folder of `aam prepare` has it.",
+        "Rooted phylogeny, unless the folder of `aam prepare` has it.",
         default=None,
         role="input",
+        needs=("--check-unifrac",),
     )
     overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
 
@@ -165,13 +174,19 @@ class Importance:
         basic=True,
     )
     clades: Path | None = option(
-        "Table to write (TSV): the importance summed over the ASVs of each taxon of each rank of "
-        "--taxonomy.",
+        "Table to write (TSV): the importance summed over the ASVs of each taxon of each rank.",
         default=None,
         role="output",
         basic=True,
+        needs=("--taxonomy",),
+        excludes=("--attention",),
     )
-    first: int = option("Permutation: number of ASVs.", default=100, takes=ONE_OR_MORE)
+    first: int = option(
+        "Number of ASVs whose reads are permuted.",
+        default=100,
+        takes=ONE_OR_MORE,
+        only_with=("--method permutation",),
+    )
     metadata: Path | None = option(
         "Sample metadata; required by a model that reads metadata columns, and for --group-column. "
         "Restricts the table to samples that meet the training's --where.",
@@ -179,7 +194,10 @@ class Importance:
         role="input",
     )
     group_column: str | None = option(
-        "Permutation: metadata column of groups within which reads are permuted.", default=None
+        "Metadata column of groups within which reads are permuted.",
+        default=None,
+        needs=("--metadata",),
+        only_with=("--method permutation",),
     )
     overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
 
@@ -229,6 +247,7 @@ class Evaluate:
     ordinal: tuple[str, ...] = option(
         "The column is an ordered category: all of its categories, the lowest first, as a,b,c.",
         default=(),
+        excludes=("--classifier",),
         metavar="CATEGORY",
         basic=True,
     )
