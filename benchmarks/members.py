@@ -7,8 +7,8 @@ DATA has a folder for each study with `table.biom`, `metadata.tsv` and, where th
 `tree.nwk`: ecam, oral, ravel (see docs/results.md); the simulated study is made. The folds of seed
 s are those of `aam train --folds 5 --seed s`. RESULTS keeps the held-out predictions and the
 CPU-seconds of each member, task and seed; what is there is not computed again. The rows printed at
-the end are those of the table in docs/results.md: scores and paired differences with their 95 %
-intervals by bootstrap over groups, means of the seeds that RESULTS has.
+the end are those of docs/results/results.tsv and docs/experiments: scores and paired
+differences with their 95 % intervals by bootstrap over groups, means of the seeds of RESULTS.
 
 The transformer has one recipe for all studies: an encoder of width 64 is pretrained once for each
 study, with its tree where it has one, and frozen; the layers above it are trained for each fold.

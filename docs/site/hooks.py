@@ -62,7 +62,11 @@ def _generated() -> Iterator[tuple[str, str]]:
         text = (ROOT / source).read_text()
         fenced = f"# Citation\n\n`CITATION.cff`:\n\n```yaml\n{text}```\n"
         yield target, fenced if source.endswith(".cff") else text
-    for folder, title in (("how_to", "How to extend AAM"), ("decisions", "Decisions")):
+    for folder, title in (
+        ("how_to", "How to extend AAM"),
+        ("decisions", "Decisions"),
+        ("experiments", "Experiments"),
+    ):
         pages = sorted((ROOT / "docs" / folder).glob("*.md"))
         lines = [
             f"* [{page.read_text().splitlines()[0].lstrip('# ')}]({page.name})" for page in pages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -131,3 +132,12 @@ def exists(name: str) -> bool:
     above = "".join(path.read_text() for path in sources if path.exists())
     module = place.is_dir() or place.with_suffix(".py").exists()
     return module or re.search(rf"\b{place.name}\b", above) is not None
+
+
+def test_the_table_and_the_picture_of_the_results_are_those_of_their_file() -> None:
+    drawing = runpy.run_path(str(ROOT / "benchmarks" / "draw_results.py"))
+    tasks = drawing["read_tasks"]()
+    old = drawing["PAGE"].read_text(encoding="utf-8")
+    assert drawing["table"](tasks) in old
+    assert drawing["page"](old, drawing["table"](tasks)) == old
+    assert drawing["PICTURE"].read_text(encoding="utf-8") == drawing["picture"](tasks)

@@ -1,0 +1,154 @@
+"""Table and interval plot of docs/results.md, from docs/results/results.tsv.
+
+    python benchmarks/draw_results.py
+
+writes docs/results/scores.svg, and replaces the table between the two comments of docs/results.md.
+The file of results has a row for each task and model: a score, its 95 % interval and the command
+that gives it. `python benchmarks/members.py` prints the scores of all tasks but "tutorial".
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results" / "results.tsv"
+PICTURE = RESULTS.with_name("scores.svg")
+PAGE = ROOT / "docs" / "results.md"
+
+COLOURS = {
+    "forest": "#009e73",
+    "kernel": "#0072b2",
+    "transformer": "#d55e00",
+    "ensemble": "#1f2a37",
+}
+AXES = {"R²": (0.2, 0.4, 0.6, 0.8, 1.0), "AUC": (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)}
+"""Ticks of the metrics; scores below the first tick are arrows at the left edge."""
+WIDTH, LEFT, RIGHT = 480, 176, 16
+STEP, GAP, HEAD = 9, 11, 46
+"""Pixels from interval to interval, between tasks, and of the heading of an axis."""
+
+Row = dict[str, str]
+
+
+def read_tasks() -> dict[str, dict[str, Row]]:
+    """Return the rows of the file by task and model."""
+    tasks: dict[str, dict[str, Row]] = {}
+    with RESULTS.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            tasks.setdefault(row["task"], {})[row["model"]] = row
+    return tasks
+
+
+def table(tasks: dict[str, dict[str, Row]]) -> str:
+    """Return the table in Markdown."""
+    lines = [
+        "| study, target | samples | folds by | seeds | forest | kernel | transformer "
+        "| ensemble (95&nbsp;%&nbsp;interval) | command |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, models in tasks.items():
+        row = models["ensemble"]
+        cells = [
+            f"{row['study']}, {row['target']} ({row['metric']})",
+            f"{int(row['samples']):,}",
+            row["groups"] or "samples",
+            str(len(row["seeds"].split())),
+            *(cell(models, model) for model in ("forest", "kernel", "transformer")),
+            f"**{row['value']}** ({row['lower']}&nbsp;to&nbsp;{row['upper']})",
+            "[tutorial](tutorial_infant_age.md)" if name == "tutorial" else f"`{name}`",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def cell(models: dict[str, Row], model: str) -> str:
+    """Return the score of a model, with its number of samples where that is another."""
+    if model not in models:
+        return "not measured"
+    row, samples = models[model], models["ensemble"]["samples"]
+    return row["value"] + (f" ({row['samples']} samples)" if row["samples"] != samples else "")
+
+
+def picture(tasks: dict[str, dict[str, Row]]) -> str:
+    """Return the interval plot as SVG."""
+    parts, y = [], 20
+    for number, (model, colour) in enumerate(COLOURS.items()):
+        x = 12 + 116 * number
+        parts.append(f'<path d="M{x} {y}h18" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<circle cx="{x + 9}" cy="{y}" r="3" fill="{colour}"/>')
+        parts.append(text(x + 24, y + 4, model))
+    for metric, ticks in AXES.items():
+        shown = {
+            name: models for name, models in tasks.items() if models["ensemble"]["metric"] == metric
+        }
+        top = y + HEAD
+        bottom = top + len(shown) * (len(COLOURS) * STEP + GAP)
+        parts.append(text(12, top - 12, metric, ' font-weight="bold"'))
+        for tick in ticks:
+            x = place(tick, ticks)
+            parts.append(f'<path d="M{x} {top - 6}V{bottom}" stroke="#d5d9de"/>')
+            parts.append(text(x, top - 12, f"{tick:g}", ' text-anchor="middle"'))
+        y = top
+        for models in shown.values():
+            parts += task(models, y, ticks)
+            y += len(COLOURS) * STEP + GAP
+    size = f'width="{WIDTH}" height="{y + 6}" viewBox="0 0 {WIDTH} {y + 6}"'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="14" '
+        'role="img">\n<title>Scores of the models with 95 % intervals</title>\n'
+        f'<rect width="{WIDTH}" height="{y + 6}" fill="#ffffff"/>'
+    )
+    return "\n".join([head, *parts, "</svg>\n"])
+
+
+def task(models: dict[str, Row], y: int, ticks: tuple[float, ...]) -> list[str]:
+    """Return the labels of a task and an interval for each of its models."""
+    row = models["ensemble"]
+    parts = [
+        text(12, y + 14, f"{row['study']}, {row['target']}"),
+        text(12, y + 30, f"{int(row['samples']):,} samples, {row['folds']}", ' font-size="12"'),
+    ]
+    for number, (model, colour) in enumerate(COLOURS.items()):
+        if model not in models:
+            continue
+        value, lower, upper = (float(models[model][key]) for key in ("value", "lower", "upper"))
+        at = y + 4 + number * STEP
+        if value < ticks[0]:
+            x = place(ticks[0], ticks)
+            parts.append(f'<path d="M{x} {at}l7 -4v8z" fill="{colour}"/>')
+            continue
+        line = f"M{place(lower, ticks)} {at}H{place(upper, ticks)}"
+        parts.append(f'<path d="{line}" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<circle cx="{place(value, ticks)}" cy="{at}" r="3" fill="{colour}"/>')
+    return parts
+
+
+def place(value: float, ticks: tuple[float, ...]) -> float:
+    """Return the horizontal place of a score."""
+    part = (value - ticks[0]) / (ticks[-1] - ticks[0])
+    return round(LEFT + part * (WIDTH - LEFT - RIGHT), 1)
+
+
+def text(x: float, y: float, words: str, attributes: str = "") -> str:
+    return f'<text x="{x}" y="{y}" fill="#1f2a37"{attributes}>{words}</text>'
+
+
+def page(old: str, drawn: str) -> str:
+    """Return the page with another table."""
+    return re.sub(
+        r"(?<=<!-- results.tsv -->\n\n).*?(?=\n\n<!-- end -->)", drawn, old, flags=re.DOTALL
+    )
+
+
+def main() -> None:
+    """Write the picture and the table."""
+    tasks = read_tasks()
+    PICTURE.write_text(picture(tasks), encoding="utf-8")
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), table(tasks)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
