@@ -53,8 +53,9 @@ test-all: lint $(VENV)/has-dev
 	.ci/torch_versions $(TORCH_VERSIONS)
 
 COVERAGE_CORE := $(shell $(PYTHON) -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
-# Python 3.13 has no wheel of torch 2.4.
-TORCH_VERSIONS := $(shell $(PYTHON) -c 'import sys; print("" if sys.version_info >= (3, 13) else "2.4.1")') 2.5.1 2.7.1
+# Python 3.13 has no wheel of torch 2.4, and Python 3.14 none before 2.9.
+TORCH_VERSIONS := $(shell $(PYTHON) -c 'import sys; v = sys.version_info; \
+    print("2.4.1" if v < (3, 13) else "", "2.5.1 2.7.1" if v < (3, 14) else "", "2.15.0")')
 
 # Tests of plugins/q2-aam with Debian's QIIME 2 and the system's Python; aam runs in .venv.
 test-qiime2: $(VENV)/has-model
