@@ -53,8 +53,7 @@ def run(options: Embed) -> dict[str, object]:
         texts = read_metadata(options.metadata).values(options.color_by, ids).tolist()
         colour = as_colour(options.color_by, texts, options.color_by in options.categories)
     write_embeddings(folder / "embeddings.tsv", ids, [embeddings_ND])
-    with atomic_write(folder / "ordination.txt") as temporary:
-        write_ordination(temporary, ids, coords, explained)
+    write_ordination(folder / "ordination.txt", ids, coords, explained)
     figure = ordination_figure(coords, explained.tolist(), "Samples by their embedding", colour)
     with atomic_write(folder / "pcoa.png") as temporary:
         figure.savefig(temporary, dpi=150)

@@ -9,6 +9,7 @@ from aam.contract.errors import UsageError
 from aam.contract.files import write_text
 from aam.contract.options.commands.use import Report
 from aam.contract.preflight import target_folders
+from aam.report.asvs import read_abundances
 from aam.report.base import ReportInput
 from aam.report.colours import choose_colours
 from aam.report.models import compare_models
@@ -40,6 +41,7 @@ def _write(options: Report) -> None:
     found = read_run(options.run_dir)
     colours = choose_colours(found, options.metadata, options.color_by, options.categories)
     place = options.output or options.run_dir / "report.html"
-    text = page(ReportInput(found, colours, options.unit, compare_models(found)), place)
+    given = ReportInput(found, colours, options.unit, compare_models(found), read_abundances(found))
+    text = page(given, place)
     write_text(place, text)
     info(f"Report: {place} ({len(text.encode()) / 1024:.0f} KiB)")

@@ -25,13 +25,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
 from sklearn.metrics import (
     confusion_matrix,
     f1_score,
     median_absolute_error,
     recall_score,
-    root_mean_squared_error,
 )
 
 from aam.contract.options.study import TargetType
@@ -132,6 +130,48 @@ def mean_absolute_error(scored: ScoredPredictions, weights_BN: F64) -> F64:
     return mean_B
 
 
+def root_mean_squared_error(scored: ScoredPredictions, weights_BN: F64) -> F64:
+    """Return the root of the mean squared error of numbers."""
+    squares_N = np.square(scored.actual - scored.predicted)
+    error_B: F64 = np.sqrt(weights_BN @ squares_N / weights_BN.sum(axis=1))
+    return error_B
+
+
+def spearman(scored: ScoredPredictions, weights_BN: F64) -> F64:
+    """Return the correlation of the ranks of labels and predictions within their folds.
+
+    Ranks are divided by the size of the fold plus 1, so their mean is 1/2 in every fold. It is not
+    defined if all labels or all predictions of each fold are the same.
+    """
+    actual_BN, predicted_BN = (
+        _centred_ranks(values_N, scored.fold_N, weights_BN)
+        for values_N in (scored.actual, scored.predicted)
+    )
+    sizes_B = np.sqrt(
+        (weights_BN * np.square(actual_BN)).sum(axis=1)
+        * (weights_BN * np.square(predicted_BN)).sum(axis=1)
+    )
+    products_B = (weights_BN * actual_BN * predicted_BN).sum(axis=1)
+    return _ratio(products_B, sizes_B, sizes_B > 0).clip(-1, 1)
+
+
+def _centred_ranks(values_N: npt.NDArray[Any], fold_N: Codes, weights_BN: F64) -> F64:
+    """Return ranks in the fold over its size plus 1, less 1/2, [B, N]; ties have their mean."""
+    order = np.lexsort((values_N, fold_N))
+    begins_fold = np.diff(fold_N[order], prepend=-1) != 0
+    begins_tie = begins_fold | (np.diff(values_N[order], prepend=np.nan) != 0)
+    ties_T = np.flatnonzero(begins_tie)
+    fold_T = np.cumsum(begins_fold[ties_T]) - 1
+    size_BT = np.add.reduceat(weights_BN[:, order], ties_T, axis=1)
+    size_BF = np.add.reduceat(size_BT, np.flatnonzero(begins_fold[ties_T]), axis=1)
+    before_BT = np.cumsum(size_BT, axis=1) - size_BT
+    before_BT -= (np.cumsum(size_BF, axis=1) - size_BF)[:, fold_T]
+    rank_BT = (before_BT + (size_BT + 1) / 2) / (size_BF[:, fold_T] + 1)
+    ranks_BN = np.empty_like(weights_BN)
+    ranks_BN[:, order] = rank_BT[:, np.cumsum(begins_tie) - 1]
+    return ranks_BN - 0.5
+
+
 def accuracy(scored: ScoredPredictions, weights_BN: F64) -> F64:
     """Return the fraction of samples whose class is predicted."""
     right_B: F64 = weights_BN @ (scored.actual == scored.predicted) / weights_BN.sum(axis=1)
@@ -202,19 +242,16 @@ def _ratio(numerator_B: F64, denominator_B: F64, defined_B: npt.NDArray[np.bool_
     return ratio_B
 
 
-def _correlation(scored: ScoredPredictions, ranked: bool) -> float:
-    """Return the correlation of the differences from the fold's mean, or of the ranks in the fold.
+def _pearson(scored: ScoredPredictions) -> float:
+    """Return the correlation of the differences from the fold's mean.
 
-    Ranks are divided by the size of the fold plus 1. NaN if all labels or all predictions of each
-    fold are the same.
+    NaN if all labels or all predictions of each fold are the same.
     """
     pair = np.stack([scored.actual, scored.predicted]).astype(np.float64)
     for fold in np.unique(scored.fold_N):
         rows = scored.fold_N == fold
         values = pair[:, rows]
         varies = np.ptp(values, axis=1, keepdims=True) > 0
-        if ranked:
-            values = rankdata(values, axis=1) / (values.shape[1] + 1)
         pair[:, rows] = np.where(varies, values - values.mean(axis=1, keepdims=True), 0)
     size = np.linalg.norm(pair[0]) * np.linalg.norm(pair[1])
     return float(np.clip(pair[0] @ pair[1] / size, -1, 1)) if size > 0 else math.nan
@@ -237,10 +274,10 @@ def _balanced_accuracy(scored: ScoredPredictions) -> float:
 REGRESSION: dict[str, MetricFunction] = {
     "r2": partial(value_of, r2),
     "mae": partial(value_of, mean_absolute_error),
-    "rmse": _of_arrays(root_mean_squared_error),
+    "rmse": partial(value_of, root_mean_squared_error),
     "median_error": _of_arrays(median_absolute_error),
-    "pearson": partial(_correlation, ranked=False),
-    "spearman": partial(_correlation, ranked=True),
+    "pearson": _pearson,
+    "spearman": partial(value_of, spearman),
 }
 """Metrics of numbers in the target's units; r2 is 1 if perfect, below 0 if worse than the mean."""
 

@@ -1,4 +1,4 @@
-"""Principal coordinates analysis (PCoA) of embeddings and of distance matrices."""
+"""Principal coordinates analysis (PCoA) of embeddings, distance matrices and kernels."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from aam.contract.errors import DataError, reason_of
+from aam.contract.files import write_text
+from aam.contract.json_files import EDITED
+from aam.data.io.text import read_text
 
 F64 = npt.NDArray[np.float64]
 
@@ -55,6 +60,26 @@ def coordinates_of_distances(distances_NN: npt.ArrayLike, axes: int = 2) -> tupl
     return _oriented(vectors[:, largest] * np.sqrt(kept)), kept / values.clip(min=0).sum()
 
 
+def coordinates_of_kernel(kernel_NN: F64) -> tuple[F64, F64]:
+    """Compute the first two principal coordinates of the distances that a kernel defines.
+
+    Args:
+        kernel_NN: symmetric, of 3 or more samples.
+
+    Returns:
+        coordinates float64 [N, 2]; fraction of the variance that each axis explains, [2].
+    """
+    from scipy.sparse.linalg import eigsh
+
+    means = kernel_NN.mean(axis=0)
+    centred = kernel_NN - means - means[:, None] + means.mean()
+    # A start that is not random makes the same axes for the same kernel.
+    values, vectors = eigsh(centred, k=2, v0=np.arange(1.0, len(centred) + 1))
+    kept = values[::-1].clip(min=0)
+    coordinates = _oriented(vectors[:, ::-1] * np.sqrt(kept))
+    return coordinates, kept / max(float(np.trace(centred)), 1e-300)
+
+
 def _oriented(coordinates: F64) -> F64:
     """Make the largest coordinate of each axis positive."""
     farthest = np.abs(coordinates).argmax(axis=0)
@@ -73,14 +98,43 @@ def write_ordination(
         coordinates_NA: of N samples on A axes.
         explained_A: fraction of the variance that each axis explains.
     """
-    import pandas as pd
-    from skbio import OrdinationResults
+    axes = coordinates_NA.shape[1]
+    eigenvalues = np.square(coordinates_NA).sum(axis=0)
+    lines = [f"Eigvals\t{axes}", _joined(eigenvalues), ""]
+    lines += [f"Proportion explained\t{axes}", _joined(explained_A), ""]
+    lines += ["Species\t0\t0", "", f"Site\t{len(sample_ids)}\t{axes}"]
+    rows = zip(sample_ids, coordinates_NA, strict=True)
+    lines += [f"{name}\t{_joined(row)}" for name, row in rows]
+    lines += ["", "Biplot\t0\t0", "", "Site constraints\t0\t0", ""]
+    write_text(path, "\n".join(lines))
 
-    axes = [f"PC{axis + 1}" for axis in range(coordinates_NA.shape[1])]
-    OrdinationResults(
-        "PCoA",
-        "Principal Coordinate Analysis",
-        eigvals=pd.Series(np.square(coordinates_NA).sum(axis=0), axes),
-        samples=pd.DataFrame(coordinates_NA, list(sample_ids), axes),
-        proportion_explained=pd.Series(explained_A, axes),
-    ).write(str(path))
+
+def read_ordination(path: Path) -> tuple[tuple[str, ...], F64, F64]:
+    """Read the samples of `ordination.txt`.
+
+    Returns:
+        N names; the first two coordinates, float64 [N, 2]; fraction of the variance of each, [2].
+
+    Raises:
+        MissingInput, DataError: it is absent or is no such file.
+    """
+    lines = read_text(path, "ordination").splitlines()
+    try:
+        explained = lines[next(k for k, x in enumerate(lines) if x.startswith("Proportion")) + 1]
+        start = next(k for k, line in enumerate(lines) if line.startswith("Site\t"))
+        number = int(lines[start].split("\t")[1])
+        rows = [line.split("\t") for line in lines[start + 1 : start + 1 + number]]
+        coordinates = np.array([row[1:3] for row in rows], dtype=np.float64).reshape(number, 2)
+        shares = np.array(explained.split("\t")[:2], dtype=np.float64)
+        if len(shares) != 2 or not np.isfinite([*coordinates, shares]).all():
+            raise ValueError("it has fewer than two axes of finite numbers")
+        if len({row[0] for row in rows}) < number:
+            raise ValueError("samples are in it twice")
+    except (ValueError, IndexError, StopIteration) as error:
+        evidence = f"'{path}', {reason_of(error) or 'sections are missing'}"
+        raise DataError("Not an ordination of this program", evidence, EDITED) from error
+    return tuple(row[0] for row in rows), coordinates, shares
+
+
+def _joined(values: F64) -> str:
+    return "\t".join(map(str, values.tolist()))

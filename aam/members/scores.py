@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from aam.contract.options.study import TargetType
 from aam.data.metrics import (
@@ -22,6 +24,8 @@ from aam.data.metrics import (
     auc,
     mean_absolute_error,
     r2,
+    root_mean_squared_error,
+    spearman,
     value_of,
     weighted_kappa,
 )
@@ -31,11 +35,20 @@ DRAWS = 1000
 LEVEL = 0.95
 """Of the confidence intervals."""
 
+_MOST_CLASSES = 10
+_LABELS = 10**7
+"""Labels that a permutation test shuffles at most, in about 2 seconds."""
+
 _BLOCK = 2**20
 """Draws times samples that are scored at once, 8 MiB for each array."""
 
 SCORED: dict[TargetType, dict[str, ResampledMetric]] = {
-    "regression": {"r2": r2, "mae": mean_absolute_error},
+    "regression": {
+        "r2": r2,
+        "mae": mean_absolute_error,
+        "rmse": root_mean_squared_error,
+        "spearman": spearman,
+    },
     "classification": {"auc": auc, "accuracy": accuracy},
     "ordinal": {
         "weighted_kappa": weighted_kappa,
@@ -148,6 +161,63 @@ def draw_metrics(scored: ScoredPredictions, draws: Draws) -> Drawn:
         {name: value_of(metric, scored) for name, metric in metrics.items()},
         {name: np.concatenate(values) for name, values in blocks.items()},
     )
+
+
+def permutation_test(
+    scored: ScoredPredictions, group_M: Rows, group_column: str | None, seed: int = 0
+) -> str:
+    """Describe how often shuffled labels reach the score of the predictions (one-sided).
+
+    Labels are shuffled within a fold. Where every group has one label, the groups are shuffled;
+    else the labels within each group, which tests the differences within groups alone. The
+    predictions stay as they are: no model is fitted again.
+
+    Args:
+        scored: M predictions.
+        group_M: number of the group of each sample; a number each without groups.
+        group_column: name of the groups; None without groups.
+        seed: of the shuffles.
+
+    Returns:
+        A sentence; "" where the metric is not defined.
+    """
+    name, metric = next(iter(SCORED[scored.type].items()))
+    if len(scored.classes) > _MOST_CLASSES and scored.type == "classification":
+        name, metric = "accuracy", accuracy  # the AUC of each class takes as long as this one
+    observed = value_of(metric, scored)
+    if math.isnan(observed):
+        return ""
+    labels_M, fold_M = scored.actual, scored.fold_N
+    _, stratum_M = np.unique(np.stack([fold_M, group_M]), axis=1, return_inverse=True)
+    _, first_G, sizes_G = np.unique(stratum_M, return_index=True, return_counts=True)
+    of_groups = bool((labels_M == labels_M[first_G][stratum_M]).all())
+    rng, reached = np.random.default_rng(seed), 0
+    number = int(np.clip(_LABELS // len(labels_M), 99, DRAWS))
+    for _ in range(number):
+        if of_groups:
+            shuffled_G = _shuffled(labels_M[first_G], fold_M[first_G], rng)
+            permuted_M = shuffled_G[stratum_M]
+        else:
+            permuted_M = _shuffled(labels_M, stratum_M, rng)
+        reached += value_of(metric, replace(scored, actual=permuted_M)) >= observed - 1e-12
+    if group_column is None or sizes_G.max() == 1:
+        what = "labels of samples"
+    else:
+        what = f"labels {'of groups' if of_groups else 'within each group'} of {group_column}"
+    return (
+        f"Permutation test: {reached} of {number} shuffles of the {what} reach this "
+        f"{TITLES.get(name, name)} (p = {(reached + 1) / (number + 1):.2g})."
+    )
+
+
+def _shuffled(
+    values_N: npt.NDArray[Any], strata_N: Rows, rng: np.random.Generator
+) -> npt.NDArray[Any]:
+    """Shuffle the values within each stratum."""
+    shuffled_N = np.empty_like(values_N)
+    order = np.lexsort((rng.random(len(values_N)), strata_N))
+    shuffled_N[np.argsort(strata_N, kind="stable")] = values_N[order]
+    return shuffled_N
 
 
 def _interval(whole: float, drawn: F64) -> Score:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from aam.report.colours import Colour
 from aam.report.models import ModelComparison
 from aam.report.run import Run
@@ -14,7 +17,22 @@ from aam.report.terminal import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Section = Literal["predictions", "learning", "embedding"]
+Section = Literal["predictions", "asvs", "learning", "embedding"]
+
+
+@dataclass(frozen=True)
+class Abundances:
+    """Relative abundances of the leading ASVs of a run.
+
+    Attributes:
+        sample_ids: N names.
+        feature_ids: A names, the most important first.
+        values: float64 [N, A].
+    """
+
+    sample_ids: tuple[str, ...]
+    feature_ids: tuple[str, ...]
+    values: npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -26,18 +44,24 @@ class ReportInput:
         colours: metadata columns of the embedded samples; empty for none.
         unit: unit of a numeric target; "" if unknown.
         models: comparison with other models; None without predictions.
+        abundances: of the leading ASVs; None without importance.tsv or the table.
     """
 
     run: Run
     colours: tuple[Colour, ...] = ()
     unit: str = ""
     models: ModelComparison | None = None
+    abundances: Abundances | None = None
 
     @property
     def target(self) -> str:
         """Name of the target, with its unit."""
         name = self.run.target or "the target"
-        return f"{name} ({self.unit})" if self.unit else name
+        return self.with_unit(name)
+
+    def with_unit(self, title: str) -> str:
+        """Add the unit of the target, if it is known, to a title."""
+        return f"{title} ({self.unit})" if self.unit else title
 
     def measured(self, value: float, signed: bool = False) -> str:
         """Format an error in the unit of the target, ranks if it is ordinal, with three digits."""

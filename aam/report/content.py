@@ -18,7 +18,7 @@ from aam.memory import shown_size
 from aam.report.base import ReportInput
 from aam.report.models import OWN
 from aam.report.run import Run
-from aam.report.terminal import TITLES, shown
+from aam.report.terminal import TITLES, digits_of, shown
 
 Rows = list[list[str]]
 
@@ -170,6 +170,11 @@ def option_rows(run: Run) -> list[tuple[str, str, bool]]:
     return rows
 
 
+def finished(run: Run) -> str:
+    """Return when the run finished; "" if it has not."""
+    return _timestamp(run.facts["finished"]) if run.facts.get("finished") else ""
+
+
 def command_line(run: Run) -> str:
     """Return the command line, quoted for a shell."""
     argv = [str(argument) for argument in run.facts.get("argv") or []]
@@ -216,9 +221,11 @@ def _scored_tiles(given: ReportInput) -> list[Tile]:
         if name not in metrics or metrics[name].value is None:
             continue
         lower, upper = metrics[name].lower, metrics[name].upper
-        note = "" if lower is None else f"{shown(name, lower)} to {shown(name, upper)}"
+        digits = digits_of(lower, upper)
+        limits = (shown(name, limit, digits) for limit in (lower, upper))
+        note = "" if lower is None else " to ".join(limits)
         unit = given.unit if name in ("mae", "rmse") else ""
-        tiles.append(Tile(shown(name, metrics[name].value), TITLES[name], note, unit))
+        tiles.append(Tile(shown(name, metrics[name].value, digits), TITLES[name], note, unit))
     return tiles
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from aam.contract.errors import DataError
 from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.members.evaluation import sentence
-from aam.members.scores import Draws, Score, draw_groups, draw_metrics
+from aam.members.scores import Draws, Score, draw_groups, draw_metrics, permutation_test
 from aam.report.run import Run
 
 OWN, GUESS = "this model", "guess"
@@ -27,16 +27,18 @@ class ModelComparison:
     Attributes:
         metrics: model -> metric -> value with its interval; the first model is that of the run.
         sentences: about differences of the run's model from others, and about other samples.
+        chance: sentence about the permutation test; "" without one.
     """
 
     metrics: Mapping[str, Mapping[str, Score]]
     sentences: tuple[str, ...]
+    chance: str
 
 
 def compare_models(run: Run) -> ModelComparison | None:
     """Compare the model of a run with a guess, its members and its baselines; None without labels.
 
-    The members of an ensemble have their metrics in scores.json, a baseline in its folder.
+    Guess and members have their metrics in scores.json, a baseline in its folder.
 
     Raises:
         DataError: scores.json and predictions.tsv contradict each other.
@@ -53,7 +55,6 @@ def compare_models(run: Run) -> ModelComparison | None:
     sentences: list[str] = []
     if run.scores is None:
         metrics[OWN] = _metrics(run.scored, draws)
-        metrics[GUESS] = _metrics(best_guess(run.scored), replace(draws, number=0))
     else:
         _check_scores(run, run.scores, run.scored)
         left_out = []
@@ -88,7 +89,10 @@ def compare_models(run: Run) -> ModelComparison | None:
                 metric, value = own.ahead_of(other)
                 sentences.append(sentence(OWN, f"the {name}", metric, value, units))
     shown = tuple(f"{text[:1].upper()}{text[1:]}." for text in sentences)
-    return ModelComparison(metrics, shown)
+    chance = ""
+    if _has_intervals(run.scored):
+        chance = permutation_test(run.scored, draws.group_M, column)
+    return ModelComparison(metrics, shown, chance)
 
 
 def _check_scores(run: Run, scores: Mapping[str, Any], scored: ScoredPredictions) -> None:
@@ -113,18 +117,6 @@ def _agree(stored: float | None, found: float | None) -> bool:
     if stored is None or found is None:
         return stored is found
     return math.isclose(stored, found, rel_tol=1e-3, abs_tol=1e-3)
-
-
-def best_guess(scored: ScoredPredictions) -> ScoredPredictions:
-    """Return the best constant prediction: the mean, or the most frequent class."""
-    if not scored.classes:
-        return ScoredPredictions(scored.actual, np.full(len(scored.actual), scored.actual.mean()))
-    counts = np.bincount(scored.actual, minlength=len(scored.classes))
-    shares = np.tile(counts / counts.sum(), (len(scored.actual), 1))
-    return ScoredPredictions(
-        scored.actual, shares.argmax(axis=1), (), scored.classes,
-        None if scored.probabilities is None else shares, scored.ordered,
-    )  # fmt: skip
 
 
 def _metrics(scored: ScoredPredictions, draws: Draws) -> dict[str, Score]:

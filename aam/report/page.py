@@ -1,14 +1,19 @@
-"""HTML page of the report: self-contained, without scripts, with a light and a dark scheme."""
+"""HTML page of the report: self-contained, with a light and a dark scheme."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
+from datetime import datetime, timezone
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from aam import __version__
-from aam.report import content
+from aam.report import content, methods
 from aam.report.base import ReportInput
+from aam.report.figures.canvas import data_link
 from aam.report.missing import missing
 from aam.report.pictures import draw_section
 from aam.report.tables import tabulate, verdict
@@ -28,19 +33,23 @@ def page(given: ReportInput, place: Path) -> str:
         title=title,
         sentence=sentence,
         name=run.folder.resolve().name,
-        finished=run.facts.get("finished"),
+        finished=content.finished(run),
         pretraining=run.target is None,
         verdict=verdict(given),
         measured_on=content.measured_on(run),
         tiles=content.tiles(given),
-        tables=tabulate(given),
+        tables=tabulate("predictions", given),
+        asv_tables=tabulate("asvs", given),
         curves=draw_section("learning", given),
         scored=draw_section("predictions", given),
+        asvs=draw_section("asvs", given),
         embeds="transformer" in run.facts.get("members", ("transformer",)),
         embedding=draw_section("embedding", given),
-        colours=given.colours if run.embeddings is not None else (),
+        colours=given.colours if run.has_ordination else (),
         missing=missing(given),
         links=content.file_links(run, place),
+        methods=methods.paragraph(run),
+        citations=methods.bibtex(run),
         inputs=content.input_rows(run),
         facts=content.fact_rows(run),
         options=content.option_rows(run),
@@ -49,7 +58,7 @@ def page(given: ReportInput, place: Path) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a template of this package, with the style sheet."""
+    """Render a template of this package, with the style sheet and the script."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -60,7 +69,25 @@ def render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    style = (files("aam.report") / "style.css").read_text(encoding="utf-8")
-    return environment.get_template(template).render(
-        svg=Markup, style=Markup(style), version=__version__, **values
+    style, script = (
+        (files("aam.report") / name).read_text(encoding="utf-8")
+        for name in ("style.css", "copy.js")
     )
+    # The policy of the page allows this script alone.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template(template).render(
+        svg=Markup,
+        style=Markup(style),
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
+        data_link=data_link,
+        file_name=_file_name,
+        date=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
+        version=__version__,
+        **values,
+    )
+
+
+def _file_name(title: str) -> str:
+    """Return a title as the name of a file, in lower case with dashes."""
+    return re.sub(r"[^\w]+", "-", title.lower())[:60].strip("-")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,9 +13,10 @@ from scipy.stats import spearmanr
 
 from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
+from aam.report.asvs import heat_picture, importance_picture
 from aam.report.base import Draw, Drawing, ReportInput, Section
-from aam.report.figures.canvas import MOST_VECTORS, inline_svg
-from aam.report.figures.plots import curve_figure, points_figure
+from aam.report.figures.canvas import MOST_VECTORS, data_link, inline_svg, plain_svg
+from aam.report.figures.plots import curve_figure, learning_figure, points_figure
 from aam.report.figures.prediction_plots import (
     POINTS,
     agreement_figure,
@@ -33,10 +35,26 @@ LOSS_PARTS = ("target", "unifrac", "nucleotide", "count")
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of the page: an SVG element and its caption."""
+    """A picture of the page.
 
+    Attributes:
+        name: unique in the page.
+        svg: an SVG element.
+        caption: shown below it.
+        link: data URL of the SVG file with plain colours.
+    """
+
+    name: str
     svg: str
     caption: str
+    link: str
+
+    @classmethod
+    def of(cls, name: str, drawing: Drawing) -> Picture:
+        """Convert a drawing."""
+        svg = inline_svg(drawing.figure, name, drawing.description, drawing.names, drawing.styles)
+        link = data_link(plain_svg(drawing.figure), "image/svg+xml")
+        return cls(name, svg, drawing.caption, link)
 
 
 def draw_section(section: Section, given: ReportInput) -> list[Picture]:
@@ -45,10 +63,7 @@ def draw_section(section: Section, given: ReportInput) -> list[Picture]:
     for name, (place, draw) in PICTURES.items():
         drawing = draw(given) if place == section else None
         if drawing is not None:
-            svg = inline_svg(
-                drawing.figure, name, drawing.description, drawing.names, drawing.styles
-            )
-            pictures.append(Picture(svg, drawing.caption))
+            pictures.append(Picture.of(name, drawing))
     return pictures
 
 
@@ -58,7 +73,10 @@ def confusion_picture(given: ReportInput) -> Drawing | None:
     if scored is None or not scored.classes:
         return None
     accuracy = compute_metrics(scored)["accuracy"]
-    caption = f"{accuracy:.1%} of {_samples(given.run, scored)} are predicted as their true class."
+    caption = (
+        f"{accuracy:.1%} of {_samples(given.run, scored)} are predicted as their true class. "
+        "Percentages are of the true class (rows)."
+    )
     return Drawing(confusion_figure(scored), caption, f"Confusion matrix. {caption}")
 
 
@@ -114,7 +132,9 @@ def agreement_picture(given: ReportInput) -> Drawing | None:
         f"{TITLES[name]} {given.measured(metrics[name] or 0.0)}" for name in ("mae", "rmse")
     )
     caption = f"{samples}: R² {r2}, {errors}."
-    figure = agreement_figure(scored, given.target)
+    if given.run.limits is not None:
+        caption += " Lines: prediction intervals."
+    figure = agreement_figure(scored, given.target, given.run.limits)
     return Drawing(figure, caption, f"Predicted against true, {caption}", _names(given))
 
 
@@ -128,6 +148,17 @@ def residual_picture(given: ReportInput) -> Drawing | None:
     caption = f"Half of the predictions are within {half} of the truth; the mean error is {bias}."
     figure = residual_figure(scored, given.target)
     return Drawing(figure, caption, f"Errors over true {given.target}. {caption}", _names(given))
+
+
+def samples_picture(given: ReportInput) -> Drawing | None:
+    """Draw the score of models of fewer samples: would more samples help?"""
+    curve = (given.run.scores or {}).get("learning_curve")
+    if curve is None:
+        return None
+    name = TITLES.get(curve["metric"], curve["metric"])
+    figure = learning_figure(curve["points"], name, curve["units"])
+    caption = f"{name} of a {curve['model']} trained on fewer {curve['units']}. {curve['sentence']}"
+    return Drawing(figure, caption, f"Learning curve. {caption}")
 
 
 def loss_picture(part: str, title: str, given: ReportInput) -> Drawing | None:
@@ -170,7 +201,22 @@ def embedding_picture(given: ReportInput) -> Drawing | None:
         f"{len(run.embeddings)} samples embedded{model}, {run.embeddings.shape[1]} numbers each: "
         f"PCoA of Euclidean distances{_shown_note(rows, run)}."
     )
-    return _ordination(given, rows, coordinates[rows], explained, "Embedding", caption)
+    ids = [run.embedded_ids[row] for row in rows.tolist()]
+    return _ordination(given, ids, coordinates[rows], explained, "Embedding", caption)
+
+
+def kernel_picture(given: ReportInput) -> Drawing | None:
+    """Draw the samples in the plane of the first two principal coordinates of the kernel."""
+    if (found := given.run.ordination) is None:
+        return None
+    rows = _shown_rows(len(found.ids))
+    caption = (
+        f"{len(found.ids)} samples: PCoA of the kernel of the sequences, by which samples with "
+        f"similar sequences are near each other{_shown_note(rows, given.run)}."
+    )
+    ids = [found.ids[row] for row in rows.tolist()]
+    values = found.coordinates[rows]
+    return _ordination(given, ids, values, found.explained, "Sequences (kernel)", caption)
 
 
 def unifrac_picture(given: ReportInput) -> Drawing | None:
@@ -191,12 +237,13 @@ def unifrac_picture(given: ReportInput) -> Drawing | None:
         f"{len(rows)} samples by unifrac.tsv{_shown_note(rows, run)}. Pairwise distances of the "
         f"embedding and of UniFrac correlate {correlation:.2f} (Spearman)."
     )
-    return _ordination(given, rows, coordinates, explained, "UniFrac", caption)
+    ids = [run.embedded_ids[row] for row in rows.tolist()]
+    return _ordination(given, ids, coordinates, explained, "UniFrac", caption)
 
 
 def _ordination(
     given: ReportInput,
-    rows: npt.NDArray[np.int64],
+    ids: Sequence[str],
     coordinates: npt.NDArray[np.float64],
     explained: npt.NDArray[np.float64],
     title: str,
@@ -205,9 +252,11 @@ def _ordination(
     """Draw samples with their names and, for each column, the CSS variable of their colour."""
     colours = [colour.css() for colour in given.colours]
     names, styles = [], []
-    for row in rows.tolist():
+    place = {name: row for row, name in enumerate(given.run.described_ids)}
+    for name in ids:
+        row = place[name]
         texts = (f"{one.column} {one.texts[row]}" for one in given.colours if one.texts[row])
-        names.append("\n".join([given.run.embedded_ids[row], *texts]))
+        names.append("\n".join([name, *texts]))
         styles.append("".join(f"--c{k}:{css[row]};" for k, css in enumerate(colours)))
     figure = points_figure(coordinates, explained.tolist(), title)
     variance = f"The axes explain {explained.sum():.1%} of the variance."
@@ -224,7 +273,9 @@ def _shown_rows(samples: int) -> npt.NDArray[np.int64]:
 
 
 def _shown_note(rows: npt.NDArray[np.int64], run: Run) -> str:
-    return "" if len(rows) < MOST_VECTORS else f"; {len(rows)} of {len(run.embedded_ids)} are drawn"
+    return (
+        "" if len(rows) < MOST_VECTORS else f"; {len(rows)} of {len(run.described_ids)} are drawn"
+    )
 
 
 PICTURES: dict[str, tuple[Section, Draw]] = {
@@ -234,6 +285,9 @@ PICTURES: dict[str, tuple[Section, Draw]] = {
     "calibration": ("predictions", calibration_picture),
     "agreement": ("predictions", agreement_picture),
     "errors": ("predictions", residual_picture),
+    "samples": ("predictions", samples_picture),
+    "importance": ("asvs", importance_picture),
+    "abundance": ("asvs", heat_picture),
     **{
         f"curve-{part}": ("learning", partial(loss_picture, part, title))
         for part, title in (
@@ -256,6 +310,7 @@ PICTURES: dict[str, tuple[Section, Draw]] = {
         )
     },
     "embedding": ("embedding", embedding_picture),
+    "ordination": ("embedding", kernel_picture),
     "unifrac": ("embedding", unifrac_picture),
 }
 """Every picture, in the order of the page: its name, unique in the page, its section and function.

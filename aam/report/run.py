@@ -18,6 +18,7 @@ from aam.data.embeddings import read_embeddings
 from aam.data.io.text import numbers, read_rows
 from aam.data.metadata import ID_HEADER
 from aam.data.metrics import ScoredPredictions
+from aam.data.ordination import read_ordination
 from aam.data.predictions import (
     class_predictions,
     numeric_column,
@@ -33,6 +34,7 @@ NETWORK_EFFECT = "transformer_effect"
 
 _SCORE = {"value": float | None, "lower?": float | None, "upper?": float | None}
 _INTERVAL = {"value": float | None, "lower": float | None, "upper": float | None}
+_POINT = {"units": int, **_INTERVAL}
 _MODEL = {"metrics": {str: _SCORE}, "weight?": float | None}
 _SENTENCE = {"sentence": str}
 SCORES = {
@@ -48,6 +50,10 @@ SCORES = {
             "differences": [_SENTENCE],
             "conclusion": str,
         },
+    ),
+    "learning_curve?": (
+        None,
+        {"model": str, "metric": str, "units": str, "points": [_POINT], **_SENTENCE},
     ),
     "confounders?": [{"column": str, "metric": str, **_INTERVAL}],
 }
@@ -73,6 +79,15 @@ class Baseline:
 
 
 @dataclass(frozen=True)
+class Ordination:
+    """Principal coordinates of ordination.txt: ids of N samples, [N, 2], and parts of variance."""
+
+    ids: tuple[str, ...]
+    coordinates: F64
+    explained: F64
+
+
+@dataclass(frozen=True)
 class Run:
     """Content of a run folder.
 
@@ -82,9 +97,11 @@ class Run:
         curves: fold -> column of metrics.csv -> [epochs]; the fold is "" without folds.
         sample_ids: samples of the predictions, n names.
         scored: predictions with labels; None where there are none.
+        limits: float64 [n, 2], the prediction interval of each number; None where there are none.
         part: scored samples: "test" or "validation"; "" if unknown.
         embedded_ids: N samples with an embedding.
         embeddings: float64 [N, D]; None where there are none.
+        ordination: principal coordinates of the kernel, in ordination.txt; None without the file.
         groups: sample -> group in splits.tsv; empty without groups.
         unifrac: distances of unifrac.tsv; None without the file.
         scores: scores.json, the ensemble and its members; None without the file.
@@ -97,9 +114,11 @@ class Run:
     curves: dict[str, dict[str, F64]]
     sample_ids: tuple[str, ...]
     scored: ScoredPredictions | None
+    limits: F64 | None
     part: str
     embedded_ids: tuple[str, ...]
     embeddings: F64 | None
+    ordination: Ordination | None
     groups: dict[str, str]
     unifrac: DistanceMatrix | None
     scores: dict[str, Any] | None
@@ -109,7 +128,14 @@ class Run:
     @property
     def described_ids(self) -> tuple[str, ...]:
         """Samples whose metadata the report shows: those with an embedding, or a prediction."""
-        return self.embedded_ids or self.sample_ids
+        if self.embedded_ids or self.ordination is None:
+            return self.embedded_ids or self.sample_ids
+        return self.ordination.ids
+
+    @property
+    def has_ordination(self) -> bool:
+        """Whether samples can be drawn as points of a plane."""
+        return self.embeddings is not None or self.ordination is not None
 
     @property
     def target(self) -> str | None:
@@ -146,7 +172,7 @@ def read_run(folder: Path) -> Run:
     if (folder / "metrics.csv").is_file():
         curves[""] = _read_curves(folder / "metrics.csv")
     curves = {fold: columns for fold, columns in curves.items() if len(columns["epoch"])}
-    sample_ids, scored, part = _read_scored(folder / "predictions.tsv", facts)
+    sample_ids, scored, part, limits = _read_scored(folder / "predictions.tsv", facts)
     embedded = folder / "embeddings.tsv"
     embeddings = read_embeddings(embedded) if embedded.is_file() else None
     baselines = sorted(path.parent for path in folder.glob("baseline*/metrics.json"))
@@ -157,9 +183,11 @@ def read_run(folder: Path) -> Run:
         curves,
         sample_ids,
         scored,
+        limits,
         part,
         () if embeddings is None else tuple(embeddings.ids.tolist()),
         None if embeddings is None else embeddings.values.astype(np.float64),
+        _read_ordination(folder / "ordination.txt"),
         _read_groups(folder / "splits.tsv"),
         read_distances(unifrac) if unifrac.is_file() else None,
         read_json(scores, SCORES, "scores of the run") if scores.is_file() else None,
@@ -179,20 +207,25 @@ def _read_curves(path: Path) -> dict[str, F64]:
 
 def _read_scored(
     path: Path, facts: dict[str, Any]
-) -> tuple[tuple[str, ...], ScoredPredictions | None, str]:
+) -> tuple[tuple[str, ...], ScoredPredictions | None, str, F64 | None]:
+    """Return samples, predictions, the part that they are from, and prediction intervals."""
     if not path.is_file():
-        return (), None, ""
+        return (), None, "", None
     frame = read_predictions(path)
     if "actual" not in frame.columns:
-        return (), None, ""
+        return (), None, "", None
+    limits = None
     target = facts["options"].get("target") or {}
     levels = ordered_levels(target.get("ordinal") or ())
     if target.get("classifier") or levels:
         scored = class_predictions(frame, frame["actual"].tolist(), levels)
     else:
         scored = numeric_predictions(frame, numeric_column(frame, "actual"))
+        if {"lower", "upper"} <= set(frame.columns):
+            ends = [numeric_column(frame, name) for name in ("lower", "upper")]
+            limits = np.column_stack(ends)
     part = str(frame["split"].iloc[0]) if "split" in frame.columns else ""
-    return tuple(frame[ID_HEADER]), scored, part
+    return tuple(frame[ID_HEADER]), scored, part, limits
 
 
 def _read_importance(path: Path) -> tuple[dict[str, str], ...]:
@@ -205,6 +238,11 @@ def _read_importance(path: Path) -> tuple[dict[str, str], ...]:
         if name.startswith(measured):
             numbers(rows, name, path, what)
     return tuple(rows)
+
+
+def _read_ordination(path: Path) -> Ordination | None:
+    """Read the file of `aam.data.ordination.write_ordination`."""
+    return Ordination(*read_ordination(path)) if path.is_file() else None
 
 
 def _read_groups(path: Path) -> dict[str, str]:
@@ -224,7 +262,7 @@ def _read_baseline(
     """Read a baseline, and bring its predictions into the order of the run's."""
     expected = {"model": str, "column": str}
     found = read_json(folder / "metrics.json", expected, "metrics of a baseline")
-    ids, other, _ = _read_scored(folder / "predictions.tsv", facts)
+    ids, other, *_ = _read_scored(folder / "predictions.tsv", facts)
     aligned = None
     if scored is not None and other is not None and other.classes == scored.classes:
         rows = {key: row for row, key in enumerate(_keys(ids, other))}

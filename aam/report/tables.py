@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from aam.data.error_analysis import quantile_bins
 from aam.data.metrics import ScoredPredictions, compute_metrics, summary
-from aam.data.taxonomy import named_ranks
 from aam.members.scores import Score
-from aam.members.stability import FOLD_RANK, stability
-from aam.report.base import ReportInput, Tabulate
+from aam.report.asvs import importance_table
+from aam.report.base import ReportInput, Section, Tabulate
 from aam.report.models import GUESS, OWN
-from aam.report.run import NETWORK_EFFECT
-from aam.report.terminal import TITLES, Table, metric_cells, shown, spread
+from aam.report.terminal import TITLES, Table, digits_of, metric_cells, shown, spread
 
 BINS = 5
 WORST = 10
-ASVS = 15
-ID_LETTERS = 16
-"""Letters of a feature id that are shown."""
 
 LEAST = 3
 """Samples of a group that is listed."""
@@ -32,9 +27,10 @@ MOST_CATEGORIES = 12
 _BIAS_NOTE = "Mean error: predicted minus true; above 0 the model predicts too much."
 
 
-def tabulate(given: ReportInput) -> list[Table]:
-    """Return the tables of a run in the order of `TABLES`."""
-    return [table for make in TABLES for table in [make(given)] if table is not None]
+def tabulate(section: Section, given: ReportInput) -> list[Table]:
+    """Return the tables of a section in the order of `TABLES`."""
+    made = (make(given) for place, make in TABLES if place == section)
+    return [table for table in made if table is not None]
 
 
 def comparison_table(given: ReportInput) -> Table | None:
@@ -47,9 +43,10 @@ def comparison_table(given: ReportInput) -> Table | None:
         [model, *(with_interval(name, found.get(name)) for name in names)]
         for model, found in models.metrics.items()
     ]
-    guess = "most frequent class" if scored.classes else "mean"
-    of = "their training samples" if given.run.scores is not None else "these samples"
-    note = f"Guess: the {guess} of {of}. In brackets: 95 % interval, by bootstrap over groups."
+    note = "In brackets: 95 % interval, by bootstrap over groups."
+    if GUESS in models.metrics:
+        what = "class frequencies" if scored.classes else "mean"
+        note = f"Guess: the {what} of the training samples, for every sample. {note}"
     if scored.folds and "auc" in names:
         note += " AUC: part of the pairs of samples of the same fold that are in the right order."
     title = f"Compared on the same {len(scored.actual)} samples"
@@ -107,18 +104,21 @@ def verdict(given: ReportInput) -> str:
     """Return sentences on whether the model is better than a guess and than other models."""
     if given.models is None:
         return ""
-    metrics, guess = given.models.metrics[OWN], given.models.metrics[GUESS]
+    metrics, guess = given.models.metrics[OWN], given.models.metrics.get(GUESS, {})
     names = ("r2", "weighted_kappa", "auc", "accuracy", "mae")
     sentences = list(given.models.sentences)
     defined = (name for name in names if name in metrics and metrics[name].value is not None)
-    name = next((name for name in defined if name in guess), None)
-    if name is not None:
-        score, guessed = metrics[name], guess[name].value
-        first = f"{TITLES[name]} is {with_interval(name, score)}; "
-        first += f"a guess has {shown(name, guessed)}"
-        if score.lower is not None and score.upper is not None and guessed is not None:
-            first += ", which is within the interval" * (score.lower <= guessed <= score.upper)
+    if (name := next(defined, None)) is not None:
+        score, guessed = metrics[name], guess[name].value if name in guess else None
+        first = f"{TITLES[name]} is {with_interval(name, score)}"
+        if guessed is not None:
+            digits = digits_of(score.lower, score.upper)
+            first += f"; a guess has {shown(name, guessed, digits)}"
+            if score.lower is not None and score.upper is not None:
+                first += ", which is within the interval" * (score.lower <= guessed <= score.upper)
         sentences.insert(0, f"{first}.")
+    if given.models.chance:
+        sentences.append(given.models.chance)
     if interval := (given.run.scores or {}).get("interval"):
         sentences.append(
             f"Prediction interval: {interval['coverage']:.0%} of new samples are expected within "
@@ -129,10 +129,16 @@ def verdict(given: ReportInput) -> str:
 
 
 def with_interval(name: str, score: Score | None) -> str:
-    """Format a metric and its interval."""
-    if score is None or score.lower is None or score.upper is None:
-        return shown(name, None if score is None else score.value)
-    return f"{shown(name, score.value)} ({shown(name, score.lower)} to {shown(name, score.upper)})"
+    """Format a metric and its interval, with the digits that the interval supports."""
+    if score is None:
+        return shown(name, None)
+    digits = digits_of(score.lower, score.upper)
+    value, lower, upper = (
+        shown(name, one, digits) for one in (score.value, score.lower, score.upper)
+    )
+    if score.lower is None or score.upper is None:
+        return value
+    return f"{value} ({lower} to {upper})"
 
 
 def folds_table(given: ReportInput) -> Table | None:
@@ -235,62 +241,12 @@ def worst_table(given: ReportInput) -> Table | None:
         more = [scored.folds[row]] if scored.folds else []
         more += [run.groups.get(name, "")] if run.groups else []
         rows.append([name, *cells, *more])
-    last = with_unit(given, "Error") if not scored.classes else "Probability of the true class"
+    last = given.with_unit("Error") if not scored.classes else "Probability of the true class"
     heads = ["Sample", "True", "Predicted"]
     heads += [last] if not scored.classes or scored.probabilities is not None else []
     heads += ["Fold"] if scored.folds else []
     heads += [run.option("split", "group_column") or "Group"] if run.groups else []
     return Table(f"The {len(rows)} worst samples", heads, rows)
-
-
-def importance_table(given: ReportInput) -> Table | None:
-    """List the most important ASVs of `aam importance`, with effects and stability over folds."""
-    rows = given.run.importance[:ASVS]
-    if not rows:
-        return None
-    prefix = "effect" if any(name.startswith("effect") for name in rows[0]) else NETWORK_EFFECT
-    effects = [name for name in rows[0] if name == prefix or name.startswith(f"{prefix}_")]
-    folds = [name for name in rows[0] if name.startswith(FOLD_RANK)]
-    agreement = None
-    if folds and len(given.run.importance) > 1:
-        ranks = [[float(row[name]) for row in given.run.importance] for name in folds]
-        agreement = stability(np.array(ranks))
-    cells = []
-    for number, row in enumerate(rows, start=1):
-        cell = [f"{number}. {_name(row)}"]
-        if effects:
-            cell.append(_strongest(row, effects, prefix))
-        cell.append(f"{float(row['prevalence']):.0%}")
-        if agreement is not None:
-            cell.append(f"{agreement.times_U[number - 1]} of {agreement.folds}")
-        cells.append(cell)
-    heads = ["ASV", *([with_unit(given, "Effect")] if effects else []), "Prevalence"]
-    note = (
-        "The first rows of importance.tsv. Effect: change of the prediction of the "
-        f"{'kernel' if prefix == 'effect' else 'transformer'} for one standard deviation of the "
-        "ASV's log abundance; of classes, of the score of the class that changes most. An "
-        "association, not a cause."
-    )
-    if agreement is not None:
-        heads.append(f"Folds with it among the first {agreement.first}")
-        note += f" {agreement.sentence}"
-    if "taxon" not in rows[0]:
-        note += " `aam importance --taxonomy` adds taxa."
-    return Table(f"The {len(rows)} most important ASVs", heads, cells, note)
-
-
-def _name(row: Mapping[str, str]) -> str:
-    """Return the last two named ranks of the taxon of an ASV, or the beginning of its id."""
-    if named := named_ranks(row.get("taxon") or ""):
-        return "; ".join(named[-2:])
-    name = row["feature-id"]
-    return name if len(name) <= ID_LETTERS else f"{name[:ID_LETTERS]}…"
-
-
-def _strongest(row: Mapping[str, str], effects: Sequence[str], prefix: str) -> str:
-    """Format the largest effect of an ASV, with its class."""
-    name = max(effects, key=lambda name: abs(float(row[name])))
-    return f"{float(row[name]):+.3g} {name.removeprefix(prefix).removeprefix('_')}".rstrip()
 
 
 def wrongness(scored: ScoredPredictions) -> npt.NDArray[np.float64]:
@@ -305,16 +261,11 @@ def wrongness(scored: ScoredPredictions) -> npt.NDArray[np.float64]:
     return 1 - true
 
 
-def with_unit(given: ReportInput, title: str) -> str:
-    """Add the unit of the target, if it is known, to the title of a column."""
-    return f"{title} ({given.unit})" if given.unit else title
-
-
 def _heads(given: ReportInput) -> list[str]:
     """Return the titles of the columns of `_errors`."""
     if given.run.scored is not None and given.run.scored.classes:
         return ["Samples", "Accuracy", "Balanced"]
-    return ["Samples", with_unit(given, "MAE"), with_unit(given, "Mean error")]
+    return ["Samples", given.with_unit("MAE"), given.with_unit("Mean error")]
 
 
 def _errors(scored: ScoredPredictions, rows: npt.NDArray[np.int64]) -> list[str]:
@@ -331,15 +282,16 @@ def _errors(scored: ScoredPredictions, rows: npt.NDArray[np.int64]) -> list[str]
     return [str(len(rows)), *figures]
 
 
-TABLES: tuple[Tabulate, ...] = (
-    comparison_table,
-    inputs_table,
-    confounders_table,
-    folds_table,
-    bins_table,
-    classes_table,
-    groups_table,
-    worst_table,
-    importance_table,
+TABLES: tuple[tuple[Section, Tabulate], ...] = (
+    ("predictions", comparison_table),
+    ("predictions", inputs_table),
+    ("predictions", confounders_table),
+    ("predictions", folds_table),
+    ("predictions", bins_table),
+    ("predictions", classes_table),
+    ("predictions", groups_table),
+    ("predictions", worst_table),
+    ("asvs", importance_table),
 )
-"""Every table, in the order of the page. To add one, write a `Tabulate` function and a line."""
+"""Every table with its section, in the order of the page. To add one, write a `Tabulate` function
+and a line."""

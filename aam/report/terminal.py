@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,12 @@ class Table:
     note: str = ""
     strong: Sequence[int] = ()
 
+    @property
+    def tsv(self) -> str:
+        """All rows as tab-separated values; tabs and line breaks of a cell become spaces."""
+        lines = [[" ".join(cell.split()) for cell in row] for row in (self.heads, *self.rows)]
+        return "".join("\t".join(line) + "\n" for line in lines)
+
 
 def show(summary: Mapping[str, Any]) -> None:
     """Print the result of `aam.data.metrics.summary`: folds, their spread, all samples.
@@ -83,17 +90,31 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
     return Table(str(summary["column"]), heads, rows, strong=(len(rows) - 1,) if folds else ())
 
 
-def metric_cells(names: Sequence[str], metrics: Mapping[str, float | None]) -> list[str]:
+def metric_cells(names: Iterable[str], metrics: Mapping[str, float | None]) -> list[str]:
     """Format metrics by name; an en dash where one is absent or not defined."""
     return [shown(name, metrics.get(name)) for name in names]
 
 
-def shown(name: str, value: float | None) -> str:
-    """Format a metric; an en dash where it is not defined."""
+def shown(name: str, value: float | None, digits: int = 3) -> str:
+    """Format a metric with digits after the point; an en dash where it is not defined."""
     if value is None:
         return "–"  # noqa: RUF001
     # Adding 0 makes -0.000 a plain 0.000.
-    return f"{value:.0f}" if name == "samples" else f"{round(value, 3) + 0:.3f}"
+    return f"{value:.0f}" if name == "samples" else f"{round(value, digits) + 0:.{digits}f}"
+
+
+def digits_of(lower: float | None, upper: float | None) -> int:
+    """Return the digits after the point that an interval supports: two of half its width.
+
+    At most 3, and 3 without an interval or with one of no width.
+
+    >>> digits_of(0.921, 0.957), digits_of(10.1, 14.6)
+    (3, 1)
+    """
+    if lower is None or upper is None or not upper > lower:
+        return 3
+    half = (upper - lower) / 2 * (1 + 1e-9)  # 0.1 by rounding may be a little less
+    return min(max(1 - math.floor(math.log10(half)), 0), 3)
 
 
 def spread(name: str, folds: Mapping[str, Mapping[str, float | None]]) -> tuple[str, str]:

@@ -15,11 +15,17 @@ from aam.data.metrics import (
     CLASSIFICATION,
     REGRESSION,
     Metrics,
+    ResampledMetric,
     ScoredPredictions,
     compute_metrics,
     confusion,
+    mean_absolute_error,
     metrics_by_fold,
+    r2,
+    root_mean_squared_error,
+    spearman,
     summary,
+    value_of,
 )
 
 
@@ -230,3 +236,18 @@ def test_a_metric_is_added_by_an_entry_of_the_registry(monkeypatch: pytest.Monke
     lone = np.zeros(1, dtype=np.int64)
     found = summary(ScoredPredictions(lone, lone, classes=("no", "yes")), "ill")
     assert found["overall"]["undefined"] is None
+
+
+@pytest.mark.parametrize("metric", [r2, mean_absolute_error, root_mean_squared_error, spearman])
+def test_a_resample_has_the_metric_of_its_samples(metric: ResampledMetric) -> None:
+    rng = np.random.default_rng(0)
+    fold = np.repeat([0, 1, 2], (30, 8, 2))
+    actual = rng.normal(size=40).round(1)
+    predicted = (actual + fold + rng.normal(size=40)).round(1)
+    scored = ScoredPredictions(actual, predicted, names_of(fold))
+    weights_BN = rng.poisson(1.0, (20, 40)).astype(np.float64)
+    expected = [
+        value_of(metric, scored.take(np.repeat(np.arange(40), times.astype(np.int64))))
+        for times in weights_BN
+    ]
+    assert metric(scored, weights_BN) == pytest.approx(expected)

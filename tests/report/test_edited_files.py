@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import typing
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from aam.performance.measurement.bench import rates
 from aam.performance.measurement.journal import open_runs
 from aam.performance.measurement.workload import Program
 from aam.performance.profile_files import read_profile
-from aam.report import content
+from aam.report import content, methods
 from aam.report.base import ReportInput
 from aam.report.colours import choose_colours
 from aam.report.comparison import comparison
@@ -163,8 +164,10 @@ def use(run: Path) -> None:
     for part in (content.heading, content.measured_on, content.input_rows, content.fact_rows,
                  content.option_rows, content.command_line):  # fmt: skip
         part(found)
-    for of_report in (content.tiles, tabulate, verdict, missing):
+    for of_report in (content.tiles, partial(tabulate, "predictions"), partial(tabulate, "asvs"),
+                      verdict, missing):  # fmt: skip
         of_report(given)
+    methods.paragraph(found), methods.bibtex(found)
     comparison([found, found])
 
 

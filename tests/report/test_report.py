@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import re
@@ -57,6 +59,21 @@ class Outline(HTMLParser):
         assert self.open.pop() == tag
 
 
+def assert_own_script_alone(text: str) -> None:
+    """The page has the copy buttons' script, and its policy allows no other."""
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert text.count("<script") == 1
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-"
+    assert f"{policy}{digest}'" in text
+
+
+def downloads(text: str) -> dict[str, str]:
+    """Return the content of each data link by the name of its file."""
+    links = re.findall(r'download="([^"]*)" href="data:[^,]*;base64,([^"]*)"', text)
+    return {name: base64.b64decode(content).decode() for name, content in links}
+
+
 @pytest.mark.parametrize("kind", PICTURES)
 def test_a_page_stands_alone_and_is_well_formed(
     study_folder: Path, page: Callable[[str], str], kind: str
@@ -69,7 +86,8 @@ def test_a_page_stands_alone_and_is_well_formed(
     links = [one for one in outline.addresses if not one.startswith(("#", "data:"))]
     assert "run.json" in links
     assert all((study_folder / kind / link).is_file() for link in links)
-    assert not re.search(r"<script|<link|@import|url\((?!#)", text)
+    assert not re.search(r"<link|@import|url\((?!#)", text)
+    assert_own_script_alone(text)
     # The names of SVG's namespaces look like addresses and are none.
     assert set(re.findall(r"https?://[^\"' <]+", text)) <= {
         "http://www.w3.org/2000/svg",
@@ -83,10 +101,15 @@ def test_a_numeric_run_shows_its_figures(study_folder: Path, page: Callable[[str
     found = read_run(study_folder / "numbers")
     assert found.scored is not None
     error = np.abs(found.scored.actual - found.scored.predicted).mean()
-    assert f'<dd class="value">{error:.3f}</dd>' in text
+    tile = re.search(
+        r'<dt>MAE</dt><dd class="value">([\d.]+)</dd><dd class="note">([\d.]+) to', text
+    )
+    assert tile is not None
+    assert float(tile[1]) == pytest.approx(error, abs=0.005)
+    assert len(tile[1]) == len(tile[2]) == 4  # half of the interval is between 0.095 and 0.95
     assert "Prediction of ph" in text
     assert "24 validation samples" in text
-    assert 'for="colour-0">ph</label>' in text
+    assert 'for="colour-0"><bdi>ph</bdi></label>' in text
     assert "aam train --table &#39;a table.biom&#39;" in text
     assert "0123456789abcdef" * 4 in text
     assert f"aam baseline --table {study_folder / 'study' / 'table.biom'}" in text
@@ -103,8 +126,8 @@ def test_a_pretraining_has_no_predictions(study_folder: Path, page: Callable[[st
     assert "Colours of the embedding by metadata columns:" in text
     metadata = str(study_folder / "study" / "metadata.tsv")
     coloured = report(study_folder / "pretrain", "--metadata", metadata, "--color-by", "site", "ph")
-    assert 'for="colour-0">site</label>' in coloured
-    assert 'for="colour-1">ph</label>' in coloured
+    assert 'for="colour-0"><bdi>site</bdi></label>' in coloured
+    assert 'for="colour-1"><bdi>ph</bdi></label>' in coloured
 
 
 @pytest.mark.medium
@@ -120,7 +143,7 @@ def test_a_picture_is_added_by_one_function_and_one_line(
 
     monkeypatch.setitem(REGISTRY, "depth", ("learning", depth_picture))
     text = report(study_folder / "numbers")
-    assert text.index("<h2>Training</h2>") < text.index("A made-up picture.")
+    assert text.index("<h2>Training and options</h2>") < text.index("A made-up picture.")
     assert 'aria-label="A line from 3 to 4."' in text
     assert "A made-up picture." not in report(study_folder / "pretrain")
 
@@ -164,7 +187,7 @@ def test_names_cannot_break_the_page(run_folder: Path) -> None:
     record["inputs"] = {}
     (run_folder / "run.json").write_text(json.dumps(record))
     text = report(run_folder)
-    assert "<script" not in text
+    assert_own_script_alone(text)
     Outline(text)
 
 

@@ -26,7 +26,7 @@ def test_folds_are_overlaid_and_tabled(page: Callable[[str], str]) -> None:
     assert "Thin: 3 folds; thick: their mean." in text
     assert "test in fold 1" in text
     for name in ("fold 1", "fold 3", "mean ± sd", "all samples"):
-        assert f'<th scope="row">{name}</th>' in text
+        assert f'<th scope="row"><bdi>{name}</bdi></th>' in text
     assert "Confusion matrix. " in text
     assert "ROC curves, mean AUC" in text
     assert "AUC: part of the pairs of samples of the same fold" in text
@@ -42,7 +42,8 @@ def test_a_baseline_beside_is_compared(study_folder: Path, run_folder: Path) -> 
     figures = json.loads((run_folder / "baseline" / "metrics.json").read_text())
     text = report(run_folder)
     r2 = figures["overall"]["r2"]
-    assert re.search(rf'<th scope="row">random forest</th><td>{r2:.3f} \(-?\d', text)
+    row = r'<th scope="row"><bdi>random forest</bdi></th><td><bdi>'
+    assert re.search(rf"{row}{r2:.2f}\d? \(-?\d", text)
     own = compute_metrics(read_run(run_folder).scored or pytest.fail("no predictions"))["r2"]
     assert own is not None
     side = "ahead of" if own > r2 else "behind"
@@ -68,20 +69,20 @@ def test_worst_samples_and_points_are_named(study_folder: Path) -> None:
     wrong = np.abs(found.scored.predicted - found.scored.actual)
     worst = found.sample_ids[int(wrong.argmax())]
     table = text[text.index("The 10 worst samples") :]
-    assert re.search(rf'<tbody>\s*<tr><th scope="row">{worst}</th>', table)
+    assert re.search(rf'<tbody>\s*<tr><th scope="row"><bdi>{worst}</bdi></th>', table)
     for gid, names in (("agreement", found.sample_ids), ("embedding", found.embedded_ids)):
         figure = text[text.index(f'id="{gid}-points"') :].partition("</svg>")[0]
         titles = [title.partition("\n")[0] for title in re.findall("<title>([^<]*)", figure)]
         assert titles == list(names)
     assert "predicted ph (pH units)" in text
-    assert f"{wrong.mean():.3f} <small>pH units</small>" in text
+    assert f"{wrong.mean():.2f} <small>pH units</small>" in text
 
 
 def test_scores_by_bin_and_by_group(study_folder: Path, page: Callable[[str], str]) -> None:
     text = page("numbers")
     found = read_run(study_folder / "numbers")
     assert found.scored is not None
-    assert "<h3>By ph</h3>" in text
+    assert "<h3><bdi>By ph</bdi>" in text
     table = bins_table(ReportInput(found))
     assert table is not None
     assert sum(int(row[1]) for row in table.rows) == len(found.scored.actual)
@@ -162,14 +163,17 @@ def test_scores_of_members_have_intervals(run_folder: Path) -> None:
     r2 = scores["models"]["ensemble"]["metrics"]["r2"]["value"]
 
     def shown(value: float) -> str:
-        return f"{value:.3f} ({value - 0.1:.3f} to {value + 0.1:.3f})"
+        return f"{value:.2f} ({value - 0.1:.2f} to {value + 0.1:.2f})"
 
     (run_folder / "scores.json").write_text(json.dumps(scores))
     text = report(run_folder)
     assert "This model is the sequence kernel, without the random forest." in text
     assert "This model is ahead of forest by 0.100 R²; within noise." in text
-    assert f'<th scope="row">random forest (left out)</th><td>{shown(r2 - 0.1)}' in text
-    assert f"R² is {shown(r2)}; a guess has -0.100." in text
+    assert (
+        f'<th scope="row"><bdi>random forest (left out)</bdi></th><td><bdi>{shown(r2 - 0.1)}'
+        in text
+    )
+    assert f"R² is {shown(r2)}; a guess has -0.10." in text
     assert "aam baseline" not in text
     assert 'href="scores.json"' in text
 

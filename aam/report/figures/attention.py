@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.data.taxonomy import named_ranks
-from aam.report.figures.canvas import SERIES, styled
+from aam.report.figures.canvas import SERIES, shortened, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,4 +59,4 @@ def _name(row: pd.Series) -> str:
     """Return the lowest named rank of an ASV, or the start of its id."""
     named = named_ranks(str(row.get("taxon", "")))
     name = named[-1] if named else str(row["feature-id"])
-    return name if len(name) <= _LETTERS else f"{name[:_LETTERS]}…"
+    return shortened(name, _LETTERS)

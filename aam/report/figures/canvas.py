@@ -6,10 +6,12 @@ variables, which follow its light or dark scheme.
 
 from __future__ import annotations
 
+import base64
 import html
 import io
 import logging
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -49,6 +51,7 @@ STYLE: Any = {
     "legend.frameon": False,
     "legend.fontsize": 9,
     "svg.fonttype": "none",
+    "text.parse_math": False,  # a name may contain dollar signs
     "svg.hashsalt": "aam",
 }
 
@@ -73,6 +76,11 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
             return draw(*args, **kwargs)
 
     return drawn
+
+
+def shortened(name: str, letters: int) -> str:
+    """Cut a long name."""
+    return name if len(name) <= letters else f"{name[: letters - 1]}…"
 
 
 def blank(width: float, height: float) -> tuple[Figure, Axes]:
@@ -100,12 +108,8 @@ def inline_svg(
         names: gid of a scatter plot -> a line for each point, shown under the pointer.
         styles: gid of a scatter plot -> CSS of each point instead of its own.
     """
-    stream = io.StringIO()
-    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    figure.savefig(stream, format="svg", transparent=True, metadata=nothing, dpi=160)
-    drawn = stream.getvalue()
+    drawn = plain_svg(figure, "none")
     drawn = drawn[drawn.index("<svg") :]
-    drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn, flags=re.DOTALL)
     drawn = re.sub(r'(?<=[ \n])id="', f'id="{name}-', drawn)
     drawn = re.sub(r'href="#', f'href="#{name}-', drawn)
     drawn = drawn.replace("url(#", f"url(#{name}-")
@@ -120,6 +124,23 @@ def inline_svg(
     drawn = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", drawn, count=1)
     drawn = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", drawn, count=1)
     return drawn.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+@styled
+def plain_svg(figure: Figure, background: str = "white") -> str:
+    """Return the figure as an SVG file, with the colours it was drawn with."""
+    stream = io.StringIO()
+    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    with warnings.catch_warnings():
+        # The browser has fonts for what the font of the layout lacks, such as Chinese.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        figure.savefig(stream, format="svg", facecolor=background, metadata=nothing, dpi=160)
+    return re.sub(r"<metadata>.*?</metadata>", "", stream.getvalue(), flags=re.DOTALL)
+
+
+def data_link(text: str, media_type: str) -> str:
+    """Return a data URL with a text, for a link that downloads it."""
+    return f"data:{media_type};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
 
 
 def _mark_points(drawn: str, gid: str, names: Sequence[str], styles: Sequence[str]) -> str:

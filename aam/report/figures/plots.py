@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.report.colours import Colour
-from aam.report.figures.canvas import INK, MARKERS, MOST_VECTORS, SERIES, blank, styled
+from aam.report.figures.canvas import INK, MARKERS, MOST_VECTORS, SERIES, blank, shortened, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,6 +65,31 @@ def curve_figure(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(columns) > 1:
         figure.legend(loc="outside lower center", ncols=len(columns))
+    return figure
+
+
+@styled
+def learning_figure(points: Sequence[Mapping[str, Any]], metric: str, units: str) -> Figure:
+    """Plot the score of models of parts of the training samples, with intervals.
+
+    Args:
+        points: each with `units`, `value`, `lower` and `upper`; the most units last.
+        metric: name of the score.
+        units: name of the units, such as groups of a column.
+    """
+    figure, axes = blank(4.6, 4.2)
+    numbers = [point["units"] for point in points]
+    values = np.array([point["value"] for point in points], dtype=np.float64)
+    ends = np.array([(point["lower"], point["upper"]) for point in points], dtype=np.float64)
+    errors = np.abs(ends.T - values)
+    axes.errorbar(
+        numbers, values, yerr=np.nan_to_num(errors), color=SERIES[0], lw=2, elinewidth=1,
+        capsize=3, marker="o",
+    )  # fmt: skip
+    axes.set(xscale="log", xlabel=f"{units} in training", ylabel=metric)
+    axes.set_xticks(numbers, [f"{number:,}" for number in numbers])
+    axes.minorticks_off()
+    axes.set_title("Would more samples help?")
     return figure
 
 
@@ -155,7 +180,7 @@ def _categories(axes: Axes, coords: F64, colour: Colour, look: Mapping[str, Any]
             some[:, 1],
             color=SERIES[number % len(SERIES)],
             marker=MARKERS[number % len(MARKERS)],
-            label=f"{name if len(name) <= 24 else name[:23] + '…'} ({times[name]})",
+            label=f"{shortened(name, 24)} ({times[name]})",
             **look,
         )
     handles, names = axes.get_legend_handles_labels()

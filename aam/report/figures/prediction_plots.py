@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.data.metrics import ScoredPredictions, class_auc, confusion
-from aam.report.figures.canvas import INK, MOST_VECTORS, SERIES, blank, styled
+from aam.report.figures.canvas import INK, MOST_VECTORS, SERIES, blank, shortened, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,10 +26,22 @@ F64 = npt.NDArray[np.float64]
 
 
 @styled
-def agreement_figure(scored: ScoredPredictions, target: str) -> Figure:
-    """Plot predicted against true numbers, with the line of equality."""
+def agreement_figure(scored: ScoredPredictions, target: str, limits_N2: F64 | None) -> Figure:
+    """Plot predicted against true numbers, with the line of equality and prediction intervals.
+
+    Args:
+        scored: N samples.
+        target: name of the axes.
+        limits_N2: of the prediction intervals; None for none.
+    """
     figure, axes = blank(4.6, 4.2)
     both = np.concatenate([scored.actual, scored.predicted])
+    if limits_N2 is not None:
+        both = np.concatenate([both, limits_N2.ravel()])
+        axes.vlines(
+            scored.actual, *limits_N2.T, color=SERIES[0], lw=1, rasterized=_is_many(len(limits_N2)),
+            alpha=0.25 if len(limits_N2) <= 300 else 0.1, label="prediction interval",
+        )  # fmt: skip
     margin = 0.04 * (both.max() - both.min() or 1.0)
     ends = (both.min() - margin, both.max() + margin)
     axes.plot(ends, ends, color=INK, lw=1, ls="--", alpha=0.6, label="equal")
@@ -57,25 +69,32 @@ def residual_figure(scored: ScoredPredictions, target: str) -> Figure:
 
 @styled
 def confusion_figure(scored: ScoredPredictions) -> Figure:
-    """Plot the confusion matrix; the shade is the fraction of the true class."""
+    """Plot the confusion matrix: percentages of the true class as shades, with the counts below.
+
+    Of more than `MOST_NUMBERS` classes it has shades alone, as pixels.
+    """
+    from matplotlib.colors import to_rgb
     from matplotlib.patches import Rectangle
 
     number = len(scored.classes)
     figure, axes = blank(4.6, 4.2)
     counts = confusion(scored.actual, scored.predicted, number)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    for row in range(number):
-        for column in range(number):
+    if number > MOST_NUMBERS:
+        pixels = np.dstack([np.full((number, number, 3), to_rgb(SERIES[0])), 0.04 + 0.96 * shares])
+        axes.imshow(pixels, interpolation="none")
+    else:
+        size = 10 if number <= 4 else 8 if number <= 8 else 6
+        for (row, column), count in np.ndenumerate(counts):
             share = float(shares[row, column])
             place = (column - 0.48, row - 0.48)
             axes.add_patch(
                 Rectangle(place, 0.96, 0.96, facecolor=SERIES[0], alpha=0.04 + 0.96 * share, lw=0)
             )
-            if number <= MOST_NUMBERS:
-                colour = "white" if share > 0.55 else INK
-                count = str(counts[row, column])
-                axes.text(column, row, count, ha="center", va="center", color=colour)
-    names = [name if len(name) <= 16 else name[:15] + "…" for name in scored.classes]
+            look: Any = {"color": "white" if share > 0.55 else INK, "ha": "center", "va": "center"}
+            axes.text(column, row - 0.12, f"{share:.0%}", fontsize=size, weight="bold", **look)
+            axes.text(column, row + 0.2, str(count), fontsize=size - 1, **look)
+    names = [shortened(name, 16) for name in scored.classes]
     step = 1 + (number - 1) // 20
     shown = range(0, number, step)
     turned = number > 4 or max(map(len, names)) > 10
@@ -218,10 +237,15 @@ def _one_against_rest(
 
 
 def _name(scored: ScoredPredictions, code: int) -> str:
-    return scored.classes[code][:20]
+    return shortened(scored.classes[code], 20)
+
+
+def _is_many(points: int) -> bool:
+    """Return whether points are drawn as pixels."""
+    return points > MOST_VECTORS
 
 
 def _look(points: int) -> dict[str, Any]:
-    many = points > MOST_VECTORS
+    many = _is_many(points)
     size = 30 if points <= 300 else 14 if not many else 6
     return {"s": size, "alpha": 0.4 if many else 0.75, "linewidths": 0, "rasterized": many}

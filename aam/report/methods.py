@@ -1,0 +1,133 @@
+"""Methods paragraph of a run for a manuscript, with versions, and its citations as BibTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from aam.members.scores import DRAWS, LEVEL
+from aam.report.run import Run
+
+MEMBERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "kernel": ("a kernel ridge regression on the sequences and clades of the ASVs",
+                   ("saunders1998",)),
+        "forest": ("a random forest on relative abundances", ("breiman2001", "pedregosa2011")),
+        "transformer": ("a transformer on the nucleotides and abundances of the ASVs",
+                        ("vaswani2017", "paszke2019")),
+    }
+)  # fmt: skip
+"""Member -> what it is, and the keys of its references."""
+
+LIBRARIES = ("python", "numpy", "scipy", "scikit-learn", "biom-format", "scikit-bio", "torch")
+
+REFERENCES: Mapping[str, str] = MappingProxyType(
+    {
+        "breiman2001": """@article{breiman2001,
+  author = {Breiman, Leo}, title = {Random Forests}, journal = {Machine Learning},
+  volume = {45}, number = {1}, pages = {5--32}, year = {2001}, doi = {10.1023/A:1010933404324}
+}""",
+        "field2007": """@article{field2007,
+  author = {Field, Christopher A. and Welsh, Alan H.}, title = {Bootstrapping Clustered Data},
+  journal = {Journal of the Royal Statistical Society: Series B}, volume = {69}, number = {3},
+  pages = {369--390}, year = {2007}, doi = {10.1111/j.1467-9868.2007.00593.x}
+}""",
+        "mcdonald2012": """@article{mcdonald2012,
+  author = {McDonald, Daniel and others}, title = {The Biological Observation Matrix ({BIOM})
+  format or: how I learned to stop worrying and love the ome-ome}, journal = {GigaScience},
+  volume = {1}, pages = {7}, year = {2012}, doi = {10.1186/2047-217X-1-7}
+}""",
+        "parker2007": """@article{parker2007,
+  author = {Parker, Brian J. and G{\\"u}nter, Simon and Bedo, Justin},
+  title = {Stratification bias in low signal microarray studies}, journal = {BMC Bioinformatics},
+  volume = {8}, pages = {326}, year = {2007}, doi = {10.1186/1471-2105-8-326}
+}""",
+        "paszke2019": """@inproceedings{paszke2019,
+  author = {Paszke, Adam and others}, title = {{PyTorch}: An Imperative Style, High-Performance
+  Deep Learning Library}, booktitle = {Advances in Neural Information Processing Systems},
+  volume = {32}, year = {2019}
+}""",
+        "pedregosa2011": """@article{pedregosa2011,
+  author = {Pedregosa, Fabian and others}, title = {Scikit-learn: Machine Learning in {Python}},
+  journal = {Journal of Machine Learning Research}, volume = {12}, pages = {2825--2830},
+  year = {2011}
+}""",
+        "saunders1998": """@inproceedings{saunders1998,
+  author = {Saunders, Craig and Gammerman, Alexander and Vovk, Volodya},
+  title = {Ridge Regression Learning Algorithm in Dual Variables},
+  booktitle = {Proceedings of the 15th International Conference on Machine Learning},
+  pages = {515--521}, year = {1998}
+}""",
+        "vaswani2017": """@inproceedings{vaswani2017,
+  author = {Vaswani, Ashish and others}, title = {Attention Is All You Need},
+  booktitle = {Advances in Neural Information Processing Systems}, volume = {30}, year = {2017}
+}""",
+    }
+)
+"""BibTeX of each reference by its key."""
+
+
+def paragraph(run: Run) -> str:
+    """Return the methods of a run; "" for a pretraining, whose result is no prediction."""
+    if run.target is None:
+        return ""
+    group = run.option("split", "group_column")
+    sentences = [f"{run.target} was predicted from {_inputs(run)} with aam {_version(run)}."]
+    trained = [MEMBERS[name][0] for name in _members(run)]
+    ensemble = "the weighted mean of " if len(trained) > 1 else ""
+    sentences.append(f"The model is {ensemble}{' and '.join(trained)}.")
+    if run.scored is not None:
+        folds = len(set(run.scored.folds))
+        scored = f"{len(run.scored.actual)} {run.part} samples".replace("  ", " ")
+        how = f"{folds}-fold cross-validation" if folds else "a single split"
+        apart = f", in which all samples of a {group} are on one side" if group else ""
+        sentences.append(f"It was scored on {scored} of {how}{apart}.")
+        within = " The AUC compares samples of the same fold (Parker et al. 2007)."
+        sentences.append(
+            f"Intervals are {LEVEL:.0%} percentile intervals of {DRAWS} bootstrap resamples of "
+            f"{'groups' if group else 'samples'} (Field and Welsh 2007)."
+            + within
+            * bool(folds and run.scored.classes)
+        )
+    versions = run.facts.get("versions") or {}
+    used = LIBRARIES if "transformer" in _members(run) else LIBRARIES[:-1]
+    named = [f"{name} {versions[name]}" for name in used if versions.get(name)]
+    if named:
+        sentences.append(f"Software: {', '.join(named)}.")
+    return " ".join(sentences)
+
+
+def bibtex(run: Run) -> str:
+    """Return the references of a run: aam, its members, the intervals and the table."""
+    keys = {key for name in _members(run) for key in MEMBERS[name][1]} | {"mcdonald2012"}
+    if run.scored is not None:
+        keys |= {"field2007"}
+        keys |= {"parker2007"} if run.scored.folds and run.scored.classes else set()
+    own = (
+        "@software{aam,\n  author = {{AAM developers}}, title = {{AAM}: Attention All Microbes},\n"
+        f"  version = {{{_version(run)}}}\n}}"
+    )
+    return "\n".join([own, *(REFERENCES[key] for key in sorted(keys))])
+
+
+def _members(run: Run) -> list[str]:
+    """Return the members of the run that this version has."""
+    named = run.facts.get("members") or ["transformer"]
+    return [name for name in named if name in MEMBERS]
+
+
+def _version(run: Run) -> str:
+    return str(run.facts.get("aam", ""))
+
+
+def _inputs(run: Run) -> str:
+    facts, parts = run.facts, run.facts.get("samples")
+    samples = sum(parts.values()) if isinstance(parts, dict) else parts
+    asvs = f"the counts of {facts['asvs']:,} ASVs" if facts.get("asvs") else "the counts of ASVs"
+    columns = [
+        name
+        for kind in ("categorical_columns", "numeric_columns")
+        for name in run.option("covariates", kind) or ()
+    ]
+    more = f" and {', '.join(map(str, columns))}" if columns else ""
+    return f"{asvs}{more}" + (f" in {samples:,} samples" if samples else "")

@@ -1,0 +1,160 @@
+"""Parts of the page: contents, downloads, methods, digits, ASVs, permutation test."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from aam.data.metrics import ScoredPredictions
+from aam.data.table import read_table
+from aam.members.scores import permutation_test
+from aam.report.figures.prediction_plots import agreement_figure, confusion_figure
+from aam.report.run import read_run
+from aam.report.terminal import digits_of
+from tests.report.test_report import downloads
+from tests.support.report_pages import report
+
+
+def test_the_contents_lead_to_every_part(page: Callable[[str], str]) -> None:
+    text = page("numbers")
+    parts = re.findall(r'href="#(part-\w+)"', text)
+    assert parts == [f"part-{name}" for name in ("predictions", "embedding", "missing", "files",
+                                                 "methods", "training")]  # fmt: skip
+    assert all(text.count(f'id="{part}"') == 1 for part in parts)
+
+
+def test_every_picture_and_table_can_be_downloaded(page: Callable[[str], str]) -> None:
+    text = page("classes")
+    files = downloads(text)
+    pictures = {name: content for name, content in files.items() if name.endswith(".svg")}
+    assert len(pictures) == text.count("<svg")
+    for content in pictures.values():
+        assert ElementTree.fromstring(content).tag.endswith("svg")
+        assert "var(--" not in content  # it has its own colours
+    tables = {name: content for name, content in files.items() if name.endswith(".tsv")}
+    assert len(tables) == text.count('class="numbers"')
+    rows = [line.split("\t") for line in tables["by-class.tsv"].splitlines()]
+    assert rows[0] == ["", "Samples", "Precision", "Recall", "F1"]
+    assert [row[0] for row in rows[1:]] == ["site-1", "site-2", "site-3"]
+
+
+def test_methods_have_versions_and_references(page: Callable[[str], str]) -> None:
+    text = page("classes")
+    assert "with aam 0.1.0." in text
+    assert "3-fold cross-validation" in text
+    assert "Software: python 3.11.7, torch 2.13.0." in text
+    keys = re.findall(r"@\w+\{(\w+),", text)
+    assert keys[0] == "aam"
+    assert {"vaswani2017", "field2007", "parker2007", "mcdonald2012"} < set(keys)
+    references = text[text.index("@software") : text.index("</code>", text.index("@software"))]
+    assert references.count("{") == references.count("}")
+    assert "with aam" not in page("pretrain")
+
+
+def test_options_that_differ_come_first(page: Callable[[str], str]) -> None:
+    text = page("numbers")
+    first, _, others = text.partition("Options that are not the default")[2].partition("<details>")
+    assert "--group-column" in first
+    assert 'class="own"' not in others
+    assert "--warmup-fraction" in others
+
+
+def test_digits_follow_the_interval() -> None:
+    assert [digits_of(*ends) for ends in ((10.0, 14.5), (0.3, 0.5), (0.92, 0.95), (0.1, 900))] == [
+        1, 2, 3, 0,
+    ]  # fmt: skip
+    assert digits_of(None, None) == digits_of(1.0, 1.0) == digits_of(0.98999, 0.99) == 3
+
+
+@pytest.mark.medium
+def test_the_buttons_copy_the_commands(page: Callable[[str], str], tmp_path: Path) -> None:
+    if shutil.which("chromium") is None:
+        pytest.skip("chromium is not installed")
+    file = tmp_path / "page.html"
+    file.write_text(page("numbers"), encoding="utf-8")
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", file.as_uri()]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+    assert dom.count('<button type="button">Copy</button></pre>') == dom.count("<pre") > 2
+
+
+def test_confusions_are_percentages_of_the_true_class() -> None:
+    actual = np.array([0] * 8 + [1] * 2)
+    predicted = np.array([0] * 6 + [1] * 2 + [1, 1])
+    figure = confusion_figure(ScoredPredictions(actual, predicted, (), ("a", "b")))
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts == ["75%", "6", "25%", "2", "0%", "0", "100%", "2"]
+
+
+def test_prediction_intervals_are_lines(run_folder: Path) -> None:
+    path = run_folder / "predictions.tsv"
+    head, *rows = path.read_text().splitlines()
+    place = head.split("\t").index("predicted")
+    centres = [float(row.split("\t")[place]) for row in rows]
+    ends = zip(rows, centres, strict=True)
+    lines = [f"{head}\tlower\tupper", *(f"{row}\t{at - 0.5}\t{at + 0.25}" for row, at in ends)]
+    path.write_text("\n".join(lines) + "\n")
+    found = read_run(run_folder)
+    assert found.scored is not None and found.limits is not None
+    figure = agreement_figure(found.scored, "ph", found.limits)
+    (drawn, _) = figure.axes[0].collections
+    widths = [np.ptp(path.vertices[:, 1]) for path in drawn.get_paths()]
+    assert widths == pytest.approx([0.75] * len(found.sample_ids))
+    assert "Lines: prediction intervals." in report(run_folder)
+
+
+@pytest.mark.medium
+def test_leading_asvs_are_drawn(study_folder: Path, run_folder: Path) -> None:
+    table = read_table(study_folder / "study" / "table.biom")
+    rows = [f"{name}\t{0.5 - k}\t0.1" for k, name in enumerate(table.feature_ids[:20])]
+    header = "feature-id\teffect\tprevalence"
+    (run_folder / "importance.tsv").write_text("\n".join([header, *rows]) + "\n")
+    text = report(run_folder)
+    assert 'id="part-asvs"' in text
+    assert "Heat map of 15 ASVs." in text
+    assert {"importance.svg", "abundance.svg"} < set(downloads(text))
+    record = json.loads((run_folder / "run.json").read_text())
+    record["inputs"]["--table"]["path"] = str(run_folder / "lost.biom")
+    (run_folder / "run.json").write_text(json.dumps(record))
+    assert "abundance.svg" not in downloads(report(run_folder))
+
+
+def test_shuffled_labels_reach_the_score_of_chance_alone() -> None:
+    """P-values of predictions unrelated to the labels are uniform; true ones are the least."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(12), 3)
+    folds = tuple(str(group % 3) for group in groups)
+
+    def p_value(actual: np.ndarray, predicted: np.ndarray) -> float:
+        text = permutation_test(ScoredPredictions(actual, predicted, folds), groups, "subject")
+        return float(text.partition("(p = ")[2].partition(")")[0])
+
+    of_groups = rng.normal(size=12)[groups]
+    chance = [p_value(of_groups, rng.normal(size=12)[groups]) for _ in range(30)]
+    assert 0.3 < np.mean(chance) < 0.7
+    assert p_value(of_groups, of_groups) < 0.01
+    varying = of_groups + 0.1 * rng.normal(size=36)
+    # Predictions of the group alone say nothing about the samples of a group.
+    assert p_value(varying, of_groups) > 0.05
+    assert p_value(varying, varying) < 0.01
+
+
+def test_the_permutation_test_names_what_it_shuffles() -> None:
+    rng = np.random.default_rng(0)
+    values, groups = rng.normal(size=20), np.repeat(np.arange(5), 4)
+    scored = ScoredPredictions(values, values)
+    assert "shuffles of the labels within each group of subject reach this R²" in permutation_test(
+        scored, groups, "subject"
+    )
+    constant = ScoredPredictions(values[groups], values[groups])
+    assert "labels of groups of subject" in permutation_test(constant, groups, "subject")
+    assert "labels of samples" in permutation_test(scored, np.arange(20), None)
+    assert permutation_test(ScoredPredictions(np.ones(4), np.ones(4)), np.arange(4), None) == ""
