@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +11,9 @@ from aam.contract import yaml_document
 from aam.contract.errors import ConfigurationError
 from aam.contract.suggestions import nearest
 from aam.contract.yaml_document import Entry
-from launcher import documents, trust
+from launcher import documents
 from launcher.documents import user_folder
 from launcher.engines import ENGINES
-from launcher.findings import Finding
 from launcher.plan.catalog import SHIPPED, Catalog, catalog_of, extended
 from launcher.plan.settings import (
     SETTING_SPECS,
@@ -30,18 +28,15 @@ if TYPE_CHECKING:
     from launcher.slurm.site import Site
 
 SYSTEM = Path("/etc/aam/launch.yaml")
-PROJECT = "aam-launch.yaml"
 SITES = (Path("/etc/aam/sites"), Path(__file__).with_name("sites"))
 
 
-def read(flags: Mapping[str, Any], variables: Mapping[str, str], folder: Path) -> LaunchSettings:
+def read(flags: Mapping[str, Any], variables: Mapping[str, str]) -> LaunchSettings:
     """Return the settings of all layers, with image_dir and scratch filled in.
 
     Args:
         flags: the launcher's own options of the command line, flag -> value.
         variables: the environment.
-        folder: the current folder, which may hold aam-launch.yaml; of a file that the user has
-            not accepted only harmless settings apply (`launcher.trust`).
 
     Raises:
         ConfigurationError: a file or a variable is wrong.
@@ -49,22 +44,21 @@ def read(flags: Mapping[str, Any], variables: Mapping[str, str], folder: Path) -
     user = user_folder("XDG_CONFIG_HOME", variables) / "launch.yaml"
     top: list[Layer] = [from_variables(variables), from_flags(flags)]
     system, personal = _file(SYSTEM), _file(user)
-    project, ignored = _project(folder / PROJECT, variables)
     of_site: Layer = {}
-    if name := merge([system, personal, project, *top]).text("site"):
+    if name := merge([system, personal, *top]).text("site"):
         of_site = site(name).settings(who(variables))
     scratch = variables.get("SLURM_TMPDIR") or variables.get("TMPDIR") or "/tmp"
     defaults = {
         "image_dir": Entry(str(user_folder("XDG_CACHE_HOME", variables) / "images"), "default"),
         "scratch": Entry(scratch, "default"),
     }
-    settings = merge([defaults, system, of_site, personal, project, *top])
+    settings = merge([defaults, system, of_site, personal, *top])
     runtime = settings.text("runtime")
     if runtime not in runtimes():
         evidence = f"'{runtime}' from {settings.source('runtime')}"
         known = f"known are {', '.join(runtimes())}"
         raise ConfigurationError("No such runtime", evidence, nearest(runtime, runtimes(), known))
-    return replace(settings, findings=ignored)
+    return settings
 
 
 def runtimes() -> tuple[str, ...]:
@@ -73,8 +67,8 @@ def runtimes() -> tuple[str, ...]:
 
 
 def configured(flags: Mapping[str, Any]) -> tuple[LaunchSettings, Catalog]:
-    """Return the settings and the catalog of this process: its environment, its current folder."""
-    settings = read(flags, os.environ, Path.cwd())
+    """Return the settings and the catalog of this process."""
+    settings = read(flags, os.environ)
     return settings, catalog(settings)
 
 
@@ -152,30 +146,6 @@ def entries(path: Path, found: bytes, known: Iterable[str] = SETTING_SPECS) -> d
     except UnicodeDecodeError as error:
         raise _unreadable(path, str(error)) from error
     return yaml_document.entries(text, str(path), known)
-
-
-def _project(
-    path: Path, variables: Mapping[str, str]
-) -> tuple[dict[str, Entry], tuple[Finding, ...]]:
-    """Return the settings of the current folder that apply, and a warning about the others."""
-    found = content(path)
-    if found is None:
-        return {}, ()
-    given = entries(path, found)
-    if trust.is_trusted(project_digest(path, found, given), variables):
-        return given, ()
-    return trust.harmless(given)
-
-
-def project_digest(path: Path, found: bytes, given: Mapping[str, Entry]) -> str:
-    """Return the digest of project settings and of a site file that they name by its path.
-
-    Such a file could otherwise change after the user has accepted the settings.
-    """
-    site_name = str(given["site"].value) if "site" in given else ""
-    if _is_path(site_name):
-        found += b"\0" + (content(path.parent / site_name) or b"")
-    return trust.digest(path, found)
 
 
 def _file(path: Path, known: Iterable[str] = SETTING_SPECS) -> dict[str, Entry]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from aam.contract.check_report import CheckReport, summary
+from launcher.check_reports import StoredReport
 from launcher.gpus import VENDORS
 from launcher.host.facts import DeviceNode, Driver, Gpu, Host
 from launcher.plan.catalog import Catalog
@@ -44,10 +44,10 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
             yield _line("", f"  `{setting}`: {effect}")
 
 
-def report_lines(host: Host, reports: Sequence[CheckReport]) -> Iterator[str]:
+def report_lines(host: Host, reports: Sequence[StoredReport]) -> Iterator[str]:
     """Yield the check reports of a host's GPUs, the most recent first."""
     for report in reports:
-        yield _line("aam check", f"{summary(report)}; {report.made}, {report.key}")
+        yield _line("aam check", f"{report.verdict}; {report.made}, {report.stack}")
     if host.gpus and not reports:
         yield _line("aam check", "not yet measured; the first run on a GPU does that")
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from dataclasses import replace
 
-from aam.console import info
-from aam.contract.check_report import UNUSABLE, CheckReport, to_json, worst
+from aam.console import info, warn
 from aam.contract.errors import Unavailable
 from aam.contract.options.commands.stack import Check
 from aam.contract.options.device import DeviceOptions
 from aam.model.attention import TORCH, Backend
+from aam.numerics import report_cache
 from aam.numerics.check import CheckPlan, Event, conclude, measure
+from aam.numerics.check_report import UNUSABLE, CheckReport, to_json, worst
 from aam.numerics.child_process import measure_in_child
 from aam.numerics.report_table import show
+from aam.numerics.stack_identity import Identity
 
 WRONG = 1
 """Exit status where a usable backend computes wrong."""
@@ -37,11 +41,24 @@ def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
         events = measure_in_child(backends, plan, device, options.timeout)
     report = conclude(events, options.quick)
     _require_results(report)
+    report = _kept(report, plan)
     if options.json:
         print(to_json(report))
     else:
         show(report)
     return WRONG if report.wrong else 0
+
+
+def _kept(report: CheckReport, plan: CheckPlan) -> CheckReport:
+    """Return the report with its key, after it was kept for the runs of this stack."""
+    folder = report_cache.folder_of(os.environ)
+    key = report_cache.key_of(Identity(**report.identity), *plan.sizes, os.environ)
+    if folder is None or key is None:
+        return report
+    report = replace(report, key=key)
+    if problem := report_cache.store(report, folder):
+        warn(f"The check report is not kept: {problem}.")
+    return report
 
 
 def _require_results(report: CheckReport) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aam.contract.precision import Precision
 from aam.golden.case import CASES, SHAPE, STEPS
 from aam.golden.folder import Stack
 from aam.golden.measure import Measured, is_stage, stage_of
 from aam.model.network import Predictor
 from aam.model.transformer import FEED_FORWARD
+from aam.numerics.precision import Precision
 from aam.numerics.tolerance import tolerance
 
 INNER = FEED_FORWARD * SHAPE.embedding_dim

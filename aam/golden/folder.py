@@ -23,12 +23,12 @@ from aam.contract import schema
 from aam.contract.errors import DataError, MissingInput
 from aam.contract.files import atomic_write, refuse_existing, require, sha256
 from aam.contract.options.field import ABOVE_ZERO, ZERO_OR_MORE
-from aam.contract.precision import Precision
 from aam.data.batches import Batch
 from aam.data.sequences import PAD
 from aam.golden import case as golden_case
 from aam.golden.measure import Measured, first_not_finite
 from aam.numerics.device import arch_of, is_gpu
+from aam.numerics.precision import Precision
 
 FORMAT = 1
 """Version of the folder and of the case; folders of another one cannot be compared."""

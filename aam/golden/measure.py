@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from aam.contract.options.commands.stack import GoldenOptions
 from aam.contract.options.device import DeviceOptions
-from aam.contract.precision import Precision, choose_precision
 from aam.data.batches import Batch
 from aam.data.sequences import PAD
 from aam.golden import case as golden_case
@@ -27,6 +26,7 @@ from aam.model.attention import Backends
 from aam.model.transformer import AttentionPooling, Block
 from aam.numerics.backend_selection import TORCH_POLICY, choose_attention
 from aam.numerics.device import arch_of, choose_device
+from aam.numerics.precision import Precision, choose_precision
 from aam.training.optimizer import make_optimizer, make_schedule
 from aam.training.training_module import TrainingModule
 

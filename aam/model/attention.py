@@ -18,11 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from aam.contract.attention import BACKENDS, backend_name
 from aam.contract.options.device import AttnImplementation
 
 Function = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 """Queries, keys, values [N, H, K, E], and a mask [N, 1, 1, K] (True: attend) or None."""
+
+
+BACKENDS = ("auto", "flash", "mem_efficient", "math")
+"""PyTorch's backends in order of preference; auto leaves the choice to PyTorch."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,11 @@ class Backends:
 
     plain: Backend
     masked: Backend
+
+
+def backend_name(requested: AttnImplementation) -> str:
+    """Return the name of a requested backend; "sdpa" is another name of "auto"."""
+    return "auto" if requested == "sdpa" else requested
 
 
 def named(name: AttnImplementation, backends: tuple[Backend, ...] = TORCH) -> Backend:

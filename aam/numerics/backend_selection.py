@@ -1,6 +1,6 @@
 """Selection of attention backends before a run: backends with wrong results are replaced.
 
-On a GPU the quick check runs, unless the launcher passes a report that is valid for this stack.
+On a GPU the quick check runs, unless a report of this stack is kept (`report_cache`).
 On a CPU nothing is measured: no fault is known there, and it would cost a second each time. The
 backends and the device types are values, so that a test can pass faulty ones.
 """
@@ -9,32 +9,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from aam import __version__
 from aam.console import info, warn
-from aam.contract.attention import (
-    Status,
-    StatusOf,
-    Use,
-    backend_name,
-    reported_status,
-    select_backends,
-)
-from aam.contract.check_report import VARIABLE, CheckReport, from_json
-from aam.contract.errors import DataError
 from aam.contract.gpus import GPU
 from aam.contract.options.device import DeviceOptions
 from aam.contract.options.training import ModelOptions
-from aam.contract.precision import Precision, dtypes_of
-from aam.contract.run_record import launched_by
-from aam.model.attention import TORCH, Backend, Backends, runs
+from aam.model.attention import TORCH, Backend, Backends, backend_name, runs
 from aam.model.shape import NetworkShape
+from aam.numerics import report_cache
+from aam.numerics.attention_selection import (
+    Status,
+    StatusOf,
+    Use,
+    reported_status,
+    select_backends,
+)
 from aam.numerics.check import CheckPlan, conclude, measure
+from aam.numerics.check_report import CheckReport
 from aam.numerics.child_process import PATIENCE, measure_in_child
+from aam.numerics.precision import Precision, dtypes_of
 from aam.numerics.probes import DTYPES
 from aam.numerics.stack_identity import Identity, identify
 
@@ -122,54 +119,37 @@ def _report(
         return None, f"not measured on a {device.type}", []
     if not options.check:
         return None, "not measured: --no-check", []
-    text = environment.get(VARIABLE)
-    warnings = []
-    if text:
-        try:
-            report = from_json(text)
-            problem = invalid_because(
-                report, identify(device), plan.dtypes, launched_by(environment)
-            )
-        except DataError as error:
-            problem = str(error).rstrip(".")
-        if problem is None:
-            return report, f"measured for this stack, {report.made}", []
-        warnings.append(f"The check report that came with the launch is not used: {problem}.")
+    here, folder, warnings = identify(device), report_cache.folder_of(environment), []
+    heads, width = plan.sizes
+    key = report_cache.key_of(here, heads, width, environment) if folder else None
+    if folder and key:
+        report, problem = report_cache.load(key, folder)
+        if problem:
+            warnings.append(f"A check report is not used: {problem}.")
+        elif report is not None and invalid_because(report, here) is None:
+            if set(plan.dtypes) <= set(report.dtypes) and report.recomputed >= plan.recomputed:
+                return report, f"measured for this stack, {report.made}", []
+            dtypes = tuple(name for name in DTYPES if name in {*plan.dtypes, *report.dtypes})
+            recomputed = plan.recomputed or report.recomputed
+            plan = replace(plan, dtypes=dtypes, recomputed=recomputed)
     name = "CPU" if device.type == "cpu" else "GPU"
     info(f"Measuring whether this {name} computes attention correctly.")
     if device.type == "cpu":
         events = measure(policy.backends, plan, device)
     else:
         events = measure_in_child(policy.backends, plan, device, policy.patience)
-    return conclude(events, quick=True), "measured before this run", warnings
+    report = replace(conclude(events, quick=True), key=key)
+    if folder and key and (problem := report_cache.store(report, folder)):
+        warnings.append(f"The check report is not kept: {problem}.")
+    return report, "measured before this run", warnings
 
 
-def invalid_because(
-    report: CheckReport, here: Identity, dtypes: Sequence[str], launch: Mapping[str, Any] | None
-) -> str | None:
-    """Return the reason why a report is not valid for this stack or run; None if it is.
-
-    Args:
-        launch: the launcher's record of the run, which alone holds the digest of the image.
-    """
-    if report.key is None:
-        return "it names no stack"
-    held = {
-        "arch": (report.key.arch, here.arch),
-        "driver": (report.key.driver, here.driver or "none"),
-        "aam": (report.key.aam, __version__),
-        "torch": (report.identity.get("torch"), here.torch),
-        "vendor": (report.identity.get("vendor"), here.vendor),
-        "aotriton": (report.identity.get("aotriton"), here.aotriton),
-    }
-    if launch and launch.get("image"):
-        held["image"] = (report.key.image, launch.get("digest"))
-    for name, (then, now) in held.items():
+def invalid_because(report: CheckReport, here: Identity) -> str | None:
+    """Return the reason why a report is not valid for this stack, by what its key does not hold."""
+    for name in ("torch", "vendor", "aotriton"):
+        then, now = report.identity.get(name), getattr(here, name)
         if then != now:
             return f"it is for {name} {then}, and this stack has {now}"
-    missing = set(dtypes) - set(report.dtypes)
-    if missing:
-        return f"it has no results for {', '.join(sorted(missing))}"
     return None
 
 

@@ -14,13 +14,13 @@ from datetime import datetime, timezone
 
 import torch
 
-from aam.contract.check_report import Case, CheckReport, Cost, Outcome
 from aam.contract.gpus import GPU
-from aam.contract.precision import CPU
 from aam.model.attention import Backend
 from aam.numerics.accuracy import differences, tolerance
+from aam.numerics.check_report import Case, CheckReport, Cost, Outcome
 from aam.numerics.device import is_gpu
 from aam.numerics.faults import HALF, RECOMPUTED, KernelFault, identify_fault
+from aam.numerics.precision import CPU
 from aam.numerics.probes import (
     DTYPES,
     MASKS,
@@ -63,6 +63,12 @@ class CheckPlan:
     recomputed: bool = False
     heads: int = 0
     width: int = 0
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The number of heads and the width of each that are probed."""
+        first = shapes(self.quick, self.heads, self.width)[0]
+        return first.heads, first.width
 
     def probes(self) -> Iterator[Probe]:
         """Yield every probe."""

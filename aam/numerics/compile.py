@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from aam.contract.options.device import CompileModel
-from aam.contract.precision import Precision
 from aam.numerics.device import is_gpu
+from aam.numerics.precision import Precision
 from aam.numerics.tolerance import tolerance
 
 

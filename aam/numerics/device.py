@@ -15,8 +15,8 @@ from aam.console import info
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import AMD, GPU, NVIDIA, GpuVendor
 from aam.contract.options.device import DeviceOptions
-from aam.contract.precision import CPU
 from aam.numerics import aotriton
+from aam.numerics.precision import CPU
 
 CONTROL_BACKEND = "gloo"
 """Collective backend of CPUs, and of small messages between ranks on any device."""

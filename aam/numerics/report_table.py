@@ -12,10 +12,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from aam.contract.attention import BACKENDS, reported_status, select_backends
-from aam.contract.check_report import UNUSABLE, WRONG, Case, CheckReport, Cost, worst
 from aam.contract.errors import Unavailable
 from aam.memory import shown_size
+from aam.model.attention import BACKENDS
+from aam.numerics.attention_selection import reported_status, select_backends
+from aam.numerics.check_report import UNUSABLE, WRONG, Case, CheckReport, Cost, worst
 from aam.numerics.faults import FAULTS, HALF
 
 MASKS = {

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from aam.contract.gpus import VENDORS
-from aam.contract.precision import CPU
 from aam.numerics.device import arch_of, attention_library, is_gpu, runtime, vendor
+from aam.numerics.precision import CPU
 
 TRITON = ("triton", "triton-rocm", "pytorch-triton-rocm", "pytorch-triton")
 """Names under which Triton is installed; for ROCm the name changed with torch 2.10."""

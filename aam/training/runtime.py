@@ -14,7 +14,6 @@ from aam.contract.errors import UsageError
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.training import ModelOptions
-from aam.contract.precision import Precision, choose_precision
 from aam.contract.run_record import input_file
 from aam.distributed.communicator import SINGLE_PROCESS, Communicator
 from aam.distributed.environment import read_environment
@@ -24,6 +23,7 @@ from aam.model.attention import AUTO, Backends
 from aam.model.shape import NetworkShape, least_weights
 from aam.numerics.backend_selection import BackendPolicy, choose_attention
 from aam.numerics.device import arch_of, choose_device, hardware_name, is_gpu
+from aam.numerics.precision import Precision, choose_precision
 
 _SEPARATOR = "; "
 """Between the parts of --tuned-for."""

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
-from aam.contract.precision import Precision
 from aam.data.batches import Batch
+from aam.numerics.precision import Precision
 from aam.training.training_module import TrainingModule
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import AamError, Unavailable
-from launcher import capture, check_reports, config, processes
+from launcher import capture, check_reports, processes
 from launcher.commands import parse_own, print_json
 from launcher.commands.explain import facts
 from launcher.detect import detect
@@ -25,15 +25,15 @@ from launcher.host.versions import with_versions
 from launcher.host_table import host_lines, report_lines
 from launcher.input_files import nearest_folder
 from launcher.options.launches import Doctor
-from launcher.plan.catalog import Catalog, Image
+from launcher.plan.candidates import has_code
+from launcher.plan.catalog import Image
+from launcher.plan.decision import Assessment, assess
 from launcher.plan.environment import LEAKS, unset
-from launcher.plan.gpu_groups import fitting_images, survey
-from launcher.plan.image_fit import has_code
-from launcher.plan.inputs import BuiltImage
+from launcher.plan.inputs import BuiltImage, LaunchInputs
 from launcher.plan.plan import Plan
-from launcher.plan.refusals import denials
 from launcher.plan.request import Request
-from launcher.planning import plan_launch, stacks
+from launcher.plan.visible_devices import denials
+from launcher.planning import gather, plan_launch
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 START_TIMEOUT = 120  # seconds; the first start may unpack the image
@@ -110,25 +110,28 @@ def refusal(launcher_options: Mapping[str, Any], root: Path) -> AamError | None:
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Report, or write a capture; the exit status is that of a launch that would be refused."""
     options = parse_own(Doctor, argv, "doctor")
-    settings, catalog = config.configured(launcher_options)
     root = launcher_options.get("--host") or Path("/")
-    host = detect(root)
-    if host.live:
-        host = with_versions(host, ENGINES)
     if options.capture is not None:
+        host = with_versions(detect(root), ENGINES)
         print(f"{capture.write(host, options.capture)} files in {options.capture}")
         return 0
-    built, catalog = stacks(host, settings, catalog)
-    fitting = fitting_images(host, catalog)
-    findings = (*settings.findings, *examine(host, catalog, built))
+    inputs = gather(Request("check", {}, launcher_options), root)
+    host, catalog, built = inputs.host, inputs.catalog, inputs.built
     if host.live:
-        findings += (*_disk_space(settings.text("image_dir")), *_trials(host, fitting, built))
-        findings += (*_instances(),)
+        host = with_versions(host, ENGINES)
+    assessment = _assessment(inputs)
+    fitting = assessment.fitting if assessment else ()
+    findings = examine(inputs, assessment)
+    if host.live:
+        findings += tuple(_disk_space(inputs.settings.text("image_dir")))
+        findings += (*_trials(host, fitting, built), *_instances())
     error = refusal(launcher_options, root)
     if error:
         cause = f"A launch would be refused: {error.cause}"
         findings += (Finding("error", cause, error.evidence, error.remedy),)
-    reports = check_reports.of_host(host, check_reports.folder(os.environ))
+    archs = {gpu.arch for gpu in host.gpus}
+    stored = check_reports.stored(check_reports.folder(os.environ))
+    reports = [report for report in stored if report.arch in archs]
     if "--json" in launcher_options:
         content = {
             "host": facts(host),
@@ -146,14 +149,23 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     return Unavailable.status if any(f.severity == "error" for f in findings) else 0
 
 
-def examine(host: Host, catalog: Catalog, built: Sequence[BuiltImage]) -> tuple[Finding, ...]:
-    """Return the findings of every check."""
-    found = [finding for check in CHECKS for finding in check(host)]
+def _assessment(inputs: LaunchInputs) -> Assessment | None:
+    """Return the candidates of a launch, whatever image and engine are requested."""
+    requested = {key: inputs.settings.entries[key][:1] for key in ("image", "runtime")}
+    settings = replace(inputs.settings, entries={**inputs.settings.entries, **requested})
     try:
-        gpus = survey(host, catalog, {place.image for place in built})
+        return assess(replace(inputs, settings=settings))
     except AamError:  # the plan fails for the same reason
+        return None
+
+
+def examine(inputs: LaunchInputs, assessment: Assessment | None) -> tuple[Finding, ...]:
+    """Return the findings of every check."""
+    host, catalog, built = inputs.host, inputs.catalog, inputs.built
+    found = [finding for check in CHECKS for finding in check(host)]
+    if assessment is None:
         return tuple(found)
-    found += (*gpus.findings, *gpus.obstacles)
+    found += (*assessment.findings, *assessment.obstacles)
     for vendor in VENDORS.values():
         theirs = [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
         found += vendor.checks(host, theirs, partial(has_code, catalog, vendor.name))

@@ -6,11 +6,13 @@ import dataclasses
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from aam.contract.check_report import VARIABLE
+from aam.contract.run_record import CHECK_REPORTS
+from launcher import check_reports
 from launcher.engines import command, shell_line
 from launcher.findings import Decision
 from launcher.host.facts import Host
@@ -23,8 +25,8 @@ from launcher.planning import plan_launch
 
 WHOLE = "--dry-run instead of explain prints the whole line"
 
-ORDER = ("left out", "image", "engine", "engine option", "GPU selection", "device", "aam check",
-         "attention", "flag", "mount", "variable", "kept out")  # fmt: skip
+ORDER = ("left out", "image", "engine", "not used", "engine option", "GPU selection", "device",
+         "aam check", "flag", "mount", "variable", "kept out")  # fmt: skip
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
@@ -34,8 +36,25 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if capture is None:
         require_inputs(request)
     host, plan = plan_launch(request, capture or Path("/"))
+    if CHECK_REPORTS in dict(plan.variables) and host.live:
+        plan = replace(plan, decisions=(*plan.decisions, _last_check(plan)))
     print(as_json(host, plan) if "--json" in launcher_options else text(host, plan))
     return 0
+
+
+def _last_check(plan: Plan) -> Decision:
+    """Return what `aam check` found last for the stack of a plan; `aam` alone decides by it."""
+    folder, arch = Path(dict(plan.variables)[CHECK_REPORTS]), plan.gpus[0].arch
+    for report in check_reports.stored(folder):
+        own = plan.digest == report.image if plan.image else report.image.startswith("native:")
+        if own and report.arch == arch:
+            why = f"measured {report.made} for {report.stack}"
+            return Decision("aam check", report.verdict, why, report.file)
+    if plan.image and plan.digest is None:
+        why = "the image has no digest, so aam measures before each run"
+    else:
+        why = f"nothing is kept for this stack on {arch}; aam measures before the first run"
+    return Decision("aam check", "not yet measured", why, str(folder))
 
 
 def text(host: Host, plan: Plan) -> str:
@@ -69,7 +88,7 @@ def _readable(plan: Plan) -> Iterator[str]:
     line = "  "
     for argument in command(plan):
         name = argument.partition("=")[0]
-        shown = f"{name}=..." if name in (RECORD, VARIABLE) else shlex.quote(argument)
+        shown = f"{name}=..." if name == RECORD else shlex.quote(argument)
         breaks = (
             argument.startswith("-") or "=" in argument.partition("/")[0] or argument == plan.place
         )

@@ -11,11 +11,8 @@ from aam.contract.errors import MissingInput, UsageError
 from aam.contract.suggestions import nearest
 from launcher import config
 from launcher.commands import parse_own, print_json
-from launcher.detect import detect
 from launcher.engines import ENGINES
 from launcher.engines.sif import SIF
-from launcher.findings import warn
-from launcher.host.facts import Host
 from launcher.images import addition, builder, index, inventory
 from launcher.images.removal import UNKNOWN, stored
 from launcher.options import HOST
@@ -27,8 +24,10 @@ from launcher.options.images import (
     ImagesVerify,
 )
 from launcher.plan.catalog import Catalog
-from launcher.plan.gpu_groups import fitting_images
-from launcher.plan.inputs import BuiltImage
+from launcher.plan.decision import assess
+from launcher.plan.inputs import BuiltImage, LaunchInputs
+from launcher.plan.request import Request
+from launcher.planning import gather
 
 HEADER = ("format", "size", "age", "verified", "last used")
 ROW = "{:<9} {:<26} {:<4} {:<7} {:<9} {:<9} {:<10} {:<10} {}"
@@ -38,14 +37,14 @@ ROW = "{:<9} {:<26} {:<4} {:<7} {:<9} {:<9} {:<10} {:<10} {}"
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Run one action on images; without an action, list them."""
     settings, catalog = config.configured(launcher_options)
-    warn(settings.findings)
     folder = Path(settings.text("image_dir")).expanduser().absolute()
     action = argv[0] if argv else "list"
     if action == "list":
         parse_own(Images, argv[1:], "images")
-        host = detect(launcher_options.get(HOST) or Path("/"))
+        own = {flag: value for flag, value in launcher_options.items() if flag != "--image"}
+        inputs = gather(Request("check", {}, own), launcher_options.get(HOST) or Path("/"))
         found = inventory.built(settings, catalog)
-        _list("--json" in launcher_options, catalog, found, folder, host)
+        _list("--json" in launcher_options, inputs, found, folder)
         return 0
     if action not in ACTIONS:
         known = ("list", *ACTIONS)
@@ -69,16 +68,17 @@ def _format(engine: str | None) -> str | None:
     return ENGINES[engine].traits.image_format if engine else None
 
 
-def _list(
-    as_json: bool, catalog: Catalog, built: Sequence[BuiltImage], folder: Path, host: Host
-) -> None:
-    fitting = {image.name for image in fitting_images(host, catalog)}
+def _list(as_json: bool, inputs: LaunchInputs, built: Sequence[BuiltImage], folder: Path) -> None:
+    assessment, catalog = assess(inputs), inputs.catalog
+    fitting = {image.name for image in assessment.fitting}
+    against = {image.name: assessment.against(image.name) for image in catalog.images}
     found = list(stored(folder, index.read(folder)))
     rows = [
         {
             "name": image.name,
             "title": image.title,
             "fits": image.name in fitting,
+            "reason": str(against[image.name] or ""),
             "pins": dict(image.pins),
             "places": [place.place for place in built if place.image == image.name],
             "digests": [place.digest for place in built if place.image == image.name],
@@ -98,8 +98,9 @@ def _list(
         columns = [each.columns for each in found if each.name == row["name"]]
         places = ", ".join(place.place for place in built if place.image == row["name"])
         fits = "yes" if row["fits"] else "no"
+        places = places or ("not built" if row["fits"] else f"not built; {row['reason']}")
         for state in columns or [(UNKNOWN,) * len(HEADER)]:
-            print(ROW.format(row["name"], row["title"], fits, *state, places or "not built"))
+            print(ROW.format(row["name"], row["title"], fits, *state, places))
     known = {image.name for image in catalog.images}
     for each in found:
         if each.name not in known:

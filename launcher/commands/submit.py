@@ -22,11 +22,11 @@ from launcher.findings import warn
 from launcher.images import inventory, usage
 from launcher.options.submit import SubmitOptions, require_printable
 from launcher.plan.assembly import assemble_plan
+from launcher.plan.decision import decide as choose
 from launcher.plan.inputs import LaunchContext, LaunchInputs
 from launcher.plan.mounts import PathFact, absolute_paths
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request, request_of
-from launcher.plan.selection import choose
 from launcher.planning import requested_mounts
 from launcher.slurm import checks, decide, history, memory, queue
 from launcher.slurm.decide import node_of
@@ -126,7 +126,7 @@ def decided(
         AamError: no plan can be made.
     """
     folder = os.getcwd()
-    settings = config.read(request.launcher_options, os.environ, Path(folder))
+    settings = config.read(request.launcher_options, os.environ)
     catalog = config.catalog(settings)
     name = settings.text("site") or PLAIN_SITE
     site = config.site(name)

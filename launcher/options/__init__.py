@@ -26,7 +26,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "site check": "launcher.options.clusters.SiteCheck",
     },
     "Set up": {
-        "trust": "launcher.options.launches.Trust",
         "completion": "aam.contract.completion.Completion",
     },
 }

@@ -1,4 +1,4 @@
-"""Options of explain, doctor, replay and trust."""
+"""Options of explain, doctor and replay."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,18 +43,3 @@ class Replay:
     """
 
     record: Path = option("The run.json, or the folder of the run.", first=True)
-
-
-@dataclass(frozen=True)
-class Trust:
-    """Accept the settings in the aam-launch.yaml of a folder as they are now.
-
-    Examples:
-        aam-launch trust
-        aam-launch trust project --revoke
-    """
-
-    file: Path = option(
-        "Folder or file; the current folder by default.", default=Path("."), first=True, basic=True
-    )
-    revoke: bool = option("Trust these settings no longer.", default=False, basic=True)

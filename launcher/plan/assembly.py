@@ -7,42 +7,33 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import partial
 
-from aam.contract.check_report import VARIABLE, compact, to_json
 from aam.contract.errors import UsageError
 from aam.contract.options import arguments, options_of, parse_known
+from aam.contract.run_record import CHECK_REPORTS
 from launcher.findings import Decision, Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
-from launcher.plan.attention import KnownReport, settle
+from launcher.plan.candidates import has_code
 from launcher.plan.catalog import Catalog, StackFault
+from launcher.plan.decision import Choice
 from launcher.plan.engine_plan import container_plan, native_plan
-from launcher.plan.image_fit import has_code
 from launcher.plan.inputs import LaunchInputs
 from launcher.plan.launch_record import MAX_VARIABLE_BYTES, RECORD, record
 from launcher.plan.mounts import absolute_paths
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request
-from launcher.plan.selection import Choice
 
 STRATEGIES = ("--distributed", "--fsdp", "--data-parallel")
 
 
-def assemble_plan(inputs: LaunchInputs, choice: Choice, known: KnownReport | None = None) -> Plan:
-    """Return the plan of a launch, with every decision.
-
-    Args:
-        known: the check report of the stack; None where no GPU computes attention.
-    """
+def assemble_plan(inputs: LaunchInputs, choice: Choice) -> Plan:
+    """Return the plan of a launch, with every decision."""
     request, host, catalog = inputs.request, inputs.host, inputs.catalog
     stack = choice.image.pins.get("torch") if choice.image else inputs.native.torch
     vendor = choice.gpus[0].vendor if choice.gpus else None
     arch = (choice.gpus[0].arch or "unknown") if choice.gpus else None
     stack_faults = catalog.faults_of(vendor, stack, arch)
-    faults: Sequence[StackFault] = [fault for fault in stack_faults if fault.flags]
-    measured: list[Decision] = []
-    warnings: list[Finding] = []
-    if known is not None and arch is not None:
-        faults, measured, warnings = settle(faults, known, request, arch)
+    faults = [fault for fault in stack_faults if fault.flags]
     added, flag_decisions, flag_findings = required(request, faults)
     more, rank_decisions = _processes(request, choice.gpus)
     added += more
@@ -59,18 +50,17 @@ def assemble_plan(inputs: LaunchInputs, choice: Choice, known: KnownReport | Non
         stack=f"torch {stack}" if stack else "",
         forced=choice.forced,
         decisions=(
-            *choice.decisions, *measured, *flag_decisions, *rank_decisions, *plan.decisions,
+            *choice.decisions, *flag_decisions, *rank_decisions, *plan.decisions,
             *(Decision("variable", f"{n}={v}", why, "catalog") for n, v, why in variables),
         ),
         findings=(
-            *inputs.settings.findings, *choice.findings, *warnings, *flag_findings,
+            *choice.findings, *flag_findings,
             *_reported(stack_faults), *_warnings(host, choice, catalog),
         ),
     )  # fmt: skip
-    if known is not None and known.report is not None:
-        handed = (VARIABLE, to_json(compact(known.report), brief=True))
-        plan = replace(plan, variables=(*plan.variables, handed))
-    if any(spec.role == "output" for spec in options_of(request.command)):
+    # By its record `aam` knows the digest of the image, under which it keeps check reports.
+    kept = CHECK_REPORTS in dict(plan.variables)
+    if kept or any(spec.role == "output" for spec in options_of(request.command)):
         content = record(plan, inputs)
         note = json.dumps(content, separators=(",", ":"))
         if len(note) > MAX_VARIABLE_BYTES:

@@ -35,8 +35,6 @@ class Image:
         room: GiB that building it takes, and GiB of the image.
         sif: file of the image, where a configuration names one.
         reference: name of the image in an engine's own storage, where a configuration names one.
-        failed: archs of this host on which `aam check` found that it does not compute, and how.
-        measured: archs of this host on which `aam check` found that it computes.
         source: where this entry stands.
     """
 
@@ -54,8 +52,6 @@ class Image:
     room: tuple[float, float] = (0, 0)
     sif: str | None = None
     reference: str | None = None
-    failed: Mapping[str, str] = field(default_factory=dict)
-    measured: tuple[str, ...] = ()
     source: str = "catalog"
 
 
@@ -121,13 +117,6 @@ class Catalog:
             if f.vendor == vendor and release in f.torch and (not f.archs or arch in f.archs)
         )  # fmt: skip
 
-    def unmeasured_fault(self, image: Image, arch: str | None) -> StackFault | None:
-        """Return a fault of an image that nothing avoids and that was not measured on `arch`."""
-        if arch in image.measured:
-            return None
-        faults = self.faults_of(image.vendor, image.pins.get("torch"), arch)
-        return next((f for f in faults if not f.flags and not f.variables), None)
-
 
 def catalog_of(content: Mapping[str, Any]) -> Catalog:
     """Return the catalog that a document (that of SHIPPED) describes."""
@@ -170,9 +159,7 @@ def extended(catalog: Catalog, images: tuple[Entry, ...]) -> Catalog:
     return Catalog(tuple(found.values()), catalog.drivers, catalog.faults)
 
 
-KEYS = tuple(
-    f.name for f in fields(Image) if f.name not in ("name", "failed", "measured", "source")
-)
+KEYS = tuple(f.name for f in fields(Image) if f.name not in ("name", "source"))
 
 
 def _image(name: str, keys: Mapping[str, Any], source: str) -> Image:

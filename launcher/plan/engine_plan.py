@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from aam.contract.errors import Unavailable
+from aam.contract.run_record import CHECK_REPORTS
 from launcher.findings import REQUESTED, Decision
 from launcher.gpus import VENDORS, device_nodes, host_libraries, visible_devices_variables
 from launcher.gpus.base import Vendor
 from launcher.host.facts import CdiDevice, EngineTraits, Gpu, Host
 from launcher.plan import environment
+from launcher.plan.candidates import NATIVE
+from launcher.plan.decision import Choice
 from launcher.plan.environment import CACHES
 from launcher.plan.inputs import LaunchInputs
 from launcher.plan.mounts import HOME, Mount, fold, of_paths, require_passable
 from launcher.plan.plan import Plan, use_record
-from launcher.plan.selection import NATIVE, Choice
 from launcher.plan.settings import LaunchSettings
 from launcher.plan.visible_devices import value_for
 
+REPORTS_WHY = "aam measures a stack once on a GPU and keeps the report there"
 ALL = "all"
 """Name of the CDI device that is all GPUs of a vendor."""
 
@@ -49,6 +52,9 @@ def native_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) -> 
             variables[name] = value = f"{context.private}/{folder}"
             why = "a cache of this job alone"
             decisions.append(Decision("variable", f"{name}={value}", why, "default"))
+    reports = _reports(inputs, choice)
+    variables |= reports
+    decisions += [Decision("aam check", f, REPORTS_WHY, "default") for f in reports.values()]
     for name, (given, where) in _requested(inputs.settings).items():
         if given is not None:
             variables[name] = given
@@ -60,6 +66,7 @@ def native_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) -> 
         variables=tuple(variables.items()),
         unset=unset,
         folders=folders,
+        outputs=tuple(reports.values()),
         workdir=context.folder,
         terminal=context.terminal,
         decisions=tuple(decisions),
@@ -76,7 +83,10 @@ def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) 
     variables, decisions = environment.container_variables(
         host.environment, passed, requested, private
     )
-    mounts = _mounts(inputs, traits)
+    reports = _reports(inputs, choice)
+    variables |= reports
+    decisions += [Decision("aam check", f, REPORTS_WHY, "default") for f in reports.values()]
+    mounts = _mounts(inputs, traits, reports.values())
     names = [path for mount in mounts for path in (mount.source, mount.target)]
     require_passable(mounts, [*argv, *names, *(variables.get(name, "") for name in requested)])
     for mount in mounts:
@@ -106,7 +116,7 @@ def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) 
         use_record=None if named_by_path else use_record(folder, image, traits.image_format),
         mounts=mounts,
         folders=context.private_folders(("home", "tmp", *CACHES.values())),
-        outputs=tuple(dict.fromkeys(outputs)),
+        outputs=tuple(dict.fromkeys([*outputs, *reports.values()])),
         workdir=f"{private}/home",
         host_libraries=libraries,
         user=(user.uid, user.gid) if user else (0, 0),
@@ -199,8 +209,16 @@ def _libraries(
     return libraries, [Decision("engine option", value, why, settings.source(key))]
 
 
-def _mounts(inputs: LaunchInputs, traits: EngineTraits) -> tuple[Mount, ...]:
-    """Return the mounts: private folders, paths of the command line, requested mounts."""
+def _reports(inputs: LaunchInputs, choice: Choice) -> dict[str, str]:
+    """Return the variable with the folder of the check reports, where a GPU computes."""
+    folder = inputs.context.reports
+    return {CHECK_REPORTS: folder} if folder and choice.gpus else {}
+
+
+def _mounts(
+    inputs: LaunchInputs, traits: EngineTraits, reports: Iterable[str]
+) -> tuple[Mount, ...]:
+    """Return the mounts: private folders, reports, paths of the command line, requested mounts."""
     settings, context, private = inputs.settings, inputs.context, inputs.context.private
     mounts = [
         Mount(private, private, True, "private home and caches", "default"),
@@ -209,6 +227,7 @@ def _mounts(inputs: LaunchInputs, traits: EngineTraits) -> tuple[Mount, ...]:
     if not traits.own_shm:
         why = "shared memory of loaders and ranks"
         mounts.append(Mount("/dev/shm", "/dev/shm", True, why, "default"))
+    mounts += [Mount(folder, folder, True, "check reports", "default") for folder in reports]
     mounts += [*of_paths(inputs.paths), *context.requested_mounts]
     if settings.on("mount_home"):
         mounts.append(Mount(context.home, context.home, True, HOME, settings.source("mount_home")))

@@ -70,6 +70,7 @@ class LaunchContext:
         home: the user's home folder.
         terminal: standard input and output are a terminal.
         requested_mounts: mounts of --bind and of settings.
+        reports: folder in which `aam` keeps its check reports; None: none is mounted.
     """
 
     folder: str
@@ -77,6 +78,7 @@ class LaunchContext:
     home: str
     terminal: bool
     requested_mounts: tuple[Mount, ...] = ()
+    reports: str | None = None
 
     def private_folders(self, below: Iterable[str]) -> tuple[str, ...]:
         """Return the private folder, the one around it, and folders `below` it, each once."""

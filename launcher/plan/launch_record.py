@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from launcher.host.facts import Host
+from launcher.plan.candidates import NATIVE
 from launcher.plan.inputs import LaunchInputs
 from launcher.plan.plan import Plan
-from launcher.plan.selection import NATIVE
 
 RECORD = "AAM_PLAN"
 """The variable that hands the plan to `aam`, which keeps it in the record of the run."""
@@ -18,7 +18,7 @@ MAX_VARIABLE_BYTES = 100_000
 FORMER_KEYS = {"words": "arguments", "own": "launcher_options"}
 """Keys of the record in files that earlier versions wrote, and their present names."""
 
-PASSING = ("--dry-run", "--json", "--host", "--recheck")
+PASSING = ("--dry-run", "--json", "--host")
 """Options that are about showing a plan, not about the run."""
 
 
@@ -57,7 +57,7 @@ def record(plan: Plan, inputs: LaunchInputs) -> dict[str, object]:
         "decisions": [
             [d.subject, d.value, d.why, d.source]
             for d in plan.decisions
-            if d.subject not in ("mount", "variable", "kept out", "device")
+            if d.subject not in ("mount", "variable", "kept out", "device", "not used")
         ],
     }
 

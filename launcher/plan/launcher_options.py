@@ -26,9 +26,6 @@ class LaunchOptions:
     force: bool = option(
         "Run in an image that does not fit this host; the run record notes it.", default=False
     )
-    recheck: bool = option(
-        "Measure again whether the GPU computes attention correctly.", default=False
-    )
     json: bool = option("Print JSON.", default=False)
     host: Path | None = option(
         "Decide for another host, captured in a tar or a folder.", default=None, role="input"

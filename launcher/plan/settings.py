@@ -1,9 +1,8 @@
 """Settings of the launcher, merged from layers.
 
-defaults < /etc/aam/launch.yaml < site file < ~/.config/aam/launch.yaml < ./aam-launch.yaml
-< AAM_LAUNCH_* variables < flags. Of ./aam-launch.yaml only harmless settings apply until the user
-accepts the file (`launcher.trust`). A later layer replaces a single value and adds to a list or a
-mapping. Every value keeps its source.
+Four layers: defaults (with /etc/aam/launch.yaml and the site file) < ~/.config/aam/launch.yaml
+< AAM_LAUNCH_* variables < command line. A later layer replaces a single value and adds to a list or
+a mapping. Every value keeps its source.
 """
 
 import re
@@ -17,7 +16,6 @@ from aam.contract.options import OptionSpec, specs
 from aam.contract.options.field import flag_of, option
 from aam.contract.suggestions import nearest
 from aam.contract.yaml_document import Entry
-from launcher.findings import Finding
 from launcher.gpus import VENDORS
 
 PREFIX = "AAM_LAUNCH_"
@@ -105,11 +103,9 @@ class LaunchSettings:
 
     Attributes:
         entries: for each key its entries, in order of precedence.
-        findings: warnings about settings that were ignored.
     """
 
     entries: Mapping[str, tuple[Entry, ...]]
-    findings: tuple[Finding, ...] = ()
 
     def text(self, key: str) -> str:
         """Return the value of the highest layer."""

@@ -13,7 +13,8 @@ import pytest
 from launcher.config import read
 from launcher.engines.sif_file import labels_of
 from launcher.images.inventory import measured
-from launcher.plan.image_fit import fast, served
+from launcher.plan.candidates import fused as fast
+from launcher.plan.candidates import serves as served
 from launcher.plan.inputs import BuiltImage
 from tests.containers.test_definitions import catalog
 from tests.support.engines import ROOT

@@ -1,4 +1,4 @@
-"""Folders with the input of a command or a job, and check reports with and without a fault."""
+"""Folders with the input of a command or a job."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from aam.contract.check_report import CheckReport
-from tests.support import faulty_backends as emulated
-from tests.support.check_reports import report
-from tests.support.faulty_backends import faulty
 from tests.support.submissions import SITE
 
 
@@ -25,13 +21,3 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "tree.nwk").write_text("(a,b);")
     (tmp_path / "site.yaml").write_text(SITE)
     return tmp_path
-
-
-@pytest.fixture(scope="session")
-def correct_report() -> CheckReport:
-    return report()
-
-
-@pytest.fixture(scope="session")
-def faulty_report() -> CheckReport:
-    return report(faulty(emulated.aotriton_08), faulty(emulated.first_mask, "flash"))

@@ -1,20 +1,17 @@
-"""GPUs in containers: visible devices, stored check reports, permissions."""
+"""GPUs in containers: visible devices, the folder of check reports, permissions."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from launcher.engines.sif import record_of
-from launcher.images import index
-from tests.support.engines import PYTHON, USER, Engines
+from tests.support.engines import PYTHON, Engines
 from tests.support.hosts import MI300A, Tree
 from tests.support.launched_containers import docker_where_there_is_one, each, engines, place, study
 
@@ -108,104 +105,37 @@ def test_the_chosen_gpus_and_one_mask(
     assert not printed["libs"]
 
 
-def case(backend: str, outcome: str, mask: str = "each", fault: str = "") -> dict[str, str]:
-    return {"backend": backend, "dtype": "fp32", "mask": mask, "outcome": outcome, "fault": fault}
-
-
-FOUND = {
-    "format": 1,
-    "made": "2026-01-02T03:04:05+00:00",
-    "quick": False,
-    "seconds": 9.0,
-    "identity": {},
-    "costs": [],
-    "cases": [case("auto", "wrong", fault="first mask for all"), case("math", "right")],
-}
-
-
-def test_a_stack_is_measured_once_and_the_verdict_goes_in(
-    engines: Engines, place: Path, gpus: Tree
-) -> None:
-    """The probe stands for `aam check`, whose own tests are elsewhere: there is no GPU here."""
+def test_the_folder_of_check_reports_goes_in(engines: Engines, place: Path, gpus: Tree) -> None:
+    """A report as `aam` keeps it, for the digest of the image and the architecture of the GPUs."""
     before = GPUS.format(tree=gpus.root, owner="root:root", mode="666")
-    table = study(place)
+    table, reports = study(place), place / "cache/aam/check-reports"
 
-    def run(*args: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-        variables = [f"AAM_TEST_VERDICT={json.dumps(FOUND)}", f"XDG_CACHE_HOME={place}/cache"]
-        own = ["--runtime", "apptainer", "--image", "rocm63"]
-        line = ["env", *variables, f"AAM_TEST_STATUS={status}", PYTHON, "-m", "launcher.cli"]
-        line += [*own, *args, "--table", str(table), "--output-dir", str(place / "out")]
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        line = ["env", f"XDG_CACHE_HOME={place}/cache", PYTHON, "-m", "launcher.cli"]
+        line += ["--runtime", "apptainer", "--image", "rocm63", *args]
+        line += ["--table", str(table), "--output-dir", str(place / "out")]
         return engines.run(line, before=before, cwd=engines.folder)
 
     explained = run("explain", "pretrain")
     assert "not yet measured" in explained.stdout, explained.stderr
-    assert not (place / "cache/aam/check-reports").exists()
+    assert not reports.exists()
 
-    first = run("pretrain", status=1)
-    assert first.returncode == 0, first.stderr
-    assert "measuring attention once for gfx942" in first.stderr
-    assert "Catalog and measurement disagree" in first.stderr
-    printed = json.loads(first.stdout)
-    assert "--attn-implementation" not in printed["args"]  # aam chooses from the report
-    handed = json.loads(printed["environment"]["AAM_CHECK_REPORT"])
-    assert handed["cases"][0]["fault"] == "first mask for all"
-    assert handed["key"]["arch"] == "gfx942"
+    done = run("pretrain")
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert printed["environment"]["AAM_CHECK_REPORTS"] == str(reports)
+    digest = json.loads(printed["environment"]["AAM_PLAN"])["digest"]
 
-    again = run("pretrain")
-    assert "measuring" not in again.stderr
-    assert json.loads(json.loads(again.stdout)["environment"]["AAM_CHECK_REPORT"]) == handed
+    key = {"image": digest, "arch": "gfx942", "driver": "6.10.5", "aam": "1", "attention": "4 x 32"}
+    shown = {"stack": "gfx942, driver 6.10.5", "made": "2026-01-02", "verdict": "auto wrong"}
+    (reports / "one.json").write_text(json.dumps({"key": key, **shown}))
+    for number, change in enumerate(({"image": "sha256:2"}, {"arch": "gfx90a"})):
+        other = {"key": {**key, **change}, **shown, "made": "2027", "verdict": "of another"}
+        (reports / f"{number}.json").write_text(json.dumps(other))
+    (reports / "damaged.json").write_text("{")
     explained = run("explain", "pretrain")
-    assert "auto wrong (first mask for all), math right" in explained.stdout
-    assert "measured 2026-01-02" in explained.stdout
-    assert "AAM_CHECK_REPORT=..." in explained.stdout
-    assert "measuring" in run("pretrain", "--recheck").stderr
-    unchecked = run("pretrain", "--no-check")
-    assert "AAM_CHECK_REPORT" not in json.loads(unchecked.stdout)["environment"]
-
-    refused = run("pretrain", "--recheck", status=69)
-    assert refused.returncode == 69
-    assert "The GPU does not compute" in refused.stderr
-    failed = run("pretrain", "--recheck", status=64)
-    assert failed.returncode == 0
-    assert "The stack could not be measured" in failed.stderr
-
-
-def test_a_stack_that_failed_its_check_is_not_chosen(
-    engines: Engines, place: Path, gpus: Tree
-) -> None:
-    """The newest image computes nothing right, so the launch takes the next, and later ones too."""
-    images = place / "images"
-    images.mkdir()
-    for name in ("rocm64", "rocm63"):  # two SIFs, so that each has a report of its own
-        sif = images / f"{name}.sif"
-        sif.write_bytes((engines.images / "cpu.sif").read_bytes() + name.encode())
-        index.write(images, name, "sif", record_of(sif))
-    shutil.chown(images, USER)
-    before = GPUS.format(tree=gpus.root, owner="root:root", mode="666")
-    table = study(place)
-    broken = {**FOUND, "cases": [case(name, "wrong") for name in ("auto", "math")]}
-
-    def run(*args: str) -> subprocess.CompletedProcess[str]:
-        verdicts = {"": FOUND, "_rocm64": broken}
-        line = ["env", f"XDG_CACHE_HOME={place}/cache", f"AAM_IMAGE_DIR={images}"]
-        line += [f"AAM_TEST_VERDICT{image}={json.dumps(v)}" for image, v in verdicts.items()]
-        line += [PYTHON, "-m", "launcher.cli", "--runtime", "apptainer", *args]
-        line += ["--table", str(table), "--output-dir", str(place / "out")]
-        return engines.run(line, before=before, cwd=engines.folder)
-
-    first = run("pretrain")
-    assert first.returncode == 0, first.stderr
-    assert first.stderr.count("measuring attention once") == 2
-    assert "A stack is not chosen, because aam check failed with it: rocm64" in first.stderr
-    assert json.loads(first.stdout)["environment"]["APPTAINER_NAME"] == "rocm63.sif"
-
-    explained = run("explain", "pretrain")
-    assert f"{images}/rocm63.sif" in explained.stdout
-    assert "rocm64 on gfx942: no correct attention backend, measured 2026-01-02" in explained.stdout
-    named = run("pretrain", "--image", "rocm64")
-    assert named.returncode == 69
-    assert "aam check failed with it on gfx942" in named.stderr
-    assert run("pretrain", "--recheck").stderr.count("measuring attention once") == 2
+    assert "auto wrong" in explained.stdout, explained.stderr
+    assert f"measured 2026-01-02 for gfx942, driver 6.10.5 [{reports}/one.json]" in explained.stdout
 
 
 def test_no_permission_names_the_group(engines: Engines, place: Path, gpus: Tree) -> None:

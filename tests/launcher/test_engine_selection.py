@@ -58,17 +58,20 @@ def test_native_where_nothing_is_built() -> None:
     choice = decide(_empty(APPTAINER), built=())
     assert (choice.engine, choice.image) == ("native", None)
     assert (
-        why(choice, "engine")
-        == "no image is built (cpu would suit), and PyTorch 2.13.0+cpu is installed here"
+        why(choice, "engine") == "Image cpu is not built, and PyTorch 2.13.0+cpu is installed here"
     )
-    assert "no engine" in why(decide(_empty()), "engine")
+    assert "There is nothing to run aam with" in why(decide(_empty()), "engine")
 
 
 def test_native_does_not_leave_gpus_idle(tmp_path: Path) -> None:
-    host = live(Tree(tmp_path).amd(MI300A, 1))
-    with pytest.raises(Unavailable, match="The GPUs would stay idle: .*1 x MI300A") as caught:
+    host = live(Tree(tmp_path).amd(MI300A, 1), APPTAINER)
+    with pytest.raises(Unavailable, match="cannot use 1 x MI300A") as caught:
         decide(host, built=())
     assert "`aam-launch images build rocm64`" in str(caught.value)
+    assert "add --device cpu" in str(caught.value)
+    none = replace(host, engines=(), absent_engines=engines.absent(()))
+    with pytest.raises(Unavailable, match="There is nothing to run aam with.*1 x MI300A"):
+        decide(none, built=())
     with pytest.raises(Unavailable, match="install a PyTorch that can, or add --device cpu"):
         decide(host, runtime="native")
     choice = decide(host, built=(), use="never")

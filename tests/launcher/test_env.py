@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ from aam.contract.yaml_document import load
 from launcher.detect import detect
 from launcher.images import virtual_environment
 from launcher.plan.catalog import SHIPPED, catalog_of
+from launcher.plan.decision import Choice, decide_stack
 from launcher.plan.settings import Entry, merge
-from launcher.plan.stack_choice import StackChoice, choose_stack
+from tests.support.decisions import CHECK, inputs_of
 from tests.support.hosts import MI50, MI210, MI300A, RX7900, Tree
 from tests.support.launches import forked
 
@@ -26,9 +28,11 @@ ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "containers/locks"
 
 
-def choose(tree: Tree, stack: str = "auto", force: bool = False) -> StackChoice:
+def choose(tree: Tree, stack: str = "auto", force: bool = False) -> tuple[str, Choice]:
     settings = merge([{"image": Entry(stack, "command line, --stack")}])
-    return choose_stack(detect(tree.root), CATALOG, settings, force)
+    request = replace(CHECK, launcher_options={"--force": True} if force else {})
+    image, choice = decide_stack(inputs_of(detect(tree.root), request, settings, built=()))
+    return image.name, choice
 
 
 def env(folder: Path, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -50,13 +54,13 @@ def env(folder: Path, *args: str, **variables: str) -> subprocess.CompletedProce
     ("kinds", "masked", "stack", "count"),
     [
         ([MI300A, MI300A], None, "rocm64", 2),
-        ([MI210, RX7900], None, "rocm64", 2),
-        ([MI300A, MI50], None, "rocm63", 2),  # the newest whose rocBLAS has gfx906
+        ([MI210, RX7900], None, "rocm64", 1),
+        ([MI300A, MI50], None, "rocm64", 1),
         ([MI300A, MI50], "0", "rocm64", 1),  # the MI50 is masked
         ([MI50, MI50], None, "rocm60", 2),
     ],
 )
-def test_the_newest_stack_that_serves_all_usable_gpus(
+def test_the_newest_stack_that_serves_the_best_gpus(
     tmp_path: Path,
     kinds: list[tuple[int, int]],
     masked: str | None,
@@ -67,15 +71,14 @@ def test_the_newest_stack_that_serves_all_usable_gpus(
     for number, kind in enumerate(kinds, 1):
         tree.amd(kind, number)
     environment = {"ROCR_VISIBLE_DEVICES": masked} if masked else {}
-    choice = choose(tree.amd_driver(None).recorded(environment=environment))
-    assert (choice.stack.name, len(choice.gpus)) == (stack, count)
+    name, choice = choose(tree.amd_driver(None).recorded(environment=environment))
+    assert (name, len(choice.gpus)) == (stack, count)
 
 
-def test_the_reason_names_what_is_newer_and_does_not_serve_all(tmp_path: Path) -> None:
-    choice = choose(Tree(tmp_path).cpu().amd(MI300A, 1).amd(MI50, 2).amd_driver(None))
-    (why,) = (d.why for d in choice.decisions if d.subject == "stack")
-    assert "1 x MI300A (gfx942) and 1 x" in why
-    assert "rocm64 is newer and does not serve all of them" in why
+def test_gpus_that_the_stack_leaves_out_are_named(tmp_path: Path) -> None:
+    _, choice = choose(Tree(tmp_path).cpu().amd(MI300A, 1).amd(MI50, 2).amd_driver(None))
+    (left,) = (d.value for d in choice.decisions if d.subject == "left out")
+    assert "(gfx906)" in left
 
 
 @pytest.mark.parametrize(
@@ -84,30 +87,30 @@ def test_the_reason_names_what_is_newer_and_does_not_serve_all(tmp_path: Path) -
 def test_the_driver_limits_the_stack(tmp_path: Path, driver: str, stack: str | None) -> None:
     tree = Tree(tmp_path).nvidia(0x20B0, 1, 0, "NVIDIA A100-SXM4-40GB").nvidia_driver(driver)
     if stack is None:
-        with pytest.raises(Unavailable, match=r"No image serves these GPUs.*--stack cpu"):
+        with pytest.raises(Unavailable, match=r"No image serves these GPUs.*--image cpu"):
             choose(tree)
     else:
-        assert choose(tree).stack.name == stack
+        assert choose(tree)[0] == stack
 
 
 def test_two_vendors_are_chosen_between_by_stack(tmp_path: Path) -> None:
     tree = Tree(tmp_path).cpu().amd(MI300A, 1).amd_driver(None)
     tree.nvidia(0x20B0, 9, 0, "NVIDIA A100-SXM4-40GB").nvidia_driver("580.1")
-    with pytest.raises(UsageError, match="choose with --stack rocm64 or cuda130"):
+    with pytest.raises(UsageError, match="choose with --image rocm64 or cuda130"):
         choose(tree)
-    assert choose(tree, "cuda128").gpus[0].vendor == "nvidia"
+    assert choose(tree, "cuda128")[1].gpus[0].vendor == "nvidia"
 
 
 def test_a_stack_that_serves_no_gpu_here_needs_force(tmp_path: Path) -> None:
     tree = Tree(tmp_path).cpu().amd(MI50, 1).amd_driver(None)
-    with pytest.raises(Unavailable, match=r"rocm72 does not serve.*not compiled for gfx906"):
+    with pytest.raises(Unavailable, match=r"rocm72 does not fit.*not compiled for gfx906"):
         choose(tree, "rocm72")
-    assert choose(tree, "rocm72", force=True).stack.name == "rocm72"
-    assert choose(tree, "cpu").gpus == ()
+    assert choose(tree, "rocm72", force=True)[0] == "rocm72"
+    assert choose(tree, "cpu")[1].gpus == ()
 
 
 def test_a_processor_that_no_lock_is_for(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="No stack is locked for this processor: aarch64"):
+    with pytest.raises(Unavailable, match="No image is built for this processor: aarch64"):
         choose(Tree(tmp_path).recorded(machine="aarch64"))
 
 
@@ -129,7 +132,7 @@ def test_show_prints_the_stack_the_reason_and_the_commands(tmp_path: Path) -> No
     done = env(tmp_path, "show", "--host", str(host.root), "--folder", "e")
     assert done.returncode == 0, done.stderr
     assert "rocm64" in done.stdout  # the driver does not list ROCm 7.2
-    assert "the newest that serves 1 x MI300A (gfx942)" in done.stdout
+    assert "1 x MI300A (gfx942) are in its PyTorch's list" in done.stdout
     last = done.stdout.splitlines()[-6:]
     assert last[0] == f"python3.12 -I -m venv {tmp_path}/e"
     assert "--index-url https://download.pytorch.org/whl/rocm6.4" in last[3]
@@ -146,7 +149,7 @@ def test_show_prints_the_stack_the_reason_and_the_commands(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("args", "status", "message"),
     [
-        (["--stack", "cup"], 64, "No such stack: 'cup'"),
+        (["--stack", "cup"], 64, "No such image: 'cup'"),
         (["--stack", "rocm63"], 69, "needs a GPU of AMD and none can be used"),
         (["--stack", "cpu", "--folder", "there"], 73, "The folder exists"),
         (["--stack", "cpu", "--python", "/bin/false"], 69, "is no Python with venv"),

@@ -72,7 +72,7 @@ def test_a_scratch_folder_where_others_may_rename_is_refused(scratch: Path) -> N
 
 @pytest.mark.parametrize("job", ["../../etc", "1/../../x", "", "1 2", "٣", "-1"])
 def test_the_job_of_a_private_folder_is_a_number(job: str) -> None:
-    settings = config.read({"--scratch": "/scratch"}, {"HOME": "/nonexistent"}, Path("/"))
+    settings = config.read({"--scratch": "/scratch"}, {"HOME": "/nonexistent"})
     assert config.private_folder(settings, 7, "n1", "42") == "/scratch/aam-7/42-n1"
     with pytest.raises(ConfigurationError, match="SLURM_JOB_ID"):
         config.private_folder(settings, 7, "n1", job)

@@ -15,8 +15,9 @@ from launcher.commands.doctor import examine
 from launcher.detect import detect
 from launcher.gpus import VENDORS
 from launcher.host.facts import Host
-from launcher.plan.gpu_groups import survey
-from tests.support.decisions import CATALOG, decide, name_of, why
+from launcher.plan.candidates import survey
+from launcher.plan.decision import assess
+from tests.support.decisions import CATALOG, decide, inputs_of, name_of, why
 from tests.support.hosts import MI300A, NAVI22, PHOENIX, Tree, write
 from tests.support.launches import ROOT
 
@@ -53,7 +54,7 @@ def test_a_gpu_of_intel_is_listed_and_refused(
     with pytest.raises(Unavailable, match=refused) as caught:
         decide(host)
     assert f"1 x {product} ({arch or 'arch unknown'})" in str(caught.value)
-    with pytest.raises(Unavailable, match="it needs a GPU of NVIDIA and none can be used"):
+    with pytest.raises(Unavailable, match="it is for GPUs of NVIDIA, not of Intel"):
         decide(host, image="cuda")
     assert name_of(decide(host, use="never")) == "cpu"
 
@@ -94,7 +95,7 @@ def test_a_capture_of_a_host_with_intel_gpus_is_complete(tmp_path: Path) -> None
 
 def test_what_is_selected_counts_no_integrated_gpu(tmp_path: Path) -> None:
     tree = Tree(tmp_path).cpu().amd(MI300A, 3, minor=128).amd(PHOENIX, 0x64, minor=129)
-    (selection,) = survey(detect(tree.root), CATALOG, ()).selections
+    (selection,) = survey(detect(tree.root), CATALOG).selections
     assert selection.summary.endswith("→ 1 selected (renderD128)")
 
 
@@ -109,7 +110,8 @@ def test_a_card_cut_by_mig_is_left_out_by_name(tmp_path: Path) -> None:
 
 def overridden(tree: Tree) -> list[str]:
     tree.recorded(environment={"HSA_OVERRIDE_GFX_VERSION": "10.3.0"})
-    found = examine(detect(tree.root), CATALOG, ())
+    inputs = inputs_of(detect(tree.root), built=())
+    found = examine(inputs, assess(inputs))
     return [str(f) for f in found if f.cause == "The arch of the GPUs is overridden"]
 
 

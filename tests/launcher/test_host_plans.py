@@ -16,10 +16,10 @@ from launcher.detect import detect
 from launcher.engines import ENGINES
 from launcher.host.facts import EngineFact, Host
 from launcher.plan.assembly import assemble_plan
+from launcher.plan.decision import decide as choose
 from launcher.plan.inputs import NativeStack
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
-from launcher.plan.selection import choose
 from tests.launcher.test_plan import BUILT, PRETRAIN
 from tests.support.decisions import inputs_of
 from tests.support.hosts import (

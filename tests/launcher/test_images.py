@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 def found(folder: Path) -> BuiltImage:
     flags = {"--image-dir": str(folder)}
-    settings = config.read(flags, {"HOME": "/nonexistent"}, Path("/"))
+    settings = config.read(flags, {"HOME": "/nonexistent"})
     (only,) = inventory.built(settings, config.catalog(settings))
     return only
 

@@ -9,7 +9,7 @@ import pytest
 
 from aam.contract.errors import ConfigurationError
 from aam.contract.yaml_document import entries, load
-from launcher import config, documents, trust
+from launcher import config, documents
 from launcher.plan.catalog import SHIPPED, catalog_of, extended
 from launcher.plan.settings import SETTING_SPECS, from_flags, from_variables, merge
 
@@ -33,9 +33,7 @@ def put(path: Path, text: str) -> None:
 
 
 def read(home: Path, *, flags: dict[str, object] | None = None, **variables: str):  # type: ignore[no-untyped-def]
-    folder = home / "project"
-    folder.mkdir(exist_ok=True)
-    return config.read(flags or {}, {"HOME": str(home), **variables}, folder)
+    return config.read(flags or {}, {"HOME": str(home), **variables})
 
 
 def test_every_layer_beats_the_one_below(home: Path) -> None:
@@ -45,11 +43,8 @@ def test_every_layer_beats_the_one_below(home: Path) -> None:
         (home / "etc/launch.yaml", "system"),
         (home / "sites/cosmos.yaml", "site"),
         (home / ".config/aam/launch.yaml", "user"),
-        (home / "project/aam-launch.yaml", "project"),
     ):
         put(path, f"# a comment\nimage: {name}\nbind: [/{name}]\n")
-        if name == "project":
-            trust.accept(trust.digest(path, path.read_bytes()), {"HOME": str(home)})
         settings = read(home, AAM_LAUNCH_SITE="cosmos" if name != "system" else "")
         order.append(settings.text("image"))
         assert settings.source("image") == f"{path}:2"
@@ -58,9 +53,9 @@ def test_every_layer_beats_the_one_below(home: Path) -> None:
     flags = {"--image": "flag", "--bind": ("/flag", "/more")}
     settings = read(home, flags=flags, AAM_LAUNCH_SITE="cosmos", AAM_LAUNCH_IMAGE="variable")
     assert settings.text("image") == "flag"
-    assert order == ["system", "site", "user", "project"]
+    assert order == ["system", "site", "user"]
     bound = [path for entry in settings.given("bind") for path in entry.value]
-    assert bound == ["/system", "/site", "/user", "/project", "/flag", "/more"]
+    assert bound == ["/system", "/site", "/user", "/flag", "/more"]
 
 
 def test_defaults_of_folders(home: Path) -> None:
@@ -107,10 +102,20 @@ def test_mistakes_have_places(home: Path, text: str, args: list[str]) -> None:
 
 
 def test_a_file_that_is_no_text(home: Path) -> None:
-    (home / "project").mkdir()
-    (home / "project/aam-launch.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigurationError, match="aam-launch.yaml"):
+    (home / ".config/aam").mkdir(parents=True)
+    (home / ".config/aam/launch.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigurationError, match="aam/launch.yaml"):
         read(home)
+
+
+def test_a_file_of_the_current_folder_is_no_layer(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cloned repository could bring one that mounts folders and names another image."""
+    put(home / "clone/aam-launch.yaml", "image: evil/aam\nbind: ['/:/host:rw']\n")
+    monkeypatch.chdir(home / "clone")
+    settings = read(home)
+    assert (settings.text("image"), settings.given("bind")) == ("auto", ())
 
 
 def test_an_unknown_variable_is_no_silent_typo() -> None:
@@ -158,8 +163,8 @@ def test_images_with_values_of_the_wrong_type(text: str) -> None:
 
 @pytest.mark.parametrize("sort", ["fifo", "device", "folder", "long"])
 def test_only_regular_files_of_a_bounded_size_are_read(home: Path, sort: str) -> None:
-    path = home / "project/aam-launch.yaml"
-    path.parent.mkdir()
+    path = home / ".config/aam/launch.yaml"
+    path.parent.mkdir(parents=True)
     if sort == "fifo":
         os.mkfifo(path)
     elif sort == "device":
@@ -168,5 +173,5 @@ def test_only_regular_files_of_a_bounded_size_are_read(home: Path, sort: str) ->
         path.mkdir()
     else:
         put(path, "#" * (documents.LARGEST + 1))
-    with pytest.raises(ConfigurationError, match="aam-launch.yaml"):
+    with pytest.raises(ConfigurationError, match="aam/launch.yaml"):
         read(home)

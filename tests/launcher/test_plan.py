@@ -15,13 +15,13 @@ from launcher.engines import ENGINES, command, shell_line
 from launcher.host.facts import CdiDevice, DeviceNode, EngineFact, Host, User
 from launcher.plan.assembly import assemble_plan
 from launcher.plan.catalog import SHIPPED, catalog_of
+from launcher.plan.decision import decide as choose
 from launcher.plan.inputs import BuiltImage, LaunchContext, NativeStack
 from launcher.plan.launch_record import RECORD
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan
-from launcher.plan.refusals import require_devices
 from launcher.plan.request import parse
-from launcher.plan.selection import choose
+from launcher.plan.visible_devices import require_devices
 from tests.support.decisions import inputs_of
 from tests.support.hosts import MI210, MI300A, Tree
 

@@ -14,13 +14,13 @@ import torch
 from rich.console import Console
 
 from aam.commands.check import run
-from aam.contract.check_report import CheckReport, Cost, from_json
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import AMD, NVIDIA
 from aam.contract.options.commands.stack import Check
 from aam.model.attention import TORCH, Backend
 from aam.numerics import aotriton, report_table
 from aam.numerics.check import CheckPlan, conclude, measure
+from aam.numerics.check_report import CheckReport, Cost, from_json
 from aam.numerics.stack_identity import driver, identify
 from tests.support import faulty_backends as emulated
 from tests.support.commands import aam

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,15 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from aam import __version__
 from aam.cli import parse
-from aam.contract.check_report import VARIABLE, CheckReport, StackKey, to_json
 from aam.contract.errors import Unavailable
 from aam.contract.options.device import DeviceOptions
 from aam.model.attention import TORCH, Backend
 from aam.numerics import faults
-from aam.numerics.backend_selection import BackendPolicy, choose_backends
-from aam.numerics.check import CheckPlan, conclude, measure
+from aam.numerics.backend_selection import BackendPolicy
 from aam.numerics.stack_identity import identify
 from aam.training.pretrain import pretrain
 from aam.training.run_files.checkpoints import load_models
@@ -163,84 +159,6 @@ def test_train_and_predict_replace_a_faulty_backend(
     assert aam("predict", "--model", tmp_path / "out", *files, "--device", "cpu") == 0
     record = json.loads((tmp_path / "predictions.tsv.run.json").read_text())
     assert record["attention"]["evidence"] == "not measured on a cpu"
-
-
-# --- a report that came with the launch
-
-
-def report(
-    backends: tuple[Backend, ...], dtypes: tuple[str, ...] = ("fp32", "bf16")
-) -> CheckReport:
-    """Return the report of a check of these backends on this CPU, with its key."""
-    found = conclude(measure(backends, CheckPlan(True, dtypes), CPU), quick=True)
-    return dataclasses.replace(found, key=StackKey("sha256:1", "cpu", "none", __version__))
-
-
-@pytest.fixture(scope="module")
-def of_a_faulty_stack() -> CheckReport:
-    return report(among(emulated.first_mask))
-
-
-TORCH_POLICY = BackendPolicy(TORCH, ("cpu",))
-
-
-def with_report(text: str, **needs: object) -> tuple[dict[str, object], str]:
-    plan = CheckPlan(True, **{"dtypes": ("fp32",), **needs})  # type: ignore[arg-type]
-    found = choose_backends(DeviceOptions(), plan, CPU, {VARIABLE: text}, TORCH_POLICY)
-    return found.record, " ".join(found.warnings)
-
-
-def test_a_report_of_this_stack_is_used(of_a_faulty_stack: CheckReport) -> None:
-    record, printed = with_report(to_json(of_a_faulty_stack), dtypes=("fp32", "bf16"))
-    assert record["with_mask"] == "flash"
-    assert str(record["evidence"]).startswith("measured for this stack")
-    assert "not used" not in printed
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"driver": "6.8.5"}, "for driver 6.8.5"),
-        ({"arch": "gfx942"}, "for arch gfx942, and this stack has cpu"),
-        ({"aam": "0.0.9"}, "for aam 0.0.9"),
-    ],
-)
-def test_a_report_of_another_stack_is_not_used(
-    of_a_faulty_stack: CheckReport, change: dict[str, str], reason: str
-) -> None:
-    key = of_a_faulty_stack.key
-    assert key is not None
-    other = dataclasses.replace(of_a_faulty_stack, key=dataclasses.replace(key, **change))
-    record, printed = with_report(to_json(other))
-    assert f"The check report that came with the launch is not used: it is {reason}" in printed
-    assert record["evidence"] == "measured before this run"
-    assert record["with_mask"] == "auto"  # torch's own, measured here, is right
-
-
-def test_a_report_of_another_image_is_not_used(of_a_faulty_stack: CheckReport) -> None:
-    text = to_json(of_a_faulty_stack)
-    for digest, believed in (("sha256:1", True), ("sha256:2", False), (None, False)):
-        plan = json.dumps({"image": "rocm63", "digest": digest})
-        variables = {VARIABLE: text, "AAM_PLAN": plan}
-        check = CheckPlan(True, ("fp32",))
-        found = choose_backends(DeviceOptions(), check, CPU, variables, TORCH_POLICY)
-        assert (found.record["evidence"] != "measured before this run") is believed, digest
-
-
-def test_a_report_of_another_torch_or_precision_is_not_used(of_a_faulty_stack: CheckReport) -> None:
-    identity = {**of_a_faulty_stack.identity, "torch": "2.5.1+rocm6.2"}
-    _, printed = with_report(to_json(dataclasses.replace(of_a_faulty_stack, identity=identity)))
-    assert "for torch 2.5.1+rocm6.2" in printed
-    _, printed = with_report(to_json(of_a_faulty_stack), dtypes=("fp32", "fp16"))
-    assert "it has no results for fp16" in printed
-    _, printed = with_report(to_json(dataclasses.replace(of_a_faulty_stack, key=None)))
-    assert "it names no stack" in printed
-
-
-def test_a_damaged_report_is_not_used() -> None:
-    record, printed = with_report('{"format": 1, "cases"')
-    assert "not used: A damaged check report" in printed
-    assert record["evidence"] == "measured before this run"
 
 
 def test_the_key_of_a_report_is_that_of_the_identity() -> None:

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from aam.contract.precision import Precision
 from aam.golden import case, random_numbers
 from aam.golden.compare import Row, as_plain, compare, conclusion, first_difference, lines
 from aam.golden.folder import Golden, Stack, read
 from aam.golden.measure import Measured, measure
 from aam.model.attention import AUTO, Backend, Backends, named
+from aam.numerics.precision import Precision
 from tests.support.commands import aam
 from tests.support.golden import KEPT
 

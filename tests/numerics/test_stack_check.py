@@ -12,12 +12,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from aam.contract.check_report import CheckReport, from_json, to_json, worst
 from aam.contract.errors import DataError, Unavailable
 from aam.model.attention import TORCH, Backend
 from aam.numerics import faults
 from aam.numerics.accuracy import right, tolerance
 from aam.numerics.check import CheckPlan, case_of, conclude, measure
+from aam.numerics.check_report import CheckReport, from_json, to_json, worst
 from aam.numerics.child_process import measure_in_child
 from aam.numerics.probes import (
     DTYPES,

@@ -14,12 +14,12 @@ from aam.contract.options import build, parse_command
 from aam.contract.options.commands.train import Train
 from aam.contract.options.device import SpeedOptions
 from aam.contract.options.training import LoopOptions
-from aam.contract.precision import Precision
 from aam.data.batches import BatchPlan, make_batch
 from aam.data.study import Study
 from aam.model.attention import AUTO, Backends, named
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
+from aam.numerics.precision import Precision
 from aam.performance.memory.runs import training_run
 from aam.performance.memory.step import TrainingSteps, fake, predict_step, training_workload
 from aam.training.training_module import LossWeights, TrainingModule

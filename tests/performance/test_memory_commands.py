@@ -10,20 +10,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from aam.contract.check_report import VARIABLE, compact, from_json, to_json
 from aam.contract.errors import DataError
 from aam.contract.options.commands.memory import StackOptions
+from aam.contract.run_record import CHECK_REPORTS
 from aam.data.batch_shards import BatchShard
 from aam.data.batches import Batch, make_batch
 from aam.data.study import Study
 from aam.distributed.environment import Ranks
 from aam.distributed.strategies import FSDP_ON_CPU
+from aam.numerics import report_cache
+from aam.numerics.check_report import from_json, to_json
 from aam.performance.memory.batches import LargestBatches
 from aam.performance.memory.fit import largest
 from aam.performance.memory.report import show_step
 from aam.performance.memory.step import StepMemory
 from aam.training.data_loader import share_of
 from tests.support import local_ranks
+from tests.support.check_reports import KEY
 from tests.support.commands import aam
 from tests.support.rank_steps import PLAN
 
@@ -86,10 +89,12 @@ def test_the_memory_of_driver_and_libraries_is_that_of_the_check_report(
         show_step(memory, "A step", StackOptions(check_report=path))
         return capsys.readouterr().out
 
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(CHECK_REPORTS, raising=False)
     assert part("driver and libraries, assumed", shown(None)) == 1024
     assert part("driver and libraries, measured", shown(of_gpu)) == 700
-    monkeypatch.setenv(VARIABLE, to_json(compact(report), brief=True))
+    cache = tmp_path / "cache"
+    assert report_cache.store(dataclasses.replace(report, key=KEY), cache) == ""
+    monkeypatch.setenv(CHECK_REPORTS, str(cache))
     assert part("driver and libraries, measured", shown(None)) == 700
     with pytest.raises(DataError, match="The check report has no memory of a GPU"):
         shown(of_cpu)

@@ -1,4 +1,4 @@
-"""Check reports of a stack, for tests of what the launcher makes of them."""
+"""Check reports of a stack, for tests of their cache and of what the launcher shows."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 import torch
 
 from aam import __version__
-from aam.contract.check_report import CheckReport, StackKey
 from aam.model.attention import TORCH, Backend
 from aam.numerics.check import CheckPlan as Check
 from aam.numerics.check import conclude, measure
+from aam.numerics.check_report import CheckReport, StackKey
 
 CPU = torch.device("cpu")
-KEY = StackKey("sha256:1", "gfx942", "6.10.5", __version__)
+KEY = StackKey("sha256:1", "gfx942", "6.10.5", __version__, "4 x 32")
 
 
 def report(*wrong: Backend, key: StackKey = KEY) -> CheckReport:

@@ -9,9 +9,10 @@ from aam.contract.yaml_document import load
 from launcher.engines import ENGINES
 from launcher.host.facts import EngineFact, Host
 from launcher.plan.catalog import SHIPPED, catalog_of
+from launcher.plan.decision import Choice
+from launcher.plan.decision import decide as choose
 from launcher.plan.inputs import BuiltImage, LaunchContext, LaunchInputs, NativeStack
 from launcher.plan.request import GpuUse, Request
-from launcher.plan.selection import Choice, choose
 from launcher.plan.settings import Entry, LaunchSettings, from_flags, merge
 
 CATALOG = catalog_of(load(SHIPPED.read_text()))

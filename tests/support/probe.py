@@ -50,12 +50,6 @@ def devices(folder="/dev"):
 args = sys.argv[1:]
 pairs = list(zip(args, args[1:]))  # noqa: B905, RUF007
 paths = [v for k, v in pairs if k in ("--table", "--output-dir", "--tree", "--run-dir", "--output")]
-if args[:1] == ["check"]:
-    # What a GPU would be found to compute, in this image or in any; there is none here.
-    image = os.environ.get("APPTAINER_NAME", "").partition(".")[0]
-    any_image = os.environ["AAM_TEST_VERDICT"]
-    print(os.environ.get(f"AAM_TEST_VERDICT_{image}", any_image))
-    sys.exit(int(os.environ.get("AAM_TEST_STATUS", "0")))
 if ("--asvs", "0") in pairs:
     print("waiting", flush=True)
     time.sleep(60)

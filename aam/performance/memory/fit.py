@@ -6,7 +6,6 @@ record, its checkpoints and a resumed run have numbers.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 from bisect import bisect_left
@@ -18,18 +17,19 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from aam.console import info, warn
-from aam.contract.check_report import VARIABLE, from_json
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options import from_plain
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.device import DeviceOptions, SpeedOptions
 from aam.contract.options.training import LoopOptions
-from aam.contract.precision import choose_precision
 from aam.data.io.text import read_text
 from aam.distributed.environment import Ranks, read_environment
 from aam.memory import GIB, memory_available, shown_size
+from aam.numerics import report_cache
+from aam.numerics.check_report import from_json
 from aam.numerics.device import arch_of, choose_device, is_gpu
+from aam.numerics.precision import choose_precision
 from aam.performance.memory.ranks import Parallel
 from aam.performance.memory.runs import StepSettings, TrainingRun
 from aam.training.run_files import checkpoints
@@ -78,16 +78,15 @@ def measured_overhead(report: Path | None) -> int | None:
     """Return the memory of a GPU besides tensors, from a check report; None if it is unknown.
 
     Args:
-        report: file of `aam check --json`; None: the report that the launcher passes, if it does.
+        report: file of `aam check --json`; None: the latest report that is kept.
 
     Raises:
         MissingInput, DataError: the file cannot be read, or is of a check without a GPU.
     """
     if report is None:
-        passed = os.environ.get(VARIABLE)
-        with contextlib.suppress(DataError):
-            return from_json(passed).overhead if passed else None
-        return None
+        folder = report_cache.folder_of(os.environ)
+        kept = report_cache.latest(folder) if folder else []
+        return next((found.overhead for found in kept if found.overhead is not None), None)
     overhead = from_json(read_text(report, "check report")).overhead
     if overhead is None:
         raise DataError(

@@ -14,7 +14,6 @@ from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.device import SpeedOptions
 from aam.contract.options.training import LoopOptions
-from aam.contract.precision import Precision
 from aam.data.batches import reading_plan
 from aam.data.study import Study
 from aam.inference.model_config import ModelConfig
@@ -22,6 +21,7 @@ from aam.inference.network_outputs import CHUNK, apply_to_batch
 from aam.model.attention import AUTO, Backends, named
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PROFILE_HIDDEN, Predictor
+from aam.numerics.precision import Precision
 from aam.performance.memory.batches import LargestBatches
 from aam.performance.memory.ranks import ONE_RANK, Parallel
 from aam.performance.memory.step import StepMemory, fake, predict_step, training_workload

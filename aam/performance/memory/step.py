@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
-from aam.contract.precision import Precision
 from aam.data.batches import Batch
 from aam.distributed.strategies import shard
+from aam.numerics.precision import Precision
 from aam.performance.memory.ranks import ONE_RANK, Parallel, fake_process_group, use_buckets
 from aam.performance.memory.storages import BLOCK, LiveStorages, size_of
 from aam.training.optimizer import clip_gradients, make_optimizer

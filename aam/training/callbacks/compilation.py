@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from aam.console import info, warn
 from aam.contract.options.device import CompileModel
-from aam.contract.precision import Precision
 from aam.data.batches import Batch
 from aam.model.transformer import FEED_FORWARD, PRODUCTS
 from aam.numerics.compile import compile_in_place, refusal
 from aam.numerics.device import compile_fault
+from aam.numerics.precision import Precision
 from aam.training.callbacks.observer import Observer
 from aam.training.run_files.resume import Position
 from aam.training.step import GradientStep

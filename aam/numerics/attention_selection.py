@@ -1,7 +1,4 @@
-"""Selection of the attention backends by the status of each. Pure.
-
-`aam` selects with it before a run, and `aam-launch explain` shows the same selection.
-"""
+"""Selection of the attention backends by the status of each. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from aam.contract.check_report import UNUSABLE, WRONG, CheckReport, worst
 from aam.contract.errors import Unavailable
 from aam.contract.options.device import AttnImplementation
-
-BACKENDS = ("auto", "flash", "mem_efficient", "math")
-"""PyTorch's backends in order of preference; auto leaves the choice to PyTorch."""
+from aam.model.attention import backend_name
+from aam.numerics.check_report import UNUSABLE, WRONG, CheckReport, worst
 
 Use = Literal["plain", "masked"]
 Status = Literal["right", "harmless", "wrong", "absent"]
@@ -46,11 +41,6 @@ class AttentionChoice:
     def __str__(self) -> str:
         both = f"{self.plain}, and {self.masked} with masks"
         return self.plain if self.plain == self.masked else both
-
-
-def backend_name(requested: AttnImplementation) -> str:
-    """Return the name of a requested backend; "sdpa" is another name of "auto"."""
-    return "auto" if requested == "sdpa" else requested
 
 
 def select_backends(
@@ -96,19 +86,6 @@ def reported_status(
     return status_of
 
 
-def computes(report: CheckReport) -> bool:
-    """Return whether some backends are correct, with and without masks, in one dtype at least."""
-    for dtype in report.dtypes:
-        cases = [[c for c in report.of(name, (dtype,)) if c.mask != "recomputed"]
-                 for name in report.backends]  # fmt: skip
-        correct = [c for of_one in cases if not any(c.outcome in WRONG for c in of_one)
-                   for c in of_one if c.outcome not in UNUSABLE]  # fmt: skip
-        measured = {case.mask == "none" for of_one in cases for case in of_one}
-        if measured <= {case.mask == "none" for case in correct}:
-            return True
-    return False
-
-
 def _first(candidates: Sequence[str], use: Use, status_of: StatusOf) -> str:
     harmless = None
     for name in candidates:
@@ -121,7 +98,8 @@ def _first(candidates: Sequence[str], use: Use, status_of: StatusOf) -> str:
         raise Unavailable(
             "No attention backend computes correctly on this device",
             ", ".join(f"{name} {status_of(name, use)}" for name in candidates),
-            "run `aam check`; --device cpu computes correctly, --no-check skips the check",
+            "`aam check` measures again, `aam-launch images` lists other images, --device cpu "
+            "computes correctly, --no-check skips the check",
         )
     return harmless
 

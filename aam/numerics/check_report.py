@@ -1,12 +1,11 @@
 """Check report: the measurements of `aam check` on a stack, as data and as JSON.
 
-A report that the launcher passes has a key: another driver, GPU architecture, image or version of
-`aam` makes it invalid.
+A report that is kept has a key: another driver, GPU architecture, image, version of `aam` or size
+of the attention makes it invalid.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,10 +15,7 @@ from aam import __version__
 from aam.contract.errors import DataError
 from aam.contract.options.field import from_plain, to_plain
 
-VARIABLE = "AAM_CHECK_REPORT"
-"""Environment variable in which the launcher passes a report to `aam`."""
-
-FORMAT = 1
+FORMAT = 2
 """Version of the JSON format; reports of other versions are rejected."""
 
 Outcome = Literal["right", "harmless", "wrong", "absent", "failed", "memory", "crashed"]
@@ -37,7 +33,7 @@ class Case:
 
     Attributes:
         outcome: see `Outcome`.
-        shape, members: sizes; empty in a report that is passed to `aam`.
+        shape, members: sizes.
         forward: largest difference of the output, relative to the largest true value.
         backward: that of the three gradients.
         allowed: tolerance of both.
@@ -83,16 +79,18 @@ class StackKey:
         image: digest of the image; "file:..." of a file without one, "native:..." and the version
             of PyTorch without an image.
         driver: version of its kernel driver; "kernel ..." of one that is part of the kernel.
+        attention: number and width of the heads that were probed.
     """
 
     image: str
     arch: str
     driver: str
     aam: str
+    attention: str
 
     def __str__(self) -> str:
         image = self.image if len(self.image) < 30 else f"{self.image[:19]}..."
-        return f"{self.arch}, driver {self.driver}, {image}, aam {self.aam}"
+        return f"{self.arch}, driver {self.driver}, {image}, aam {self.aam}, heads {self.attention}"
 
 
 @dataclass(frozen=True)
@@ -167,29 +165,16 @@ def summary(report: CheckReport) -> str:
     return ", ".join(parts)
 
 
-def compact(report: CheckReport) -> CheckReport:
-    """Return a report with the worst case of each backend, dtype and mask, without figures."""
-    kept: dict[tuple[str, str, str], Case] = {}
-    for case in report.cases:
-        place = (case.backend, case.dtype, case.mask)
-        bare = Case(*place, case.outcome, fault=case.fault)
-        if place not in kept or worst([kept[place], bare]) != kept[place].outcome:
-            kept[place] = bare
-    return dataclasses.replace(report, cases=tuple(kept.values()), costs=())
-
-
-def to_json(report: CheckReport, brief: bool = False) -> str:
-    """Return a report as JSON on one line; `brief` omits default values."""
-    content = {"format": FORMAT, "aam": __version__, **to_plain(report)}
-    for name in ("cases", "costs"):
-        content[name] = [_plain(item, brief) for item in getattr(report, name)]
+def to_json(report: CheckReport) -> str:
+    """Return a report as JSON on one line, with its stack and its result in words."""
+    content = {
+        "format": FORMAT,
+        "aam": __version__,
+        "stack": str(report.key or ""),
+        "verdict": summary(report),
+        **to_plain(report),
+    }
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
-
-
-def _plain(item: Case | Cost, brief: bool) -> dict[str, Any]:
-    defaults = {field.name: field.default for field in dataclasses.fields(item)}
-    content = dataclasses.asdict(item)
-    return {k: v for k, v in content.items() if not brief or v != defaults[k]}
 
 
 def from_json(text: str) -> CheckReport:

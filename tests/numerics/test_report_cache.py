@@ -1,0 +1,171 @@
+"""Cache of check reports: keys, owners, reuse by later runs, and the check that fills it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from aam.contract.options.device import DeviceOptions
+from aam.contract.run_record import CHECK_REPORTS
+from aam.model.attention import TORCH, Backend
+from aam.numerics import report_cache
+from aam.numerics.backend_selection import BackendPolicy, SelectedBackends, choose_backends
+from aam.numerics.check import CheckPlan
+from aam.numerics.check_report import CheckReport, from_json, to_json
+from tests.support import faulty_backends as emulated
+from tests.support.check_reports import CPU, KEY, report
+from tests.support.commands import aam
+from tests.support.faulty_backends import faulty
+
+FAULTY = tuple(
+    faulty(emulated.first_mask, b.name) if b.name == "auto" else b for b in TORCH
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def correct_report() -> CheckReport:
+    return report()
+
+
+def test_a_report_is_found_under_its_key_alone(tmp_path: Path, correct_report: CheckReport) -> None:
+    cache = tmp_path / "cache"
+    assert report_cache.load(KEY, cache) == (None, "")
+    assert report_cache.store(correct_report, cache) == ""
+    assert report_cache.load(KEY, cache) == (correct_report, "")
+    assert report_cache.place(KEY, cache).stat().st_mode & 0o777 == 0o600
+    for change in (
+        {"image": "sha256:2"}, {"arch": "gfx90a"}, {"driver": "6.8.5"}, {"aam": "9"},
+        {"attention": "8 x 64"},
+    ):  # fmt: skip
+        assert report_cache.load(replace(KEY, **change), cache) == (None, ""), change
+
+
+def _swap(path: Path) -> None:
+    path.rename(path.with_suffix(".real"))
+    path.symlink_to(path.with_suffix(".real"))
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (lambda path: path.write_text("{"), "A damaged check report"),
+        (lambda path: path.write_text("[]"), "A damaged check report"),
+        (lambda path: path.write_text('{"format": 7}'), "format 7, this program reads 2"),
+        (lambda path: path.write_text('{"format": 2, "cases": [{}]}'), "A damaged check report"),
+        (lambda path: path.chmod(0o666), "others may write it"),
+        (lambda path: path.parent.chmod(0o777), "others may write it"),
+        (_swap, "Too many levels of symbolic links"),
+        (lambda path: (path.unlink(), os.mkfifo(path, 0o600)), "it is not a regular file"),
+        (
+            lambda path: path.write_text(path.read_text().replace("6.10.5", "6.8.5")),
+            "it is for another key",
+        ),
+    ],
+)
+def test_a_report_that_cannot_be_trusted_is_not_used(
+    tmp_path: Path, correct_report: CheckReport, harm: Callable[[Path], object], reason: str
+) -> None:
+    report_cache.store(correct_report, tmp_path / "cache")
+    harm(report_cache.place(KEY, tmp_path / "cache"))
+    found, problem = report_cache.load(KEY, tmp_path / "cache")
+    assert found is None
+    assert reason in problem
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_report_of_another_user_is_not_used(tmp_path: Path, correct_report: CheckReport) -> None:
+    report_cache.store(correct_report, tmp_path / "cache")
+    os.chown(report_cache.place(KEY, tmp_path / "cache"), 12345, 12345)
+    _, problem = report_cache.load(KEY, tmp_path / "cache")
+    assert "it belongs to another user" in problem
+
+
+# --- reuse by runs
+
+
+def chosen(
+    cache: Path,
+    backends: tuple[Backend, ...] = TORCH,
+    launch: dict[str, object] | None = None,
+    **needs: object,
+) -> SelectedBackends:
+    plan = CheckPlan(True, **{"dtypes": ("fp32",), **needs})  # type: ignore[arg-type]
+    variables = {CHECK_REPORTS: str(cache), "AAM_PLAN": json.dumps(launch)}
+    return choose_backends(DeviceOptions(), plan, CPU, variables, BackendPolicy(backends, ("cpu",)))
+
+
+def measured(found: SelectedBackends) -> bool:
+    return found.record["evidence"] == "measured before this run"
+
+
+def test_a_stack_is_measured_once(tmp_path: Path) -> None:
+    first = chosen(tmp_path, FAULTY)
+    assert measured(first)
+    assert first.record["with_mask"] == "flash"
+    (file,) = tmp_path.glob("*.json")
+    # The second run has torch's own backends, so its selection can only be that of the report.
+    again = chosen(tmp_path)
+    assert again.record["evidence"].startswith("measured for this stack, ")
+    assert again.record["with_mask"] == "flash"
+    content = json.loads(file.read_text())
+    assert content["verdict"].startswith("auto wrong (first mask for all), flash right")
+    assert str(torch.__version__) in content["stack"]
+    assert measured(chosen(tmp_path, heads=2, width=8))  # other sizes
+    assert measured(chosen(tmp_path, dtypes=("fp32", "bf16")))  # what the report lacks
+    assert not measured(chosen(tmp_path, dtypes=("fp32", "bf16")))
+    assert not measured(chosen(tmp_path))  # and what it had is still there
+
+
+def test_a_report_belongs_to_the_digest_of_an_image(tmp_path: Path) -> None:
+    one: dict[str, object] = {"image": "rocm63", "digest": "sha256:1"}
+    assert measured(chosen(tmp_path, launch=one))
+    assert not measured(chosen(tmp_path, launch=one))
+    assert measured(chosen(tmp_path, launch={**one, "digest": "sha256:2"}))
+    for _ in range(2):  # an image without a digest is measured before each run
+        assert measured(chosen(tmp_path, launch={**one, "digest": None}))
+
+
+@pytest.mark.parametrize(("name", "value"), [("torch", "2.5.1+rocm6.2"), ("aotriton", "0.7b")])
+def test_a_report_of_another_torch_is_measured_again(tmp_path: Path, name: str, value: str) -> None:
+    chosen(tmp_path)
+    (file,) = tmp_path.glob("*.json")
+    kept = from_json(file.read_text())
+    file.write_text(to_json(replace(kept, identity={**kept.identity, name: value})))
+    assert measured(chosen(tmp_path))
+    assert from_json(file.read_text()).identity[name] != value
+
+
+def test_a_report_that_is_not_used_is_named(tmp_path: Path) -> None:
+    chosen(tmp_path)
+    (file,) = tmp_path.glob("*.json")
+    file.write_text('{"format": 1, "cases"')
+    found = chosen(tmp_path)
+    assert f"A check report is not used: '{file}', A damaged check report" in found.warnings[0]
+    assert measured(found)
+    assert not measured(chosen(tmp_path))
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = chosen(tmp_path / "file" / "cache")
+    assert measured(found)
+    assert "The check report is not kept" in found.warnings[-1]
+
+
+@pytest.mark.medium
+def test_the_check_fills_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(CHECK_REPORTS, str(tmp_path))
+    assert aam("check", "--quick", "--device", "cpu", "--json") == 0
+    printed = from_json(capsys.readouterr().out)
+    assert report_cache.latest(tmp_path) == [printed]
+    assert printed.key is not None
+    assert printed.key.image == f"native:{torch.__version__}"
+    assert not measured(chosen(tmp_path))
