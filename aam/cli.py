@@ -11,7 +11,6 @@ import os
 import sys
 import typing
 from collections.abc import Mapping, MutableMapping, Sequence
-from typing import Any
 
 from aam import __version__
 from aam.contract import completion
@@ -22,14 +21,17 @@ from aam.contract.options import (
     CONFIG,
     HELP,
     HELP_ALL,
+    ParsedCommand,
+    before_program,
     build,
     find,
     options_of,
-    parse_command,
     parse_options,
     specs,
     split_command,
 )
+from aam.contract.options import parse as parse_command_line
+from aam.contract.options.commands import WRAPPERS
 from aam.contract.options.contradictions import without_effect
 from aam.contract.options.device import DeviceOptions, ScaleOptions, uses_network
 from aam.contract.preflight import require_inputs
@@ -82,21 +84,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(arguments: list[str]) -> int:
     if completion.REQUESTED in os.environ:
         completion.complete(completion.aam_parser())
-    if arguments[:1] == ["--version"]:
+    if arguments[:1] in (["--version"], ["-V"]):
         print(f"aam {__version__}")
         return 0
-    if not arguments or any(argument in HELP for argument in arguments):
-        print(_help(arguments))
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    own = before_program(arguments)
+    if not own or any(argument in HELP for argument in own):
+        print(_help(own))
         return 0
-    name, rest = split_command(arguments, OWN)
-    options = parse(name, rest)
-    require_inputs(options)
+    if own[0] in OWN:
+        options_class = OWN[own[0]]
+        module = importlib.import_module(f"aam.commands.{own[0]}")
+        module.run(build(options_class, parse_options(specs(options_class), own[1:], own[0])))
+        return 0
+    return _run(parse_command_line(arguments), arguments)
+
+
+def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
+    """Run a command of `aam`, or start its ranks; return the exit status."""
+    require_inputs(parsed)
+    wraps = parsed.command in WRAPPERS
+    options, measured = parsed.build(), parsed.build_wrapped()
     _set_passive_waiting(os.environ)
-    if isinstance(device := getattr(options, "device", None), DeviceOptions):
+    subject = measured if parsed.wrapped else options
+    if isinstance(device := getattr(subject, "device", None), DeviceOptions):
         _set_threads(device, os.environ)
     scale = getattr(options, "scale", None)
-    first, _, second = name.partition(" ")
-    if isinstance(scale, ScaleOptions) and uses_network(options) and not second:
+    if isinstance(scale, ScaleOptions) and uses_network(options):
         from aam.distributed import local_ranks
 
         number = local_ranks.ranks_to_start(scale, options.device, options.loop.batch_samples)
@@ -110,8 +125,11 @@ def _dispatch(arguments: list[str]) -> int:
 
         for sentence in ignored:
             warn(sentence)
-    command = importlib.import_module(f"aam.commands.{first}")
-    record = Record(name, options)
+    command = importlib.import_module(f"aam.commands.{parsed.command.partition(' ')[0]}")
+    if wraps:
+        command.run(options, measured)
+        return 0
+    record = Record(parsed.command, options)
     # A command returns an exit status, facts for the run record, or nothing.
     result = command.run(options)
     record.leave(result if isinstance(result, Mapping) else {})
@@ -135,19 +153,6 @@ def _set_threads(device: DeviceOptions, environment: MutableMapping[str, str]) -
         # OpenMP and MKL read the variables when they are imported.
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "LOKY_MAX_CPU_COUNT"):
             environment[name] = str(device.cpu_threads)
-
-
-def parse(name: str, argv: Sequence[str]) -> Any:
-    """Parse the arguments of the command `name` into its options.
-
-    Raises:
-        UsageError: see `aam.contract.options.parse_command`.
-    """
-    if name in OWN:
-        return build(OWN[name], parse_options(specs(OWN[name]), argv, name))
-    options_class = find(name)
-    assert options_class is not None, name
-    return build(options_class, parse_command(name, argv))
 
 
 def _help(arguments: Sequence[str]) -> str:

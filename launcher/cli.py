@@ -12,7 +12,7 @@ from aam import __version__
 from aam.contract.completion import REQUESTED
 from aam.contract.errors import AamError, UsageError
 from aam.contract.files import print_all_characters, system_error
-from aam.contract.options import HELP, parse_known, split_command
+from aam.contract.options import HELP, before_program, parse_known, split_command
 from launcher.options import HOST, NAMES, READ
 from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 
@@ -52,11 +52,13 @@ def _dispatch(argv: list[str]) -> int:
         from launcher.commands.completion import complete_command_line
 
         complete_command_line()
-    if argv[:1] == ["--version"]:
+    if argv[:1] in (["--version"], ["-V"]):
         print(f"aam-launch {__version__}")
         return 0
+    if argv[:1] == ["help"]:
+        argv = [*argv[1:], "--help"]
     launcher_options, rest = parse_known(LAUNCHER_OPTIONS.values(), argv)
-    if not argv or any(argument in HELP for argument in rest):
+    if not argv or any(argument in HELP for argument in before_program(rest)):
         from launcher.help import help_of  # with shutil and textwrap: 5 ms
 
         print(help_of(rest))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from aam.contract.errors import DataError
-from aam.contract.options.commands.memory import (
-    MemoryPredict,
-    MemoryPretrain,
-    MemoryTrain,
-)
+from aam.contract.errors import DataError, UsageError
+from aam.contract.options.commands.measure import Memory
+from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.use import Embed, Predict
 from aam.data.study import load_study
 from aam.members import checkpoint
 from aam.performance.memory.report import show_step, show_training
@@ -16,24 +15,35 @@ from aam.training.run_files import checkpoints
 from aam.training.run_files.checkpoints import checkpoint_files
 
 
-def run(options: MemoryPretrain | MemoryTrain | MemoryPredict) -> None:
+def run(options: Memory, measured: Pretrain | Train | Predict | Embed) -> None:
     """Print the memory of a step on the samples with most ASVs, and the GPUs on which it fits.
+
+    Args:
+        options: of `aam memory`.
+        measured: of the command whose memory is predicted.
 
     Raises:
         AamError: see the readers.
+        UsageError: --device-memory of a command that does not train.
         DataError: the model has no network.
     """
-    if isinstance(options, MemoryPretrain):
-        show_training(pretraining_run(options), options)
-    elif isinstance(options, MemoryTrain):
-        show_training(training_run(options), options)
+    if isinstance(measured, Pretrain):
+        show_training(pretraining_run(measured), measured, options)
+    elif isinstance(measured, Train):
+        show_training(training_run(measured), measured, options)
     else:
-        _show_inference(options)
+        _show_inference(options, measured)
 
 
-def _show_inference(options: MemoryPredict) -> None:
+def _show_inference(options: Memory, measured: Predict | Embed) -> None:
     """Print the memory of encoding all ASVs and of reading the samples with most of them."""
-    if (path := checkpoint.find(options.model)) is not None:
+    if options.device_memory is not None:
+        raise UsageError(
+            "--device-memory finds the settings of a training",
+            f"--device-memory {options.device_memory:g}",
+            "leave it out, and see where the batch fits",
+        )
+    if (path := checkpoint.find(measured.model)) is not None:
         configs = [config for config, _ in checkpoint.read(path).networks]
         if not configs:
             raise DataError(
@@ -42,7 +52,7 @@ def _show_inference(options: MemoryPredict) -> None:
                 "name a model with the member transformer",
             )
     else:
-        configs = [checkpoints.read(file)[0] for file in checkpoint_files(options.model)]
-    study = load_study(options.input, max_bp=configs[0].shape.max_bp)
-    memory = predict_inference(configs[0], study, options.batch_size, len(configs))
-    show_step(memory, f"--batch-size {options.batch_size}", options.gpu)
+        configs = [checkpoints.read(file)[0] for file in checkpoint_files(measured.model)]
+    study = load_study(measured.input, max_bp=configs[0].shape.max_bp)
+    memory = predict_inference(configs[0], study, measured.batch_size, len(configs))
+    show_step(memory, f"--batch-size {measured.batch_size}", options)

@@ -12,10 +12,11 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from aam.console import info
-from aam.contract.errors import DataError
+from aam.contract.errors import DataError, UsageError
 from aam.contract.files import atomic_write, refuse_existing
-from aam.contract.options.commands.measure import ProfilePretrain, ProfileTrain
-from aam.contract.options.commands.stack import Profile
+from aam.contract.options.commands.measure import Profile
+from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Train
 from aam.performance.measurement.setup import command_of
 from aam.performance.measurement.workload import RunPlan, run_workload
 from aam.performance.profile import (
@@ -33,17 +34,25 @@ TIMEOUT = 600.0
 """Seconds without a step after which the command counts as hanging."""
 
 
-def run(options: Profile | ProfilePretrain | ProfileTrain) -> None:
+def run(options: Profile, measured: Pretrain | Train | tuple[str, ...]) -> None:
     """Print the limit of a run, its categories and longest kernels, or two runs side by side.
 
+    Args:
+        options: of `aam profile`.
+        measured: options of the command of which steps are recorded; otherwise a file is read.
+
     Raises:
+        UsageError: neither a command nor a file, or no folder for the trace.
         MissingInput: a file does not exist.
         DataError: a file is not a profile, is damaged, or has no kernels; the command fails.
         CannotCreate: the trace of a command exists, or cannot be written.
     """
-    if isinstance(options, (ProfilePretrain, ProfileTrain)):
-        _run_command(options)
+    if not isinstance(measured, tuple):
+        _run_command(options, measured)
         return
+    if options.profile is None:
+        remedy = "give the output of a profiler, or pretrain or train with its options"
+        raise UsageError("`profile` lacks what it reads", "no file was given", remedy)
     first = read_profile(options.profile)
     second = None if options.compare is None else read_profile(options.compare)
     if options.json:
@@ -58,16 +67,21 @@ def run(options: Profile | ProfilePretrain | ProfileTrain) -> None:
         _show_differences(console, first, second)
 
 
-def _run_command(options: ProfilePretrain | ProfileTrain) -> None:
+def _run_command(chosen: Profile, measured: Pretrain | Train) -> None:
     """Record some steps of a command, and print their profile."""
-    folder, chosen = options.run.output_dir, options.profile
+    folder = chosen.output_dir
+    if folder is None:
+        form = "`aam profile --output-dir FOLDER pretrain ...`"
+        raise UsageError("`profile` lacks a folder for the trace", "--output-dir", f"give {form}")
     trace = folder / "trace.json.gz"
-    refuse_existing(trace, options.run.overwrite)
+    refuse_existing(trace, chosen.overwrite)
     steps = chosen.warmup_steps + chosen.profile_steps
     with atomic_write(trace) as temporary:
         variables = {"AAM_TRACE": str(temporary), "AAM_TRACE_FROM": str(chosen.warmup_steps)}
         plan = RunPlan({}, steps, "profile")
-        found = run_workload(command_of(options), plan, folder / "running", TIMEOUT, variables)
+        found = run_workload(
+            command_of(measured, "profile"), plan, folder / "running", TIMEOUT, variables
+        )
         if found.failure:
             raise DataError("The command fails", found.failure, "run it by itself")
     shutil.rmtree(folder / "running", ignore_errors=True)

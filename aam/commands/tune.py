@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from aam.console import info
 from aam.contract.files import write_json, write_text
-from aam.contract.options.commands.measure import TunePretrain, TuneTrain, TuneWorkload
+from aam.contract.options.commands.measure import Tune
 from aam.performance.measurement.bench import Measured
 from aam.performance.measurement.results import (
     RATE_NOTE,
@@ -18,6 +19,7 @@ from aam.performance.measurement.results import (
     tuned_json,
 )
 from aam.performance.measurement.settings import MYTHS, Setting
+from aam.performance.measurement.setup import Measured as Subject
 from aam.performance.measurement.setup import SetUp, set_up
 from aam.performance.measurement.tune import Tuned, tune
 from aam.report.speed_page import Bar, write_page
@@ -25,30 +27,34 @@ from aam.report.terminal import Table, print_table
 from aam.training.runtime import tuned_for
 
 
-def run(options: TunePretrain | TuneTrain | TuneWorkload) -> None:
+def run(options: Tune, measured: Subject) -> None:
     """Search, print the decisions, and write settings.yaml, tune.json and a page; or measure only.
+
+    Args:
+        options: of `aam tune`.
+        measured: options of the command that is measured, or the words of a program.
 
     Raises:
         AamError: see `set_up`.
-        DataError: the workload fails as it is given.
+        DataError: what is measured fails as it is given.
     """
-    with set_up(options) as given:
-        if options.measure.measure_only:
+    with set_up(options, measured) as given:
+        if options.measure_only:
             _measure(given)
             return
         tuned = tune(
             given.bench,
-            options.measure.parity_steps,
+            options.parity_steps,
             given.stages,
             given.defaults,
             given.no_dropout,
             given.device,
         )
-        if isinstance(options, TuneWorkload):
-            command, mark = options.program.workload, None
+        if isinstance(measured, tuple):
+            command, mark = shlex.join(measured), None
         else:
             command = f"aam {given.identity['command']}"
-            table, device = options.input.table, given.device
+            table, device = measured.input.table, given.device
             mark = tuned_for(table, device.torch, device.name)
         settings = given.folder / "settings.yaml"
         write_text(settings, settings_file(tuned, command, mark))

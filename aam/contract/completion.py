@@ -11,6 +11,7 @@ from typing import Literal
 
 from aam.contract.options import CONFIG, OptionSpec, names, options_of, specs
 from aam.contract.options.command_line import Parser
+from aam.contract.options.commands import WRAPPERS
 from aam.contract.options.field import option
 
 REQUESTED = "_ARGCOMPLETE"
@@ -68,6 +69,8 @@ def add_commands(
             groups[first] = outer.add_subparsers(parser_class=Parser)
         found[name] = groups[first if second else ""].add_parser(second or first)
         add_options(found[name], options, values)
+        if name in WRAPPERS:
+            add_commands(found[name], {one: commands[one] for one in WRAPPERS[name]}, values)
     return found
 
 

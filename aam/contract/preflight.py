@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from aam.contract.errors import CannotCreate, MissingInput
 from aam.contract.files import names_beside
-from aam.contract.options import specs
+from aam.contract.options import ParsedCommand
 from aam.contract.options.training import RunOptions
-from aam.contract.run_record import value_of
 from aam.contract.suggestions import nearest
 
 COUNTS_ALONE = "counts-alone"
@@ -26,20 +24,17 @@ _RUN_FILES = ("run.json", "checkpoints", "metrics.csv", "progress.json", "tensor
               "report.html", COUNTS_ALONE)  # fmt: skip
 
 
-def require_inputs(options: Any) -> None:
+def require_inputs(command: ParsedCommand) -> None:
     """Check that every input file of a command exists.
 
     Raises:
         MissingInput: names the option and the path.
     """
-    for spec in specs(type(options)):
-        value = value_of(options, spec.field) if spec.role == "input" else ()
-        for path in value if isinstance(value, tuple) else (value,):
-            # A value may also be None, or a literal such as `auto`.
-            if isinstance(path, Path) and _is_absent(path):
-                remedy = nearest(path.name, names_beside(path), "check the path")
-                evidence = f"'{path}' does not exist"
-                raise MissingInput(f"No file for {spec.flag}", evidence, remedy)
+    for spec, path in command.paths("input"):
+        if _is_absent(path):
+            remedy = nearest(path.name, names_beside(path), "check the path")
+            evidence = f"'{path}' does not exist"
+            raise MissingInput(f"No file for {spec.flag}", evidence, remedy)
 
 
 def _is_absent(path: Path) -> bool:

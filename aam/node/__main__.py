@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from aam import __version__
-from aam.cli import parse
 from aam.contract.errors import AamError
 from aam.contract.gpus import VENDORS
-from aam.contract.options import split_command
+from aam.contract.options import parse
 from aam.node import log, steps, topology
 from aam.node.check import run_tests
 from aam.node.settings import Settings
@@ -103,7 +102,7 @@ def _prepare(given: argparse.Namespace) -> None:
     """Check the node and the inputs, and stage them."""
     argv = _argv(given)
     if os.environ.get("SLURM_NODEID", "0") == "0":  # once is enough to refuse an option
-        parse(*split_command(argv))
+        parse(argv)
     steps.prepare(_settings(given), argv, os.environ)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aam.contract.errors import MissingInput
-from aam.contract.options import ParsedCommand, parse_command, split_command
+from aam.contract.options import ParsedCommand, parse
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,8 @@ def read(argv: Sequence[str], folder: Path) -> NodeCommand:
     Raises:
         UsageError: it is wrong.
     """
-    name, rest = split_command(argv)
-    given = parse_command(name, rest, incomplete=True)
-    command = NodeCommand(name, given)
+    found = parse(argv, incomplete=True)
+    command = NodeCommand(found.command, found.given, wrapped=found.wrapped, program=found.program)
     return command.with_paths(lambda path: Path(os.path.normpath(folder / path)))
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from aam.contract.errors import UsageError
-from aam.contract.options import arguments, options_of, parse_known
+from aam.contract.options import arguments, parse_known
 from aam.contract.run_record import CHECK_REPORTS
 from launcher.findings import Decision, Finding
 from launcher.gpus import VENDORS
@@ -60,7 +60,7 @@ def assemble_plan(inputs: LaunchInputs, choice: Choice) -> Plan:
     )  # fmt: skip
     # By its record `aam` knows the digest of the image, under which it keeps check reports.
     kept = CHECK_REPORTS in dict(plan.variables)
-    if kept or any(spec.role == "output" for spec in options_of(request.command)):
+    if kept or any(spec.role == "output" for spec in request.options):
         content = record(plan, inputs)
         note = json.dumps(content, separators=(",", ":"))
         if len(note) > MAX_VARIABLE_BYTES:
@@ -112,7 +112,7 @@ def required(
     argv: list[str] = []
     decisions: list[Decision] = []
     findings: list[Finding] = []
-    options = options_of(request.command)
+    options = request.options
     for fault in faults:
         known, _ = parse_known(options, fault.flags)
         needed = " ".join(fault.flags)

@@ -7,15 +7,11 @@ queue.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from aam.contract.options import (
-    ParsedCommand,
-    parse_command,
-    parse_known,
-    split_command,
-)
+from aam.contract.options import ParsedCommand, parse_known
+from aam.contract.options import parse as parse_command_line
 from launcher.host.facts import Slurm
 from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 
@@ -79,12 +75,17 @@ def request_of(
         UsageError: an unknown command or option, an option without its value, a value that does not
             suit its option, or a required option that is not given.
     """
-    command, rest = split_command(argv, program="aam-launch")
-    given = parse_command(
-        command, rest, program="aam-launch", others=LAUNCHER_OPTIONS, incomplete=incomplete
+    parsed = parse_command_line(
+        argv, program="aam-launch", others=LAUNCHER_OPTIONS, incomplete=incomplete
     )
-    request = Request(command, given, launcher_options)
+    request = Request(
+        parsed.command,
+        parsed.given,
+        launcher_options,
+        wrapped=parsed.wrapped,
+        program=parsed.program,
+    )
     if JSON in launcher_options and request.option(JSON) and not incomplete:
         own = {flag: value for flag, value in launcher_options.items() if flag != JSON}
-        return Request(command, {**given, JSON: True}, own)
+        return replace(request, given={**parsed.given, JSON: True}, launcher_options=own)
     return request

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 
 from aam.contract.errors import AamError, UsageError
-from aam.contract.options import options_of
+from aam.contract.options.commands import wrapped_options
 from launcher import processes
 from launcher.engines import command
 from launcher.engines.folders import make_private
@@ -72,11 +72,10 @@ def predicted(request: Request, ranks: int, make: Callable[[Request], Plan]) -> 
         OSError: the program cannot be started, or takes too long.
         ValueError: it prints no prediction.
     """
-    name = f"memory {request.command}"
-    kept = {spec.flag for spec in options_of(name) if spec.role != "output"}
+    kept = {spec.flag for spec in wrapped_options("memory", request.command)}
     given = {flag: value for flag, value in request.given.items() if flag in kept}
     given |= {JSON: True} | ({"--processes": ranks} if ranks > 1 else {})
-    plan = make(Request(name, given))
+    plan = make(Request("memory", given, wrapped=request.command))
     make_private(plan.folders)
     print("aam-launch: predicting the memory of the job", file=sys.stderr, flush=True)
     done = processes.run(command(plan), TIMEOUT, plan.environment(os.environ))

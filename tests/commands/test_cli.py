@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from aam import __version__
-from aam.cli import main, parse
+from aam.cli import main
 from aam.contract.options import (
     OptionSpec,
     find,
@@ -29,6 +29,7 @@ from aam.contract.options.contradictions import of_member, requirements
 from launcher import options
 from launcher.cli import main as launch
 from launcher.plan.request import parse as parse_launch
+from tests.support.parsing import built
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {"aam": main, "aam-launch": launch}
@@ -91,10 +92,7 @@ def test_help_shows_required_options_then_basic_ones(command: str) -> None:
     others = [spec.flag for spec in basic if spec.flag not in own]
     assert shown == [*required, *others, "--config", *own]
     assert ("Transformer only" in page.splitlines()) == bool(own)
-    of_another = command.startswith(
-        ("bench ", "tune ", "profile ", "search")
-    )  # with its options too
-    assert len(shown) <= (32 if of_another else 24)
+    assert len(shown) <= (32 if command == "search" else 24)  # with the options of `train` too
     examples = page.partition("\nExamples\n")[2]
     assert examples.count(f"aam {command}") == 2
 
@@ -259,15 +257,15 @@ def test_a_wrong_value_is_a_usage_error(
 )
 def test_an_option_may_stand_alone_in_both_programs(args: list[str], expected: str) -> None:
     line = ["--table", "t.biom", "--output-dir", "out", *args]
-    assert parse("pretrain", line).speed.compile_model == expected
+    assert built("pretrain", line).speed.compile_model == expected
     launched = parse_launch(["pretrain", *line])
     assert launched.value("--compile-model") == expected
-    assert parse("pretrain", launched.arguments).speed.compile_model == expected
+    assert built("pretrain", launched.arguments).speed.compile_model == expected
 
 
 def test_options_survive_a_checkpoint() -> None:
     args = ["--table", "t.biom", "--metadata", "m.tsv", "--metadata-column", "age"]
-    options = parse("train", [*args, "--output-dir", "out", "--quantiles", "0.25", "0.75"])
+    options = built("train", [*args, "--output-dir", "out", "--quantiles", "0.25", "0.75"])
     kind = typing.cast(type, find("train"))
     plain = json.loads(json.dumps(to_plain(options)))
     assert to_plain(from_plain(kind, plain)) == to_plain(options)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from aam.cli import main, parse
+from aam.cli import main
 from aam.contract.errors import AamError
 from aam.contract.options import find, from_plain, to_plain
 from aam.contract.options.commands.train import Train
 from launcher.plan.request import parse as parse_launch
+from tests.support.parsing import built
 
 YAML = """\
 table: t.biom
@@ -35,7 +36,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_a_file_gives_values_and_the_command_line_replaces_them(config: Path) -> None:
-    options = parse("train", ["--epochs", "7", "--config", str(config), "--stratify"])
+    options = built("train", ["--epochs", "7", "--config", str(config), "--stratify"])
     assert (options.loop.lr, options.loop.epochs, options.split.stratify) == (1e-4, 7, True)
     assert (options.quantiles, options.speed.compile_model) == ((0.25, 0.75), "force")
     assert (options.run.output_dir, options.phylogeny.tree) == (Path("out"), None)
@@ -46,7 +47,7 @@ def test_the_launcher_reads_the_same_file_and_knows_its_paths(config: Path) -> N
     assert [str(path) for _, path in request.paths("input")] == ["t.biom", "m.tsv"]
     assert [str(path) for _, path in request.paths("output")] == ["new"]
     assert "--config" not in request.argv
-    assert parse("train", request.arguments) == parse(
+    assert built("train", request.arguments) == built(
         "train", ["--config", str(config), "--output-dir", "new"]
     )
 
@@ -81,7 +82,7 @@ def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 def recorded(folder: Path, command: str, *args: str) -> Path:
     """Write the record of a run, as `aam.contract.run_record` does."""
-    options = parse(command, list(args))
+    options = built(command, list(args))
     inputs = {"--table": {"path": "/data/t.biom", "sha256": "0"}}
     content = {"aam": "0", "command": command, "options": to_plain(options), "inputs": inputs}
     (folder / "run.json").write_text(json.dumps(content))
@@ -91,7 +92,7 @@ def recorded(folder: Path, command: str, *args: str) -> Path:
 def test_a_run_record_gives_the_options_of_its_run(tmp_path: Path) -> None:
     args = [*REQUIRED, "--output-dir", "old", "--overwrite", "--resume-from", "auto"]
     folder = recorded(tmp_path, "train", *args, "--lr", "0.01", "--quantiles", "0.2")
-    options = parse("train", ["--config", str(folder), "--output-dir", "new"])
+    options = built("train", ["--config", str(folder), "--output-dir", "new"])
     assert (options.loop.lr, options.quantiles) == (0.01, (0.2,))
     assert options.input.table == Path("/data/t.biom")  # where the run found it
     # The run itself is neither replaced nor continued.
@@ -100,27 +101,27 @@ def test_a_run_record_gives_the_options_of_its_run(tmp_path: Path) -> None:
     request = parse_launch(["train", "--config", str(folder / "run.json"), "--output-dir", "new"])
     assert "--attn-implementation" not in request.given  # a default is not a choice of the user
     with pytest.raises(AamError, match="`train` lacks required options: --output-dir"):
-        parse("train", ["--config", str(folder)])
+        built("train", ["--config", str(folder)])
 
 
 def test_a_record_that_does_not_suit_is_refused(tmp_path: Path) -> None:
     folder = recorded(tmp_path, "train", *REQUIRED, "--output-dir", "o")
     with pytest.raises(AamError, match="is of `aam train`; give one of `aam pretrain`"):
-        parse("pretrain", ["--config", str(folder)])
+        built("pretrain", ["--config", str(folder)])
     record = json.loads((folder / "run.json").read_text())
     record["options"]["input"]["tabel"] = "x"
     (folder / "run.json").write_text(json.dumps(record))
     with pytest.raises(AamError, match="no such option: 'tabel' in .*; did you mean 'table'"):
-        parse("train", ["--config", str(folder)])
+        built("train", ["--config", str(folder)])
     (folder / "run.json").write_text("[]")
     with pytest.raises(AamError, match="The run record is damaged"):
-        parse("train", ["--config", str(folder)])
+        built("train", ["--config", str(folder)])
 
 
 def test_options_are_the_same_after_a_record(tmp_path: Path) -> None:
     args = [*REQUIRED, "--output-dir", "o", "--embedding-dim", "64", "--folds", "3"]
-    before = parse("train", args)
-    after = parse("train", ["--config", str(recorded(tmp_path, "train", *args)),
+    before = built("train", args)
+    after = built("train", ["--config", str(recorded(tmp_path, "train", *args)),
                             "--output-dir", "o", "--table", "t.biom"])  # fmt: skip
     assert after == before
     assert find("train") is Train

@@ -121,10 +121,10 @@ def test_network_settings_and_plugin_are_described(tmp_path: Path) -> None:
 
 
 def options(study_dir: Path, folder: Path, lr: float) -> Pretrain:
-    from aam.cli import parse
+    from tests.support.parsing import built
 
     args = ("--table", study_dir / "table.biom", "--output-dir", folder, *TINY)
-    made: Pretrain = parse("pretrain", [str(word) for word in args])
+    made: Pretrain = built("pretrain", [str(word) for word in args])
     return dataclasses.replace(made, loop=dataclasses.replace(made.loop, lr=lr))
 
 

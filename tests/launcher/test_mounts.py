@@ -61,6 +61,25 @@ def test_relative_paths_become_absolute(here: Path) -> None:
     ]
 
 
+def test_paths_of_a_command_that_another_one_takes(here: Path) -> None:
+    """The run folder of the command that is measured is not written."""
+    args = ("tune", "--output-dir=tuned", "pretrain", "--table", "data/t.biom")
+    given = ("--table", f"{here}/data/t.biom")
+    for more in ((), ("--output-dir", "run", "--overwrite")):
+        assert args_of(here, *args, *more) == ("--output-dir", f"{here}/tuned", "pretrain", *given)
+        assert mounts(here, *args, *more) == [
+            (f"{here}/data/t.biom", f"{here}/data/t.biom", False),
+            (f"{here}/tuned", f"{here}/tuned", True),
+        ]
+    assert args_of(here, "memory", "--json", *args[2:]) == ("--json", "pretrain", *given)
+    assert [m[0] for m in mounts(here, "memory", *args[2:])] == [f"{here}/data/t.biom"]
+    report = ("profile", "data/t.biom", "--compare", "c.json")
+    assert [m[0] for m in mounts(here, *report)] == [f"{here}/c.json", f"{here}/data/t.biom"]
+    program = ("--", "python", "train.py", "--table", "{kind}", "--help", "--image")
+    words = ("--values", "kind=a,b", *program)
+    assert args_of(here, *args[:2], *words)[2:] == words
+
+
 def test_a_link_inside_another_mount_leads_on(here: Path) -> None:
     """Apptainer cannot mount onto the link, which the other mount shows."""
     (here / "out").mkdir()

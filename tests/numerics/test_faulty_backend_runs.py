@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from aam.cli import parse
 from aam.contract.errors import Unavailable
 from aam.contract.options.device import DeviceOptions
 from aam.model.attention import TORCH, Backend
@@ -22,6 +21,7 @@ from aam.training.train import train
 from tests.support import faulty_backends as emulated
 from tests.support.commands import TINY, aam, read
 from tests.support.faulty_backends import faulty
+from tests.support.parsing import built
 
 CPU = torch.device("cpu")
 FAULTS: list[tuple[Callable[..., torch.Tensor], str, faults.KernelFault]] = [
@@ -51,7 +51,7 @@ class Runs:
             out = self.folder / f"run-{len(self.done)}"
             files = ["--table", self.study / "table.biom", "--tree", self.study / "tree.nwk"]
             given = [*TINY, *files, "--output-dir", out, "--epochs", "2", *args]
-            options = parse("pretrain", [str(word) for word in given])
+            options = built("pretrain", [str(word) for word in given])
             pretrain(options, BackendPolicy(backends, ("cpu",) if measured else ()))
             self.done[key] = out
         return self.done[key]
@@ -148,7 +148,7 @@ def test_train_and_predict_replace_a_faulty_backend(
     args = [*TINY, "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
             "--metadata-column", "ph", "--output-dir", tmp_path / "out"]  # fmt: skip
     policy = BackendPolicy(among(emulated.first_mask), ("cpu",))
-    train(parse("train", [str(word) for word in args]), policy)
+    train(built("train", [str(word) for word in args]), policy)
     assert attention(tmp_path / "out")["with_mask"] == "flash"
     capsys.readouterr()
     (model,) = load_models(tmp_path / "out", DeviceOptions(device="cpu"), policy)

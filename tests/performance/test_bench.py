@@ -17,11 +17,11 @@ from aam.performance.measurement.workload import Program, RunPlan, RunResult, St
 from tests.support import step_program
 from tests.support.commands import aam
 
-PROGRAM = f"{sys.executable} {step_program.__file__}"
+PROGRAM = (sys.executable, step_program.__file__)
 
 
 def result(fault: str, folder: Path, steps: int = 15, timeout: float = 60.0) -> RunResult:
-    workload = Program(f"{PROGRAM} --fault {{fault}}", {"fault": fault})
+    workload = Program((*PROGRAM, "--fault", "{fault}"), {"fault": fault})
     return run_workload(workload, RunPlan({}, steps, "test"), folder / "run", timeout)
 
 
@@ -55,12 +55,12 @@ def test_a_run_that_fails_ends_alone_with_one_sentence(
 
 
 def test_a_program_that_is_missing_or_too_short_is_named(tmp_path: Path) -> None:
-    missing = Program("/no/such/program", {})
+    missing = Program(("/no/such/program",), {})
     found = run_workload(missing, RunPlan({}, 5, "test"), tmp_path / "run", 5.0)
     assert found.failure == "it cannot be started: No such file or directory"
-    short = f"{sys.executable} -c \"import os; open(os.environ['AAM_STEP_LOG'], 'w').write({{}})\""
+    short = "import os; open(os.environ['AAM_STEP_LOG'], 'w').write({line})"
     line = json.dumps({"loss": 1, "seconds": 1, "samples": 1}) + "\n"
-    program = Program(short.replace("{}", "{line}"), {"line": repr(line)})
+    program = Program((sys.executable, "-c", short), {"line": repr(line)})
     found = run_workload(program, RunPlan({}, 5, "test"), tmp_path / "run", 30.0)
     assert found.failure == "it ended after step 1 of 5: give fewer --steps, or let it train longer"
 
@@ -80,7 +80,7 @@ def test_rates_and_gain_leave_the_warm_up_out() -> None:
 
 
 def test_settings_are_measured_in_turns_and_the_journal_is_not_repeated(tmp_path: Path) -> None:
-    program = Program(f"{PROGRAM} --cost {{cost}}", {"cost": "0.004"})
+    program = Program((*PROGRAM, "--cost", "{cost}"), {"cost": "0.004"})
     fast = Setting("cost=0.001", {"cost": "0.001"})
     failing = Setting("cost=x", {"cost": "x"})
     for _ in range(2):
@@ -102,10 +102,10 @@ def test_settings_are_measured_in_turns_and_the_journal_is_not_repeated(tmp_path
     assert not open_runs(program, tmp_path, 30.0, {"what": "other"}, overwrite=True).known
 
 
-@pytest.mark.parametrize("text", ["run {missing}", "run {", "run 'quote", "run {0}", "run {a.b}"])
+@pytest.mark.parametrize("text", ["{missing}", "{", "{0}", "{a.b}"])
 def test_a_command_line_that_cannot_be_filled_in_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match="give --values NAME=VALUE,VALUE"):
-        Program(text, {"a": "1"}).argv({}, Path())
+        Program(("run", text), {"a": "1"}).argv({}, Path())
 
 
 CPU = DeviceFacts("CPU, 4 cores", "cpu", "2.13.0", 4, 0, 0.0)
@@ -142,11 +142,11 @@ def test_bench_of_a_program_prints_an_aligned_table_and_writes_json_and_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = (
-        "tune", "workload", f"{PROGRAM} --cost {{cost}}", "--values", "cost=0.002,0.001,x",
-        "--measure-only", "--rounds", "2", "--steps", "11", "--warmup-steps", "1",
-        "--output-dir", tmp_path / "bench",
+        "tune", "--values", "cost=0.002,0.001,x", "--measure-only", "--rounds", "2", "--steps",
+        "11", "--warmup-steps", "1", "--output-dir", tmp_path / "bench",
     )  # fmt: skip
-    assert aam(*command) == 0
+    program = ("--", *PROGRAM, "--cost", "{cost}")
+    assert aam(*command, *program) == 0
     printed = capsys.readouterr().out
     table = [line for line in printed.splitlines() if " ± " in line or "samples/s" in line]
     assert len(table) == 3 and len({line.rstrip().rfind("MiB") for line in table[1:]}) <= 1
@@ -158,16 +158,14 @@ def test_bench_of_a_program_prints_an_aligned_table_and_writes_json_and_a_page(
     ]  # fmt: skip
     page = (tmp_path / "bench" / "report.html").read_text()
     assert page.count("<svg") == 1 and "cost=0.001" in page
-    assert aam(*command[:-1], tmp_path / "bench", "--half", "speed") == 64
-    assert aam(*command, "--warmup-steps", "11") == 64
-    assert (
-        aam("tune", "workload", PROGRAM, "--values", "cost", "--output-dir", tmp_path / "b") == 64
-    )
+    assert aam(*command, "--half", "speed", *program) == 64
+    assert aam(*command, "--warmup-steps", "11", *program) == 64
+    assert aam("tune", "--values", "cost", "--output-dir", tmp_path / "b", *program) == 64
 
 
 def test_bench_of_a_gpu_that_is_not_there_names_the_option(
     tmp_path: Path, study_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ("tune", "pretrain", "--table", study_dir / "table.biom", "--output-dir", tmp_path)
+    command = ("tune", "--output-dir", tmp_path, "pretrain", "--table", study_dir / "table.biom")
     assert aam(*command, "--device", "cuda") == 69
     assert "No GPU: --device cuda; use --device auto or cpu." in capsys.readouterr().err

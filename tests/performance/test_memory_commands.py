@@ -1,4 +1,4 @@
-"""`aam memory pretrain`, `train` and `predict`: parts, devices and the largest settings."""
+"""`aam memory` of pretrain, train, predict, embed: parts, devices, the largest settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from aam.contract.errors import DataError
-from aam.contract.options.commands.memory import StackOptions
+from aam.contract.options.commands.measure import Memory
 from aam.contract.run_record import CHECK_REPORTS
 from aam.data.batch_shards import BatchShard
 from aam.data.batches import Batch, make_batch
@@ -86,7 +86,7 @@ def test_the_memory_of_driver_and_libraries_is_that_of_the_check_report(
     memory = StepMemory(parameters=1, optimizer=2, gradients=3, activations=4, peak=5)
 
     def shown(path: Path | None) -> str:
-        show_step(memory, "A step", StackOptions(check_report=path))
+        show_step(memory, "A step", Memory(check_report=path))
         return capsys.readouterr().out
 
     monkeypatch.delenv(CHECK_REPORTS, raising=False)
@@ -119,14 +119,15 @@ def test_pretraining_finds_the_largest_batch_and_chunk(
     study_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = ("--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk", *SMALL)
-    assert aam("memory", "pretrain", *args, "--batch-size", 4, "--device-memory", 1.005) == 0
+    assert aam("memory", "--device-memory", 1.005, "pretrain", *args, "--batch-size", 4) == 0
     shown = capsys.readouterr().out
     shown = " ".join(shown.split())
     assert re.search(r"An APU .* needs [\d.]+ GiB, with [\d.]+ [MG]iB of the process", shown)
     assert "A batch of 4 samples fits on GPUs of 16, 24, 32, 64, 80, 128, 192 GiB." in shown
     assert 0 < int(re.findall(r"Largest --batch-size on 1.005 GiB: (\d+) of 35", shown)[0]) < 35
     assert "ASVs of a batch fit at once" in shown
-    assert aam("memory", "pretrain", *args, "--batch-size", 4, "--json") == 0
+    unused = ("--output-dir", "none", "--overwrite")
+    assert aam("memory", "--json", "pretrain", *args, "--batch-size", 4, *unused) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["batch_size"] == 4 and facts["overhead"] == 2**30
     assert facts["needed"] == round(1.2 * facts["peak"]) + 2**30
@@ -156,6 +157,9 @@ def test_training_and_prediction(
     capsys.readouterr()
     assert aam("memory", "predict", *table, "--model", model) == 0
     assert "--batch-size 32 fits on GPUs of 16" in capsys.readouterr().out
+    assert aam("memory", "--json", "embed", *table, "--model", model) == 0
+    assert json.loads(capsys.readouterr().out)["overhead"] == 2**30
+    assert aam("memory", "--device-memory", 16, "embed", *table, "--model", model) == 64
 
 
 @pytest.mark.slow

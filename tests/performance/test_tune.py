@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 from pathlib import Path
 
@@ -54,9 +55,9 @@ def test_tune_keeps_what_is_faster_and_the_same_and_continues_where_it_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = (
-        "tune", "workload", PROGRAM, "--values", "cost=0.02,0.01,0.03",
-        "fault=none,gradient,late,nan,memory", "--rounds", "2", "--steps", "22",
-        "--parity-steps", "60", "--step-timeout", "60", "--output-dir", tmp_path,
+        "tune", "--values", "cost=0.02,0.01,0.03", "fault=none,gradient,late,nan,memory",
+        "--rounds", "2", "--steps", "22", "--parity-steps", "60", "--step-timeout", "60",
+        "--output-dir", tmp_path, "--", *shlex.split(PROGRAM),
     )  # fmt: skip
     assert aam(*command) == 0
     found = json.loads((tmp_path / "tune.json").read_text())
@@ -102,8 +103,8 @@ def test_tune_rejects_a_fault_that_only_late_losses_show(tmp_path: Path) -> None
     )
     program = f"env PYTHONPATH={Path.cwd()} {sys.executable} {slow} {{fault}}"
     command = (
-        "tune", "workload", program, "--values", "fault=none,late", "--rounds", "1",
-        "--steps", "22", "--parity-steps", "60", "--output-dir", tmp_path / "tuned",
+        "tune", "--values", "fault=none,late", "--rounds", "1", "--steps", "22",
+        "--parity-steps", "60", "--output-dir", tmp_path / "tuned", "--", *shlex.split(program),
     )  # fmt: skip
     assert aam(*command) == 0
     (trial,) = json.loads((tmp_path / "tuned" / "tune.json").read_text())["trials"]
@@ -120,9 +121,9 @@ def test_tune_rejects_planted_faults_of_the_real_network(tmp_path: Path, study_d
         f"{study_dir / 'table.biom'} {study_dir / 'tree.nwk'} {{kernel}} {{precision}}"
     )
     command = (
-        "tune", "workload", program, "--values", "kernel=auto,mask,gradient,fp16,math",
-        "precision=fp32,bf16", "--half", "precision", "--rounds", "1", "--steps", "20",
-        "--warmup-steps", "0", "--parity-steps", "30", "--output-dir", tmp_path,
+        "tune", "--values", "kernel=auto,mask,gradient,fp16,math", "precision=fp32,bf16",
+        "--half", "precision", "--rounds", "1", "--steps", "20", "--warmup-steps", "0",
+        "--parity-steps", "30", "--output-dir", tmp_path, "--", *shlex.split(program),
     )  # fmt: skip
     assert aam(*command) == 0
     found = json.loads((tmp_path / "tune.json").read_text())
@@ -142,10 +143,10 @@ def test_tune_of_pretrain_writes_settings_that_this_study_and_machine_take(
 ) -> None:
     sizes = ("--embedding-dim", "8", "--attention-heads", "2", "--attention-layers", "1")
     command = (
-        "tune", "pretrain", "--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk",
-        *sizes, "--batch-size", "4", "--device", "cpu", "--cpu-threads", "1", "--rounds", "1",
-        "--steps", "21", "--warmup-steps", "2", "--parity-steps", "21", "--subjects", "attention",
-        "--output-dir", tmp_path / "tuned",
+        "tune", "--rounds", "1", "--steps", "21", "--warmup-steps", "2", "--parity-steps", "21",
+        "--output-dir", tmp_path / "tuned", "--subjects", "attention",
+        "pretrain", "--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk",
+        *sizes, "--batch-size", "4", "--device", "cpu", "--cpu-threads", "1",
     )  # fmt: skip
     assert aam(*command) == 0
     found = json.loads((tmp_path / "tuned" / "tune.json").read_text())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aam.contract.options import HELP, find, names, parse_command, parse_known, specs, split_command
+from aam.contract.options import HELP, find, names, parse, parse_known, specs, split_command
 from launcher import options
 from launcher.commands import parse_own
 from launcher.options import FORWARDING, NAMES
@@ -63,8 +63,7 @@ def test_command_lines_parse(line: str) -> None:
     program, *argv = shlex.split(line.partition(" | ")[0].partition(" > ")[0], comments=True)
     argv = [argument for argument in argv if argument not in HELP]
     if program == "aam" and argv[0] != "completion":
-        command, rest = split_command(argv)
-        parse_command(command, rest, incomplete=not whole)
+        parse(argv, incomplete=not whole)
         return
     launcher_options, rest = parse_known(LAUNCHER_OPTIONS.values(), argv)
     command, arguments = split_command(rest, NAMES)

@@ -5,6 +5,7 @@ from aam.contract.options.command_line import (
     HELP,
     HELP_ALL,
     arguments,
+    before_program,
     check,
     parse_known,
     parse_options,
@@ -28,7 +29,7 @@ from aam.contract.options.field import (
     specs,
     to_plain,
 )
-from aam.contract.options.parsed import ParsedCommand
+from aam.contract.options.parsed import ParsedCommand, parse
 
 __all__ = [
     "COMMANDS",
@@ -40,6 +41,7 @@ __all__ = [
     "ParsedCommand",
     "Role",
     "arguments",
+    "before_program",
     "build",
     "check",
     "find",
@@ -48,6 +50,7 @@ __all__ = [
     "names",
     "option",
     "options_of",
+    "parse",
     "parse_command",
     "parse_known",
     "parse_options",

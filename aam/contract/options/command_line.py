@@ -76,8 +76,9 @@ def parse_known(
     parser = Parser()
     for spec in (options := tuple(options)):
         parser.add(spec)
+    argv, program = (own := before_program(argv)), argv[len(own) :]
     try:
-        found, others = parser.parse_known_args([_with_dashes(argument) for argument in argv])
+        found, others = parser.parse_known_args([with_dashes(argument) for argument in argv])
     except argparse.ArgumentError as error:
         flag = (error.argument_name or "").partition("/")[0]
         if "/" in (error.argument_name or ""):  # --stratify/--no-stratify
@@ -85,7 +86,12 @@ def parse_known(
         raise UsageError("An option without its value", flag, "write the value after it") from None
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in vars(found).items()}
     _check_ranges(options, given)
-    return given, others
+    return given, [*others, *program]
+
+
+def before_program(argv: Sequence[str]) -> Sequence[str]:
+    """Return the arguments before `--`, which stands before the words of another program."""
+    return argv[: argv.index("--")] if "--" in argv else argv
 
 
 def parse_options(
@@ -137,11 +143,15 @@ def require_all(options: Iterable[OptionSpec], given: Collection[str], command: 
     Raises:
         UsageError: names those that are not.
     """
-    absent = [metavar(spec) if spec.first else spec.flag
-              for spec in options if spec.required and spec.flag not in given]  # fmt: skip
-    if absent:
-        remedy = f"give a value for {'each' if len(absent) > 1 else 'it'}"
-        raise UsageError(f"`{command}` lacks required options", ", ".join(absent), remedy)
+    if lacking := absent(options, given):
+        remedy = f"give a value for {'each' if len(lacking) > 1 else 'it'}"
+        raise UsageError(f"`{command}` lacks required options", ", ".join(lacking), remedy)
+
+
+def absent(options: Iterable[OptionSpec], given: Collection[str]) -> list[str]:
+    """Return the flags of the required options that are not given."""
+    return [metavar(spec) if spec.first else spec.flag
+            for spec in options if spec.required and spec.flag not in given]  # fmt: skip
 
 
 def arguments(options: Iterable[OptionSpec], given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -246,7 +256,8 @@ def names_an_option(argument: str) -> bool:
     return argument.startswith("-") and argument != "-" and not NUMBER.match(argument)
 
 
-def _with_dashes(argument: str) -> str:
+def with_dashes(argument: str) -> str:
+    """Return an argument with its flag written with dashes; `--table_x` is `--table-x`."""
     flag, equals, value = argument.partition("=")
     return flag.replace("_", "-") + equals + value if flag.startswith("--") else argument
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from aam import __version__
 from aam.contract.options.command_line import HELP_ALL, metavar
-from aam.contract.options.commands import COMMANDS, find
+from aam.contract.options.commands import COMMANDS, WRAPPERS, find
 from aam.contract.options.contradictions import of_member, requirements
 from aam.contract.options.field import OptionSpec, summary
 
@@ -79,12 +79,16 @@ def page(
     for title, listed in more:
         sections[title] = [spec for spec in listed if everything or spec.basic]
     values = [f"{'' if s.first else s.flag + ' '}{metavar(s)}" for s in required]
-    lines = _wrapped("usage: ", " ".join([usage, *values, "[OPTIONS]"]), 11)
+    taken = ["|".join(WRAPPERS[command]), "..."] if command in WRAPPERS else []
+    lines = _wrapped("usage: ", " ".join([usage, *values, "[OPTIONS]", *taken]), 11)
     text, _, examples = (options_class.__doc__ or "").partition("Examples:\n")
     for paragraph in text.strip().split("\n\n"):
         lines += ["", *_wrapped("", " ".join(paragraph.split()), 0)]
     for title, listed in sections.items():
         lines += ["", *section(title, listed)] if listed else []
+    if command in WRAPPERS:
+        pages = ", ".join(f"`{program} {name} --help`" for name in WRAPPERS[command])
+        lines += ["", *_wrapped("", f"The options of the command that it takes: {pages}.", 0)]
     if not everything:
         lines += ["", f"`{usage} {HELP_ALL}` shows all options."]
     lines += ["", "Examples"] if examples else []

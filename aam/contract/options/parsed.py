@@ -1,43 +1,98 @@
-"""Parsed command: a command of `aam` with the values of the options that are given."""
+"""Parsed command: a command of `aam` with the values of the options that are given.
+
+A command may wrap another one, which stands after its own options: `aam tune --rounds 5 pretrain
+--table table.biom`. The wrapped command is taken as it is; where it would write, and whether it
+would replace or continue a run, has no effect.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from aam.contract.errors import UsageError
+from aam.contract.options.command_line import (
+    CONFIG,
+    absent,
+    names_an_option,
+    require_all,
+    with_dashes,
+)
 from aam.contract.options.command_line import arguments as spelled
-from aam.contract.options.commands import find, options_of
+from aam.contract.options.commands import (
+    WRAPPERS,
+    find,
+    options_of,
+    parse_command,
+    split_command,
+    wrapped_options,
+)
+from aam.contract.options.contradictions import require_consistent
 from aam.contract.options.device import uses_network
 from aam.contract.options.field import OptionSpec, Role, build
+from aam.contract.suggestions import nearest
 
 Self = TypeVar("Self", bound="ParsedCommand")
+
+PROGRAM = "--"
+"""Stands before a program that is no command of `aam`."""
+
+PROGRAMS = ("tune",)
+"""Commands that take such a program."""
 
 
 @dataclass(frozen=True)
 class ParsedCommand:
-    """A command of `aam`, of one or two words, and its options that are given, flag -> value."""
+    """A command of `aam`, of one or two words, and its options that are given, flag -> value.
+
+    Attributes:
+        command: its name.
+        given: the values; also those of the wrapped command.
+        wrapped: the command that it wraps, "" without one.
+        program: the words of another program that it wraps.
+    """
 
     command: str
     given: Mapping[str, Any] = field(default_factory=dict)
+    wrapped: str = field(default="", kw_only=True)
+    program: tuple[str, ...] = field(default=(), kw_only=True)
+
+    @property
+    def options(self) -> tuple[OptionSpec, ...]:
+        """The declarations of its options and of those of the command that it wraps."""
+        return options_of(self.command) + self._of_wrapped
+
+    @property
+    def _of_wrapped(self) -> tuple[OptionSpec, ...]:
+        return wrapped_options(self.command, self.wrapped) if self.wrapped else ()
 
     def option(self, flag: str) -> OptionSpec | None:
         """Return the declaration of an option; None if the command has no such option."""
-        return next((spec for spec in options_of(self.command) if spec.flag == flag), None)
+        return next((spec for spec in self.options if spec.flag == flag), None)
 
     def value(self, flag: str) -> Any:
         """Return the value of an option, its default included; None without such an option."""
         spec = self.option(flag)
         return self.given.get(flag, spec.default if spec else None)
 
+    def build(self) -> Any:
+        """Return the options of the command itself."""
+        return _built(self.command, self.given)
+
+    def build_wrapped(self) -> Any:
+        """Return the options of the command that it wraps, or the words of a program."""
+        if not self.wrapped:
+            return self.program
+        return _built(self.wrapped, self._values(self._of_wrapped))
+
     @property
     def uses_network(self) -> bool:
         """Whether it computes with the network, by the values that are given."""
-        options_class = find(self.command)
-        assert options_class is not None, self.command
-        absent = {spec.flag: None for spec in options_of(self.command) if spec.required}
-        return uses_network(build(options_class, {**absent, **self.given}))
+        return bool(self.wrapped) or uses_network(self.build())
 
     @property
     def computes_on_gpu(self) -> bool:
@@ -46,7 +101,7 @@ class ParsedCommand:
 
     def paths(self, role: Role) -> tuple[tuple[OptionSpec, Path], ...]:
         """Return option and path of everything that is read ("input") or written ("output")."""
-        of_role = (spec for spec in options_of(self.command) if spec.role == role)
+        of_role = (spec for spec in self.options if spec.role == role)
         given = ((spec, self.given.get(spec.flag)) for spec in of_role)
         found = ((s, one) for s, v in given for one in (v if isinstance(v, tuple) else (v,)))
         return tuple((spec, path) for spec, path in found if isinstance(path, Path))
@@ -54,12 +109,21 @@ class ParsedCommand:
     @property
     def arguments(self) -> tuple[str, ...]:
         """The arguments after the command that give these values."""
-        return spelled(options_of(self.command), self.given)
+        own = options_of(self.command)
+        found = spelled(own, self._values(own))
+        if self.wrapped:
+            of_wrapped = self._of_wrapped
+            return (*found, self.wrapped, *spelled(of_wrapped, self._values(of_wrapped)))
+        return (*found, PROGRAM, *self.program) if self.program else found
 
     @property
     def argv(self) -> tuple[str, ...]:
         """The command line that gives these values."""
         return (*self.command.split(), *self.arguments)
+
+    def _values(self, options: Iterable[OptionSpec]) -> dict[str, Any]:
+        flags = {spec.flag for spec in options}
+        return {flag: value for flag, value in self.given.items() if flag in flags}
 
     def with_paths(self: Self, change: Callable[[Path], Path]) -> Self:
         """Return the command with every path replaced by what `change` returns for it."""
@@ -74,3 +138,111 @@ class ParsedCommand:
     def with_values(self: Self, values: Mapping[str, Any]) -> Self:
         """Return the command with values of options added or replaced."""
         return replace(self, given={**self.given, **values})
+
+
+def parse(
+    argv: Sequence[str],
+    *,
+    program: str = "aam",
+    others: Collection[str] = (),
+    incomplete: bool = False,
+) -> ParsedCommand:
+    """Parse a command line of `aam`.
+
+    Args:
+        argv: the command and its options.
+        program: for messages.
+        others: options that are not of the command but may be meant by a misspelt one.
+        incomplete: required options may be absent, and are not compared with others.
+
+    Raises:
+        UsageError: an unknown command or option, an option without its value, a value that does not
+            suit its option, options that contradict each other, or a required option that is
+            absent.
+        AamError: see `aam.contract.options.config_file.read_config`.
+    """
+    name, rest = split_command(argv, program=program)
+    if name not in WRAPPERS:
+        given = parse_command(name, rest, program=program, others=others, incomplete=incomplete)
+        return ParsedCommand(name, given)
+    own, wrapped, of_wrapped, words = _divide(name, rest)
+    given = parse_command(name, own, program=program, others=others, incomplete=True)
+    form = " ".join([program, name, "[OPTIONS]", wrapped or "COMMAND", "..."])
+    if not incomplete:
+        if lacking := absent(options_of(name), given):
+            remedy = f"give them before the command: `{form}`"
+            raise UsageError(f"`{name}` lacks options of its own", ", ".join(lacking), remedy)
+        require_consistent(_built(name, given))
+        if not (wrapped or words or any(spec.first for spec in options_of(name))):
+            remedy = f"give {' or '.join(WRAPPERS[name])}: `{form}`"
+            raise UsageError(f"`{name}` lacks the command that it takes", "none was given", remedy)
+    if wrapped:
+        known = wrapped_options(name, wrapped)
+        _refuse_own_options(name, wrapped, of_wrapped, form)
+        values = parse_command(wrapped, of_wrapped, program=program, others=others, incomplete=True)
+        if not incomplete:
+            require_all(known, values, wrapped)
+            require_consistent(_built(wrapped, values))
+        kept = {spec.flag for spec in known}
+        given |= {flag: value for flag, value in values.items() if flag in kept}
+    return ParsedCommand(name, given, wrapped=wrapped, program=words)
+
+
+def _divide(command: str, argv: Sequence[str]) -> tuple[list[str], str, list[str], tuple[str, ...]]:
+    """Divide the arguments of a command that wraps another.
+
+    Returns:
+        Its own arguments, the name of the wrapped command, the arguments of that, and the words of
+        another program.
+
+    Raises:
+        UsageError: a word stands where a command does.
+    """
+    known = {spec.flag: spec for spec in (*options_of(command), CONFIG)}
+    takes_word = any(spec.first for spec in known.values())
+    place, several = 0, False
+    while place < len(argv):
+        word = argv[place]
+        if word == PROGRAM:
+            if command not in PROGRAMS:
+                remedy = f"`{command}` takes {', '.join(WRAPPERS[command])}"
+                raise UsageError(f"`{command}` runs no other program", "--", remedy)
+            return list(argv[:place]), "", [], tuple(argv[place + 1 :])
+        if word in WRAPPERS[command]:
+            return list(argv[:place]), word, list(argv[place + 1 :]), ()
+        if names_an_option(word):
+            spec = known.get(with_dashes(word).partition("=")[0])
+            several = spec is None or typing.get_origin(spec.type) is tuple
+            place += not (spec is None or several or spec.type is bool or "=" in word)
+        elif not (several or takes_word):
+            listed = ", ".join(WRAPPERS[command])
+            remedy = nearest(word, WRAPPERS[command], f"`{command}` takes {listed}")
+            if command in PROGRAMS:
+                remedy += f", or `{PROGRAM} PROGRAM ...`"
+            raise UsageError(f"Not a command that `{command}` takes", f"'{word}'", remedy)
+        place += 1
+    return list(argv), "", [], ()
+
+
+def _refuse_own_options(command: str, wrapped: str, argv: Sequence[str], form: str) -> None:
+    """Refuse options of a command after the command that it wraps.
+
+    Raises:
+        UsageError: names them, and where they stand.
+    """
+    taken = {spec.flag for spec in options_of(wrapped)}
+    own = {spec.flag for spec in options_of(command)} - taken
+    given = [with_dashes(word.partition("=")[0]) for word in argv if names_an_option(word)]
+    if wrong := [flag for flag in given if flag in own]:
+        cause = f"Options of `{command}` after the command that it takes"
+        raise UsageError(cause, ", ".join(wrong), f"write `{form}`")
+
+
+def _built(command: str, given: Mapping[str, Any]) -> Any:
+    """Return the options of a command; what is absent is None, an output the null device."""
+    values: dict[str, Any] = {
+        spec.flag: Path(os.devnull) if spec.role == "output" else None
+        for spec in options_of(command)
+        if spec.required
+    }
+    return build(typing.cast(type, find(command)), {**values, **given})

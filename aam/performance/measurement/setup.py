@@ -13,15 +13,9 @@ from typing import Any
 from aam import __version__
 from aam.console import warn
 from aam.contract.errors import UsageError
-from aam.contract.options import options_of, specs, to_plain
-from aam.contract.options.commands.measure import (
-    ProfilePretrain,
-    ProfileTrain,
-    TunePretrain,
-    TuneTrain,
-    TuneWorkload,
-    WorkloadOptions,
-)
+from aam.contract.options import specs
+from aam.contract.options.commands import wrapped_options
+from aam.contract.options.commands.measure import Tune
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.run_record import input_files, value_of
@@ -33,11 +27,8 @@ from aam.performance.measurement.settings import SUBJECTS, Propose, Setting, Val
 from aam.performance.measurement.workload import AamCommand, Program, Workload
 from aam.training.run_files import run_lock
 
-Measured = TunePretrain | TuneTrain | TuneWorkload
-OwnCommand = TunePretrain | TuneTrain | ProfilePretrain | ProfileTrain
-
-OF_RUN = ("output_dir", "overwrite", "resume_from", "checkpoint_every_n_steps")
-"""Options of the measurement's own folder, which its runs do not get."""
+Measured = Pretrain | Train | tuple[str, ...]
+"""Options of a command, or the words of a program."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +52,15 @@ class SetUp:
 
 
 @contextmanager
-def set_up(options: Measured) -> Iterator[SetUp]:
-    """Yield the measurement that `options` describe; its folder is locked meanwhile.
+def set_up(measure: Tune, measured: Measured) -> Iterator[SetUp]:
+    """Yield the measurement that options describe; its folder is locked meanwhile.
+
+    Args:
+        measure: how it is measured.
+        measured: what is measured.
 
     Raises:
-        UsageError: contradictory options, or one of several ranks.
+        UsageError: no step is measured, or this is one of several ranks.
         Unavailable: no GPU where one is requested.
         CannotCreate, DataError: see `open_runs` and `run_lock.locked`.
     """
@@ -75,7 +70,6 @@ def set_up(options: Measured) -> Iterator[SetUp]:
             f"WORLD_SIZE={os.environ['WORLD_SIZE']}",
             "start it once, and give --processes for the ranks of the workload",
         )
-    measure = options.measure
     if measure.warmup_steps >= measure.steps:
         raise UsageError(
             "No step is left to measure",
@@ -86,33 +80,35 @@ def set_up(options: Measured) -> Iterator[SetUp]:
     stages: Mapping[str, Propose]
     defaults: dict[str, Any]
     no_dropout: dict[str, Any] = {}
-    if isinstance(options, TuneWorkload):
-        program, defaults = options.program, {}
-        workload, stages = program_of(program)
-        folder, overwrite = program.output_dir, program.overwrite
-        identity: dict[str, Any] = {"workload": to_plain(program)}
+    folder = measure.output_dir
+    if isinstance(measured, tuple):
+        workload, stages = program_of(measured, measure)
+        defaults, name = {}, "auto"
+        parts = {"command": measured, "values": measure.values, "half": measure.half}
+        identity: dict[str, Any] = {"program": {k: list(part) for k, part in parts.items()}}
         workload.argv({}, folder)
-        name = "auto"
     else:
-        workload = command_of(options)
-        defaults = {spec.flag: value_of(options, spec.field) for spec in specs(workload.options)}
+        if measure.values:
+            remedy = "give -- and a program, or --subjects"
+            raise UsageError("--values are those of a program", " ".join(measure.values), remedy)
+        workload = command_of(measured, "tune")
+        defaults = {spec.flag: value_of(measured, spec.field) for spec in specs(type(measured))}
         dropouts = [flag for flag in ("--dropout", "--profile-dropout") if defaults.get(flag)]
         no_dropout = dict.fromkeys(dropouts, 0.0)
         chosen = measure.subjects or SUBJECTS
         stages = {name: propose for name, propose in SUBJECTS.items() if name in chosen}
-        folder, overwrite = options.run.output_dir, options.run.overwrite
         identity = {
             "command": workload.command,
             "options": {flag: str(value) for flag, value in workload.given.items()},
-            "inputs": {flag: one["sha256"] for flag, one in input_files(options).items()},
+            "inputs": {flag: one["sha256"] for flag, one in input_files(measured).items()},
         }
-        name = options.device.device
+        name = measured.device.device
     device = device_facts(name)
     if device.busy:
         warn(f"{device.busy}; the measured times are not those of a device of your own.")
     identity |= {"aam": __version__, "torch": device.torch, "device": device.name}
     with run_lock.locked(folder), _interrupted_by_sigterm():
-        runs = open_runs(workload, folder, measure.step_timeout, identity, overwrite)
+        runs = open_runs(workload, folder, measure.step_timeout, identity, measure.overwrite)
         bench = Bench(runs, measure.rounds, measure.steps, measure.warmup_steps, measure.compare_by)
         yield SetUp(bench, stages, defaults, no_dropout, device, identity, folder)
 
@@ -127,23 +123,21 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def command_of(options: OwnCommand) -> AamCommand:
-    """Return the command of `aam` that `options` contain, with the values that are no default."""
-    options_class, command = (
-        (Train, "train") if isinstance(options, Train) else (Pretrain, "pretrain")
-    )
+def command_of(measured: Pretrain | Train, wrapper: str) -> AamCommand:
+    """Return the command that a `wrapper` measures, with the values that are no default."""
+    command = "train" if isinstance(measured, Train) else "pretrain"
     values = {
         spec.flag: value
-        for spec in options_of(command)
-        if spec.field not in OF_RUN and (value := value_of(options, spec.field)) != spec.default
+        for spec in wrapped_options(wrapper, command)
+        if (value := value_of(measured, spec.field)) != spec.default
     }
     if command == "train":
         values["--members"] = ("transformer",)
-    return AamCommand(command, options_class, values)
+    return AamCommand(command, type(measured), values)
 
 
-def program_of(options: WorkloadOptions) -> tuple[Program, dict[str, Propose]]:
-    """Return the program and the settings of each of its values.
+def program_of(words: tuple[str, ...], options: Tune) -> tuple[Program, dict[str, Propose]]:
+    """Return a program and the settings of each of its values.
 
     Raises:
         UsageError: values that are not NAME=VALUE,VALUE, or an unknown name after --half.
@@ -168,5 +162,5 @@ def program_of(options: WorkloadOptions) -> tuple[Program, dict[str, Propose]]:
 
         return propose
 
-    program = Program(options.workload, {name: listed[0] for name, listed in values.items()})
+    program = Program(words, {name: listed[0] for name, listed in values.items()})
     return program, {name: proposer(name) for name in values}

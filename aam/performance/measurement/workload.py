@@ -64,28 +64,27 @@ class AamCommand:
 
 @dataclass(frozen=True)
 class Program:
-    """Any program: a command line with `{name}` in place of each value.
+    """Any program: its words, with `{name}` in place of each value.
 
     Args:
         values: name -> default.
     """
 
-    command: str
+    words: tuple[str, ...]
     values: Mapping[str, str]
 
     def argv(self, settings: Settings, folder: Path) -> tuple[str, ...]:
         """Return the command line.
 
         Raises:
-            UsageError: a name without values, or braces or quotes that do not match.
+            UsageError: a name without values, or braces that do not match.
         """
         try:
-            arguments = shlex.split(self.command)
-            return tuple(a.format_map({**self.values, **settings}) for a in arguments)
+            return tuple(word.format_map({**self.values, **settings}) for word in self.words)
         except (ValueError, IndexError, KeyError, AttributeError) as error:
             raise UsageError(
-                "The command line of the workload cannot be made",
-                f"{self.command!r}, {type(error).__name__}: {error}",
+                "The command line of the program cannot be made",
+                f"{shlex.join(self.words)}, {type(error).__name__}: {error}",
                 "give --values NAME=VALUE,VALUE for each {NAME}, and write {{ and }} for braces",
             ) from error
 

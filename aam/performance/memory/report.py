@@ -11,7 +11,9 @@ from resource import RUSAGE_SELF, getrusage
 from rich.console import Console
 from rich.table import Table
 
-from aam.contract.options.commands.memory import MemoryPretrain, MemoryTrain, StackOptions
+from aam.contract.options.commands.measure import Memory
+from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Train
 from aam.contract.options.device import SpeedOptions
 from aam.distributed.strategies import FSDP_ON_CPU
 from aam.memory import GIB, shown_size
@@ -39,9 +41,9 @@ GPUS = 8
 """GPUs of FSDP in the table of other settings."""
 
 
-def show_training(run: TrainingRun, options: MemoryPretrain | MemoryTrain) -> None:
+def show_training(run: TrainingRun, options: Pretrain | Train, gpu: Memory) -> None:
     """Print the memory of a step, where it fits, and the largest settings for --device-memory."""
-    scale, measured = options.scale, measured_overhead(options.gpu.check_report)
+    scale, measured = options.scale, measured_overhead(gpu.check_report)
     overhead = ASSUMED if measured is None else measured
     settings = StepSettings(
         min(options.loop.batch_samples, run.batches.samples),
@@ -50,7 +52,7 @@ def show_training(run: TrainingRun, options: MemoryPretrain | MemoryTrain) -> No
     )
     host = getrusage(RUSAGE_SELF).ru_maxrss * 1024
     memory = run.memory(settings)
-    if options.gpu.json:
+    if gpu.json:
         facts = {"overhead": overhead, "needed": needed(memory.peak, overhead), "host": host}
         print(json.dumps(vars(memory) | facts | {"batch_size": settings.batch_size}))
         return
@@ -61,22 +63,26 @@ def show_training(run: TrainingRun, options: MemoryPretrain | MemoryTrain) -> No
     console.print(_where(f"A batch of {settings.batch_size} samples", total))
     console.print(_on_apu(total, host, options))
     console.print(_changes(run, settings, memory, overhead))
-    if options.gpu.device_memory is not None:
-        limit = MemoryLimit(round(options.gpu.device_memory * GIB), overhead)
+    if gpu.device_memory is not None:
+        limit = MemoryLimit(round(gpu.device_memory * GIB), overhead)
         for line in _largest(run, settings, limit):
             console.print(line)
 
 
-def show_step(memory: StepMemory | InferenceMemory, subject: str, options: StackOptions) -> None:
-    """Print memory, and the GPUs on which the subject fits.
+def show_step(memory: StepMemory | InferenceMemory, subject: str, gpu: Memory) -> None:
+    """Print memory, and the GPUs on which the subject fits; with --json the memory alone.
 
     Raises:
         MissingInput, DataError: see `measured_overhead`.
     """
-    measured, console = measured_overhead(options.check_report), Console(highlight=False)
-    console.print(_parts("memory", memory, measured))
+    measured, console = measured_overhead(gpu.check_report), Console(highlight=False)
     overhead = ASSUMED if measured is None else measured
-    console.print(_where(subject, needed(memory.peak, overhead)))
+    total = needed(memory.peak, overhead)
+    if gpu.json:
+        print(json.dumps(vars(memory) | {"overhead": overhead, "needed": total}))
+        return
+    console.print(_parts("memory", memory, measured))
+    console.print(_where(subject, total))
 
 
 def _parts(title: str, memory: StepMemory | InferenceMemory, measured: int | None) -> Table:
@@ -100,7 +106,7 @@ def _where(subject: str, total: int) -> str:
     return f"{subject} fits on GPUs of {', '.join(fitting)} GiB."
 
 
-def _on_apu(gpu: int, host: int, options: MemoryPretrain | MemoryTrain) -> str:
+def _on_apu(gpu: int, host: int, options: Pretrain | Train) -> str:
     """Add the memory of the host, which an APU shares with its GPU.
 
     Args:

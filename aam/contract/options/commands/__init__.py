@@ -29,15 +29,9 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Large studies": {"prepare": "studies.Prepare", "merge": "studies.Merge"},
     "Performance": {
-        "memory pretrain": "memory.MemoryPretrain",
-        "memory train": "memory.MemoryTrain",
-        "memory predict": "memory.MemoryPredict",
-        "tune pretrain": "measure.TunePretrain",
-        "tune train": "measure.TuneTrain",
-        "tune workload": "measure.TuneWorkload",
-        "profile": "stack.Profile",
-        "profile pretrain": "measure.ProfilePretrain",
-        "profile train": "measure.ProfileTrain",
+        "memory": "measure.Memory",
+        "tune": "measure.Tune",
+        "profile": "measure.Profile",
     },
     "Try": {"simulate": "studies.Simulate"},
     "Trust": {
@@ -47,6 +41,16 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
 }
 """Group of the help page -> command name -> module of this package and options class in it."""
+
+WRAPPERS = {
+    "memory": ("pretrain", "train", "predict", "embed"),
+    "tune": ("pretrain", "train"),
+    "profile": ("pretrain", "train"),
+}
+"""Command -> the commands that it wraps; see `aam.contract.options.parsed`."""
+
+_OF_A_RUN = ("overwrite", "resume_from", "checkpoint_every_n_steps")
+"""Options of a wrapped command that have no effect: it neither replaces nor continues a run."""
 
 
 def find(name: str) -> type | None:
@@ -72,6 +76,18 @@ def options_of(command: str) -> tuple[OptionSpec, ...]:
     """Return the options of a command; none for an unknown name."""
     options_class = find(command)
     return specs(options_class) if options_class is not None else ()
+
+
+@functools.cache
+def wrapped_options(command: str, wrapped: str) -> tuple[OptionSpec, ...]:
+    """Return the options of a wrapped command that have an effect: it has no output of its own."""
+    own = {spec.flag for spec in options_of(command)}
+    return tuple(
+        spec
+        for spec in options_of(wrapped)
+        if not (spec.flag in own or spec.field in _OF_A_RUN)
+        and not (spec.role == "output" and spec.required)
+    )
 
 
 def parse_command(

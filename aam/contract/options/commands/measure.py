@@ -1,12 +1,13 @@
-"""Options of the commands that measure another command: `aam tune` and `aam profile`."""
+"""Options of the commands that measure another one: `aam memory`, `aam tune` and `aam profile`.
+
+The command that is measured follows with its own options, see `aam.contract.options.parsed`.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aam.contract.options.commands.pretrain import Pretrain
-from aam.contract.options.commands.train import TrainNetwork
-from aam.contract.options.field import ABOVE_ZERO, ONE_OR_MORE, ZERO_OR_MORE, option
+from aam.contract.options.field import ABOVE_ZERO, GIBIBYTES, ONE_OR_MORE, ZERO_OR_MORE, option
 
 Subject = Literal[
     "threads",
@@ -22,11 +23,53 @@ Subject = Literal[
 
 
 @dataclass(frozen=True)
-class TuneOptions:
-    """What is tried, how it is measured, and when it counts as the same training.
+class Memory:
+    """Predict the peak memory of a step of another command on a GPU, without one.
 
-    Every run is a process of its own.
+    Takes `aam pretrain`, `train`, `predict` or `embed` as it is; nothing is trained or written.
+    --processes of the command is the number of all GPUs. The members kernel and forest use none.
+
+    Examples:
+        aam memory pretrain --table table.biom --tree tree.nwk --batch-size 32
+        aam memory --device-memory 16 train --table table.biom \
+        --metadata metadata.tsv --metadata-column age --fsdp --processes 8
     """
+
+    device_memory: float | None = option(
+        "Memory of a GPU in GiB: also find the largest --batch-size and --asv-chunk of a training "
+        "for it.",
+        default=None,
+        takes=GIBIBYTES,
+        basic=True,
+    )
+    check_report: Path | None = option(
+        "Report of `aam check --json` on such a GPU, which measures the memory that driver and "
+        "libraries take. By default the report that the launcher passes, else 1 GiB is assumed.",
+        default=None,
+        role="input",
+    )
+    json: bool = option(
+        "Print the memory of the step alone, as JSON; in bytes.", default=False, basic=True
+    )
+
+
+@dataclass(frozen=True)
+class Tune:
+    """Find faster settings of a command or program that trains the same network.
+
+    Takes `aam pretrain` or `aam train` as it is, of which the transformer is measured, or after --
+    any program that writes a line of JSON for each step (docs/performance.md). Every run is a
+    process of its own. --output-dir gets settings.yaml, for --config, tune.json and report.html;
+    an interrupted search continues.
+
+    Examples:
+        aam tune --output-dir tuned pretrain --table table.biom --tree tree.nwk
+        aam tune --output-dir tuned --values kernel=math,flash \
+        -- python train.py --kernel {kernel}
+    """
+
+    output_dir: Path = option("Folder for the measurements and the report.", role="output")
+    overwrite: bool = option("Replace the measurements in the folder.", default=False, basic=True)
 
     measure_only: bool = option(
         "Measure the speed and memory of each setting against the given options and write "
@@ -66,115 +109,70 @@ class TuneOptions:
         takes=ONE_OR_MORE,
         basic=True,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TunePretrain(Pretrain):
-    """Find faster settings of `aam pretrain` that train the same network.
-
-    Takes the options of `aam pretrain`. --output-dir gets settings.yaml, for --config, tune.json
-    and report.html; an interrupted search continues.
-
-    Examples:
-        aam tune pretrain --table table.biom --tree tree.nwk --output-dir tuned
-        aam tune pretrain --table table.biom --tree tree.nwk --output-dir speed \
-        --subjects workers attention --measure-only
-    """
-
-    measure: TuneOptions
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuneTrain(TrainNetwork):
-    """Find faster settings of `aam train` that train the same network.
-
-    Takes the options of `aam train`; only the transformer is measured.
-
-    Examples:
-        aam tune train --table table.biom --metadata metadata.tsv \
-        --metadata-column age --output-dir tuned
-        aam tune train --table table.biom --metadata metadata.tsv \
-        --metadata-column age --output-dir tuned --subjects threads workers
-    """
-
-    measure: TuneOptions
-
-
-@dataclass(frozen=True)
-class WorkloadOptions:
-    """A program that writes a line of JSON for each step (docs/performance.md), and its values."""
-
-    workload: str = option(
-        "Command line with {name} where a value goes; `--workload` can be omitted.", first=True
-    )
     values: tuple[str, ...] = option(
-        "Values to try, as name=VALUE,VALUE; the first is the default.", default=(), basic=True,
+        "Values of a program to try, as name=VALUE,VALUE; the first is the default, and {name} in "
+        "its command line stands for them.",
+        default=(),
+        basic=True,
         metavar="NAME=VALUES",
-    )  # fmt: skip
+    )
     half: tuple[str, ...] = option(
         "Names whose values change the precision: their losses may differ more.",
         default=(),
         metavar="NAME",
+        needs=("--values",),
     )
-    output_dir: Path = option("Folder for the measurements and the report.", role="output")
-    overwrite: bool = option("Replace the measurements in the folder.", default=False, basic=True)
 
 
 @dataclass(frozen=True)
-class TuneWorkload:
-    """Find faster values for any program that logs its steps, with the same losses.
+class Profile:
+    """Show what limits a run, from some steps of a command or the output of a profiler.
+
+    Of `aam pretrain` or `aam train`, taken as it is, torch.profiler records some steps.
+    --output-dir gets trace.json.gz, which `aam profile` and https://ui.perfetto.dev read. Otherwise
+    it reads kernel statistics and traces of rocprof, rocprofv3 (CSV, JSON, rocpd), nsys (CSV) and
+    torch.profiler (Chrome trace).
 
     Examples:
-        aam tune workload "python train.py --kernel {kernel}" --values kernel=math,flash \
-        --output-dir tuned
-        aam tune workload "python train.py --precision {precision}" \
-        --values precision=fp32,fp16 --half precision --output-dir tuned
+        aam profile --output-dir profile pretrain --table table.biom --tree tree.nwk
+        aam profile trace.json --compare trace_cuda.json --kernels 5
     """
 
-    program: WorkloadOptions
-    measure: TuneOptions
-
-
-@dataclass(frozen=True)
-class ProfileOptions:
-    """Steps that torch.profiler records."""
-
-    profile_steps: int = option(
-        "Steps to record, after the warm-up.", default=5, takes=ONE_OR_MORE, basic=True
+    profile: Path | None = option(
+        "Output of a profiler; `--profile` can be omitted.",
+        default=None,
+        role="input",
+        first=True,
+        basic=True,
     )
-    warmup_steps: int = option("Steps before them.", default=5, takes=ZERO_OR_MORE)
+    compare: Path | None = option(
+        "A second profile of the same work, for example on CUDA instead of ROCm.",
+        default=None,
+        role="input",
+        basic=True,
+        needs=("--profile",),
+    )
     kernels: int = option(
         "Kernels to list, longest first.", default=10, takes=ONE_OR_MORE, basic=True
     )
     json: bool = option("Print the result as JSON.", default=False, basic=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProfilePretrain(Pretrain):
-    """Show what limits `aam pretrain`: torch.profiler records some steps of it.
-
-    Takes the options of `aam pretrain`. --output-dir gets trace.json.gz, which `aam profile` and
-    https://ui.perfetto.dev read.
-
-    Examples:
-        aam profile pretrain --table table.biom --tree tree.nwk --output-dir profile
-        aam profile pretrain --table table.biom --tree tree.nwk --output-dir profile --json
-    """
-
-    profile: ProfileOptions
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProfileTrain(TrainNetwork):
-    """Show what limits `aam train`: torch.profiler records some steps of it.
-
-    Takes the options of `aam train`; only the transformer is profiled.
-
-    Examples:
-        aam profile train --table table.biom --metadata metadata.tsv \
-        --metadata-column age --output-dir profile
-        aam profile train --table table.biom --metadata metadata.tsv \
-        --metadata-column age --output-dir profile --json
-    """
-
-    profile: ProfileOptions
+    output_dir: Path | None = option(
+        "Folder for the trace of a command and its page.",
+        default=None,
+        role="output",
+        basic=True,
+        excludes=("--profile",),
+    )
+    overwrite: bool = option(
+        "Replace the trace in the folder.", default=False, basic=True, needs=("--output-dir",)
+    )
+    profile_steps: int = option(
+        "Steps to record, after the warm-up.",
+        default=5,
+        takes=ONE_OR_MORE,
+        basic=True,
+        excludes=("--profile",),
+    )
+    warmup_steps: int = option(
+        "Steps before them.", default=5, takes=ZERO_OR_MORE, excludes=("--profile",)
+    )

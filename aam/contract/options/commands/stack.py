@@ -1,10 +1,10 @@
-"""Options of `aam check`, `aam golden` and `aam profile` of a file, which examine a stack."""
+"""Options of `aam check` and `aam golden`, which examine a stack."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from aam.contract.options.device import DEVICE_HELP, AttnImplementation, Device, MixedPrecision
-from aam.contract.options.field import ABOVE_ZERO, ONE_OR_MORE, option
+from aam.contract.options.field import ABOVE_ZERO, option
 
 
 @dataclass(frozen=True)
@@ -72,30 +72,3 @@ class GoldenCompare:
         "Folder of `aam golden generate`; `--golden-dir` can be omitted.", role="input", first=True
     )
     json: bool = option("Print the comparison as JSON.", default=False, basic=True)
-
-
-@dataclass(frozen=True)
-class Profile:
-    """Show what limits a run on a GPU, from the output of a profiler.
-
-    Reads kernel statistics and traces of rocprof, rocprofv3 (CSV, JSON, rocpd), nsys (CSV) and
-    torch.profiler (Chrome trace).
-
-    Examples:
-        aam profile results_stats.csv
-        aam profile trace.json --compare trace_cuda.json --kernels 5
-    """
-
-    profile: Path = option(
-        "Output of the profiler; `--profile` can be omitted.", role="input", first=True
-    )
-    compare: Path | None = option(
-        "A second profile of the same work, for example on CUDA instead of ROCm.",
-        default=None,
-        role="input",
-        basic=True,
-    )
-    kernels: int = option(
-        "Kernels to list, longest first.", default=10, takes=ONE_OR_MORE, basic=True
-    )
-    json: bool = option("Print the result as JSON.", default=False, basic=True)

@@ -171,9 +171,3 @@ class Train:
     def uses_network(self) -> bool:
         """Whether it computes with the network, see `aam.contract.options.device.uses_network`."""
         return "transformer" in self.chosen_members
-
-
-class TrainNetwork(Train):
-    """Options of `aam train` for commands that concern its network alone."""
-
-    uses_network = True
