@@ -11,6 +11,7 @@ from aam.contract.files import write_text
 from aam.contract.options.commands.compare import Compare
 from aam.report.comparison import comparison
 from aam.report.page import render
+from aam.report.pictures import Picture
 from aam.report.run import read_run
 from aam.report.terminal import print_table
 
@@ -26,8 +27,8 @@ def run(options: Compare) -> None:
     if len(options.run_dirs) < 2:
         raise UsageError("One run cannot be compared", str(*options.run_dirs), "name two or more")
     runs = [read_run(folder) for folder in options.run_dirs]
-    tables = comparison(runs)
-    for table in tables:
+    compared = comparison(runs)
+    for table in compared.tables:
         print_table(table)
     if options.output is None:
         return
@@ -38,6 +39,9 @@ def run(options: Compare) -> None:
         if (one.folder / "report.html").is_file()
     ]
     lead = f"{len(runs)} runs that predict {runs[0].target}."
-    text = render("compare.html.j2", lead=lead, tables=tables, links=links)
+    pictures = [Picture.of(name, drawing) for name, drawing in compared.drawings.items()]
+    text = render(
+        "compare.html.j2", lead=lead, tables=compared.tables, pictures=pictures, links=links
+    )
     write_text(options.output, text)
     info(f"Comparison: {options.output}")

@@ -1,57 +1,187 @@
-"""Comparison of runs: metrics on the samples that all of them scored, and differing options."""
+"""Comparison of runs: what differs, metrics on common samples, paired differences, pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from aam.contract.errors import DataError
 from aam.data.metrics import ScoredPredictions, compute_metrics
-from aam.report.content import option_rows
+from aam.members.scores import Drawn, Score, draw_groups, draw_metrics
+from aam.report.base import Drawing
+from aam.report.content import fact_rows, input_rows, option_rows
+from aam.report.figures.comparison_plots import interval_figure, overlay_figure, recall_figure
 from aam.report.run import Run
-from aam.report.terminal import TITLES, Table, metric_cells
+from aam.report.tables import with_interval
+from aam.report.terminal import TITLES, Table
+
+_OF_EACH_RUN = ("started", "finished", "--output-dir", "--overwrite")
 
 
-def comparison(runs: Sequence[Run]) -> list[Table]:
-    """Return the metrics of each run on its own samples and on common ones, and their options.
+@dataclass(frozen=True)
+class Comparison:
+    """Comparison of runs.
+
+    Attributes:
+        tables: what differs first.
+        drawings: name -> picture; empty without common samples.
+    """
+
+    tables: tuple[Table, ...]
+    drawings: Mapping[str, Drawing]
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Predictions of a run on some samples; `drawn` is None where metrics have no interval."""
+
+    name: str
+    run: Run
+    scored: ScoredPredictions
+    drawn: Drawn | None
+
+
+def comparison(runs: Sequence[Run]) -> Comparison:
+    """Compare runs with the first of them.
 
     Raises:
         DataError: a run has no predictions, or predicts another column than the first.
     """
-    names = _names(runs)
-    scored = [_scored(run, runs[0]) for run in runs]
-    common = set.intersection(*(set(run.sample_ids) for run in runs))
-    same = all(set(run.sample_ids) == common for run in runs)
-    samples = f"{len(common)} samples of every run" if same else "each run on its own samples"
-    tables = [_metrics_table(f"{runs[0].target}: {samples}", names, runs, scored)]
-    if common and not same:
-        shared = [one.take(_rows(run, common)) for run, one in zip(runs, scored, strict=True)]
-        title = f"On the {len(common)} samples that all runs scored"
-        tables.append(_metrics_table(title, names, runs, shared))
-    options = [{flag: value for flag, value, _ in option_rows(run)} for run in runs]
+    names, first = _names(runs), runs[0]
+    scored = [_scored(run, first) for run in runs]
+    samples = [set(run.sample_ids) for run in runs]
+    inside = set.intersection(*samples)
+    common = [name for name in dict.fromkeys(first.sample_ids) if name in inside]
+    same = all(one == inside for one in samples)
+    tables = [_differing_table(names, runs)]
+    if not same:
+        rows_of = [list(range(len(run.sample_ids))) for run in runs]
+        own = _on(names, runs, scored, rows_of)
+        tables.append(_metrics_table(f"{first.target}: each run on its own samples", own))
+    drawings: dict[str, Drawing] = {}
+    if common:
+        rows_of = [_rows(run, common) for run in runs]
+        shared = _on(names, runs, scored, rows_of)
+        on = f"On the {len(common)} samples that all runs scored"
+        title = f"{first.target}: {len(common)} samples of every run" if same else on
+        tables.append(_metrics_table(title, shared))
+        differences = _differences(shared)
+        if differences:
+            tables.append(_difference_table(shared, differences))
+            drawings["intervals"] = _interval_drawing(shared, differences)
+        drawings["overlay"] = _overlay_drawing(shared)
+    return Comparison(tuple(table for table in tables if table is not None), drawings)
+
+
+def _on(
+    names: Sequence[str],
+    runs: Sequence[Run],
+    scored: Sequence[ScoredPredictions],
+    rows_of: Sequence[Sequence[int]],
+) -> list[_Scored]:
+    """Take the rows of each run, and draw its metrics: on the same draws for the same samples."""
+    found = []
+    for name, run, one, rows in zip(names, runs, scored, rows_of, strict=True):
+        part = one.take(np.array(rows, dtype=np.int64))
+        ids = [run.sample_ids[row] for row in rows]
+        # The groups of the first run are those of all: the draws are of the same samples.
+        groups = [runs[0].groups.get(sample, sample) for sample in ids]
+        draws = draw_groups(np.unique(groups, return_inverse=True)[1], 0)
+        has_intervals = part.type != "classification" or part.probabilities is not None
+        found.append(_Scored(name, run, part, draw_metrics(part, draws) if has_intervals else None))
+    return found
+
+
+def _differing_table(names: Sequence[str], runs: Sequence[Run]) -> Table | None:
+    """List options, inputs and versions that are not the same in all runs; None without any."""
+    facts = []
+    for run in runs:
+        known = {flag: value for flag, value, _ in option_rows(run)}
+        known |= {f"SHA-256 of {row[0]}": row[3][:12] for row in input_rows(run)}
+        facts.append(known | dict(fact_rows(run)) | {"scored samples": _count(run)})
     flags = [
         flag
-        for flag in dict.fromkeys(flag for given in options for flag in given)
-        if len({given.get(flag, "") for given in options}) > 1
-        and flag not in ("--output-dir", "--overwrite")
+        for flag in dict.fromkeys(flag for known in facts for flag in known)
+        if len({known.get(flag, "") for known in facts}) > 1 and flag not in _OF_EACH_RUN
     ]
-    if flags:
-        rows = [[flag, *(given.get(flag) or "-" for given in options)] for flag in flags]
-        tables.append(Table("Options that differ", ["", *names], rows))
-    return tables
+    rows = [[flag, *(known.get(flag) or "-" for known in facts)] for flag in flags]
+    return Table("What differs", ["", *names], rows) if rows else None
 
 
-def _metrics_table(
-    title: str, names: Sequence[str], runs: Sequence[Run], scored: Sequence[ScoredPredictions]
-) -> Table:
-    metrics_of_runs = [compute_metrics(one) for one in scored]
-    metrics = [name for name in TITLES if all(name in one for one in metrics_of_runs)]
+def _count(run: Run) -> str:
+    return f"{len(run.sample_ids)} {run.part}".rstrip()
+
+
+def _metrics_table(title: str, compared: Sequence[_Scored]) -> Table:
+    found: list[dict[str, Score]] = []
+    for one in compared:
+        plain = compute_metrics(one.scored).items()
+        scores = {name: Score(value, None, None) for name, value in plain}
+        found.append(scores | (one.drawn.score() if one.drawn else {}))
+    metrics = [name for name in TITLES if all(name in scores for scores in found)]
     rows = [
-        [name, run.part, *metric_cells(metrics, one)]
-        for name, run, one in zip(names, runs, metrics_of_runs, strict=True)
+        [one.name, one.run.part, *(with_interval(name, scores[name]) for name in metrics)]
+        for one, scores in zip(compared, found, strict=True)
     ]
-    return Table(title, ["", "Measured on", *(TITLES[name] for name in metrics)], rows)
+    note = "In brackets: 95 % interval, by bootstrap over groups."
+    return Table(title, ["", "Measured on", *(TITLES[name] for name in metrics)], rows, note)
+
+
+def _differences(shared: Sequence[_Scored]) -> list[tuple[str, Score]]:
+    """Return the first metric and its difference from the first run, of each other run."""
+    first = shared[0].drawn
+    pairs = [(one.drawn, first) for one in shared[1:]]
+    return [own.ahead_of(other) for own, other in pairs if own is not None and other is not None]
+
+
+def _difference_table(shared: Sequence[_Scored], differences: Sequence[tuple[str, Score]]) -> Table:
+    rows = []
+    for one, (metric, score) in zip(shared[1:], differences, strict=True):
+        if score.value is None:
+            verdict = "not defined"
+        elif not score.beyond_noise:
+            verdict = "within noise"
+        else:
+            verdict = "ahead" if score.value > 0 else "behind"
+        rows.append([one.name, with_interval(metric, score), verdict])
+    title = TITLES[differences[0][0]]
+    note = (
+        "Each run minus the first, on the same draws of the same samples (paired). Within noise: "
+        "the interval includes 0."
+    )
+    return Table(f"Difference from {shared[0].name}", ["", title, ""], rows, note)
+
+
+def _interval_drawing(
+    shared: Sequence[_Scored], differences: Sequence[tuple[str, Score]]
+) -> Drawing:
+    metric = differences[0][0]
+    scores = [one.drawn.score()[metric] for one in shared if one.drawn is not None]
+    names = [one.name for one in shared]
+    figure = interval_figure(
+        names,
+        [(score.value, score.lower, score.upper) for score in scores],
+        [(score.value, score.lower, score.upper) for _, score in differences],
+        TITLES[metric],
+    )
+    caption = (
+        f"{TITLES[metric]} of each run with its 95 % interval, and the paired difference from "
+        f"{names[0]}, which may be beyond noise where the intervals above overlap."
+    )
+    return Drawing(figure, caption, f"Interval plot of {len(names)} runs. {caption}")
+
+
+def _overlay_drawing(shared: Sequence[_Scored]) -> Drawing:
+    names, target = [one.name for one in shared], str(shared[0].run.target)
+    parts = [one.scored for one in shared]
+    if parts[0].classes:
+        caption = "Part of the samples of each true class that each run predicts as that class."
+        return Drawing(recall_figure(names, parts), caption, f"Recall of the classes. {caption}")
+    caption = f"The same {len(parts[0].actual)} samples as predicted by each run."
+    figure = overlay_figure(names, parts, target)
+    return Drawing(figure, caption, f"Predicted against true {target}. {caption}")
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
@@ -80,5 +210,9 @@ def _scored(run: Run, first: Run) -> ScoredPredictions:
     return run.scored
 
 
-def _rows(run: Run, common: set[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.array([k for k, name in enumerate(run.sample_ids) if name in common], dtype=np.int64)
+def _rows(run: Run, common: Sequence[str]) -> list[int]:
+    """Return the row of each sample, the first of a sample that is scored in several folds."""
+    row_of: dict[str, int] = {}
+    for row, name in enumerate(run.sample_ids):
+        row_of.setdefault(name, row)
+    return [row_of[name] for name in common]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aam.contract.files import write_text
-from aam.report.figures.canvas import INK, SERIES, blank, inline_svg, styled
+from aam.report.base import Drawing
+from aam.report.figures.canvas import INK, SERIES, blank, styled
 from aam.report.page import render
+from aam.report.pictures import Picture
 from aam.report.terminal import Table
 
 if TYPE_CHECKING:
@@ -64,12 +66,12 @@ def write_page(
     Raises:
         CannotCreate: it cannot be written.
     """
-    pictures: list[dict[str, Any]] = []
+    pictures = []
     for number, (name, bars) in enumerate(charts.items()):
         if bars:
             spoken = ", ".join(f"{bar.label} {bar.value:.3g}" for bar in bars)
             description = f"{name}, {unit}: {spoken}"
-            svg = inline_svg(bar_figure(name, bars, unit), f"speed{number}", description)
-            pictures.append({"svg": svg, "caption": ""})
+            drawing = Drawing(bar_figure(name, bars, unit), "", description)
+            pictures.append(Picture.of(f"speed{number}", drawing))
     text = render("speed.html.j2", title=title, lead=lead, pictures=pictures, tables=tables)
     write_text(path, text)

@@ -1,0 +1,90 @@
+"""Learning curve: the score of models that were fitted to fewer groups. Would more samples help?"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from aam.members.base import F64, Estimator
+from aam.members.folds import Folds, training_rows
+from aam.members.scores import LEVEL, TITLES, Score
+
+FRACTIONS = (1 / 8, 1 / 4, 1 / 2)
+"""Parts of the groups in training; a kernel takes the cube of each in time."""
+
+LEAST = 8
+"""Groups to which a model is fitted."""
+
+
+def learning_curve(
+    name: str, estimator: Estimator[Any], inputs: Any, folds: Folds, predictions_MC: F64
+) -> dict[str, Any] | None:
+    """Fit an estimator to parts of the groups of each split, and score it on its held-out samples.
+
+    The parts are drawn at random, each inside the next. All are scored on the same samples, so the
+    last doubling has a paired difference.
+
+    Args:
+        name: of the estimator.
+        estimator: to fit.
+        inputs: N samples as the estimator reads them.
+        folds: their labels and splits.
+        predictions_MC: held-out predictions of the estimator fitted to all groups.
+
+    Returns:
+        {model, metric, units, points, sentence}; points: [{units, value, lower, upper}], of which
+        the first has the fewest units. None with fewer than twice `LEAST` groups in training.
+    """
+    labels = dataclasses.replace(folds.labels, values=folds.scale.forward(folds.labels.values))
+    rows_of = [training_rows(split) for split in folds.splits]
+    shuffled = [
+        np.random.default_rng(folds.seed).permutation(np.unique(labels.groups[rows]))
+        for rows in rows_of
+    ]
+    drawn, numbers = [], []
+    for fraction in FRACTIONS:
+        sizes = [int(fraction * len(groups)) for groups in shuffled]
+        if min(sizes) < LEAST:
+            continue
+        predictions = []
+        for rows, groups, size, split in zip(rows_of, shuffled, sizes, folds.splits, strict=True):
+            chosen = rows[np.isin(labels.groups[rows], groups[:size])]
+            model = estimator.fit(inputs.take(chosen), labels.take(chosen), folds.seed)
+            predictions.append(model.predict(inputs.take(split.held_out[1])))
+        drawn.append(folds.drawn(folds.scale.inverse(np.concatenate(predictions))))
+        numbers.append(_mean(sizes))
+    if not drawn:
+        return None
+    drawn.append(folds.drawn(predictions_MC))
+    numbers.append(_mean([len(groups) for groups in shuffled]))
+    units = "samples" if folds.group_column is None else f"groups of {folds.group_column}"
+    metric, gain = drawn[-1].ahead_of(drawn[-2])
+    points = zip(numbers, drawn, strict=True)
+    return {
+        "model": name,
+        "metric": metric,
+        "units": units,
+        "points": [{"units": number} | asdict(one.score()[metric]) for number, one in points],
+        "sentence": _sentence(metric, gain, f"From {numbers[-2]} to {numbers[-1]} {units}"),
+    }
+
+
+def _mean(sizes: Sequence[int]) -> int:
+    return round(float(np.mean(sizes)))
+
+
+def _sentence(metric: str, gain: Score, doubling: str) -> str:
+    """Describe the difference that the last doubling makes."""
+    if gain.value is None or gain.lower is None or gain.upper is None:
+        return f"{doubling} the {TITLES[metric]} cannot be compared."
+    text = (
+        f"{doubling} the {TITLES[metric]} changes by {gain.value:+.3f} "
+        f"({LEVEL:.0%} {gain.lower:+.3f} to {gain.upper:+.3f})"
+    )
+    if gain.lower > 0:
+        return f"{text}: more samples would probably help."
+    return f"{text}: within noise, so that as many samples again may add little."
