@@ -49,7 +49,7 @@ def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
     for source in SOURCES:
         copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
         copy(ROOT / source, root / source)
-    with (root / "docs" / "faq.md").open("a") as page:
+    with (root / "docs" / "troubleshooting.md").open("a") as page:
         page.write("\n[missing](glossary.md#no-such-heading)\n")
     done = build(root, tmp_path / "site")
     assert done.returncode != 0
