@@ -3,7 +3,7 @@
 A run folder has `run.json` (`aam.training.run_files.run_folder`), kept from the start of a run to
 its end. The other commands write one at their end: `FILE.run.json` beside an output file, or
 `COMMAND.run.json` in an output folder, since other commands may write there too.
-`aam-launch replay` reads them all.
+`--config` of a command reads them all.
 """
 
 from __future__ import annotations

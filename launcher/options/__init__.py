@@ -6,7 +6,6 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Understand": {
         "explain": "launcher.options.launches.Explain",
         "doctor": "launcher.options.launches.Doctor",
-        "replay": "launcher.options.launches.Replay",
     },
     "Images": {
         "images": "launcher.options.images.Images",
@@ -49,7 +48,6 @@ READ = {
     "images": ("--json", HOST, "--image-dir"),
     "env create": (HOST, "--force", "--site"),
     "env show": ("--json", HOST, "--force", "--site"),
-    "replay": ("--dry-run", "--force"),
     "jobs": ("--json",),
     "site show": ("--json",),
     "site check": ("--json",),

@@ -1,4 +1,4 @@
-"""Options of explain, doctor and replay."""
+"""Options of explain and doctor."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,15 +31,3 @@ class Doctor:
         role="output",
         basic=True,
     )
-
-
-@dataclass(frozen=True)
-class Replay:
-    """Run the run of a run.json again; further options replace those of that run.
-
-    Examples:
-        aam-launch replay run/run.json --output-dir again
-        aam-launch replay run --output-dir again --dry-run
-    """
-
-    record: Path = option("The run.json, or the folder of the run.", first=True)

@@ -15,9 +15,6 @@ RECORD = "AAM_PLAN"
 MAX_VARIABLE_BYTES = 100_000
 """Bytes of a variable: Linux takes 131072 (MAX_ARG_STRLEN, execve(2)). Mounts go first."""
 
-FORMER_KEYS = {"words": "arguments", "own": "launcher_options"}
-"""Keys of the record in files that earlier versions wrote, and their present names."""
-
 PASSING = ("--dry-run", "--json", "--host")
 """Options that are about showing a plan, not about the run."""
 

@@ -82,7 +82,7 @@ def test_a_sif_has_the_id_of_its_build(tmp_path: Path) -> None:
 
 
 def test_an_image_named_by_its_path_is_known_by_its_id(folder: Path) -> None:
-    """The record has its id, so that a replay notices another build in the same place."""
+    """The record has its id, so that a repeated run notices another build in the same place."""
     (folder / "apptainer").touch(mode=0o755)
     explained = []
     for name in (b"u" * 16, b"v" * 16):

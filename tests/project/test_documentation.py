@@ -69,8 +69,6 @@ def test_command_lines_parse(line: str) -> None:
     command, arguments = split_command(rest, NAMES)
     if command == "submit":
         _, arguments = parse_known(specs(SubmitOptions), arguments)
-    if command == "replay":
-        arguments = arguments[:1]  # options of the recorded command follow
     if command in FORWARDING or command not in NAMES:
         incomplete = command == "explain" or not whole
         request_of(launcher_options, arguments if command in NAMES else rest, incomplete=incomplete)
