@@ -14,7 +14,7 @@ MADE := $(VENV)/made-$(VERSION)
 WORKERS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-fast test-all test-qiime2 test-torch bench bench-scale docs lint lock locks definitions slurm clean
+.PHONY: help demo test test-fast test-all test-qiime2 test-torch bench bench-scale docs lint lock locks definitions clean
 .DELETE_ON_ERROR:
 
 help:
@@ -29,7 +29,6 @@ help:
 	@echo "make lock    update requirements.lock (UV_OPTIONS=--upgrade takes newer versions)"
 	@echo "make locks   update the lock of every image, from requirements.lock and launcher/catalog.yaml"
 	@echo "make definitions   generate the definitions of containers/ from launcher/catalog.yaml"
-	@echo "make slurm   generate the job scripts of slurm/"
 	@echo "make clean   remove .venv, demo/ and caches"
 
 demo: $(VENV)/has-model
@@ -128,10 +127,6 @@ locks: $(MADE)
 definitions: $(MADE)
 	$(PIP) install PyYAML
 	$(VENV)/bin/python containers/make_definitions.py
-
-# Job scripts of slurm/, by the functions of `aam-launch submit`; a test compares them.
-slurm: $(VENV)/has-dev
-	$(VENV)/bin/python -m launcher.slurm.files slurm
 
 clean:
 	if ls $(VENV)/made-* > /dev/null 2>&1; then rm -rf $(VENV); fi

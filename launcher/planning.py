@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,18 +27,25 @@ from launcher.plan.settings import LaunchSettings
 from launcher.plan.visible_devices import require_devices
 
 
-def gather(request: Request, host_root: Path = Path("/")) -> LaunchInputs:
+def gather(
+    request: Request,
+    host_root: Path = Path("/"),
+    settings: LaunchSettings | None = None,
+    mounts: Sequence[Mount] = (),
+) -> LaunchInputs:
     """Return everything that a launch of `request` on the host below `host_root` is decided from.
 
     Args:
         request: the command and its options.
         host_root: "/", or a capture, for which every image of the catalog counts as built.
+        settings, mounts: see `plan_launch`.
 
     Raises:
         AamError: a setting, a capture or a path is wrong.
     """
     folder = os.getcwd()
-    settings, catalog = config.configured(request.launcher_options)
+    settings = settings or config.read(request.launcher_options, os.environ)
+    catalog = config.catalog(settings)
     host = detect(host_root)
     look = input_files.path_facts if host.live else input_files.lexical_path_facts
     if host.live:
@@ -52,7 +60,7 @@ def gather(request: Request, host_root: Path = Path("/")) -> LaunchInputs:
         private=config.private_folder(settings, user, host.name, job),
         home=os.path.expanduser("~"),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
-        requested_mounts=requested_mounts(settings),
+        requested_mounts=(*requested_mounts(settings), *mounts),
         reports=str(check_reports.folder(os.environ)),
     )
     return LaunchInputs(
@@ -62,7 +70,11 @@ def gather(request: Request, host_root: Path = Path("/")) -> LaunchInputs:
 
 
 def plan_launch(
-    request: Request, host_root: Path = Path("/"), starting: bool = False
+    request: Request,
+    host_root: Path = Path("/"),
+    starting: bool = False,
+    settings: LaunchSettings | None = None,
+    mounts: Sequence[Mount] = (),
 ) -> tuple[Host, Plan]:
     """Decide how to run `request` on the host below `host_root`.
 
@@ -72,11 +84,13 @@ def plan_launch(
         starting: the plan will run, and its record holds the version of the engine; an engine whose
             version is not cached is started for it, which takes too long for `explain` unless the
             plan depends on it.
+        settings: those of a job, decided when it was submitted; by default those of this process.
+        mounts: further mounts, such as copies of inputs on the disk of a node.
 
     Raises:
         AamError: the launch is impossible, with the reason.
     """
-    inputs = gather(request, host_root)
+    inputs = gather(request, host_root, settings, mounts)
     host, choice = inputs.host, decide(inputs)
     if host.live:
         version_counts = bool(host.cdi) and host.takes_cdi(choice.engine)

@@ -1,39 +1,20 @@
 #!/bin/bash
-#SBATCH --job-name=cosmos_setup
-#SBATCH --partition=cluster
-#SBATCH --time=0:30:00
-#SBATCH --output=%x-%j.out
-# Make folders and links, build the image: [OPTIONS of images build]. On a login node. From aam-launch 0.1.0.
-# shellcheck disable=SC1091
-export USER="${USER:-$(id -un)}" SLURM_JOB_ID="${SLURM_JOB_ID:-$$}"
-engine=${AAM_ENGINE:-singularity} image="${AAM_IMAGE:-/cosmos/vast/scratch/$USER/containers/rocm63.sif}"
-if [ "$engine" != native ]; then
-    command -v module >/dev/null || . /etc/profile
-    module load singularitypro rocm || exit 69
-fi
+# Make folders and links, build or record the image rocm63, on a login node:
+#     bash slurm/cosmos_setup.sh [OPTIONS of `aam-launch images build`]
 set -uo pipefail
-home_of_runs="/cosmos/vast/scratch/$USER"
-log() { echo "cosmos_setup: $*" >&2; }
-die() { log "$2"; exit "$1"; } # die STATUS MESSAGE
-command -v aam-launch >/dev/null || die 69 "No aam-launch on PATH; 'pip install .' in the checkout installs it."
-command -v "$engine" >/dev/null || die 69 "No $engine on PATH; 'module avail $engine' lists what there is."
-log "$("$engine" --version), folders in '$home_of_runs'"
-for name in data checkpoints logs containers containers/tmp containers/cache; do
-    mkdir -p -- "$home_of_runs/$name" || die 73 "'$home_of_runs/$name' cannot be made."
-done
-for name in data checkpoints logs containers; do
-    if [ ! -e "$HOME/aam-$name" ]; then ln -s -- "$home_of_runs/$name" "$HOME/aam-$name"; fi
+scratch=/cosmos/vast/scratch/${USER:-$(id -un)}
+command -v module >/dev/null || . /etc/profile
+module load singularitypro rocm || exit 69
+for name in data checkpoints logs containers/tmp containers/cache; do
+    mkdir -p -- "$scratch/$name" || exit 73
+    link=$HOME/aam-${name%/*}
+    [ -e "$link" ] || ln -s -- "$scratch/${name%/*}" "$link"
 done
 # A home is too small for what a build unpacks and caches.
-export SINGULARITY_TMPDIR=$home_of_runs/containers/tmp SINGULARITY_CACHEDIR=$home_of_runs/containers/cache
-export APPTAINER_TMPDIR=$SINGULARITY_TMPDIR APPTAINER_CACHEDIR=$SINGULARITY_CACHEDIR
-if [ -e "$image" ]; then
-    aam-launch images add rocm63 "$image" --site cosmos || exit
-else
-    aam-launch images build rocm63 --site cosmos "$@" || exit
-fi
-python3 -m pip install --quiet --upgrade --target "$home_of_runs/containers/pytest" pytest ||
-    log "pytest was not installed; only test_runner.sh needs it"
-"$engine" exec --contain --cleanenv --no-home "$image" aam --version ||
-    die 69 "The image does not start; 'aam-launch doctor' may say why."
-log "ready; next: docs/cosmos_quickstart.md"
+export SINGULARITY_TMPDIR=$scratch/containers/tmp SINGULARITY_CACHEDIR=$scratch/containers/cache
+image=$scratch/containers/rocm63.sif action=(build rocm63 "$@")
+[ ! -e "$image" ] || action=(add rocm63 "$image")
+aam-launch images "${action[@]}" --site cosmos || exit
+pip install --quiet --upgrade --target "$scratch/containers/pytest" pytest # for test_runner.sh
+aam-launch --site cosmos --image rocm63 check --device cpu --quick || exit
+echo "ready; next: docs/cosmos_quickstart.md"

@@ -1,4 +1,4 @@
-"""GPU vendors without PyTorch: device type, device file, PCI addresses and driver version.
+"""GPU vendors without PyTorch: device type, PCI address and driver version.
 
 PyTorch's side of the same facts is `aam.numerics.device`; no other module of `aam` names a vendor
 or branches on one.
@@ -9,12 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 GPU = "cuda"
 """Device type and --device value of PyTorch's builds for both vendors."""
 
-KFD_NODES = "sys/class/kfd/kfd/topology/nodes"
 _NVIDIA_DRIVER = re.compile(r"NVRM version:.*?(\d+(?:\.\d+)+)")
 
 
@@ -24,17 +22,13 @@ class GpuVendor:
 
     Attributes:
         name: in sites, records and the command line of jobs.
-        device_file: the file in /dev that every process on its GPUs opens.
         driver_file: the file below the root that states the version of the kernel driver.
         driver_version: finds the version in the content of that file; None: it states none.
-        addresses: returns the PCI addresses of the GPUs below a root, in the driver's order.
     """
 
     name: str
-    device_file: str
     driver_file: str
     driver_version: Callable[[str], str | None]
-    addresses: Callable[[Path], list[str]]
 
 
 def kfd_properties(text: str) -> dict[str, int]:
@@ -72,26 +66,6 @@ def nvidia_driver_version(text: str) -> str | None:
     return found[1] if found else None
 
 
-def _kfd_addresses(root: Path) -> list[str]:
-    found = []
-    for node in sorted((root / KFD_NODES).glob("*"), key=lambda path: int(path.name)):
-        try:
-            properties = kfd_properties((node / "properties").read_text())
-        except OSError:  # a device cgroup hides the GPUs of other jobs
-            continue
-        if properties.get("simd_count"):  # a processor is a node without SIMDs
-            found.append(kfd_address(properties))
-    return found
-
-
-AMD = GpuVendor(
-    "amd", "kfd", "sys/module/amdgpu/version", lambda text: text.strip() or None, _kfd_addresses
-)
-NVIDIA = GpuVendor(
-    "nvidia",
-    "nvidiactl",
-    "proc/driver/nvidia/version",
-    nvidia_driver_version,
-    lambda root: sorted(path.name for path in root.glob("proc/driver/nvidia/gpus/*")),
-)
+AMD = GpuVendor("amd", "sys/module/amdgpu/version", lambda text: text.strip() or None)
+NVIDIA = GpuVendor("nvidia", "proc/driver/nvidia/version", nvidia_driver_version)
 VENDORS = {vendor.name: vendor for vendor in (AMD, NVIDIA)}

@@ -3,41 +3,94 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from aam import __version__
 from aam.contract.errors import AamError, ConfigurationError, Unavailable, UsageError
 from aam.contract.options import build, names, options_of, parse_command, parse_known, specs
 from aam.contract.shards import Shard, table_of
 from aam.contract.yaml_document import Entry, read_entries
 from launcher import config, input_files
-from launcher.detect import detect
 from launcher.documents import user_folder
-from launcher.engines import native
 from launcher.findings import warn
 from launcher.images import inventory, usage
 from launcher.options.submit import SubmitOptions, require_printable
 from launcher.plan.assembly import assemble_plan
 from launcher.plan.decision import decide as choose
-from launcher.plan.inputs import LaunchContext, LaunchInputs
 from launcher.plan.mounts import PathFact, absolute_paths
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request, request_of
-from launcher.planning import requested_mounts
-from launcher.slurm import checks, decide, history, memory, queue
-from launcher.slurm.decide import node_of
-from launcher.slurm.script import NODE_FOLDER, TRIALS, Job, script, shares_trials
+from launcher.planning import gather
+from launcher.slurm import checks, decide, history, job_file, memory, queue
+from launcher.slurm.decide import TRIALS, node_of, shares_trials
+from launcher.slurm.job_file import FORMAT, JobFile
+from launcher.slurm.script import SRUN, Allocation, script
+from launcher.slurm.site import Site
 from launcher.slurm.sweep import tasks_of
 
 PLAIN_SITE = "slurm"
+CODE = Path(__file__).parents[2]
+"""The folder that holds the package `launcher`."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that is decided.
+
+    Attributes:
+        allocation: what it requests of Slurm.
+        site: where it runs.
+        content: of its job file.
+        output: the file or folder that it writes.
+        problems: what keeps it from running.
+        use_record: as `Plan.use_record`.
+    """
+
+    allocation: Allocation
+    site: Site
+    content: JobFile
+    output: PathFact
+    problems: tuple[AamError, ...]
+    use_record: str | None
+
+    def file(self, last: bool = False) -> Path:
+        """Return the job file; `last`: of a job that follows the tasks of an array."""
+        return job_file.place_of(Path(self.output.absolute), self.output.folder, last)
+
+    def script(self, last: bool = False) -> str:
+        """Return the script that sbatch takes."""
+        about = f"aam {self.content.command}: {self.allocation.counts}, {self.site.title}"
+        modules, place = self.site.strings("modules"), str(self.file(last))
+        return script(self.allocation, about, modules, sys.executable, str(CODE), place)
+
+    def summary(self) -> str:
+        """Return the facts of the job, a line for each."""
+        what, image = self.allocation, self.content.image
+        time = what.time or "no limit of its own"
+        if self.content.warn_seconds:
+            again = ", and is queued again" if what.requeue else ""
+            time += f"; it stops {self.content.warn_seconds} s before its limit{again}"
+        place = f"{image.name}, '{image.place}' ({image.engine})"
+        command = shlex.join(["aam", *self.content.command.split(), *self.content.arguments])
+        tasks = f", an array of {what.tasks} tasks" if what.tasks else ""
+        facts = {
+            "nodes": f"{what.counts}, {self.site.title}{tasks}",
+            "time": time,
+            "image": place if image.name else f"none; Python '{sys.executable}'",
+            "command": command,
+            "job file": str(self.file()),
+        }
+        return "".join(f"{name:<9} {value}\n" for name, value in facts.items())
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
-    """Queue a command of `aam` as a job, or print its script."""
+    """Queue a command of `aam` as a job, or print what would be queued."""
     given, rest = parse_known(specs(SubmitOptions), argv)
     requested = build(SubmitOptions, {**launcher_options, **given})
     require_printable(requested)
@@ -47,20 +100,63 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if not request.paths("output"):
         evidence = f"`{request.command}` has no --output"
         raise UsageError("A job needs an output", evidence, "name a file for it")
+    if requested.here:
+        requested = _allocated(requested)
     task, last = _task_and_last(request, requested)
-    job, paths, problems = decided(task, requested)
+    job = decided(task, requested)
+    problems = list(job.problems)
     dependent = None
     if last is not None:
-        dependent, _, more = decided(last, replace(requested, shards=None, array_tasks=None))
-        problems += more
+        dependent = decided(last, replace(requested, shards=None, array_tasks=None))
+        problems += dependent.problems
     if request.dry_run:
         for problem in dict.fromkeys(map(str, problems)):
             print(f"aam-launch: warning: {problem}", file=sys.stderr)
-        print(script(job), end="")
+        print(job.summary(), job.script(), sep="\n", end="")
         return 0
     if problems:
         raise problems[0]
-    return _queue(job, dependent, request, paths)
+    return _run_here(job) if requested.here else _queue(job, dependent, request)
+
+
+def _allocated(requested: SubmitOptions) -> SubmitOptions:
+    """Return the options with the nodes and ranks of the allocation that this process is in.
+
+    Raises:
+        UsageError: it is in none, or in a task of an array.
+    """
+    variables = os.environ
+    if "SLURM_JOB_ID" not in variables or requested.shards or requested.array_tasks:
+        remedy = "leave --here out, or write it into a script for sbatch"
+        raise UsageError("--here is for the script of one job", "no job has started it", remedy)
+    ranks = variables.get("SLURM_NTASKS_PER_NODE")
+    return replace(
+        requested,
+        nodes=int(variables.get("SLURM_JOB_NUM_NODES") or 1),
+        gpus=int(ranks) if ranks else requested.gpus,
+        memory_check=False,
+    )
+
+
+def _run_here(job: Job) -> int:
+    """Replace this process by the batch process of the job; a second start reads the first file."""
+    file = job.file()
+    if not (_restarted() and file.exists()):
+        number = os.environ["SLURM_JOB_ID"]
+        others = {k: v for k, v in queue.queued().items() if k.partition("_")[0] != number}
+        with history.reserved(Path(job.output.absolute), job.output.folder, others) as taken:
+            job_file.write(job.content, file)
+            taken.append(number)
+    sys.stdout.flush()
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(CODE), os.environ.get("PYTHONPATH")])
+    )
+    argv = [sys.executable, "-m", "launcher.slurm.job", str(file), *SRUN]
+    os.execv(sys.executable, argv)
+
+
+def _restarted() -> bool:
+    return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
 
 
 def _task_and_last(request: Request, requested: SubmitOptions) -> tuple[Request, Request | None]:
@@ -117,21 +213,15 @@ def _table_of(request: Request) -> Path:
     return table_of(request.value("--output"), request.value("--output-dir"))
 
 
-def decided(
-    request: Request, requested: SubmitOptions
-) -> tuple[Job, tuple[PathFact, ...], list[AamError]]:
-    """Return the job, its paths and the problems that keep it from running.
+def decided(request: Request, requested: SubmitOptions) -> Job:
+    """Return the job, with the problems that keep it from running.
 
     Raises:
         AamError: no plan can be made.
     """
-    folder = os.getcwd()
-    settings = config.read(request.launcher_options, os.environ)
-    catalog = config.catalog(settings)
-    name = settings.text("site") or PLAIN_SITE
-    site = config.site(name)
-    force = request.force
-    paths = input_files.path_facts(request, folder)
+    inputs = gather(request)
+    settings, here, paths, force = inputs.settings, inputs.host, inputs.paths, request.force
+    site = config.site(settings.text("site") or PLAIN_SITE)
     shared = absolute_paths(request, paths)
     tasks: tuple[tuple[str, ...], ...] = ()
     if requested.array is not None:
@@ -143,19 +233,12 @@ def decided(
               incomplete=True)}) for task in tasks)  # fmt: skip
     planned = next((task for task in varied if task.uses_network), request)
     what = decide.allocation(planned, requested, site, log, number)
-    here = detect()
-    node = node_of(site, here, what.ranks)
-    available = inventory.built(settings, catalog)
-    catalog = inventory.measured(catalog, available, settings.text("runtime"))
+    decide.require_scriptable(site)
+    inputs = replace(inputs, request=planned, host=node_of(site, here, what.ranks))
     problems: list[AamError] = []
     problems += decide.over_limits(what, site) if not force else []
     problems += checks.files(request, paths, site)
-    problems += checks.run_in_the_way(request, paths)
-    mounts = requested_mounts(settings)
-    context = LaunchContext(folder, NODE_FOLDER, os.path.expanduser("~"), False, mounts)
-    inputs = LaunchInputs(
-        planned, node, catalog, settings, available, native.detect_stack(), context, paths
-    )
+    problems += checks.run_in_the_way(request, paths) if not _restarted() else []
     try:
         choice = choose(inputs)
         place = choice.built
@@ -164,30 +247,44 @@ def decided(
         if not request.dry_run:
             raise problems[0] if problems else error from None
         problems.append(error)
-        assumed = (*available, *inventory.assumed(settings, catalog))
+        assumed = (*inputs.built, *inventory.assumed(settings, inputs.catalog))
         choice = choose(replace(inputs, built=assumed))
     plan = assemble_plan(inputs, choice)
     findings = [*plan.findings, *checks.advice(paths, site)]
+    findings += checks.launcher_advice(sys.executable, str(CODE), site)
     one_job = requested.array is None and requested.memory_check and not request.dry_run
     if one_job and not problems and memory.predicts(request, site):
 
         def make(of_memory: Request) -> Plan:
-            private = config.private_folder(settings, os.getuid(), here.name, None)
             on_login_node = replace(
-                inputs, request=of_memory, host=here, context=replace(context, private=private),
-                paths=input_files.path_facts(of_memory, folder),
+                inputs, request=of_memory, host=here,
+                paths=input_files.path_facts(of_memory, inputs.context.folder),
             )  # fmt: skip
             return assemble_plan(on_login_node, replace(choice, gpus=(), selection=None))
 
         more, unknown = memory.check(request, what.nodes * what.ranks, site, make)
         problems, findings = problems + more, findings + unknown
     warn(findings)
-    program = decide.program(plan, request.command, shared.arguments, tasks, paths, settings, site)
-    state = checks.image_state(program.image)
-    program = replace(program, image_state=state, shards=requested.shards or 0)
-    decide.require_scriptable(site)
-    warn_seconds = decide.warn_seconds(request.command, requested, site)
-    return Job(what, program, site, warn_seconds), paths, problems
+    content = JobFile(
+        format=FORMAT,
+        written_by=__version__,
+        command=request.command,
+        arguments=shared.arguments,
+        settings=dict(settings.entries),
+        image=job_file.submitted_image(
+            plan.engine, choice.image.name if choice.image else None, choice.built
+        ),
+        site=site.name,
+        facts=dict(site.facts),
+        ranks=what.ranks,
+        warn_seconds=decide.warn_seconds(request.command, requested, site),
+        requeue=what.requeue,
+        force=force,
+        tasks=tasks,
+        shards=requested.shards or 0,
+    )
+    output = next(fact for fact in paths if fact.role == "output")
+    return Job(what, site, content, output, tuple(problems), plan.use_record)
 
 
 def _grid(file: Path, command: str) -> dict[str, Entry]:
@@ -208,30 +305,31 @@ def _log(paths: Sequence[PathFact], array: bool) -> str:
     return fact.absolute.replace("%", "%%") + ("-%A_%a.log" if array else "-%j.log")
 
 
-def _queue(job: Job, dependent: Job | None, request: Request, paths: Sequence[PathFact]) -> int:
+def _queue(job: Job, dependent: Job | None, request: Request) -> int:
     """Queue a job, and the one after all tasks of its array; keep and print how to follow them."""
-    fact = next(fact for fact in paths if fact.role == "output")
-    output = Path(fact.absolute)
-    reservation = str(history.reservation(output, fact.folder))
-    job = replace(job, program=replace(job.program, reservation=reservation))
-    text = script(job)
+    output = Path(job.output.absolute)
+    text = job.script()
     queue.test(text)
-    with history.reserved(output, fact.folder, queue.queued()) as taken:
+    with history.reserved(output, job.output.folder, queue.queued()) as taken:
+        job_file.write(job.content, job.file())
         number = queue.submit(text)
         taken.append(number)
-        last = queue.submit(script(dependent), after=number) if dependent is not None else ""
-    if job.program.use_record:
-        usage.note(job.program.use_record)
+        last = ""
+        if dependent is not None:
+            job_file.write(dependent.content, dependent.file(last=True))
+            last = queue.submit(dependent.script(last=True), after=number)
+    if job.use_record:
+        usage.note(job.use_record)
     folders = {f"{number}_{k}": place for k, place in enumerate(_places(job, request, output))}
-    kept = _keep(job, number, request.command, folders or {number: str(output)})
+    kept = _keep(job, number, text, folders or {number: str(output)})
     if dependent is not None:
-        _keep(dependent, last, dependent.program.command, {last: str(output)})
+        _keep(dependent, last, dependent.script(last=True), {last: str(output)})
     log = _log_of(job, number)
     tasks = f", {job.allocation.tasks} tasks" if job.allocation.tasks else ""
     print(f"Job {number}: aam {request.command}, {job.allocation.nodes} x {job.allocation.ranks} "
           f"ranks, {job.allocation.time or 'no time limit of its own'}{tasks}")  # fmt: skip
     if dependent is not None:
-        print(f"Job {last}: aam {dependent.program.command}, after all tasks of job {number}")
+        print(f"Job {last}: aam {dependent.content.command}, after all tasks of job {number}")
     print(f"follow   tail -F {log.replace('%a', '0')}\nstate    aam-launch jobs")
     print(f"stop     scancel {number}\nscript   {kept}")
     return 0
@@ -239,11 +337,11 @@ def _queue(job: Job, dependent: Job | None, request: Request, paths: Sequence[Pa
 
 def _places(job: Job, request: Request, output: Path) -> list[str]:
     """Return the output of each task of an array; nothing without an array."""
-    if shards := job.program.shards:
+    if shards := job.content.shards:
         table = _table_of(request)
         return [str(Shard(number, shards).file(table)) for number in range(1, shards + 1)]
-    if job.program.sweep:
-        return [argv[-1] for argv in job.program.sweep]
+    if job.content.tasks:
+        return [argv[-1] for argv in job.content.tasks]
     return [str(output)] * job.allocation.tasks
 
 
@@ -252,15 +350,15 @@ def _log_of(job: Job, number: str) -> str:
     return job.allocation.log.replace("%j", number).replace("%A", number).replace("%%", "%")
 
 
-def _keep(job: Job, number: str, command: str, folders: dict[str, str]) -> Path:
-    """Add a queued job to the history; return the place of its script."""
+def _keep(job: Job, number: str, text: str, folders: dict[str, str]) -> Path:
+    """Add a queued job with its script to the history; return the place of the script."""
     entry = history.Submitted(
         job=number,
         name=job.allocation.name,
-        command=command,
+        command=job.content.command,
         site=job.site.title,
         when=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         log=_log_of(job, number),
         folders=folders,
     )
-    return history.add(user_folder("XDG_STATE_HOME", os.environ), entry, script(job))
+    return history.add(user_folder("XDG_STATE_HOME", os.environ), entry, text)

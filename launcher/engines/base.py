@@ -28,6 +28,8 @@ GIB = 1 << 30
 WHEELS = "/mnt"
 """Mount point of a folder of wheels in a build; containers/install.sh reads it."""
 PYTHON = "/opt/aam/bin/python"
+LIBRARIES = "/opt/aam/torch-lib"
+"""LD_LIBRARY_PATH of an image (containers/environment.sh)."""
 SMOKE = "/opt/aam/containers/smoke.py"
 """The test of an image, inside of it."""
 ENV = "/usr/bin/env"

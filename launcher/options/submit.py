@@ -75,6 +75,9 @@ class SubmitOptions:
         "into a GPU of the site.",
         default=True,
     )
+    here: bool = option(
+        "Run in the job that this command is a part of, a script for sbatch.", default=False
+    )
     requeue: bool = option(
         "Queue a job again at its time limit, until its run is complete.", default=True
     )

@@ -89,18 +89,6 @@ def room(fact: PathFact) -> list[AamError]:
     return []
 
 
-def image_state(image: str | None) -> str:
-    """Return size and time of change of a SIF as `stat -c %s-%Y` prints them, "" without one.
-
-    A job compares them at its start, since a digest takes minutes for an image of gigabytes.
-    """
-    try:
-        facts = os.stat(image or "")
-    except OSError:  # without an image, or not built yet (--dry-run)
-        return ""
-    return f"{facts.st_size}-{int(facts.st_mtime)}"
-
-
 def image(built: BuiltImage | None, name: str, site: Site, force: bool) -> list[AamError]:
     """Check that the image is complete, seen by the nodes, and the recorded one."""
     if built is None:
@@ -130,6 +118,15 @@ def advice(paths: Sequence[PathFact], site: Site) -> list[Finding]:
         for fact in paths
         if home and fact.role == "output" and _below(fact.real, home)
     ]  # fmt: skip
+
+
+def launcher_advice(python: str, code: str, site: Site) -> list[Finding]:
+    """Return a warning if the nodes may not see the launcher, which starts the ranks there."""
+    for path in (python, code):
+        if hidden := unseen(path, site):
+            remedy = "install the launcher, with its Python, in a folder that they see"
+            return [Finding("warning", "The nodes may not see the launcher", hidden, remedy)]
+    return []
 
 
 def caught(check: Callable[[], None]) -> list[AamError]:

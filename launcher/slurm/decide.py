@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
 
 from aam.contract.errors import ConfigurationError, UsageError
-from aam.contract.options import ParsedCommand
-from launcher.engines import ENGINES
-from launcher.engines.base import assignments
-from launcher.engines.sif import mount_option
-from launcher.gpus import VENDORS, visible_devices_variables
+from aam.contract.options import ParsedCommand, options_of
+from launcher.gpus import VENDORS
 from launcher.host.facts import Driver, EngineFact, Gpu, Host
 from launcher.options.submit import SubmitOptions, seconds
-from launcher.plan.environment import PASSED
-from launcher.plan.launch_record import RECORD
-from launcher.plan.mounts import PathFact
-from launcher.plan.plan import Plan
-from launcher.plan.settings import LaunchSettings
-from launcher.slurm.script import NODE_FOLDER, PLAIN, Allocation, Program, resumable, shares_trials
+from launcher.slurm.script import Allocation
 from launcher.slurm.site import Site
 
 NAME = re.compile(r"[A-Za-z0-9_.@+-]+\Z")
 """Names of partitions, accounts, reservations and qualities of service."""
 GPU_REQUEST = re.compile(r"--[a-z-]+(=[A-Za-z0-9_.:,*=-]+)?\Z")
 MODULE = re.compile(r"[A-Za-z0-9_.+][A-Za-z0-9_./+-]*\Z")
-FOLDER = re.compile(r"/[A-Za-z0-9_./+@%=-]*\Z")
-"""A path that --mount, whose fields are separated by commas, and a shell take as it is."""
 PRINTABLE = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z")
-INTERFACE = re.compile(r"[A-Za-z0-9._*?-]+\Z")
+TRIALS = "--trials-only"
+"""Option of a process that takes part in a search and leaves the evaluation to another one."""
 
-NOT_PASSED = ("AAM_*", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS")
-"""Variables of a terminal, and those that the script itself reads."""
+
+def resumable(command: str) -> bool:
+    """Return whether a command can go on from a checkpoint, or with the trials that are left."""
+    return any(spec.flag == "--resume-from" for spec in options_of(command))
+
+
+def shares_trials(command: str) -> bool:
+    """Return whether several jobs can work on one run folder, each in one process."""
+    return any(spec.flag == TRIALS for spec in options_of(command))
 
 
 def allocation(
@@ -81,7 +77,7 @@ def allocation(
 def warn_seconds(command: str, requested: SubmitOptions, site: Site) -> int:
     """Return how long before its limit a job stops; 0: it does not.
 
-    A job with a short limit stops later (`aam.node.stop`): it reads the limit that it really has.
+    A job with a short limit stops later (`rank.stop_time`): it reads the limit that it really has.
     """
     if not resumable(command) or (not requested.requeue and requested.warn_seconds is None):
         return 0
@@ -125,59 +121,6 @@ def over_limits(what: Allocation, site: Site) -> list[UsageError]:
     return found
 
 
-def program(
-    plan: Plan,
-    command: str,
-    options: Sequence[str],
-    sweep: tuple[tuple[str, ...], ...],
-    paths: Sequence[PathFact],
-    settings: LaunchSettings,
-    site: Site,
-) -> Program:
-    """Return what runs.
-
-    Args:
-        plan: for a node of the site; its arguments are those of the request and the stack's flags.
-        command: of the request.
-        options: the arguments of the request, with absolute paths.
-        sweep: arguments of each task of an array.
-    """
-    left_out = {*visible_devices_variables(), RECORD}
-    kept = tuple((name, value) for name, value in plan.variables if name not in left_out)
-    mounts = [mount for mount in plan.mounts if mount.target not in (NODE_FOLDER, "/tmp")]
-    shown = replace(plan, variables=kept, mounts=(), host_devices=True)
-    native = plan.image is None
-    extra = [name for entry in settings.given("pass_env") for name in entry.value]
-    return Program(
-        command=command,
-        options=tuple(options),
-        sweep=sweep,
-        flags=tuple(f for d in plan.decisions if d.subject == "flag" for f in d.value.split()),
-        engine=plan.engine,
-        container=() if native else ENGINES[plan.engine].run_flags(shown),
-        mounts=tuple(w for m in mounts for w in mount_option(m.source, m.target, m.writable)),
-        image=plan.place or "",
-        python=plan.program if native else "python",
-        variables=assignments(shown),
-        passed=passed(site, extra),
-        required=() if native else tuple(fact.real for fact in paths if fact.role == "input"),
-        vendor=site.text("vendor"),
-        record=dict(plan.variables).get(RECORD, ""),
-        use_record=plan.use_record,
-    )
-
-
-def passed(site: Site, extra: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the patterns of variables that enter the image.
-
-    All GPUs of a whole node go in and each rank takes its own; elsewhere Slurm's mask counts.
-    """
-    vendor = VENDORS.get(site.text("vendor"))
-    mask = [vendor.visible_devices] if vendor and not site.on("whole_nodes") else []
-    kept = [name for name in PASSED if name not in NOT_PASSED]
-    return (*kept, RECORD, *mask, *extra)
-
-
 def require_scriptable(site: Site) -> None:
     """Check that a script can hold the values of a site.
 
@@ -185,12 +128,7 @@ def require_scriptable(site: Site) -> None:
         ConfigurationError: a value that it cannot.
     """
     for key, pattern, values in (
-        ("local", PLAIN, (site.text("local"),)),
         ("modules", MODULE, site.strings("modules")),
-        ("interfaces", INTERFACE, site.strings("interfaces")),
-        ("plugin", FOLDER, site.strings("plugin")),
-        ("shared", FOLDER, site.strings("shared")),
-        ("network", PRINTABLE, site.network.values()),
         ("title", PRINTABLE, (site.title,)),
     ):
         for value in values:

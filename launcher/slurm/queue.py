@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from subprocess import CompletedProcess
 
 from aam.contract.errors import AamError, Unavailable, UsageError
@@ -14,6 +16,8 @@ ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUE
           "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED", "SIGNALING", "STAGE_OUT")  # fmt: skip
 """States in which a job may still write (squeue(1), "JOB STATE CODES")."""
 LONGEST = 60
+REQUEUE = 60
+"""Seconds within which Slurm ends a job that is queued again."""
 REFUSALS: tuple[tuple[tuple[str, ...], type[AamError], str, str], ...] = (
     (("invalid partition",), UsageError, "No such partition", "`sinfo` lists them"),
     (("invalid account",), UsageError, "No such account, or not yours",
@@ -82,6 +86,34 @@ def queued() -> dict[str, Queued]:
         raise Unavailable("Slurm does not respond", _last(done.stderr), remedy)
     rows = (line.strip().split("|", 3) for line in done.stdout.splitlines())
     return {row[0]: Queued(*row) for row in rows if len(row) == 4}
+
+
+def end_time(job: str, variables: Mapping[str, str]) -> float:
+    """Return when a job reaches its time limit, in seconds since 1970; 0 if Slurm states no end.
+
+    Args:
+        variables: the environment of the job; Slurm 23.02 and later states its end there.
+    """
+    if variables.get("SLURM_JOB_END_TIME", "").isdecimal():
+        return float(variables["SLURM_JOB_END_TIME"])
+    try:
+        argv = ["squeue", "--noheader", f"--jobs={job}", "--format=%e"]
+        done = processes.run(argv, LONGEST, {**variables, "SLURM_TIME_FORMAT": "standard"})
+        return datetime.fromisoformat(done.stdout.strip()).timestamp()
+    except (OSError, ValueError):  # "N/A", or nothing
+        return 0
+
+
+def requeue(job: str) -> None:
+    """Queue a running job again; Slurm ends this process with the job.
+
+    Raises:
+        Unavailable: Slurm does not respond, or refuses.
+    """
+    done = _run(["scontrol", "requeue", job])
+    if done.returncode != 0:
+        raise Unavailable("The job cannot be queued again", _last(done.stderr), "submit it again")
+    time.sleep(REQUEUE)
 
 
 def partitions() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from aam.contract.errors import UsageError
 from aam.contract.yaml_document import entries
 from launcher.plan.request import parse
+from launcher.slurm import job_file
 from launcher.slurm.sweep import tasks_of
 from tests.support.submissions import WORDS, slurm_and_image, submit
 
@@ -22,13 +22,19 @@ def test_a_grid_is_every_combination(place: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --array=0-3" in done.stdout
     assert f"--output={place}/out-%A_%a.log" in done.stdout
-    tasks = re.findall(r'^ +(\d)\) set -- "\$@" (.*) ;;$', done.stdout, re.MULTILINE)
-    assert [number for number, _ in tasks] == list("0123")
-    assert tasks[0][1] == f"--lr 0.001 --stratify --output-dir {place}/out/lr-0.001_stratify"
     assert (
-        tasks[3][1] == f"--lr 0.0003 --no-stratify --output-dir {place}/out/lr-0.0003_no-stratify"
+        "\nnodes     1 node, 1 rank each, a test site, an array of 4 tasks\n" in f"\n{done.stdout}"
     )
-    assert "--lr 9" not in done.stdout
+    slurm_and_image(place, "echo 41")
+    done = submit(place, *WORDS, "--lr", "9", "--gpus", "1", "--array", "sweep.yaml")
+    assert done.returncode == 0, done.stderr
+    job = job_file.read(place / "out/.aam-job.json")
+    assert "--lr" not in job.arguments
+    assert len(job.tasks) == 4
+    assert job.tasks[0] == ("--lr", "0.001", "--stratify", "--output-dir",
+                            f"{place}/out/lr-0.001_stratify")  # fmt: skip
+    assert job.tasks[3] == ("--lr", "0.0003", "--no-stratify", "--output-dir",
+                            f"{place}/out/lr-0.0003_no-stratify")  # fmt: skip
 
 
 def test_a_task_overrides_what_the_command_line_says() -> None:
@@ -47,7 +53,6 @@ def test_shards_are_an_array(place: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --array=0-11\n" in done.stdout
     assert f"--output={place}/p.tsv-%A_%a.log" in done.stdout
-    assert 'set -- "$@" --shard "$((SLURM_ARRAY_TASK_ID + 1))/12"' in done.stdout
     matrix = ["--table", "table.biom", "--tree", "tree.nwk", "--output", "d.h5"]
     done = submit(place, *args[:2], "unifrac", *matrix, *shards[2:], "--dry-run")
     assert done.returncode == 0, done.stderr
@@ -70,9 +75,8 @@ def test_the_tasks_of_a_search_join_one_study_in_one_folder(place: Path) -> None
     assert "#SBATCH --array=0-7\n" in done.stdout
     assert "#SBATCH --ntasks-per-node=1\n" in done.stdout  # of a site with four GPUs
     assert "#SBATCH --requeue\n" in done.stdout
-    (command,) = (line for line in done.stdout.splitlines() if line.startswith("set -- "))
+    (command,) = (line for line in done.stdout.splitlines() if line.startswith("command "))
     assert shlex.split(command)[-3:] == ["--output-dir", f"{place}/out", "--trials-only"]
-    assert "SLURM_ARRAY_TASK_ID" not in done.stdout  # all tasks are equal
     alone = submit(place, *SEARCH, "--dry-run")
     assert "--trials-only" not in alone.stdout
     assert "#SBATCH --ntasks-per-node=1\n" in alone.stdout
@@ -89,7 +93,13 @@ def test_a_further_job_evaluates_a_search_after_its_tasks(place: Path) -> None:
     assert (tested, tasks) == ("--test-only", "--parsable")
     assert last == "--parsable --dependency=afterok:41 --kill-on-invalid-dep=yes"
     texts = (place / "scripts").read_text().split("#!/bin/bash\n")[1:]
-    assert ["--trials-only" in text for text in texts] == [True, True, False]
+    names = ["job.json", "job.json", "job-last.json"]
+    assert [
+        f"job={place}/out/.aam-{name}\n" in text for name, text in zip(names, texts, strict=True)
+    ]
+    first, evaluation = (job_file.read(place / f"out/.aam-{name}") for name in names[1:])
+    assert (first.arguments[-1], first.tasks) == ("--trials-only", ())
+    assert "--trials-only" not in evaluation.arguments
     assert ["--array=0-2" in text for text in texts] == [True, True, False]
 
 

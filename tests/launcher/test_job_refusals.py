@@ -143,10 +143,6 @@ HOSTILE = [
     ('account: "a b"', "account"),
     ('gpu_request: "--gpus=1\\n#SBATCH --x"', "gpu_request"),
     ('modules: ["rocm; touch OWNED"]', "modules"),
-    ('interfaces: ["hsn* $(id)"]', "interfaces"),
-    ('local: "/scratch/$(id)"', "local"),
-    ('plugin: ["/opt/a\\nb"]', "plugin"),
-    ('network: {A: "1\\ntouch OWNED"}', "network"),
 ]
 
 

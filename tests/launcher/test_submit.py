@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import pwd
-import re
 import shlex
 import subprocess
+import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,55 +14,55 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aam.contract.options import parse_known, specs
-from launcher.engines import ENGINES
+from aam.contract.yaml_document import Entry
 from launcher.images import usage
 from launcher.options.submit import SubmitOptions
-from launcher.plan.mounts import Mount
-from launcher.plan.plan import Plan, use_record
-from launcher.slurm.script import Allocation, Job, Program, script
-from launcher.slurm.site import Site
+from launcher.plan.plan import use_record
+from launcher.slurm import job_file, queue
+from launcher.slurm.script import Allocation, script
 from tests.support.launches import without_flock
-from tests.support.submissions import SHELLCHECK, WORDS, queued, slurm_and_image, submit
+from tests.support.submissions import ROOT, SHELLCHECK, WORDS, queued, slurm_and_image, submit
 
 
-def test_a_dry_run_needs_no_slurm_and_prints_the_script(place: Path) -> None:
+def test_a_dry_run_needs_no_slurm_and_prints_the_summary_and_the_script(place: Path) -> None:
     done = submit(place, *WORDS, "--gpus", "1", "--time", "2:00:00", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "Image rocm64 is not built" in done.stderr
-    lines = done.stdout.splitlines()
+    summary, script = done.stdout.split("\n\n")
+    assert dict(line.split(maxsplit=1) for line in summary.splitlines()[:4]) == {
+        "nodes": "1 node, 1 rank each, a test site",
+        "time": "2:00:00; it stops 600 s before its limit, and is queued again",
+        "image": f"rocm64, '{place}/images/rocm64.sif' (apptainer)",
+        "command": f"aam pretrain --table {place}/table.biom --tree {place}/tree.nwk "
+        f"--output-dir {place}/out",
+    }
+    lines = script.splitlines()
+    assert lines[0] == "#!/bin/bash"
+    assert len(lines) < 20
     header = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]
     assert header == [
         "--job-name=pretrain", "--partition=gpu", "--nodes=1", "--ntasks-per-node=1",
         "--time=2:00:00", "--requeue", "--open-mode=append",
         f"--output={place}/out-%j.log",
     ]  # fmt: skip
-    command = next(line for line in lines if line.startswith("set -- "))
-    assert shlex.split(command)[2:] == [
-        "pretrain", "--table", f"{place}/table.biom", "--tree", f"{place}/tree.nwk",
-        "--output-dir", f"{place}/out",
-    ]  # fmt: skip
-    assert f"image={place}/images/rocm64.sif python=python" in lines
-    assert f"type=bind,source={place}/tree.nwk,destination={place}/tree.nwk,ro" in done.stdout
     assert not (place / "out").exists()
 
 
-def test_a_job_refuses_an_image_that_changed_after_the_submission(place: Path) -> None:
-    sif = place / "images/rocm63.sif"
-    sif.parent.mkdir(exist_ok=True)
-    sif.write_bytes(b"an image")
-    text = submit(place, *WORDS, "--dry-run").stdout
-    (image,) = (line for line in text.splitlines() if line.startswith("image="))
-    (check,) = (line for line in text.splitlines() if "stat -Lc" in line)
-    script = f"{image}\n{check}\necho same"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "same\n"), done.stderr
-    later = sif.stat().st_mtime + 5
-    os.utime(sif, (later, later))
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 65
-    assert done.stderr == (
-        f"aam-job: '{sif}' has changed since the job was submitted; submit it again\n"
-    )
+def test_the_job_file_holds_the_request(place: Path) -> None:
+    queued(place, *WORDS, "--env", "A=b c", "--force")
+    job = job_file.read(place / "out/.aam-job.json")
+    assert job.arguments == ("--table", f"{place}/table.biom", "--tree", f"{place}/tree.nwk",
+                             "--output-dir", f"{place}/out")  # fmt: skip
+    sif = place / "images/rocm64.sif"
+    image = job.image
+    assert (image.engine, image.name, image.place) == ("apptainer", "rocm64", str(sif))
+    assert (image.bytes, image.mtime_ns) == (sif.stat().st_size, sif.stat().st_mtime_ns)
+    assert (job.ranks, job.warn_seconds, job.requeue, job.force) == (1, 600, True, True)
+    assert job.settings["env"][-1] == Entry({"A": "b c"}, "command line, --env")
+    assert job.of_site.number("stage_most_gb") == 10
+    settings = job.node_settings({})
+    assert (settings.text("image"), settings.text("runtime")) == ("rocm64", "apptainer")
+    assert settings.text("scratch") == "/tmp"
 
 
 def test_a_submission_is_a_use_of_the_image(place: Path) -> None:
@@ -77,34 +75,17 @@ def test_a_submission_is_a_use_of_the_image(place: Path) -> None:
 
 def test_a_job_whose_node_sees_another_output_folder_ends_at_once(place: Path) -> None:
     """The folder exists on the login node alone; on the node it would be made on its own disk."""
-    (check,) = (line for line in queued(place, *WORDS).splitlines() if line.startswith("file="))
-    script = f"{check}\necho same"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "same\n"), done.stderr
+    script = queued(place, *WORDS)
     (place / "out").rename(place / "on-the-login-node")
     (place / "out").mkdir()
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 73
-    assert done.stderr == (
-        f"aam-job: {os.uname().nodename} does not see the output folder: '{place}/out/.aam-job', "
-        "which the submission made, does not exist there; choose a folder that all nodes see\n"
-    )
-    assert "file=" not in submit(place, *WORDS, "--gpus", "1", "--dry-run").stdout
-
-
-def test_a_job_whose_node_does_not_see_an_input_ends_at_once(place: Path) -> None:
-    text = queued(place, *WORDS)
-    parts = ("^image=.*$", r"required=\(.*\)", "^fail.*$", r'^for path in "\${required.*$')
-    script = "\n".join(re.findall("|".join(parts), text, re.MULTILINE))
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (place / "table.biom").rename(place / "on-the-login-node")
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=False)
     assert done.returncode == 66
     assert done.stderr == (
-        f"aam-job: '{place}/table.biom' does not exist on {os.uname().nodename}; put it where all "
-        "nodes see it\n"
+        f"aam-job: No job file: '{place}/out/.aam-job.json' does not exist on "
+        f"{os.uname().nodename}; choose an output folder that all nodes see, or submit the job "
+        "again.\naam-job: ended with status 66\n"
     )
+    assert not list((place / "out").iterdir())
 
 
 def test_the_same_request_gives_the_same_script(place: Path) -> None:
@@ -112,13 +93,10 @@ def test_the_same_request_gives_the_same_script(place: Path) -> None:
     assert first == second
 
 
-def test_a_site_decides_image_and_flags_as_a_host_would(place: Path) -> None:
+def test_a_site_decides_the_image_as_a_host_would(place: Path) -> None:
     done = submit(place, *WORDS, "--gpus", "1", "--image", "rocm62", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "\nset -- pretrain --attn-implementation math --no-gradient-checkpointing --table" in (
-        done.stdout
-    )
-    assert f"image={place}/images/rocm62.sif" in done.stdout
+    assert f"image     rocm62, '{place}/images/rocm62.sif' (apptainer)\n" in done.stdout
 
 
 @pytest.mark.skipif(SHELLCHECK is None and "CI" not in os.environ, reason="no shellcheck")
@@ -129,52 +107,24 @@ def test_scripts_are_clean(place: Path, more: tuple[str, ...]) -> None:
     done = submit(place, *WORDS, "--gpus", "1", "--dry-run", "--force", *more)
     assert done.returncode == 0, done.stderr
     assert SHELLCHECK is not None
-    checked = subprocess.run(
-        [SHELLCHECK, "-"], input=done.stdout, capture_output=True, text=True, check=False
-    )
+    script = done.stdout[done.stdout.index("#!") :]
+    argv = [SHELLCHECK, "--exclude=SC1091", "-"]  # /etc/profile is not followed
+    checked = subprocess.run(argv, input=script, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout
 
 
 WORD = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 
 
-@given(st.lists(WORD.filter(lambda word: not word.startswith("--")), min_size=1, max_size=4))
-def test_any_word_arrives_as_it_was_written(args: list[str]) -> None:
-    job = Job(
-        Allocation("n"), Program("pretrain", ("--table", *args), engine="native"), Site("n", {})
-    )
-    text = script(job)
-    block = text[text.index("set -- pretrain") : text.index("fail() {")]
+@given(WORD, WORD, WORD)
+def test_any_path_arrives_as_it_was_written(python: str, code: str, job: str) -> None:
+    text = script(Allocation("n"), "about", ["a/1.0", "b"], python, code, job)
+    (line,) = (line for line in text.split("\nexport ")[0].split("exit 69\n")[-1:])
     shown = subprocess.run(
-        ["bash", "-c", block + "printf '%s\\0' \"$@\""], capture_output=True, check=True
-    )
-    assert shown.stdout.decode().split("\0")[:-1] == ["pretrain", "--table", *args]
-
-
-def test_the_container_is_the_one_that_a_direct_launch_starts(place: Path) -> None:
-    """Both come from one function; a job has the host's /dev and the job's own folder."""
-    plan = Plan(
-        engine="apptainer", program="/bin/apptainer", place="/i.sif", workdir="/mnt/node/home",
-        argv=("pretrain",), mounts=(Mount('/a,"b"', "/t", False, "", ""),),
+        ["bash", "-c", f"{line}\nprintf '%s\\0' \"$python\" \"$code\" \"$job\""],
+        capture_output=True, check=True,
     )  # fmt: skip
-    engine = ENGINES["apptainer"]
-    direct = list(engine.command(plan))
-    assert direct[1 : direct.index("/i.sif")] == [*engine.run_flags(plan)]
-    flags = engine.run_flags(replace(plan, host_devices=True))
-    assert "--contain" in direct
-    assert "--contain" not in flags
-    program = Program("pretrain", (), engine="apptainer", container=flags, image="/i.sif")
-    text = script(Job(Allocation("n"), program, Site("n", {})))
-    line = next(line for line in text.splitlines() if line.startswith("container=("))
-    shown = subprocess.run(
-        ["bash", "-c", f"node=/scratch/job; {line}; printf '%s\\0' \"${{container[@]}}\""],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert shown.stdout.split("\0")[:-1] == [
-        "apptainer", *flags,
-        "--mount", "type=bind,source=/scratch/job,destination=/mnt/node",
-        "--mount", "type=bind,source=/scratch/job/tmp,destination=/tmp",
-    ]  # fmt: skip
+    assert shown.stdout.decode().split("\0")[:-1] == [python, code, job]
 
 
 def test_a_submission_needs_no_file_locks(place: Path) -> None:
@@ -184,55 +134,32 @@ def test_a_submission_needs_no_file_locks(place: Path) -> None:
     assert (place / "out/.aam-job").read_text() == "41\n"
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("pass_env: ['X*) ]]; then touch made; fi; if [[ a == @(b']", "Not the name of a variable"),
-        ("plugin: ['/a,destination=/etc']", "A value that no job script can hold"),
-        ("shared: ['/a,destination=/etc']", "A value that no job script can hold"),
-        ("local: '${A-$(touch made)}'", "A value that no job script can hold"),
-        ("local: '${A@P}'", "A value that no job script can hold"),
-    ],
-)
-def test_no_text_of_a_site_enters_shell_code(place: Path, line: str, message: str) -> None:
+def test_no_text_of_a_user_or_a_site_enters_shell_code(place: Path) -> None:
+    """What the script does not need stands in the job file alone."""
     with (place / "site.yaml").open("a") as site:
-        site.write(f"{line}\n")
+        site.write("plugin: ['/a,destination=/etc']\nlocal: '${A-$(touch made)}'\n")
+        site.write("interfaces: ['hsn* $(touch made)']\nnetwork: {A: '1\\ntouch made'}\n")
+    done = submit(place, *WORDS, "--gpus", "1", "--env", "A=$(touch made)", "--lr=1", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    script = done.stdout[done.stdout.index("#!") :]
+    assert "made" not in script
+    assert "--lr" not in script
+    assert "destination" not in script
+    with (place / "site.yaml").open("a") as site:
+        site.write("pass_env: ['X*) ]]; then touch made; fi; if [[ a == @(b']\n")
     done = submit(place, *WORDS, "--gpus", "1", "--dry-run")
     assert (done.returncode, done.stdout) == (78, ""), done.stderr
-    assert message in done.stderr
+    assert "Not the name of a variable" in done.stderr
     assert "site.yaml:" in done.stderr
 
 
-def entered(place: Path, passed: str, node: Path) -> subprocess.CompletedProcess[str]:
-    """Run what a job script runs on each node before the image."""
-    program = Program("pretrain", (), engine="native", passed=(passed,))
-    text = script(Job(Allocation("n"), program, Site("n", {})))
-    enter = text[text.index("enter='") : text.index("step() {")]
-    line = next(line for line in text.splitlines() if line.startswith("passed="))
-    code = f'{line}\n{enter}\nbash -c "$enter" run "$passed" 2 env -i "$(command -v printenv)"'
-    variables = {"PATH": os.environ["PATH"], "node": str(node), "LAB_A": "a b", "OTHER": "c"}
-    return subprocess.run(
-        ["bash", "-c", code], capture_output=True, text=True, cwd=place, env=variables, check=False
-    )
-
-
-def test_patterns_of_variables_are_data(place: Path) -> None:
-    done = entered(place, "LAB_*", place / "node")
+def test_a_launcher_that_the_nodes_may_not_see_is_a_warning(place: Path) -> None:
+    with (place / "site.yaml").open("a") as site:
+        site.write(f"shared: ['{place}']\n")
+    done = submit(place, *WORDS, "--gpus", "1", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "LAB_A=a b" in done.stdout
-    assert "OTHER" not in done.stdout
-    hostile = "X) ]]; then touch made; fi; if [[ a == @(b"
-    entered(place, hostile, place / "node")
-    assert not list(place.rglob("made"))
-
-
-def test_a_link_in_the_place_of_the_folder_of_a_job_is_not_followed(place: Path) -> None:
-    (place / "mine").mkdir()
-    (place / "node").symlink_to("mine")
-    done = entered(place, "LAB_*", place / "node")
-    assert done.returncode == 73
-    assert "is no folder of this job" in done.stderr
-    assert not list((place / "mine").iterdir())
+    (line,) = (line for line in done.stderr.splitlines() if "The nodes may not see" in line)
+    assert f"the launcher: '{sys.executable}' is not below {place}" in line
 
 
 def test_names_with_spaces_and_quotes(place: Path) -> None:
@@ -243,7 +170,7 @@ def test_names_with_spaces_and_quotes(place: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert '#SBATCH "--job-name=my \\"job\\" \\\\1"' in done.stdout
     assert f'#SBATCH "--output={place}/it\'s a \\"run\\" 100%%-%j.log"' in done.stdout
-    assert shlex.quote(str(odd)) in done.stdout
+    assert f"job={shlex.quote(f'{odd}/.aam-job.json')}" in done.stdout
 
 
 def test_one_process_commands_take_one_gpu(place: Path) -> None:
@@ -265,17 +192,16 @@ def test_training_takes_the_gpus_of_a_node_for_the_network_alone(place: Path) ->
     done = submit(place, *args)
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --ntasks-per-node=1\n" in done.stdout
-    assert f"image={place}/images/cpu.sif" in done.stdout
-    assert "/dev/kfd" not in done.stdout
+    assert f"cpu, '{place}/images/cpu.sif' (apptainer)" in done.stdout
     refused = submit(place, *args, "--gpus", "4")
     assert refused.returncode == 64
     assert "`train` without the transformer runs in one process: 1 nodes, 4 GPUs" in refused.stderr
     network = submit(place, *args, "--members", "transformer").stdout
     assert "#SBATCH --ntasks-per-node=4\n" in network
-    assert f"image={place}/images/rocm64.sif" in network
+    assert f"rocm64, '{place}/images/rocm64.sif'" in network
     (place / "members.yaml").write_text("members: [kernel, transformer]\n")
     varied = submit(place, *args, "--array", "members.yaml").stdout
-    assert f"image={place}/images/rocm64.sif" in varied
+    assert f"rocm64, '{place}/images/rocm64.sif'" in varied
 
 
 @pytest.mark.parametrize("args", [["--nodes=2", "a", "--time", "5"], ["a", "--nodes", "2"]])
@@ -286,33 +212,31 @@ def test_options_of_the_job_stand_anywhere(args: list[str]) -> None:
 
 
 def test_a_job_stops_before_whatever_limit_it_gets(place: Path) -> None:
-    """The script reads its limit when it starts, so an option of sbatch counts."""
+    """It reads its limit when it starts, so an option of sbatch counts."""
     done = submit(place, *WORDS, "--gpus", "1", "--time", "10", "--dry-run")
     assert "#SBATCH --signal" not in done.stdout
-    assert "--warn-seconds 600 --requeue" in done.stdout
-    (end,) = (line for line in done.stdout.splitlines() if line.startswith("end="))
-    for printed, least in (("2026-11-23T09:00:00", 10**9), ("", 0), ("N/A", 0)):
+    assert "it stops 600 s before its limit, and is queued again" in done.stdout
+    done = submit(place, *WORDS, "--gpus", "1", "--no-requeue", "--dry-run")
+    assert "before its limit" not in done.stdout
+    for printed, known in (("2026-11-23T09:00:00", True), ("", False), ("N/A", False)):
         program = place / "squeue"
         program.write_text(f"#!/bin/sh\necho '{printed}'\n")
         program.chmod(0o755)
+        code = (
+            "import os; from launcher.slurm.queue import end_time as e; print(e('7', os.environ))"
+        )
         shown = subprocess.run(
-            ["bash", "-c", f"{end}; echo $end"], capture_output=True, text=True, check=True,
-            env={"PATH": f"{place}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"},
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+            env={"PATH": f"{place}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
-        assert (int(shown.stdout.strip() or 0) > 0) == (least > 0), printed
-    done = submit(place, *WORDS, "--gpus", "1", "--no-requeue", "--dry-run")
-    assert "--warn-seconds" not in done.stdout
+        assert (float(shown.stdout) > 10**9) == known, printed
+    assert queue.end_time("7", {"SLURM_JOB_END_TIME": "12"}) == 12
 
 
-def test_a_job_needs_no_name_of_its_user(place: Path) -> None:
-    done = submit(place, *WORDS, "--gpus", "1", "--dry-run")
-    start = done.stdout.index("set -uo pipefail")
-    lines = done.stdout[start : done.stdout.index("end=")].replace("/tmp", str(place))
-    environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7"}
-    shown = subprocess.run(
-        ["bash", "-c", f'{lines}\necho "$USER $node"'],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert shown.stdout == f"{pwd.getpwuid(os.getuid()).pw_name} {place}/aam-7\n", shown.stderr
+def test_a_script_of_a_job_names_what_runs_here(place: Path) -> None:
+    done = submit(place, *WORDS, "--here", "--dry-run")
+    assert done.returncode == 64
+    assert "--here is for the script of one job: no job has started it" in done.stderr
+    variables = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS_PER_NODE": "3"}
+    done = submit(place, *WORDS, "--here", "--dry-run", **variables)
+    assert "nodes     2 nodes, 3 ranks each, a test site\n" in done.stdout

@@ -161,7 +161,7 @@ def test_every_command_of_the_quickstart(cluster: Cluster) -> None:
             done.append(finished(cluster, output))
     runner, *trained = done
     assert runner.state == "FAILED"
-    assert "The job needs GPUs: " in runner.output
+    assert "A GPU is requested and none can be used: " in runner.output
     assert [job.state for job in trained] == ["COMPLETED", "FAILED", "FAILED", "COMPLETED"]
     for job in trained[1:3]:
         assert "aam-job: ended with status 75" in job.output, job.output

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import fcntl
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -127,6 +128,15 @@ class Job:
         return found[1] if found else ""
 
     @property
+    def exit_status(self) -> int:
+        """The exit status of the batch script."""
+        found = re.search(
+            r"ExitCode=(\d+):", self.cluster.slurm("scontrol", "show", "job", self.number)
+        )
+        assert found
+        return int(found[1])
+
+    @property
     def node(self) -> str:
         """The node that its batch script runs on, or ran on."""
         shown = self.cluster.slurm("scontrol", "show", "job", self.number)
@@ -135,9 +145,15 @@ class Job:
         return found[1]
 
     @property
+    def folder(self) -> Path:
+        """The folder of the job on the disk of its nodes, which is one disk here."""
+        user = pwd.getpwnam(USER).pw_uid
+        return Path(f"/tmp/aam-{user}/{self.number}-{os.uname().nodename}")
+
+    @property
     def started(self) -> bool:
-        """Whether the nodes have been prepared, so that the first rank starts."""
-        return Path(f"/tmp/aam-{self.number}/mounts").exists()
+        """Whether the first node has been prepared, so that the first rank starts."""
+        return any(self.folder.glob("ready-*-0"))
 
     @property
     def output(self) -> str:
@@ -146,7 +162,7 @@ class Job:
 
     def stop(self, reason: str) -> None:
         """Write a stop request, as the job does by itself before its limit."""
-        Path(f"/tmp/aam-{self.number}/stop").write_text(f"{reason}\n")
+        (self.folder / "stop").write_text(f"{reason}\n")
 
     def ended(self) -> str:
         """Wait for its end and return its last state; a job that was queued again is hurried."""

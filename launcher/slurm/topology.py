@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aam.contract.errors import Unavailable
-from aam.contract.gpus import GpuVendor
+from launcher.detect import detect
+from launcher.host.facts import Gpu, Host
+from launcher.slurm.log import log
 
 SYS = Path("/sys")
 
@@ -38,21 +42,22 @@ def cpu_list(text: str) -> set[int]:
     return found
 
 
-def require_gpus(vendor: GpuVendor, ranks: int, root: Path = Path("/")) -> None:
-    """Check that this node shows a GPU for each of its ranks.
+def gpus(host: Host, vendor: str) -> list[Gpu]:
+    """Return the GPUs of a vendor that this process may use, in the order of their runtime."""
+    usable = (gpu for gpu in host.gpus if gpu.driven and gpu.readable and not gpu.integrated)
+    return [gpu for gpu in usable if gpu.vendor == vendor]
+
+
+def require_gpus(host: Host, vendor: str, ranks: int) -> None:
+    """Check that a node shows a GPU for each of its ranks.
 
     Raises:
-        Unavailable: a device file is absent or refused, or there are fewer GPUs than ranks.
+        Unavailable: there are fewer that this process may use.
     """
-    host, device = os.uname().nodename, root / "dev" / vendor.device_file
-    remedy = "ask Slurm for GPUs (`--gpus-per-node`), or give --device cpu"
-    if not device.exists():
-        raise Unavailable("The job needs GPUs", f"{host} has no {device}", remedy)
-    if not os.access(device, os.R_OK | os.W_OK):
-        raise Unavailable("The job needs GPUs", f"{device} on {host} may not be opened", remedy)
-    shown = len(vendor.addresses(root))
+    shown = len(gpus(host, vendor))
     if shown < ranks:
-        evidence = f"{host} shows {shown} of the {ranks} that its ranks take"
+        evidence = f"{host.name} shows {shown} of the {ranks} that its ranks take"
+        remedy = "ask Slurm for GPUs (`--gpus-per-node`), or give --device cpu"
         raise Unavailable("The job needs GPUs", evidence, remedy)
 
 
@@ -76,13 +81,23 @@ def network(
     variables: dict[str, str] = {}
     if found:
         variables |= {"NCCL_SOCKET_IFNAME": ",".join(found), "GLOO_SOCKET_IFNAME": found[0]}
-    folders = [folder for folder in plugin if folder.is_dir()]
-    for folder in folders:
+    for folder in plugin:
         for name in ("librccl-net.so", "libnccl-net.so"):
             if (folder / name).exists():
                 variables.setdefault("NCCL_NET_PLUGIN", str(folder / name))
-    variables = {name: value for name, value in variables.items() if name not in present}
-    if folders:  # behind the image's own libraries
-        paths = [present.get("LD_LIBRARY_PATH", ""), *map(str, folders)]
-        variables["LD_LIBRARY_PATH"] = ":".join(filter(None, paths))
-    return variables
+    return {name: value for name, value in variables.items() if name not in present}
+
+
+def main(folder: Path, patterns: Sequence[str]) -> None:
+    """Print the GPUs of this node with the CPUs near them, its interfaces and its disk."""
+    host = detect()
+    log(f"node {host.name}, {os.cpu_count()} CPUs")
+    log(f"interfaces {', '.join(interfaces(patterns)) or 'none of those named'}")
+    log(f"'{folder}' has {shutil.disk_usage(folder).free // 10**9} GB free")
+    for gpu in host.gpus:
+        near = ", ".join(map(str, sorted(cpus_near(gpu.pci)))) or "unknown"
+        log(f"GPU {gpu.index}, {gpu.product}, at {gpu.pci}: CPUs {near}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -10,14 +10,15 @@ import filecmp
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from aam.contract.errors import CannotCreate, MissingInput
+from aam.contract.errors import AamError, CannotCreate, MissingInput
 from aam.contract.json_files import read_json
-from aam.node import log
+from launcher.slurm.log import log
 
 RESTORED = ".restored"
 """File of the local run folder that lists what was there when the job started."""
@@ -115,13 +116,12 @@ def restore(source: Path, target: Path) -> None:
         raise CannotCreate("The run cannot be copied to the node", evidence, remedy) from error
 
 
-def update_patiently(mirror: Mirror, patience: float, place: Path | None = None) -> None:
+def update_patiently(mirror: Mirror, patience: float) -> None:
     """Copy for the last time; a full disk is given `patience` seconds in which a user can free it.
 
     Args:
         mirror: what to copy.
         patience: seconds.
-        place: where the host sees the source, for the message.
 
     Raises:
         CannotCreate: the disk is still full.
@@ -134,7 +134,7 @@ def update_patiently(mirror: Mirror, patience: float, place: Path | None = None)
         except OSError as error:
             if time.monotonic() >= end:
                 evidence = f"'{mirror.target}', {error.strerror}"
-                rest = f"'{place or mirror.source}' on {os.uname().nodename}"
+                rest = f"'{mirror.source}' on {os.uname().nodename}"
                 remedy = f"what was copied before is complete, and the rest is at {rest}"
                 raise CannotCreate("The run could not be copied", evidence, remedy) from error
             if not waiting:
@@ -142,18 +142,6 @@ def update_patiently(mirror: Mirror, patience: float, place: Path | None = None)
                     f"Waiting {patience:g} s for space.")  # fmt: skip
             waiting = True
         time.sleep(min(5, max(0.1, patience)))
-
-
-def sync_once(source: Path, target: Path, patience: float) -> None:
-    """Make `target` a copy of the run folder `source`.
-
-    Raises:
-        MissingInput: there is no folder to copy.
-        CannotCreate: the disk is full.
-    """
-    if not source.is_dir():
-        raise MissingInput("No run folder", f"'{source}' does not exist", "check the path")
-    update_patiently(Mirror(source, target, str(os.getpid())), patience)
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -172,3 +160,19 @@ def _hold(file: Path, link: Path) -> Path:
     with suppress(FileNotFoundError):  # it was replaced at this moment; the next update has it
         os.link(file, link)
     return link
+
+
+def main(source: Path, target: Path) -> int:
+    """Make `target` a copy of the run folder `source`; return the exit status."""
+    try:
+        if not source.is_dir():
+            raise MissingInput("No run folder", f"'{source}' does not exist", "check the path")
+        update_patiently(Mirror(source, target, str(os.getpid())), 0)
+    except AamError as error:
+        log(str(error))
+        return error.status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(Path, sys.argv[1:])))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aam.node.sync import Mirror, restore, sync_once
+from launcher.slurm.sync import Mirror, main, restore
 
 
 def test_what_is_being_written_is_not_copied(tmp_path: Path) -> None:
@@ -18,12 +18,12 @@ def test_what_is_being_written_is_not_copied(tmp_path: Path) -> None:
     (run / "checkpoints/last.ckpt").write_text("weights")
     (run / "checkpoints/.last.12.ckpt").write_text("half")
     (run / "metrics.csv").write_text("epoch\n0\n")
-    sync_once(run, copy, 0)
+    assert main(run, copy) == 0
     found = {str(path.relative_to(copy)) for path in copy.rglob("*")}
     assert found == {"checkpoints", "checkpoints/last.ckpt", "metrics.csv"}
     (copy / "notes.txt").write_text("mine")
     (run / "metrics.csv").unlink()
-    sync_once(run, copy, 0)
+    assert main(run, copy) == 0
     assert (copy / "notes.txt").exists()
     assert (copy / "metrics.csv").exists()  # nothing lists it as a part of this run
 
@@ -33,7 +33,7 @@ def test_metrics_are_copied_before_the_checkpoint_that_belongs_to_them(tmp_path:
     (run / "checkpoints").mkdir(parents=True)
     for name in ("checkpoints/best.ckpt", "checkpoints/last.ckpt", "metrics.csv", "run.json"):
         (run / name).write_text(name)
-    sync_once(run, tmp_path / "to", 0)
+    assert main(run, tmp_path / "to") == 0
     made = sorted((path.stat().st_ctime_ns, path.suffix) for path in (tmp_path / "to").rglob("*.*"))
     assert [suffix == ".ckpt" for _, suffix in made] == [False, False, True, True]
 
@@ -74,7 +74,7 @@ def test_a_full_disk_leaves_the_last_complete_copy(tmp_path: Path) -> None:
     run, copy = tmp_path / "from", tmp_path / "to"
     (run / "checkpoints").mkdir(parents=True)
     copy.mkdir()
-    sync = f'"{sys.executable}" -m aam.node sync "{run}" "{copy}"'
+    sync = f'"{sys.executable}" -m launcher.slurm.sync "{run}" "{copy}"'
     code = f"""mount -t tmpfs -o size=256k tmpfs "{copy}"
     head -c 100000 /dev/zero >"{run}/checkpoints/last.ckpt"
     {sync} || exit 1

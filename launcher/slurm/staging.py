@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from aam.contract.errors import CannotCreate, MissingInput
+from aam.contract.errors import AamError, CannotCreate, MissingInput
 from aam.contract.files import sha256
-from aam.node import log
+from launcher.slurm.log import log
 
 GB = 10**9
 ATTEMPTS = 3
@@ -105,3 +106,18 @@ def _digest(path: Path) -> str:
     except OSError as error:
         evidence = f"'{path}', {error.strerror}"
         raise MissingInput("An input cannot be read", evidence, "check the file") from error
+
+
+def main(folder: Path, files: Sequence[Path]) -> int:
+    """Copy files to a folder of the node's own disk, under their names; return the exit status."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        stage(checksums(files, float("inf")), {path: folder / path.name for path in files})
+    except AamError as error:
+        log(str(error))
+        return error.status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), [Path(argument) for argument in sys.argv[2:]]))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import MissingInput
-from aam.node.staging import IN_MEMORY, checksums, file_system, stage
+from launcher.slurm.staging import IN_MEMORY, checksums, file_system, stage
 
 
 @pytest.fixture

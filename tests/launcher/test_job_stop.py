@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from aam.contract import stop_file
-from aam.node import stop
+from launcher.slurm.job import decide
+from launcher.slurm.rank import stop_time
 from tests.support.commands import pretrain
 
 
@@ -15,7 +16,7 @@ from tests.support.commands import pretrain
     ("limit", "expected"), [(86400, 85800), (3600, 3000), (600, 450), (60, 45), (0, 0)]
 )
 def test_a_job_trains_for_three_quarters_of_any_limit(limit: float, expected: float) -> None:
-    assert stop.stop_time(0, limit, 600) == expected
+    assert stop_time(0, limit, 600) == expected
 
 
 def test_the_first_request_counts(tmp_path: Path) -> None:
@@ -35,43 +36,43 @@ def test_steps_of_several_fits_add_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "reason", "steps", "requeue", "expected", "sentence"),
+    ("status", "reason", "steps", "requeue", "again", "sentence"),
     [
-        (0, "", 0, True, 0, "ended with status 0"),
-        (137, "", 9, True, 137, "ended with status 137"),
-        (0, stop_file.LIMIT, 9, True, 0, "ended with status 0"),
-        (75, stop_file.LIMIT, 9, True, 99, "stopped by the time limit; queued again"),
+        (0, "", 0, True, False, "ended with status 0"),
+        (137, "", 9, True, False, "ended with status 137"),
+        (0, stop_file.LIMIT, 9, True, False, "ended with status 0"),
+        (75, stop_file.LIMIT, 9, True, True, "stopped by the time limit; queued again"),
         (
             75,
             stop_file.LIMIT,
             9,
             False,
-            75,
+            False,
             "by the time limit; continue with --resume-from auto, a search with its command",
         ),
-        (75, stop_file.REQUEUE, 1, True, 99, "stopped on request; queued again"),
+        (75, stop_file.REQUEUE, 1, True, True, "stopped on request; queued again"),
         (
             75,
             stop_file.END,
             9,
             True,
-            75,
+            False,
             "on request; continue with --resume-from auto, a search with its command",
         ),
-        (73, stop_file.LIMIT, 9, True, 73, "ended with status 73"),
+        (73, stop_file.LIMIT, 9, True, False, "ended with status 73"),
     ],
 )
 def test_how_a_job_ends(
-    status: int, reason: str, steps: int, requeue: bool, expected: int, sentence: str
+    status: int, reason: str, steps: int, requeue: bool, again: bool, sentence: str
 ) -> None:
-    found, message = stop.decide(status, reason, steps, requeue)
-    assert found == expected
+    found, message = decide(status, reason, steps, requeue)
+    assert found == again
     assert message.endswith(sentence)
 
 
 def test_a_start_that_gets_nowhere_is_not_queued_again() -> None:
-    status, message = stop.decide(75, stop_file.LIMIT, stop_file.FEWEST_STEPS - 1, True)
-    assert status == 75
+    again, message = decide(75, stop_file.LIMIT, stop_file.FEWEST_STEPS - 1, True)
+    assert not again
     assert "after 2 optimizer steps; not queued again" in message
     assert "give the job more time (--time)" in message
 

@@ -1,0 +1,10 @@
+"""Lines that a job writes to its log."""
+
+from __future__ import annotations
+
+import sys
+
+
+def log(message: str) -> None:
+    """Print one line on standard error, which Slurm writes to the log of the job."""
+    print(f"aam-job: {message}", file=sys.stderr, flush=True)
