@@ -143,3 +143,14 @@ def test_the_table_and_the_picture_of_the_results_are_those_of_their_file() -> N
     assert drawing["table"](tasks) in old
     assert drawing["page"](old, drawing["table"](tasks)) == old
     assert drawing["PICTURE"].read_text(encoding="utf-8") == drawing["picture"](tasks)
+
+
+def test_messages_explained_in_troubleshooting_exist() -> None:
+    page = " ".join((ROOT / "docs" / "troubleshooting.md").read_text().split())
+    ours = page.partition("## In the log of a job")[0]  # what follows is also of other programs
+    quoted = re.findall(r"`([A-Z][a-z]+ [^`]*)`", ours)
+    pieces = [piece.strip() for message in quoted for piece in message.split("...")]
+    files = [path for folder in ("aam", "launcher") for path in (ROOT / folder).rglob("*.py")]
+    source = re.sub(r'"\s+f?"', "", "".join(path.read_text() for path in files))
+    assert len(pieces) > 20
+    assert not [piece for piece in pieces if piece not in source]
