@@ -45,19 +45,19 @@ def read_tasks() -> dict[str, dict[str, Row]]:
 def table(tasks: dict[str, dict[str, Row]]) -> str:
     """Return the table in Markdown."""
     lines = [
-        "| study, target | samples | folds by | seeds | forest | kernel | transformer "
-        "| ensemble (95&nbsp;%&nbsp;interval) | command |",
+        "| study, target | ensemble (95&nbsp;%&nbsp;interval) | forest | kernel | transformer "
+        "| samples | folds by | seeds | command |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, models in tasks.items():
         row = models["ensemble"]
         cells = [
             f"{row['study']}, {row['target']} ({row['metric']})",
+            f"**{row['value']}** ({row['lower']}&nbsp;to&nbsp;{row['upper']})",
+            *(cell(models, model) for model in ("forest", "kernel", "transformer")),
             f"{int(row['samples']):,}",
             row["groups"] or "samples",
             str(len(row["seeds"].split())),
-            *(cell(models, model) for model in ("forest", "kernel", "transformer")),
-            f"**{row['value']}** ({row['lower']}&nbsp;to&nbsp;{row['upper']})",
             "[tutorial](tutorial_infant_age.md)" if name == "tutorial" else f"`{name}`",
         ]
         lines.append(f"| {' | '.join(cells)} |")
