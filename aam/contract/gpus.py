@@ -13,6 +13,8 @@ from dataclasses import dataclass
 GPU = "cuda"
 """Device type and --device value of PyTorch's builds for both vendors."""
 
+CHECK_REPORTS = "AAM_CHECK_REPORTS"
+"""Variable with the folder in which `aam` keeps its check reports; `aam-launch` sets it."""
 _NVIDIA_DRIVER = re.compile(r"NVRM version:.*?(\d+(?:\.\d+)+)")
 
 

@@ -153,10 +153,6 @@ def write(place: Path, content: Mapping[str, Any]) -> None:
         temporary.write_text(json.dumps(content, indent=2, default=str) + "\n")
 
 
-CHECK_REPORTS = "AAM_CHECK_REPORTS"
-"""Variable with the folder in which `aam` keeps its check reports; `aam-launch` sets it."""
-
-
 def launched_by(variables: Mapping[str, str]) -> dict[str, Any] | None:
     """Return the plan that `aam-launch` passed (image, engine, visible devices), or None."""
     try:

@@ -18,7 +18,8 @@ from pathlib import Path
 from aam import __version__
 from aam.contract.errors import CannotCreate, DataError
 from aam.contract.files import atomic_write
-from aam.contract.run_record import CHECK_REPORTS, launched_by
+from aam.contract.gpus import CHECK_REPORTS
+from aam.contract.run_record import launched_by
 from aam.numerics.check_report import CheckReport, StackKey, from_json, to_json
 from aam.numerics.stack_identity import Identity
 

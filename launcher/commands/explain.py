@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from aam.contract.run_record import CHECK_REPORTS
+from aam.contract.gpus import CHECK_REPORTS
 from launcher import check_reports
 from launcher.engines import command, shell_line
 from launcher.findings import Decision

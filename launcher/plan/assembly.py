@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from aam.contract.errors import UsageError
+from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.options import arguments, parse_known
-from aam.contract.run_record import CHECK_REPORTS
 from launcher.findings import Decision, Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from aam.contract.errors import Unavailable
-from aam.contract.run_record import CHECK_REPORTS
+from aam.contract.gpus import CHECK_REPORTS
 from launcher.findings import REQUESTED, Decision
 from launcher.gpus import VENDORS, device_nodes, host_libraries, visible_devices_variables
 from launcher.gpus.base import Vendor

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.options.device import DeviceOptions
-from aam.contract.run_record import CHECK_REPORTS
 from aam.model.attention import TORCH, Backend
 from aam.numerics import report_cache
 from aam.numerics.backend_selection import BackendPolicy, SelectedBackends, choose_backends

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from aam.contract.errors import DataError
+from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.options.commands.measure import Memory
-from aam.contract.run_record import CHECK_REPORTS
 from aam.data.batch_shards import BatchShard
 from aam.data.batches import Batch, make_batch
 from aam.data.study import Study
