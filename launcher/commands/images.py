@@ -11,7 +11,7 @@ from aam.contract.errors import MissingInput, UsageError
 from aam.contract.suggestions import nearest
 from launcher import config
 from launcher.commands import parse_own, print_json
-from launcher.engines import ENGINES
+from launcher.engines import BUILDERS
 from launcher.engines.sif import SIF
 from launcher.images import addition, builder, index, inventory
 from launcher.images.removal import UNKNOWN, stored
@@ -58,14 +58,14 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
 
 
 def _require_engine(name: str | None) -> None:
-    known = [engine.name for engine in ENGINES.values() if engine.least]
+    known = list(BUILDERS)
     if name is not None and name not in known:
         remedy = nearest(name, known, f"known are {', '.join(known)}")
         raise UsageError("No such engine", f"--engine {name}", remedy)
 
 
 def _format(engine: str | None) -> str | None:
-    return ENGINES[engine].traits.image_format if engine else None
+    return BUILDERS[engine].traits.image_format if engine else None
 
 
 def _list(as_json: bool, inputs: LaunchInputs, built: Sequence[BuiltImage], folder: Path) -> None:

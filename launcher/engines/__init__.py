@@ -1,6 +1,7 @@
 """Registry of container engines; command line and start of the program of a plan.
 
-`ENGINES` is the registry, in order of preference; `launcher.engines.base.Engine` is the interface.
+`ENGINES` is the registry, in order of preference, and `BUILDERS` that of the engines that build;
+`launcher.engines.base` has their Protocols.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import replace
 
 from aam.contract.errors import Unavailable
 from launcher.engines import apptainer, docker, native, podman, singularity
-from launcher.engines.base import Engine
+from launcher.engines.base import Builder, Engine
 from launcher.engines.folders import make_outputs, make_private
+from launcher.engines.oci import OciEngine
 from launcher.host.facts import EngineFact
 from launcher.host.tree import HostTree
 from launcher.plan.plan import Plan
@@ -26,18 +28,32 @@ ENGINES: dict[str, Engine] = {
 }  # fmt: skip
 
 
+BUILDERS: dict[str, Builder] = {
+    engine.name: engine
+    for engine in (apptainer.ENGINE, singularity.ENGINE, podman.ENGINE, docker.ENGINE)
+}
+"""The engines that build images."""
+STORAGES: dict[str, OciEngine] = {engine.name: engine for engine in (podman.ENGINE, docker.ENGINE)}
+"""The builders that keep images themselves and can export them."""
+
+
 def containers() -> tuple[Engine, ...]:
     """Return the engines that run images, in order of preference."""
     return tuple(engine for engine in ENGINES.values() if engine.traits.image_format)
 
 
 def of_format(image_format: str) -> tuple[Engine, ...]:
-    """Return the engines that run images of a format.
+    """Return the engines that run images of a format."""
+    return tuple(e for e in containers() if e.traits.image_format == image_format)
+
+
+def builders(image_format: str) -> tuple[Builder, ...]:
+    """Return the engines that build, inspect and remove images of a format.
 
     Raises:
-        Unavailable: there is none; another version of the launcher recorded the image.
+        Unavailable: there is none.
     """
-    known = tuple(e for e in containers() if e.traits.image_format == image_format)
+    known = tuple(e for e in BUILDERS.values() if e.traits.image_format == image_format)
     if not known:
         remedy = "remove its entry from images.json"
         raise Unavailable("No engine for images of this format", f"'{image_format}'", remedy)

@@ -1,8 +1,9 @@
-"""Protocol of an engine: a container engine, or the native environment; one module each.
+"""Protocols of an engine, and of one that builds images; one module for each engine.
 
-To add an engine, write a module whose `ENGINE` has these members and enter it in
-`launcher.engines.ENGINES`. No other module names an engine: the choices of --runtime, detection,
-`explain`, `doctor`, plans and command lines come from that registry.
+To add an engine, write a module whose `ENGINE` has the members of `Engine` and enter it in
+`launcher.engines.ENGINES`, and in `BUILDERS` if it has those of `Builder`. No other module names an
+engine: the choices of --runtime and --engine, detection, `explain`, `doctor`, plans and command
+lines come from these registries.
 
 An engine that runs images has an `image_format`, under which images.json records its images ("sif"
 for a file in the image folder, else the engine's own storage).
@@ -11,12 +12,11 @@ for a file in the image folder, else the engine's own storage).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aam.contract.errors import Unavailable
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
 
@@ -92,33 +92,20 @@ class SpaceRequirement:
 
 
 class Engine(Protocol):
-    """Everything about one engine; one that builds no images inherits the second half.
+    """What starts the program of a plan: detection and command line.
 
     Attributes:
         name: as --runtime takes it.
         traits: properties that decisions depend on.
-        least: the oldest version that can build images; None: it builds none.
     """
 
     name: str
     traits: EngineTraits
-    least: tuple[int, int] | None
 
     def detect(
         self, tree: HostTree, environment: Mapping[str, str], user_id: int
     ) -> EngineFact | None:
         """Return the facts of the engine on this host without starting it; None if absent."""
-        path = which(self.name, environment.get("PATH", os.defpath))
-        if path is None or not self.traits.image_format:
-            return None
-        obstacle, settings = self.configuration(path, tree, environment, user_id)
-        return EngineFact(self.name, path, obstacle, conf=tuple(settings), traits=self.traits)
-
-    def configuration(
-        self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
-    ) -> tuple[str | None, Iterable[tuple[str, str]]]:
-        """Return the obstacle to a start, and the settings of the site that change containers."""
-        return None, ()
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
         """Return the options between the engine's program and the image, with the mounts."""
@@ -126,11 +113,24 @@ class Engine(Protocol):
     def command(self, plan: Plan) -> tuple[str, ...]:
         """Return the command line that runs a plan; it starts with an absolute path."""
 
+
+class Builder(Protocol):
+    """An engine that also builds images, and inspects and removes them.
+
+    Attributes:
+        name: as --engine takes it.
+        traits: properties that decisions depend on.
+        least: the oldest version that can build images.
+    """
+
+    name: str
+    traits: EngineTraits
+    least: tuple[int, int]
+
     def needs(
         self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
     ) -> list[SpaceRequirement]:
         """Return the disk space that a build needs; `room`: GiB of building and of the image."""
-        return []
 
     def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
         """Build, test and label an image, install it, and return its record.
@@ -138,15 +138,12 @@ class Engine(Protocol):
         Raises:
             CannotCreate: a step failed; nothing but the log is left behind.
         """
-        raise self._cannot("build")
 
     def exec_argv(self, program: str, place: str, argv: Sequence[str]) -> list[str]:
         """Return the argv that runs a program in an image without anything of the host."""
-        raise self._cannot("test")
 
     def exists(self, program: str, recorded: Mapping[str, Any], place: Path) -> bool:
         """Return whether the recorded image still exists, by a check that takes no time."""
-        return False
 
     def verify(self, program: str, name: str, recorded: Mapping[str, Any], place: Path) -> str:
         """Compare an image byte for byte with its record; return the engine's name for it.
@@ -154,17 +151,6 @@ class Engine(Protocol):
         Raises:
             MissingInput: it does not exist, or differs from its record.
         """
-        raise self._cannot("verify")
-
-    def export(
-        self, program: str, recorded: Mapping[str, Any], archive: Path, log: BuildLog
-    ) -> None:
-        """Write an image of the engine's storage to a Docker archive.
-
-        Raises:
-            CannotCreate: the command fails.
-        """
-        raise self._cannot("export")
 
     def remove(self, program: str, recorded: Mapping[str, Any], place: Path) -> None:
         """Remove an image; a missing image is no error.
@@ -172,10 +158,6 @@ class Engine(Protocol):
         Raises:
             CannotCreate: the engine refuses.
         """
-        raise self._cannot("remove")
-
-    def _cannot(self, action: str) -> Unavailable:
-        return Unavailable(f"{self.name} cannot {action} images", self.name, "use another --engine")
 
 
 @dataclass(frozen=True)

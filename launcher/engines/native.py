@@ -7,13 +7,14 @@ import os
 import re
 import site
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.engines.base import Engine
 from launcher.gpus import VENDORS
-from launcher.host.facts import EngineTraits
+from launcher.host.facts import EngineFact, EngineTraits
+from launcher.host.tree import HostTree
 from launcher.plan.inputs import NativeStack
 
 if TYPE_CHECKING:
@@ -28,7 +29,12 @@ class NativeEngine(Engine):
 
     name = "native"
     traits = EngineTraits()
-    least = None
+
+    def detect(
+        self, tree: HostTree, environment: Mapping[str, str], user_id: int
+    ) -> EngineFact | None:
+        """Return None: `detect_stack` describes the native environment."""
+        return None
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
         """Return how Python starts `aam`."""

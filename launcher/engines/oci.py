@@ -7,6 +7,7 @@ program that is not process 1 gets its signals. An image is never pulled.
 from __future__ import annotations
 
 import json
+import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,11 +21,15 @@ from launcher.engines.base import (
     PYTHON,
     SMOKE,
     WHEELS,
+    Builder,
     Engine,
     SpaceRequirement,
     fields,
     program,
+    which,
 )  # fmt: skip
+from launcher.host.facts import EngineFact
+from launcher.host.tree import HostTree
 
 if TYPE_CHECKING:
     from launcher.engines.base import ImageBuild
@@ -36,7 +41,7 @@ LABELS = "/opt/aam/labels.json"
 GONE = ("no such image", "image not known")
 
 
-class OciEngine(Engine):
+class OciEngine(Engine, Builder):
     """An engine with a storage; its subclasses add the options that differ.
 
     Attributes:
@@ -50,6 +55,21 @@ class OciEngine(Engine):
     storage: str
     move: str
     save_flags: tuple[str, ...] = ()
+
+    @abstractmethod
+    def configured(self, fact: EngineFact, tree: HostTree, environment: Mapping[str, str],
+                   user_id: int) -> EngineFact:  # fmt: skip
+        """Return the fact with the obstacle to a start and the settings that change containers."""
+
+    def detect(
+        self, tree: HostTree, environment: Mapping[str, str], user_id: int
+    ) -> EngineFact | None:
+        """Return the program and its configuration."""
+        path = which(self.name, environment.get("PATH", os.defpath))
+        if path is None:
+            return None
+        fact = EngineFact(self.name, path, traits=self.traits)
+        return self.configured(fact, tree, environment, user_id)
 
     @abstractmethod
     def identity_flags(self, plan: Plan) -> list[str]:

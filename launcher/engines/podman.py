@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import ast
 import pwd
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from launcher.engines.base import user_namespaces
 from launcher.engines.oci import OciEngine
-from launcher.host.facts import EngineTraits
+from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
 
 if TYPE_CHECKING:
@@ -53,12 +54,12 @@ class Podman(OciEngine):
         hidden=("PODMAN_*", "CONTAINER_*"),  # a default user namespace, a remote host
     )
 
-    def configuration(
-        self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
-    ) -> tuple[str | None, Iterable[tuple[str, str]]]:
-        """Return what forbids rootless containers, and the settings that add to containers."""
+    def configured(self, fact: EngineFact, tree: HostTree, environment: Mapping[str, str],
+                   user_id: int) -> EngineFact:  # fmt: skip
+        """Add what forbids rootless containers, and the settings that add to containers."""
         rootless = user_id and (user_namespaces(tree) or _no_subordinate_ids(tree, user_id))
-        return rootless or None, additions(tree, environment, user_id)
+        remarks = tuple(additions(tree, environment, user_id))
+        return replace(fact, obstacle=rootless or None, conf=remarks)
 
     def identity_flags(self, plan: Plan) -> list[str]:
         """Keep the numbers of the user and the groups, which cannot be named one by one."""

@@ -21,7 +21,7 @@ the engine.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,15 +33,17 @@ from launcher.engines.base import (
     PYTHON,
     SMOKE,
     WHEELS,
+    Builder,
     Engine,
     SpaceRequirement,
     fields,
     program,
     user_namespaces,
+    which,
 )  # fmt: skip
 from launcher.engines.sif_file import check_sif, labels_of, own_labels
 from launcher.gpus import VENDORS
-from launcher.host.facts import EngineTraits
+from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
 
 if TYPE_CHECKING:
@@ -58,7 +60,8 @@ SAFE = ("CACHEDIR", "TMPDIR", "LOCALCACHEDIR", "CONFIGDIR", "DISABLE_CACHE", "ME
 BUILDING = ("DOCKER_USERNAME", "DOCKER_PASSWORD", "AUTHFILE", "NOHTTPS", "NO_HTTPS", "FAKEROOT",
             "USERNS", "IGNORE_SUBUID", "IGNORE_FAKEROOT_COMMAND", "IGNORE_USERNS")  # fmt: skip
 """Names of variables for fetching a base and for root in a build."""
-STARTERS = ("libexec/{}/bin/starter-suid", "lib/x86_64-linux-gnu/{}/bin/starter-suid")
+STARTERS = ("libexec/{}/bin/starter-suid", "lib/*/{}/bin/starter-suid")
+"""Places of the set-uid program below an installation's prefix: its own, and Debian's."""
 SQUASHFS_OPTION = "--mksquashfs-args"
 FAST = "-comp zstd -Xcompression-level 1"
 
@@ -112,7 +115,7 @@ def mount_option(source: str, target: str, writable: bool) -> list[str]:
     return ["--mount", fields("type=bind", *named)]
 
 
-class SifEngine(Engine):
+class SifEngine(Engine, Builder):
     """Apptainer or Singularity; one that is a link to the other reads the other's configuration."""
 
     traits = EngineTraits(
@@ -127,21 +130,20 @@ class SifEngine(Engine):
     def __init__(self, name: str, least: tuple[int, int]) -> None:
         self.name, self.least = name, least
 
-    def configuration(
-        self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
-    ) -> tuple[str | None, Iterable[tuple[str, str]]]:
-        """Return what keeps containers from starting, and the settings that change them."""
+    def detect(
+        self, tree: HostTree, environment: Mapping[str, str], user_id: int
+    ) -> EngineFact | None:
+        """Return the program, what keeps containers from starting, and what changes them."""
+        path = which(self.name, environment.get("PATH", os.defpath))
+        if path is None:
+            return None
         real = os.path.realpath(path)
         place = conf_path(os.path.basename(real), real)
         conf = read_conf(tree, place)
-        may_start = user_id == 0 or self._is_set_uid(real)
+        may_start = user_id == 0 or is_set_uid(real)
         obstacle = None if may_start else user_namespaces(tree)
-        return obstacle or conf_obstacle(conf, place), conf_remarks(conf)
-
-    def _is_set_uid(self, real: str) -> bool:
-        prefix = os.path.dirname(os.path.dirname(real))
-        starters = [os.path.join(prefix, place.format(self.name)) for place in STARTERS]
-        return any(os.path.exists(s) and os.stat(s).st_mode & 0o4000 for s in starters)
+        obstacle, remarks = obstacle or conf_obstacle(conf, place), tuple(conf_remarks(conf))
+        return EngineFact(self.name, path, obstacle, conf=remarks, traits=self.traits)
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
         """Return the options of `exec`, the mounts and the devices."""
@@ -251,6 +253,18 @@ class SifEngine(Engine):
         """Return the environment of a build without variables that would change the image."""
         passed = {f"{prefix}_{name}" for prefix in PREFIXES for name in (*SAFE, *BUILDING)}
         return {k: v for k, v in variables.items() if k in passed or not k.startswith(PREFIXES)}
+
+
+def is_set_uid(real: str) -> bool:
+    """Return whether a program has a set-uid starter.
+
+    Args:
+        real: the program without links: /usr/bin/singularity may be a link to apptainer, whose
+            starter lies in a folder of its own name.
+    """
+    program = Path(real)
+    found = (s for place in STARTERS for s in program.parents[1].glob(place.format(program.name)))
+    return any(starter.stat().st_mode & 0o4000 for starter in found)
 
 
 def record_of(place: Path) -> dict[str, Any]:

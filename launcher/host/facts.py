@@ -142,6 +142,7 @@ class EngineFact:
         version: None unless the engine was started to read it (`host.versions`).
         conf: settings of its site or user that change a container, each with what that means.
         traits: properties that decisions depend on.
+        maps_root: the user is root inside, and no group of the user exists there.
     """
 
     name: str
@@ -150,6 +151,7 @@ class EngineFact:
     version: str | None = None
     conf: tuple[tuple[str, str], ...] = ()
     traits: EngineTraits = EngineTraits()
+    maps_root: bool = False
 
 
 @dataclass(frozen=True)

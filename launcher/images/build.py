@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import CannotCreate, MissingInput
-from launcher.engines import ENGINES
+from launcher.engines import STORAGES
 from launcher.engines.base import GIB, ImageBuild, SpaceRequirement
 from launcher.engines.build_log import BuildLog
 from launcher.images import definitions, index
-from launcher.images.builder import Builder
+from launcher.images.builder import InstalledBuilder
 from launcher.options.images import ImagesBuild
 from launcher.plan.catalog import Image
 
@@ -42,7 +42,7 @@ class BuildJob:
     """
 
     image: Image
-    builder: Builder
+    builder: InstalledBuilder
     folder: Path
     arguments: Mapping[str, str]
     options: ImagesBuild
@@ -140,8 +140,8 @@ def _converted(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
     name, source = job.image.name, str(job.options.from_)
     log = _log(job)
     facts: dict[str, Any] = {"from": source}
-    if source in ENGINES:
-        engine = ENGINES[source]
+    if source in STORAGES:
+        engine = STORAGES[source]
         recorded = index.entry(index.read(job.folder), name, engine.traits.image_format)
         if not recorded:
             remedy = f"`aam-launch images build {name} --engine {source}` first"
@@ -153,8 +153,8 @@ def _converted(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
     elif Path(source).is_file():
         archive = Path(source).resolve()
     else:
-        known = ", ".join(e.name for e in ENGINES.values() if e.least)
-        raise MissingInput("No such archive", f"'{source}'", f"name a file or one of {known}")
+        remedy = f"name a file or one of {', '.join(STORAGES)}"
+        raise MissingInput("No such archive", f"'{source}'", remedy)
     made = job.builder.engine.build(_build(job, scratch, scratch, archive), log)
     return _recorded(job, {**facts, **made}, log)
 

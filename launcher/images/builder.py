@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from aam.contract.errors import Unavailable
 from launcher import processes
 from launcher.detect import detect
-from launcher.engines import ENGINES, containers, of_format
-from launcher.engines.base import Engine
+from launcher.engines import BUILDERS, builders
+from launcher.engines.base import Builder
 from launcher.host.facts import EngineFact
 
 VERSION = re.compile(r"([A-Za-z]+)\S*\s+(?:version\s+)?v?(\d+)\.(\d+)\S*")
 
 
 @dataclass(frozen=True)
-class Builder:
+class InstalledBuilder:
     """An engine that can build, its program and its version."""
 
-    engine: Engine
+    engine: Builder
     program: str
     version: str
 
 
-def find(requested: str | None, image_format: str | None = None) -> Builder:
+def find(requested: str | None, image_format: str | None = None) -> InstalledBuilder:
     """Return the engine of this host to build with: the requested one, or the first that can.
 
     Args:
@@ -33,8 +33,7 @@ def find(requested: str | None, image_format: str | None = None) -> Builder:
     Raises:
         Unavailable: there is none, or it is too old.
     """
-    known_engines = of_format(image_format) if image_format else containers()
-    suitable = [engine for engine in known_engines if engine.least]
+    suitable = builders(image_format) if image_format else tuple(BUILDERS.values())
     names = [engine.name for engine in suitable if requested in (None, engine.name)]
     candidates = [fact for fact in detect().engines if fact.name in names]
     if not candidates:
@@ -49,17 +48,16 @@ def find(requested: str | None, image_format: str | None = None) -> Builder:
     raise Unavailable("No engine can build here", evidence, "remove that obstacle")
 
 
-def _checked(fact: EngineFact) -> Builder:
+def _checked(fact: EngineFact) -> InstalledBuilder:
     """Return the engine that a program is; one may be installed under the name of another."""
     done = processes.run([fact.path, "--version"])
     match = VERSION.search(done.stdout)
     if match is None:
         evidence = f"`{fact.path} --version` prints '{(done.stdout or done.stderr).strip()}'"
         raise Unavailable("The engine does not work", evidence, "install it again")
-    engine = ENGINES.get(match[1].lower(), ENGINES[fact.name])
-    assert engine.least is not None
+    engine = BUILDERS.get(match[1].lower(), BUILDERS[fact.name])
     if (int(match[2]), int(match[3])) < engine.least:
         least = ".".join(map(str, engine.least))
         raise Unavailable("The engine is too old to build", f"{match[0].strip()} at {fact.path}",
                           f"{engine.name} {least} or later is needed")  # fmt: skip
-    return Builder(engine, fact.path, f"{match[2]}.{match[3]}")
+    return InstalledBuilder(engine, fact.path, f"{match[2]}.{match[3]}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.engines import of_format
+from launcher.engines import builders
 from launcher.engines.base import GIB, which
 from launcher.images import index, usage
 from launcher.images.index import Entries
@@ -82,7 +82,7 @@ def remove(folder: Path, name: str, image_format: str) -> None:
         CannotCreate: its engine refuses.
         Unavailable: no engine of this launcher has this format.
     """
-    engine = of_format(image_format)[0]
+    engine = builders(image_format)[0]
     program = which(engine.name, os.environ.get("PATH", "")) or engine.name
     recorded = index.entry(index.read(folder), name, image_format)
     engine.remove(program, recorded, folder / f"{name}.sif")

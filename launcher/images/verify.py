@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import CannotCreate, Unavailable
-from launcher.engines import ENGINES, of_format, spython_client
+from launcher.engines import BUILDERS, builders, spython_client
 from launcher.engines.base import PYTHON, SMOKE
 from launcher.engines.sif import SIF
 from launcher.engines.sif_file import labels_of
 from launcher.images import builder, index
-from launcher.images.builder import Builder
+from launcher.images.builder import InstalledBuilder
 from launcher.plan.catalog import Image
 from launcher.plan.environment import unset
 
@@ -33,11 +33,11 @@ def verify(image: Image, engine: str | None, folder: Path, test: bool) -> None:
         MissingInput: the image is not recorded, not there, or another one than was recorded.
         Unavailable: its own test, or `aam check`, fails.
     """
-    requested = ENGINES[engine].traits.image_format if engine else None
+    requested = BUILDERS[engine].traits.image_format if engine else None
     place = folder / f"{image.name}.sif"
     for image_format, recorded in index.of_image(folder, image.name, requested).items():
         if image_format == SIF and not test:  # a file, compared without a program
-            of_format(SIF)[0].verify("", image.name, recorded, place)
+            builders(SIF)[0].verify("", image.name, recorded, place)
         else:
             found = builder.find(engine, image_format)
             name = found.engine.verify(found.program, image.name, recorded, place)
@@ -90,7 +90,7 @@ def _second_reader(place: Path) -> None:
     print(verdict if other else f"ok      spython reads the same {len(ours)} labels")
 
 
-def _check_device(name: str, found: Builder, folder: Path) -> None:
+def _check_device(name: str, found: InstalledBuilder, folder: Path) -> None:
     """Run `aam check` in the image on the available device, as a job does."""
     argv = [sys.executable, "-m", "launcher.cli", f"--image-dir={folder}", "--image", name,
              "--runtime", found.engine.name, "check", "--quick"]  # fmt: skip

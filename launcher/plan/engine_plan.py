@@ -119,7 +119,7 @@ def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) 
         outputs=tuple(dict.fromkeys([*outputs, *reports.values()])),
         workdir=f"{private}/home",
         host_libraries=libraries,
-        user=(user.uid, user.gid) if user else (0, 0),
+        user=(user.uid, user.gid) if user and not (engine and engine.maps_root) else (0, 0),
         terminal=context.terminal,
         decisions=(*decisions, *library_decisions),
     )
@@ -154,11 +154,13 @@ def _with_devices(plan: Plan, host: Host, choice: Choice, traits: EngineTraits) 
         why = "a node that all GPUs of the vendor share" if shared else "a GPU that is used"
         decisions.append(Decision("device", path, why, "host"))
     owners = {node.gid for path in nodes if (node := host.node(path)) and node.gid is not None}
-    groups = tuple(sorted(owners.intersection(host.user.groups))) if host.user else ()
+    fact = host.engine(choice.engine)
+    mapped = host.user is None or (fact is not None and fact.maps_root)
+    groups = () if mapped or host.user is None else owners.intersection(host.user.groups)
     return replace(
         plan,
         devices=() if described else nodes,
-        groups=groups,
+        groups=tuple(sorted(groups)),
         cdi=tuple(map(str, described)),
         variables=tuple({**dict(plan.variables), **variables}.items()),
         decisions=(*plan.decisions, *decisions),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from aam.contract.errors import UsageError
-from launcher.gpus import VENDORS, title
+from launcher.gpus import VENDORS, device_nodes, title
 from launcher.plan.candidates import (
     ENVIRONMENT,
     NATIVE,
@@ -225,6 +225,21 @@ def _host_libraries(candidate: Candidate, situation: Situation) -> Reason | None
     return Reason(cause, "none in /etc/cdi", f"`{vendor.cdi_command}` makes it")
 
 
+def _groups(candidate: Candidate, situation: Situation) -> Reason | None:
+    """Refuse an engine inside which no group of the user exists, where devices need one."""
+    host, group = situation.inputs.host, candidate.group
+    fact = host.engine(candidate.engine)
+    if fact is None or group is None or not fact.maps_root:
+        return None
+    for path in device_nodes(group.gpus):
+        node = host.node(path)
+        if node and node.mode is not None and node.mode & 0o006 != 0o006:
+            cause = f"Rootless {fact.name} cannot use the GPUs"
+            evidence = f"{path} belongs to group {node.group or node.gid}, which is not mapped"
+            return Reason(cause, evidence, "choose another --runtime")
+    return None
+
+
 def _built(candidate: Candidate, situation: Situation) -> Reason | None:
     image, inputs = candidate.image, situation.inputs
     if image is None or candidate.built is not None or candidate.engine == ENVIRONMENT:
@@ -255,6 +270,7 @@ RULES: Mapping[str, Rule] = {
     "two vendors": _two_vendors,
     "engine": _engine,
     "host libraries": _host_libraries,
+    "groups": _groups,
     "built": _built,
 }
 

@@ -32,7 +32,7 @@ HASHED = re.compile(r"^[a-z0-9._-]+==\S+ \\\n(    --hash=sha256:[0-9a-f]{64}( \\
 
 
 def catalog() -> Catalog:
-    return shipped_catalog(read({}, {}, Path("/")))
+    return shipped_catalog(read({}, {}))
 
 
 NAMES = tuple(image.name for image in catalog().images)

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from aam.contract.errors import Unavailable
 from launcher import engines
-from launcher.engines import sif
-from launcher.engines.sif import conf_obstacle, conf_path, conf_remarks
+from launcher.detect import detect
+from launcher.engines import command, sif
+from launcher.engines.docker import ENGINE as DOCKER
+from launcher.engines.docker import endpoint
+from launcher.engines.sif import conf_obstacle, conf_path, conf_remarks, is_set_uid
+from launcher.gpus import device_nodes
+from launcher.host.facts import DeviceNode, EngineFact, User
 from launcher.host.tree import FolderTree
+from launcher.plan.assembly import assemble_plan
+from launcher.plan.decision import decide
+from launcher.plan.request import parse
+from tests.launcher.test_plan import BUILT
+from tests.support.decisions import inputs_of
+from tests.support.hosts import MI300A, Tree
 
 SHIPPED = """
 # MOUNT HOME: [BOOL]
@@ -116,3 +133,95 @@ def test_an_engine_that_may_not_mount_is_no_engine(tmp_path: Path) -> None:
     conf.write_text("user bind control = no\n")
     (tmp_path / "etc").mkdir(exist_ok=True)
     assert "user bind control" in str(facts(tmp_path, os.getuid())["apptainer"])
+
+
+# --- rootless Docker, and singularity that is Apptainer
+
+
+def context(home: Path, name: str, address: str) -> None:
+    """Write a context as `docker context create` does."""
+    folder = home / ".docker/contexts/meta" / hashlib.sha256(name.encode()).hexdigest()
+    folder.mkdir(parents=True)
+    meta = {"Name": name, "Endpoints": {"docker": {"Host": address}}}
+    (folder / "meta.json").write_text(json.dumps(meta))
+
+
+def test_the_daemon_of_docker_is_that_of_context_and_variable(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    assert endpoint(home) == ("unix:///var/run/docker.sock", "the default")
+    variable = {**home, "DOCKER_HOST": "unix:///run/user/7/docker.sock"}
+    assert endpoint(variable) == ("unix:///run/user/7/docker.sock", "DOCKER_HOST")
+    context(tmp_path, "rootless", "unix:///run/user/8/docker.sock")
+    (tmp_path / ".docker/config.json").write_text('{"currentContext": "rootless"}')
+    assert endpoint(home) == ("unix:///run/user/8/docker.sock", "context rootless")
+    assert endpoint(variable)[1] == "DOCKER_HOST"
+    assert endpoint({**variable, "DOCKER_CONTEXT": "rootless"})[1] == "context rootless"
+    assert endpoint({**home, "DOCKER_CONTEXT": "default"})[1] == "the default"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"currentContext": "gone"}', "\0"])
+def test_a_damaged_configuration_of_docker_is_the_default(tmp_path: Path, text: str) -> None:
+    (tmp_path / ".docker").mkdir()
+    (tmp_path / ".docker/config.json").write_text(text)
+    assert endpoint({"HOME": str(tmp_path)})[1] == "the default"
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Path]:
+    """The socket of a daemon."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "d.sock"))
+        yield tmp_path / "d.sock"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_rootless_daemon_maps_the_user_to_root(tmp_path: Path, daemon: Path) -> None:
+    """Its socket belongs to the user; that of a daemon of root does not."""
+    variables = {"DOCKER_HOST": f"unix://{daemon}"}
+    fact = EngineFact("docker", "/usr/bin/docker", traits=DOCKER.traits)
+
+    def of(user: int) -> EngineFact:
+        return DOCKER.configured(fact, FolderTree(tmp_path), variables, user)
+
+    assert not of(77777).maps_root
+    os.chown(daemon, 77777, 77777)
+    found = of(77777)
+    assert found.maps_root
+    assert found.obstacle is None
+    assert ("rootless daemon of DOCKER_HOST", "you are root inside") in found.conf
+    assert not of(77778).maps_root
+
+
+def test_a_launch_with_a_rootless_daemon(tmp_path: Path) -> None:
+    """Files that the container writes belong to the user, who is root inside."""
+    host = detect(Tree(tmp_path).amd(MI300A, 1).root)
+    rootless = EngineFact("docker", "/usr/bin/docker", traits=DOCKER.traits, maps_root=True)
+    open_to_all = tuple(
+        DeviceNode(path, 44, "video", 0o666, True) for path in device_nodes(host.gpus)
+    )
+    host = replace(host, root="/", engines=(rootless,), user=User(7, 7, (7, 44)), nodes=open_to_all)
+    inputs = inputs_of(host, parse(["check", "--runtime", "docker"]), built=BUILT)
+    plan = assemble_plan(inputs, decide(inputs))
+    assert "--user=0:0" in command(plan)
+    assert not [word for word in command(plan) if word.startswith("--group-add")]
+    of_group = tuple(replace(node, mode=0o660) for node in open_to_all)
+    with pytest.raises(Unavailable, match=r"Rootless docker cannot use the GPUs.*group video"):
+        decide(replace(inputs, host=replace(host, nodes=of_group)))
+
+
+@pytest.mark.parametrize("folder", ["libexec/{}/bin", "lib/aarch64-linux-gnu/{}/bin"])
+def test_singularity_that_is_a_set_uid_apptainer(tmp_path: Path, folder: str) -> None:
+    for name in ("apptainer", "singularity-ce"):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.touch(mode=0o755)
+    (tmp_path / "bin/singularity").symlink_to("apptainer")
+    starter = tmp_path / folder.format("apptainer") / "starter-suid"
+    starter.parent.mkdir(parents=True)
+    starter.touch()
+    starter.chmod(0o755)
+    real = os.path.realpath(tmp_path / "bin/singularity")
+    assert not is_set_uid(real)
+    starter.chmod(0o4755)
+    assert is_set_uid(real)
+    assert not is_set_uid(str(tmp_path / "bin/singularity-ce"))
