@@ -31,7 +31,7 @@ from aam.training.pretrained import (
     read_pretrained_encoder,
 )
 from aam.training.run_files import checkpoints, run_folder
-from aam.training.runtime import Runtime, check_resources, make_runtime
+from aam.training.runtime import Runtime, check_resources, make_runtime, numbers_of_host
 from aam.training.sample_selection import batch_plan, choose_depth, deep_enough
 from aam.training.training_module import LossWeights, TrainingModule
 
@@ -52,6 +52,7 @@ def _pretrain(options: Pretrain, policy: BackendPolicy, communicator: Communicat
     """Read and check the input, and train, as one of the ranks."""
     communicator.require_equal_options(options)
     check_resources(options)
+    options = numbers_of_host(options)
     prepared = run_folder.prepare("pretrain", options, communicator)
     base = read_pretrained_encoder(options.pretrained_encoder)
     study, metric, plan = load_pretraining_study(options, base)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -24,6 +25,8 @@ from aam.model.shape import NetworkShape, least_weights
 from aam.numerics.backend_selection import BackendPolicy, choose_attention
 from aam.numerics.device import arch_of, choose_device, hardware_name, is_gpu
 from aam.numerics.precision import Precision, choose_precision
+
+Learn = TypeVar("Learn", Pretrain, Train)
 
 _SEPARATOR = "; "
 """Between the parts of --tuned-for."""
@@ -84,6 +87,32 @@ def check_resources(options: Pretrain | Train) -> None:
         )
 
 
+def numbers_of_host(options: Learn) -> Learn:
+    """Return the options with what this host has in place of `auto`, for the record of the run.
+
+    On a CPU the network uses all cores by itself; a GPU needs processes that prepare batches.
+
+    Raises:
+        UsageError: the device does not support the precision.
+        Unavailable: the device does not work.
+    """
+    device, speed = choose_device(options.device), options.speed
+    gpu, of_host = is_gpu(device), options.device
+    if of_host.num_workers == "auto":
+        workers = min(4, len(os.sched_getaffinity(0))) if gpu else 0
+        of_host = dataclasses.replace(of_host, num_workers=workers)
+    if of_host.cpu_threads == "auto":
+        of_host = dataclasses.replace(of_host, cpu_threads=torch.get_num_threads())
+    if speed.memory_warm_up == "auto":
+        speed = dataclasses.replace(speed, memory_warm_up="on" if gpu else "off")
+    precision = choose_precision(speed.mixed_precision, arch_of(device))
+    groups: dict[str, Any] = {
+        "device": dataclasses.replace(of_host, device="cuda" if gpu else "cpu"),
+        "speed": dataclasses.replace(speed, mixed_precision=precision),
+    }
+    return dataclasses.replace(options, **groups)
+
+
 def check_heads(model: ModelOptions) -> None:
     """Refuse a number of attention heads that does not divide the width.
 
@@ -99,26 +128,23 @@ def check_heads(model: ModelOptions) -> None:
 
 
 def make_runtime(
-    options: Pretrain | Train,
+    options: Learn,
     sizes: NetworkShape | ModelOptions,
     policy: BackendPolicy,
     communicator: Communicator,
 ) -> Runtime:
     """Choose the runtime of a training run; `sizes` are those of the network.
 
-    On a CPU the network uses all cores by itself; a GPU needs processes that prepare batches.
-
     Raises:
         UsageError: the device does not support the precision.
         Unavailable: the device does not work, or no attention backend computes correctly on it.
     """
+    options = numbers_of_host(options)
     device = choose_device(options.device)
     precision = choose_precision(options.speed.mixed_precision, arch_of(device))
     recomputes = options.speed.recomputes
     chosen = choose_attention(options.device, device, sizes, policy, precision, recomputes)
-    workers = min(4, len(os.sched_getaffinity(0))) if is_gpu(device) else 0
-    if options.device.num_workers != "auto":
-        workers = options.device.num_workers
+    workers = int(options.device.num_workers)
     return Runtime(device, precision, chosen.backends, chosen.record, workers, communicator)
 
 

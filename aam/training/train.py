@@ -53,7 +53,7 @@ from aam.training.pretrained import (
     read_pretrained_encoder,
 )
 from aam.training.run_files import checkpoints, run_folder
-from aam.training.runtime import Runtime, check_resources, make_runtime
+from aam.training.runtime import Runtime, check_resources, make_runtime, numbers_of_host
 from aam.training.sample_selection import batch_plan
 from aam.training.training_module import LossWeights, TrainingModule, score, target_metrics
 
@@ -113,6 +113,7 @@ def _train(options: Train, policy: BackendPolicy, communicator: Communicator) ->
     """Read and check the input, and train, as one of the ranks."""
     communicator.require_equal_options(options)
     check_resources(options)
+    options = numbers_of_host(options)
     prepared = run_folder.prepare("train", options, communicator)
     base = read_pretrained_encoder(options.pretrained_encoder)
     length, splits = choose_length(base, options.sample), prepared.split_options(options.split)

@@ -90,7 +90,7 @@ def test_a_kernel_and_a_forest_need_neither_a_loop_nor_a_tree_nor_a_depth(
         [sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert "have no effect: --tree." in done.stderr
+    assert "this option has no effect: --tree." in done.stderr
     assert len(read(tmp_path / "run" / "predictions.tsv")) == 80
     threads, *modules = done.stdout.splitlines()[-1].split()
     assert threads == "1"  # of the forest

@@ -11,6 +11,7 @@ import pytest
 
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.contradictions import require_consistent
 from aam.contract.options.device import DeviceOptions, SpeedOptions
 from aam.contract.options.study import PhylogenyOptions
 from aam.contract.options.training import LoopOptions, ModelOptions
@@ -113,7 +114,7 @@ def test_automatic_settings_that_contradict_others_are_refused(
 ) -> None:
     loop = LoopOptions(batch_size="auto", gradient_accumulation_steps=2)
     options = options_of(study_dir, tmp_path, loop, SpeedOptions())
-    with pytest.raises(UsageError, match="give --global-batch-size"):
-        automatic(options, pretraining_run)
+    with pytest.raises(UsageError, match="steps 2 with --batch-size auto; leave one"):
+        require_consistent(options)
     with pytest.raises(UsageError, match="2 ranks on a CPU"):
         limit_of(DeviceOptions(device="cpu"), Ranks(world_size=2))

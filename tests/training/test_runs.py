@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from aam.contract.options import from_plain, parse
+from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.contract.options.training import LossType, TransformName
 from aam.data.study import Study, load_study
@@ -28,6 +31,19 @@ from tests.support.runs import validate, weights
 
 def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
     return one.keys() == two.keys() and all(torch.equal(v, two[k]) for k, v in one.items())
+
+
+def test_the_record_has_numbers_in_place_of_auto(encoder: Path) -> None:
+    """The command line in the record says what the user gave."""
+    record = json.loads((encoder / "run.json").read_text())
+    device, speed = record["options"]["device"], record["options"]["speed"]
+    assert (device["device"], device["num_workers"]) == ("cpu", 0)
+    assert device["cpu_threads"] == torch.get_num_threads()
+    assert (speed["memory_warm_up"], speed["mixed_precision"]) == ("off", "none")
+    assert record["argv"]
+    args = ["pretrain", "--config", str(encoder), "--output-dir", "new"]
+    assert "--device" not in parse(args).given  # another host has other numbers
+    assert parse(args).build().model == from_plain(Pretrain, record["options"]).model
 
 
 @pytest.mark.parametrize("kind", ["numbers", "classes", "encoder"])

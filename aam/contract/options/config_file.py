@@ -16,6 +16,9 @@ from aam.contract.yaml_document import Entry, read_entries
 OF_ONE_RUN = ("resume_from", "overwrite")
 """Options that are not taken from a run record, like outputs: they would replace that run."""
 
+OF_ONE_HOST = ("device", "num_workers", "cpu_threads", "memory_warm_up")
+"""Options that are not taken from a run record: it has what its host had in place of `auto`."""
+
 
 _RECORD = {"command": str, "options": dict[str, Any], "inputs?": {str: {"path": str}}}
 """Schema of a run record as far as its options are read, see `aam.contract.run_record`."""
@@ -97,7 +100,7 @@ def _recorded(
             )
             raise UsageError(f"`{command}` has no such option", f"'{field}' in '{path}'", remedy)
         spec = known[field]
-        if spec.role == "output" or field in OF_ONE_RUN or value is None:
+        if spec.role == "output" or field in OF_ONE_RUN + OF_ONE_HOST or value is None:
             continue
         default = list(spec.default) if isinstance(spec.default, tuple) else spec.default
         if value != default:

@@ -98,7 +98,7 @@ def predict_step(
         elif parallel.ranks > 1:
             use_buckets(workload.model)
         steps = TrainingSteps(workload, precision, foreach)
-        steps.run()
+        steps.begin()
         before = storages.live
         storages.peak = before
         stored = steps.run(lambda: storages.live - before)
@@ -123,6 +123,13 @@ class TrainingSteps:
         self.optimizer = workload.optimizer()
         for group in self.optimizer.param_groups:
             group["foreach"] = foreach
+
+    def begin(self) -> None:
+        """Make the gradients and the states of the optimizer, as a first step leaves them."""
+        for parameter in self.workload.model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.empty_like(parameter)
+        self.optimizer.step()
 
     def run(self, after_forward: Callable[[], int] = lambda: 0) -> int:
         """Run one step and return the value of `after_forward`."""
