@@ -21,7 +21,7 @@ from aam.members.base import F64, Model, Rows, Tokens
 from aam.members.forest import ForestModel
 from aam.members.kernel import KernelModel
 from aam.members.kernel_inputs import KernelInputs
-from aam.members.relations import AsvRelations, chunks, mismatches, similarity
+from aam.members.relations import AsvRelations, chunks
 
 
 @dataclass(frozen=True)
@@ -115,22 +115,16 @@ def mean_gradients(
     )
     kernel_NM = model.kernel(inputs) * slopes_N[:, None]
     outputs_NC = kernel_NM @ dual_MC
-    gradients = []
-    for chunk in chunks(len(tokens_UL)):
-        share_Nu, tokens_uL = share[:, chunk], tokens_UL[chunk]
-        to_landmarks_uM = (
-            model.landmarks.weights @ similarity(mismatches(relations.tokens_FL, tokens_uL))
-        ).T
-        if model.gamma == 0:
-            mean_slope_u = share_Nu.T @ slopes_N
-            gradients.append((to_landmarks_uM @ dual_MC) * mean_slope_u[:, None])
-            continue
+    own = relations if tokens_UL is relations.tokens_FL else AsvRelations(tokens_UL)
+    to_landmarks_MU = own.smooth(model.landmarks.weights, relations.tokens_FL)
+    if model.gamma == 0:
+        gradients_UC: F64 = (to_landmarks_MU.T @ dual_MC) * (share.T @ slopes_N)[:, None]
+    else:
         # The squared distance from a landmark changes by 2 (similarity to the sample - to it).
-        toward_uC = ((share_Nu.T @ kernel_NM) * to_landmarks_uM) @ dual_MC
-        to_samples_Nu = inputs.weights @ similarity(mismatches(tokens_UL, tokens_uL))
-        away_uC = share_Nu.multiply(to_samples_Nu).T @ outputs_NC
-        gradients.append(2 * model.gamma * (toward_uC - away_uC))
-    gradients_UC = np.concatenate(gradients)
+        toward_UC = ((share.T @ kernel_NM) * to_landmarks_MU.T) @ dual_MC
+        to_samples_NU = own.smooth(inputs.weights, tokens_UL)
+        away_UC = share.multiply(to_samples_NU).T @ outputs_NC
+        gradients_UC = 2 * model.gamma * (toward_UC - away_UC)
     if (clades := model.summands.clades) is None:
         return gradients_UC
     # A feature x of an ASV adds 10**x to the abundance below each of its branches.

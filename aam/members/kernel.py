@@ -7,11 +7,11 @@ second is that of the clades: the sum, over the branches of a dendrogram of the 
 product of the two samples' log abundances below the branch, times its length
 (`aam.members.dendrogram`). Metadata columns add a third.
 
-The estimator compares several weights of the kernels, the linear sum with Gaussian kernels (RBF) of
-the distance that it defines, and many penalties, by leaving out one group at a time
-(`aam.members.kernel_ridge`). The best sum is fitted to numbers once more, with weights by which
-labels far from their left-out predictions count less; that fit is used unless its left-out error
-is larger.
+The estimator compares several weights of the kernels and many penalties, by leaving out one group
+at a time (`aam.members.kernel_ridge`), and then the best sum with Gaussian kernels (RBF) of the
+distance that it defines (docs/experiments/kernel.md). The best of these is fitted to numbers once
+more, with weights by which labels far from their left-out predictions count less; that fit is used
+unless its left-out error is larger.
 
 Of more than `Kernel.largest` samples, a random part are the landmarks of a
 Nyström approximation. M landmarks; further shape suffixes: see `base`.
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -190,12 +190,9 @@ class Kernel:
             fewer_U = fewest_U < mismatches_U
             nearest_U[fewer_U] = chunk.start + mismatches_UK[fewer_U].argmin(axis=1)
             mismatches_U[fewer_U] = fewest_U[fewer_U]
-        norms_N = np.zeros(weights.shape[0])
         of_training = tokens_UL is relations.tokens_FL
-        own = relations if of_training else AsvRelations(tokens_UL)
-        for chunk, mismatches_UK in own.mismatches(tokens_UL):
-            smoothed = weights @ similarity(mismatches_UK)
-            norms_N += weights[:, chunk].multiply(smoothed).sum(axis=1)
+        own = smoothed_NF if of_training else AsvRelations(tokens_UL).smooth(weights, tokens_UL)
+        norms_N = weights.multiply(own).sum(axis=1, dtype=np.float64)
         places = Places(nearest_U, mismatches_U)
         dendrogram = relations.dendrogram if self.clades and of_training else None
         return KernelInputs(weights, smoothed_NF, norms_N, places, dendrogram, samples.covariates)
@@ -209,7 +206,7 @@ class Kernel:
             chosen = np.random.default_rng(seed).choice(samples, self.largest, replace=False)
             rows = np.sort(chosen)
         encoder = fit_encoder(inputs.covariates)
-        best = min(_fits(inputs, encoder, rows, labels), key=lambda fit: fit.ridge.error)
+        best = _best_fit(inputs, encoder, rows, labels)
         ridge = best.ridge
         logits = fit_logistic(ridge.left_out_NC, labels) if labels.classes else np.empty((0, 0))
         clades = inputs.dendrogram if best.clade_scale else None
@@ -254,23 +251,32 @@ def approximation(samples: int, landmarks: int) -> str:
     )
 
 
-def _fits(
+def _best_fit(
     inputs: KernelInputs, encoder: CovariateEncoder | None, rows: Rows, labels: Labels
-) -> Iterator[_Fit]:
-    """Yield the fit of each sum of kernels, as a linear kernel and with each width."""
+) -> _Fit:
+    """Return the best sum of kernels, linear or with the width of the least left-out error."""
     sequences = _Gram(Landmarks.of(inputs, rows).kernel(inputs), inputs.norms_N)
     clades = _clade_gram(inputs, rows)
     covariates = _covariate_gram(inputs, encoder, rows)
+    fits = []
     for clade_scale in sequences.scales(clades, CLADE_SHARES):
         counts = sequences.plus(clades, clade_scale)
         for scale in counts.scales(covariates, SHARES):
-            gram = counts.plus(covariates, scale)
-            squared_NM = gram.norms_N[:, None] + gram.norms_N[rows] - 2 * gram.kernel_NM
-            squared_NM = squared_NM.clip(min=0)
-            median = float(np.median(squared_NM[squared_NM > 0])) if squared_NM.any() else 1.0
-            for gamma in (0.0, *(1 / (spread * median) for spread in SPREADS)):
-                kernel_NM = np.exp(-gamma * squared_NM) if gamma else gram.kernel_NM
-                yield _Fit(gamma, clade_scale, scale, fit_ridge(kernel_NM, rows, labels))
+            kernel_NM = counts.plus(covariates, scale).kernel_NM
+            fits.append(_Fit(0.0, clade_scale, scale, fit_ridge(kernel_NM, rows, labels)))
+    best = _least_error(fits)
+    gram = sequences.plus(clades, best.clade_scale).plus(covariates, best.scale)
+    squared_NM = gram.norms_N[:, None] + gram.norms_N[rows] - 2 * gram.kernel_NM
+    squared_NM = squared_NM.clip(min=0)
+    median = float(np.median(squared_NM[squared_NM > 0])) if squared_NM.any() else 1.0
+    for gamma in (1 / (spread * median) for spread in SPREADS):
+        ridge = fit_ridge(np.exp(-gamma * squared_NM), rows, labels)
+        fits.append(dataclasses.replace(best, gamma=gamma, ridge=ridge))
+    return _least_error(fits)
+
+
+def _least_error(fits: Sequence[_Fit]) -> _Fit:
+    return min(fits, key=lambda fit: fit.ridge.error)
 
 
 def _clade_gram(inputs: KernelInputs, rows: Rows) -> _Gram | None:

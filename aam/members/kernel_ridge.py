@@ -78,43 +78,48 @@ def fit_ridge(
         U = features @ (vectors / np.sqrt(values))
         to_dual = whitening @ (vectors / np.sqrt(values))
     projected = U.T @ (roots_N1 * (y_NC - mean_C))
-    best = None
-    for penalty in PENALTIES * values.sum():
-        shrunk = values / (values + penalty)
-        left_out_NC = leave_groups_out(U, shrunk, projected, y_NC, labels.groups, weights_N)
-        error = float((weights_N @ (left_out_NC - y_NC) ** 2).mean() / samples)
-        if best is None or error < best[0]:
-            best = error, shrunk, left_out_NC
-    assert best is not None
-    error, shrunk, left_out_NC = best
-    dual_MC = to_dual @ (shrunk[:, None] * projected)
-    return Ridge(error, left_out_NC, dual_MC, mean_C - means_M @ dual_MC)
+    shrunk_PK = values / (values + PENALTIES[:, None] * values.sum())
+    left_out_PNC = leave_groups_out(U, shrunk_PK, projected, y_NC, labels.groups, weights_N)
+    errors_P = (weights_N @ (left_out_PNC - y_NC) ** 2).mean(axis=1) / samples
+    best = int(errors_P.argmin())
+    dual_MC = to_dual @ (shrunk_PK[best, :, None] * projected)
+    if len(landmarks) == samples:
+        # The coefficients of a centred kernel add up to 0. Rounding of a kernel in float32 mixes
+        # the constant vector into eigenvectors of the least eigenvalues, and the mean of the
+        # kernel, far larger than its variance, would multiply what is left of it.
+        dual_MC -= weights_N[:, None] * dual_MC.sum(axis=0) / samples
+    return Ridge(float(errors_P[best]), left_out_PNC[best], dual_MC, mean_C - means_M @ dual_MC)
 
 
 def leave_groups_out(
-    U: F64, shrunk: F64, projected: F64, y_NC: F64, groups: Rows, weights_N: F64
+    U: F64, shrunk_PK: F64, projected: F64, y_NC: F64, groups: Rows, weights_N: F64
 ) -> F64:
-    """Return predictions [N, C] for each group by the regression on all other groups.
+    """Return predictions [P, N, C] for each group by the regression on all other groups.
 
     The regression is the linear smoother H = S 1 1^T S / N + U diag(shrunk) U^T of the labels
     multiplied by S, the square roots of the weights, whose mean is 1. Leaving out a group whose
-    residuals are r leaves the residuals (I - H of the group)^-1 r.
+    residuals are r leaves the residuals (I - H of the group)^-1 r. P penalties, K eigenvectors.
     """
     samples, roots_N1 = len(y_NC), np.sqrt(weights_N)[:, None]
     mean_C = weights_N @ y_NC / samples
-    residuals = roots_N1 * (y_NC - mean_C) - U @ (shrunk[:, None] * projected)
+    residuals_PNC = roots_N1 * (y_NC - mean_C) - U @ (shrunk_PK[:, :, None] * projected)
     names, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     if len(names) in (1, samples):
-        hat_N = weights_N / samples + (U**2) @ shrunk
-        alone = residuals / (1 - hat_N).clip(min=1e-9)[:, None]
-        alone_NC: F64 = y_NC - alone / roots_N1
-        return alone_NC
-    left_out = np.empty_like(residuals)
-    for rows in np.split(np.argsort(group_of, kind="stable"), np.cumsum(sizes)[:-1]):
-        hat = roots_N1[rows] * roots_N1[rows].T / samples + (U[rows] * shrunk) @ U[rows].T
-        left_out[rows] = np.linalg.solve(np.eye(len(rows)) * (1 + 1e-9) - hat, residuals[rows])
-    left_out_NC: F64 = y_NC - left_out / roots_N1
-    return left_out_NC
+        hat_PN = weights_N / samples + shrunk_PK @ (U**2).T
+        left_out_PNC = residuals_PNC / (1 - hat_PN).clip(min=1e-9)[:, :, None]
+    else:
+        left_out_PNC = np.empty_like(residuals_PNC)
+        for rows in np.split(np.argsort(group_of, kind="stable"), np.cumsum(sizes)[:-1]):
+            # A group at a time: the hat matrices of all penalties would be P times as large.
+            U_rows, mean = U[rows], roots_N1[rows] * roots_N1[rows].T / samples
+            unit = np.eye(len(rows)) * (1 + 1e-9) - mean  # it stays regular without penalty
+            for left_out_NC, residuals_NC, shrunk in zip(
+                left_out_PNC, residuals_PNC, shrunk_PK, strict=True
+            ):
+                left = unit - (U_rows * shrunk) @ U_rows.T
+                left_out_NC[rows] = np.linalg.solve(left, residuals_NC[rows])
+    predicted_PNC: F64 = y_NC - left_out_PNC / roots_N1
+    return predicted_PNC
 
 
 def huber_weights(residuals_N: F64) -> F64:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy import sparse
 from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
@@ -52,6 +53,18 @@ class AsvRelations:
                 yield chunk, self._mismatches_FF[:, chunk]
             else:
                 yield chunk, mismatches(tokens_UL, self.tokens_FL[chunk])
+
+    def smooth(self, weights: sparse.csr_array, tokens_VL: Tokens) -> F32:
+        """Return the sum over V ASVs of weight times similarity to each of the study, [N, F].
+
+        Args:
+            weights: float32 [N, V].
+            tokens_VL: sequences of the V ASVs.
+        """
+        smoothed_NF = np.empty((weights.shape[0], len(self.tokens_FL)), dtype=np.float32)
+        for chunk, mismatches_VK in self.mismatches(tokens_VL):
+            smoothed_NF[:, chunk] = weights @ similarity(mismatches_VK)
+        return smoothed_NF
 
     def known(self, tokens_UL: Tokens) -> tuple[Rows, Rows]:
         """Return which of U ASVs are ASVs of the study: their rows and its rows."""

@@ -63,10 +63,10 @@ def test_left_out_groups_are_predicted_as_by_regressions_without_them() -> None:
         roots_N1 = np.sqrt(weights_N)[:, None]
         centred = roots_N1 * (features - weights_N @ features / 40)
         U, values, _ = np.linalg.svd(centred, full_matrices=False)
-        shrunk = values**2 / (values**2 + penalty)
+        shrunk = (values**2 / (values**2 + penalty))[None]
         projected = U.T @ (roots_N1 * (y_NC - weights_N @ y_NC / 40))
         for groups in (np.arange(40), np.arange(40) // 7):
-            found = leave_groups_out(U, shrunk, projected, y_NC, groups, weights_N)
+            [found] = leave_groups_out(U, shrunk, projected, y_NC, groups, weights_N)
             for group in np.unique(groups):
                 out = groups == group
                 model = Ridge(alpha=penalty).fit(features[~out], y_NC[~out], weights_N[~out])
@@ -89,6 +89,23 @@ def test_a_weighted_ridge_regression_is_that_of_scikit_learn(landmarks: Rows) ->
     ]
     predicted = (kernel_NM @ found.dual_MC + found.offset_C)[:, 0]
     assert min(np.abs(predicted - one).max() for one in expected) < 1e-6
+
+
+def test_rounding_of_a_kernel_with_a_large_mean_does_not_reach_the_predictions() -> None:
+    """The kernel is rounded to float32, as that of the sequences."""
+    rng = np.random.default_rng(1)
+    falling = np.arange(1, 201.0)
+    features = rng.normal(size=(200, 200)) / falling**2
+    values = features @ rng.normal(size=200) + 0.3 * rng.normal(size=200)
+    features += 30 / falling
+    kernel_NN, labels = features @ features.T, Labels.of(values, (), None)
+
+    def predict(kernel_NN: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        ridge = fit_ridge(kernel_NN, np.arange(200), labels)
+        return kernel_NN @ ridge.dual_MC + ridge.offset_C
+
+    rounded_NN = kernel_NN.astype(np.float32).astype(np.float64)
+    assert predict(rounded_NN) == pytest.approx(predict(kernel_NN), abs=0.1)
 
 
 def test_huber_weights_fall_with_the_residual_beyond_the_limit() -> None:
