@@ -19,7 +19,7 @@ from skbio.metadata import SampleMetadata
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 import aam as api
-from aam.contract.errors import DataError, MissingInput
+from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.options.commands.studies import Simulate
 from aam.contract.options.study import TableOptions
 from aam.contract.options.training import TransformName
@@ -149,7 +149,7 @@ def test_reads_are_permuted_within_groups_only(run: Path, study: Path, tmp_path:
     assert (among_all > 0).all()
     assert 0 < permutation(*given, "subject").sum() < among_all.sum()
     status = _importance(study, run, tmp_path / "x.tsv", "--group-column", "own")
-    assert status == 0  # effects read no groups
+    assert status == UsageError.status  # groups are of the metadata, which are missing
 
 
 @pytest.mark.slow
