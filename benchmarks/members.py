@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from aam.members.cross_validation import cross_validate
 
 from aam.cli import main as aam
 from aam.contract.options.commands.studies import Simulate
@@ -37,7 +38,6 @@ from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.data.study import load_study
 from aam.members.base import F64, Estimator, Labels, Samples
-from aam.members.cross_validation import cross_validate
 from aam.members.ensemble import combine_members
 from aam.members.folds import Folds
 from aam.members.forest import Forest

@@ -16,7 +16,7 @@ def run(options: Train) -> None:
     options = resolve(options)
     # PyTorch and scikit-learn take 3 CPU-seconds to import, which a refusal does without.
     from aam.data.metrics import summary
-    from aam.members.targets import train_targets
+    from aam.pipeline.targets import train_targets
     from aam.report.terminal import show
 
     found = train_targets(options)

@@ -1,4 +1,4 @@
-"""Estimators: models that are fitted in memory; their Protocol, and the types that it uses.
+"""Samples, labels and models of the members: the types that they have in common.
 
 Shape suffixes: N samples, F ASVs of the training study, L nucleotides, C outputs (1 for a number,
 else the probability of each class).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,6 @@ from scipy import sparse
 from aam.contract.options.study import TargetType
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.table import FeatureTable
-
-if TYPE_CHECKING:
-    from aam.members.relations import AsvRelations
 
 F64 = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -152,29 +149,4 @@ class Model(Protocol[T_contra]):
 
     def arrays(self) -> Arrays:
         """Return the state of the model for a checkpoint."""
-        ...
-
-
-class Estimator(Protocol[T]):
-    """A kind of model. To add one, write a module with it and an entry of `ESTIMATORS`."""
-
-    def read(self, samples: Samples, relations: AsvRelations) -> T:
-        """Compute the inputs of samples; nothing is learnt here.
-
-        Args:
-            samples: of the training study, with the sequences of `relations`, or another one.
-            relations: of the ASVs of the training study; the model refers to them by their row.
-        """
-        ...
-
-    def fit(self, inputs: T, labels: Labels, seed: int) -> Model[T]:
-        """Fit a model to labelled samples; hyper-parameters are chosen by leaving out groups."""
-        ...
-
-    def restore(self, arrays: Arrays, asvs: int, outputs: int) -> Model[T]:
-        """Build a model from its state, for a study of `asvs` ASVs and C `outputs`.
-
-        Raises:
-            Mismatch: the state has other arrays, or values out of range.
-        """
         ...

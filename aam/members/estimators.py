@@ -1,14 +1,12 @@
-"""Registry of the estimators."""
+"""Estimators by name."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from aam.members.base import Estimator
-from aam.members.forest import Forest
-from aam.members.kernel import Kernel
+from aam.members.member import Estimator, estimators
+from aam.members.registry import estimator
 
 KERNEL = "kernel"
 
-ESTIMATORS: dict[str, Estimator[Any]] = {KERNEL: Kernel(), "forest": Forest()}
-"""To add an estimator, add a module, an entry, and its name to `MemberName` of the options."""
+ESTIMATORS: dict[str, Estimator[Any]] = {name: estimator(name) for name in estimators()}

@@ -23,6 +23,7 @@ from scipy.cluster.hierarchy import fcluster
 from aam.contract.schema import Mismatch
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.members.base import F64, Arrays, Labels, Rows, Samples
+from aam.members.member import Estimator
 from aam.members.relations import AsvRelations
 from aam.members.state import encoder_arrays, indices, numbers, restore_encoder
 
@@ -156,8 +157,8 @@ class ForestModel:
 
 
 @dataclass(frozen=True)
-class Forest:
-    """Parameters of scikit-learn's random forests; see `base.Estimator`."""
+class Forest(Estimator[ForestInputs]):
+    """Parameters of scikit-learn's random forests; see `member.Estimator`."""
 
     n_estimators: int = 200
     max_features: float = 0.3
@@ -202,7 +203,7 @@ class Forest:
         return model_of(forest, labels, kept, encoder, inputs.clades_VF)
 
     def restore(self, arrays: Arrays, asvs: int, outputs: int) -> ForestModel:
-        """Build a model from its state, see `base.Estimator`."""
+        """Build a model from its state, see `member.Estimator`."""
         thresholds = numbers(arrays, "thresholds", None)
         nodes = np.arange(number := len(thresholds))
         left, right = (indices(arrays, name, number, number) for name in ("left", "right"))
@@ -226,6 +227,9 @@ class Forest:
             encoder,
             clades_VF,
         )
+
+
+MEMBER = Forest()
 
 
 def as_csc(abundances: sparse.csr_array) -> sparse.csc_matrix:

@@ -45,6 +45,7 @@ from aam.members.kernel_ridge import (
     probabilities,
     product,
 )
+from aam.members.member import Estimator
 from aam.members.relations import AsvRelations, similarity
 from aam.members.state import numbers
 from aam.memory import shown_size
@@ -167,8 +168,8 @@ class _Fit:
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """See `base.Estimator`.
+class Kernel(Estimator[KernelInputs]):
+    """See `member.Estimator`.
 
     Attributes:
         largest: samples up to which the kernel is exact; the number of landmarks beyond.
@@ -227,7 +228,7 @@ class Kernel:
         return dataclasses.replace(model, dual_MC=robust.dual_MC, offset_C=robust.offset_C)
 
     def restore(self, arrays: Arrays, asvs: int, outputs: int) -> KernelModel:
-        """Build a model from its state, see `base.Estimator`."""
+        """Build a model from its state, see `member.Estimator`."""
         summands = Summands.restore(arrays, asvs)
         landmarks = Landmarks.restore(arrays, asvs, summands)
         classes = 0 if outputs == 1 else outputs
@@ -240,6 +241,9 @@ class Kernel:
             summands,
             numbers(arrays, "limits", 0 if classes else 2),
         )
+
+
+MEMBER = Kernel()
 
 
 def approximation(samples: int, landmarks: int) -> str:

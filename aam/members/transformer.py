@@ -1,53 +1,86 @@
-"""The transformer of `aam train`, imported only where it is a member.
+"""Transformer: the network as a member.
 
-PyTorch's distributed packages take a CPU-second to import, which a kernel and a
-forest do without.
+All ranks of a run train it, one network for each fold, and a run that was stopped resumes each of
+them. The networks of the folds are averaged for new samples.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import time
+from dataclasses import dataclass
 
-from aam.console import info
+import numpy as np
+
+from aam.contract.errors import Interrupted
 from aam.contract.options.commands.train import Train
-from aam.contract.preflight import COUNTS_ALONE
-from aam.members.input_comparison import NO_COLUMNS
-from aam.performance.memory.fit import automatic
-from aam.performance.memory.runs import training_run
-from aam.training.train import HeldOut
-from aam.training.train import train as train_network
+from aam.inference.output_tables import quantile_columns
+from aam.members.folds import Folds
+from aam.members.member import CrossValidated, TrainingSamples
+from aam.training.labelled_study import LabelledStudy
+from aam.training.pretrained import PretrainedEncoder
+from aam.training.run_files.run_folder import Note
+from aam.training.runtime import Runtime
+from aam.training.train import FoldResult, encode_frozen, train_fold
 
 
-def train(options: Train, compare_inputs: bool) -> tuple[HeldOut | None, HeldOut | None]:
-    """Train the transformer, with --batch-size and --asv-chunk that fit into memory.
+@dataclass(frozen=True)
+class Transformer:
+    """Network of a study, see `member.Member`.
 
-    Args:
-        options: of the command.
-        compare_inputs: train it again without metadata if it reads metadata.
-
-    Returns:
-        Its predictions of the held-out samples, and those of the transformer that reads the counts
-        alone; None for one that was not trained, and on ranks other than the first.
-
-    Raises:
-        AamError: see `aam.training.train` and `automatic`.
+    Attributes:
+        options: of the run; the checkpoints are in its folder.
+        study: the samples with their phylogeny and metadata.
+        base: pretrained encoder; None without one.
+        runtime: device, precision and ranks.
+        note: adds facts to the run record.
     """
-    options = automatic(options, training_run)
-    trained = train_network(options)
-    if not (compare_inputs and options.covariates.columns):
-        return trained, None
-    folder, run = options.run.output_dir, options.run
-    info("Training the transformer again with the counts alone, to compare the inputs.")
-    counts = train_network(
-        dataclasses.replace(
-            options,
-            covariates=dataclasses.replace(options.covariates, **NO_COLUMNS),
-            split=dataclasses.replace(options.split, splits=folder / "splits.tsv"),
-            run=dataclasses.replace(
-                run,
-                output_dir=folder / COUNTS_ALONE,
-                resume_from=run.resume_from and "auto",
-            ),
+
+    options: Train
+    study: LabelledStudy
+    base: PretrainedEncoder | None
+    runtime: Runtime
+    note: Note
+
+    def cross_validate(
+        self, samples: TrainingSamples, folds: Folds, final: bool = True
+    ) -> CrossValidated | None:
+        """Train the network of each split and predict its held-out samples, see `member.Member`.
+
+        Raises:
+            Interrupted: a stop request came after the training of a fold that is not the last.
+        """
+        began = time.process_time()
+        results = self._train_folds()
+        if not results:
+            return None
+        target = results[0].target
+        predictions_NC = np.concatenate([result.predictions_NC for result in results])
+        points_NC = (
+            predictions_NC if target.classes else target.point_predictions(predictions_NC)[:, None]
         )
-    )
-    return trained, counts
+        facts = {"folds": [result.facts for result in results], **results[0].facts}
+        return CrossValidated(
+            np.asarray(points_NC, dtype=np.float64),
+            time.process_time() - began,
+            columns=quantile_columns(target, predictions_NC),
+            facts=facts,
+        )
+
+    def _train_folds(self) -> list[FoldResult]:
+        """Train the network of each split; no results on ranks other than the first."""
+        base, splits, runtime = self.base, self.study.splits, self.runtime
+        if base is not None and self.options.freeze_base:
+            base = encode_frozen(self.options, base, self.study, runtime)
+        results = []
+        with runtime.stop.handled():
+            for fold, split in enumerate(splits, start=1):
+                arguments = self.options, self.study, base, split, fold, self.note, runtime
+                if (result := train_fold(*arguments)) is not None:
+                    results.append(result)
+                if fold < len(splits) and runtime.communicator.any_rank(runtime.stop.pending):
+                    raise Interrupted(
+                        f"Stopped after fold {fold} of {len(splits)}{runtime.stop.by_signal}",
+                        f"the checkpoints in '{self.options.run.output_dir}' are complete",
+                        "go on with --resume-from auto",
+                    )
+        return results

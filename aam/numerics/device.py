@@ -59,6 +59,11 @@ def device_name(device: torch.device) -> str:
     return f"CPU, {threads} thread{'s' if threads > 1 else ''}"
 
 
+def gpu_names() -> list[str]:
+    """Return the names of the GPUs that this process sees."""
+    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+
+
 def hardware_name(device: torch.device) -> str:
     """Return the name of a device without its number, such as "NVIDIA H200" or "CPU, 2 cores"."""
     if is_gpu(device):

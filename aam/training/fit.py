@@ -26,7 +26,7 @@ from aam.inference.model_config import ModelConfig
 from aam.model.network import Predictor
 from aam.numerics.compile import eager_again
 from aam.numerics.device import device_name, is_gpu
-from aam.training.callbacks.compilation import EncoderCompilation, Fp32Report, Note, unrecorded
+from aam.training.callbacks.compilation import EncoderCompilation, Fp32Report
 from aam.training.callbacks.epoch_table import EpochTable
 from aam.training.callbacks.loggers import LoggedMetrics
 from aam.training.callbacks.memory_warm_up import MemoryWarmUp
@@ -37,7 +37,8 @@ from aam.training.callbacks.step_log import requested_log
 from aam.training.data_loader import EpochSampler, TrainingBatches, ValidationBatches, loader
 from aam.training.loop import BEST, HIGHER_IS_BETTER, LAST, TrainingLoop
 from aam.training.optimizer import make_optimizer, make_schedule
-from aam.training.run_files import checkpoints
+from aam.training.run_files import checkpoint_paths, checkpoints
+from aam.training.run_files.run_folder import Note, unrecorded
 from aam.training.runtime import Runtime
 from aam.training.step import GradientStep
 from aam.training.training_module import TrainingModule
@@ -131,7 +132,7 @@ def run(
     freeze_unused(task, training.plan, training.study)
     fit.note("precision", fit.runtime.precision)
     loop = _make_loop(fit, task, training, validation, more)
-    resumed = checkpoints.checkpoint_to_resume(fit.options.run, fit.folder)
+    resumed = checkpoint_paths.checkpoint_to_resume(fit.options.run, fit.folder)
     if resumed is not None:
         _resume(fit, loop, resumed)
     try:

@@ -59,30 +59,48 @@ class LabelledStudy:
 
 
 def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions) -> LabelledStudy:
-    """Read the study and its labels, and split the samples.
+    """Read the study and its labels, and split the samples, see `label_study`.
+
+    Args:
+        max_bp: longest sequence to keep; None for the longest of the table.
+
+    Raises:
+        AamError: see the readers.
+    """
+    return label_study(options, *read_inputs(options, max_bp), splits)
+
+
+def read_inputs(options: Train, max_bp: int | None) -> tuple[Study, Metadata]:
+    """Read the study and the metadata; a phylogeny is read for the transformer alone."""
+    phylogeny = options.phylogeny if options.uses_network else None
+    study = load_study(options.input, phylogeny, max_bp)
+    return study, read_metadata(options.target.metadata)
+
+
+def label_study(
+    options: Train, study: Study, metadata: Metadata, splits: SplitOptions
+) -> LabelledStudy:
+    """Label the samples of a study, and split them.
 
     The transformer alone reads a rarefaction depth and a phylogeny. Without it no sample is left
     out for the one and no ASV refused for the other; with it all members use the same samples.
 
     Args:
         options: of the command.
-        max_bp: longest sequence to keep; None for the longest of the table.
+        study: with all samples of the table.
+        metadata: with the labels.
         splits: how to split; of a resumed run, by its file.
 
     Raises:
-        AamError: see the readers.
         UsageError: see `check_options`.
         DataError: fewer than two samples reach the depth, or their labels are all the same.
     """
     check_options(options.split, options.target)
     limits = output_range(options)
-    rarefies = options.uses_network
-    study = load_study(options.input, options.phylogeny if rarefies else None, max_bp)
-    metadata = read_metadata(options.target.metadata)
     labelled = read_labels(options.target, metadata, study.table.sample_ids)
     study = study.take_samples(labelled.rows)
     depth, values = 0, labelled.values
-    if rarefies:
+    if options.uses_network:
         depth = choose_depth(study, options.sample)
         deep = deep_enough(study, depth, len(options.members) > 1)
         study, values = study.take_samples(deep), values[deep]

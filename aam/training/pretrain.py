@@ -22,6 +22,7 @@ from aam.inference.model_config import ModelConfig, load_network
 from aam.inference.network_outputs import encode_asvs, write_study_embeddings
 from aam.model.network import Encoder
 from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
+from aam.numerics.device import gpu_names
 from aam.training import fit
 from aam.training.pretrained import (
     PretrainedEncoder,
@@ -53,7 +54,7 @@ def _pretrain(options: Pretrain, policy: BackendPolicy, communicator: Communicat
     communicator.require_equal_options(options)
     check_resources(options)
     options = numbers_of_host(options)
-    prepared = run_folder.prepare("pretrain", options, communicator)
+    prepared = run_folder.prepare("pretrain", options, communicator, gpu_names())
     base = read_pretrained_encoder(options.pretrained_encoder)
     study, metric, plan = load_pretraining_study(options, base)
     metadata = None if options.metadata is None else read_metadata(options.metadata)

@@ -18,7 +18,7 @@ from aam.data.batches import BatchPlan
 from aam.data.study import Study
 from aam.inference.model_config import DiversityScale, ModelConfig
 from aam.model.shape import NetworkShape
-from aam.training.run_files import checkpoints
+from aam.training.run_files import checkpoint_paths, checkpoints
 from aam.training.sample_selection import diversity_scale
 
 
@@ -39,7 +39,7 @@ def read_pretrained_encoder(path: Path | None) -> PretrainedEncoder | None:
     """Read the encoder of a checkpoint or run folder; None without a path."""
     if path is None:
         return None
-    config, content = checkpoints.read(checkpoints.find(path, "best.ckpt"))
+    config, content = checkpoints.read(checkpoint_paths.find(path, "best.ckpt"))
     shape = config.shape
     info(
         f"Pretrained encoder: width {shape.embedding_dim}, {shape.attention_layers} layers, patch "

@@ -1,27 +1,24 @@
-"""Training run: from input files to a run folder, with one split or one model for each fold."""
+"""Training of the network on one split, and its predictions of the held-out samples."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 from torch import Tensor
 
 from aam.console import info
-from aam.contract.errors import Interrupted
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
 from aam.data.batches import reading_plan
 from aam.data.covariates import fit_encoder
-from aam.data.metrics import ScoredPredictions
-from aam.data.splits import Split, write_splits
+from aam.data.splits import Split
 from aam.distributed import state_dict
-from aam.distributed.communicator import Communicator, identity
-from aam.distributed.process_group import process_group
+from aam.distributed.communicator import identity
 from aam.inference.model_config import ModelConfig, covariate_shape, load_network
 from aam.inference.network_outputs import (
     apply_network,
@@ -29,147 +26,32 @@ from aam.inference.network_outputs import (
     fit_profile,
     write_study_embeddings,
 )
-from aam.inference.output_tables import (
-    prediction_table,
-    quantile_columns,
-    write_table,
-)
+from aam.inference.output_tables import require_finite
 from aam.inference.target import Target
 from aam.inference.training_summary import embedding_limit, reference_rows, summarize
 from aam.model.network import Encoder, Predictor
-from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
 from aam.training import fit
-from aam.training.labelled_study import (
-    LabelledStudy,
-    fit_target,
-    load_labelled_study,
-    transformer_folds,
-)
-from aam.training.pretrained import (
-    PretrainedEncoder,
-    choose_length,
-    choose_metric,
-    choose_shape,
-    read_pretrained_encoder,
-)
-from aam.training.run_files import checkpoints, run_folder
-from aam.training.runtime import Runtime, check_resources, make_runtime, numbers_of_host
+from aam.training.labelled_study import LabelledStudy, fit_target
+from aam.training.pretrained import PretrainedEncoder, choose_metric, choose_shape
+from aam.training.run_files import checkpoints
+from aam.training.run_files.run_folder import Note
+from aam.training.runtime import Runtime
 from aam.training.sample_selection import batch_plan
-from aam.training.training_module import LossWeights, TrainingModule, score, target_metrics
+from aam.training.training_module import LossWeights, TrainingModule, target_metrics
 
 
 @dataclass(frozen=True)
 class FoldResult:
-    """Result of the model of one fold, on its n held-out samples.
+    """Result of the network of one fold, on its n held-out samples.
 
     Attributes:
         predictions_NC: in the units of the target, or class probabilities.
-        labels_N: numbers in the units of the target, or class codes.
+        facts: for the run record.
     """
 
     target: Target
     predictions_NC: npt.NDArray[np.float64]
-    labels_N: npt.NDArray[np.float64]
-    table: pd.DataFrame
-    facts: dict[str, object]
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Predictions of the held-out samples of all folds.
-
-    Attributes:
-        scored: with the labels.
-        quantiles: float64 [n] by column, `q_LEVEL`; empty without the quantile loss.
-    """
-
-    scored: ScoredPredictions
-    quantiles: dict[str, npt.NDArray[np.float64]]
-
-
-def train(options: Train, policy: BackendPolicy = TORCH_POLICY) -> HeldOut | None:
-    """Train one model, or one per fold, and write the run folder.
-
-    Returns:
-        The predictions of the held-out samples of all folds; None on ranks other than the first.
-
-    Raises:
-        AamError: see the readers and `load_labelled_study`.
-    """
-    options = dataclasses.replace(options, folds=transformer_folds(options))
-    with process_group(options.scale, options.device, options.loop.batch_samples) as communicator:
-        results = _train(options, policy, communicator)
-    if not results:
-        return None
-    folds = [str(k) for k, result in enumerate(results, 1) for _ in result.labels_N]
-    predictions_NC = np.concatenate([result.predictions_NC for result in results])
-    labels_N = np.concatenate([result.labels_N for result in results])
-    target = results[0].target
-    scored = score(target, predictions_NC, labels_N, folds if len(results) > 1 else ())
-    return HeldOut(scored, quantile_columns(target, predictions_NC))
-
-
-def _train(options: Train, policy: BackendPolicy, communicator: Communicator) -> list[FoldResult]:
-    """Read and check the input, and train, as one of the ranks."""
-    communicator.require_equal_options(options)
-    check_resources(options)
-    options = numbers_of_host(options)
-    prepared = run_folder.prepare("train", options, communicator)
-    base = read_pretrained_encoder(options.pretrained_encoder)
-    length, splits = choose_length(base, options.sample), prepared.split_options(options.split)
-    labelled = load_labelled_study(options, length, splits)
-    if len(labelled.splits) > 1:
-        checkpoints.check_folds(options.run)
-    for split in labelled.splits:
-        fit.check_split(split, options.loop)
-        fit_target(options, labelled, split)
-    sizes = base.config.shape if base else options.model
-    runtime = make_runtime(options, sizes, policy, communicator)
-    with run_folder.begin(prepared, communicator, attention=runtime.attention) as record:
-        if base is not None and options.freeze_base:
-            base = _encode_frozen(options, base, labelled, runtime)
-        return _train_folds(options, labelled, base, record, runtime)
-
-
-def _train_folds(
-    options: Train,
-    labelled: LabelledStudy,
-    base: PretrainedEncoder | None,
-    record: run_folder.RunRecord,
-    runtime: Runtime,
-) -> list[FoldResult]:
-    """Train the model of each split; a resumed run trains the rest of each.
-
-    A completed fold is only applied to its samples.
-
-    Raises:
-        Interrupted: a stop request came after the training of a fold that is not the last.
-    """
-    folder, splits, communicator = options.run.output_dir, labelled.splits, runtime.communicator
-    if communicator.ranks.is_main:
-        write_splits(
-            folder / "splits.tsv", labelled.study.table.sample_ids, splits, labelled.labels
-        )
-    results = []
-    with runtime.stop.handled():
-        for fold, split in enumerate(splits, start=1):
-            result = train_fold(options, labelled, base, split, fold, record, runtime)
-            if result is not None:
-                results.append(result)
-            if fold < len(splits) and communicator.any_rank(runtime.stop.pending):
-                raise Interrupted(
-                    f"Stopped after fold {fold} of {len(splits)}{runtime.stop.by_signal}",
-                    f"the checkpoints in '{folder}' are complete",
-                    "go on with --resume-from auto",
-                )
-    if not results:
-        return []
-    predictions = pd.concat([result.table for result in results], ignore_index=True)
-    write_table(folder / "predictions.tsv", predictions)
-    folds = [result.facts for result in results]
-    record.finish(**labelled.facts, folds=folds, **results[0].facts)
-    info(f"Model: {folder}")
-    return results
+    facts: dict[str, Any]
 
 
 def train_fold(
@@ -178,12 +60,13 @@ def train_fold(
     base: PretrainedEncoder | None,
     split: Split,
     fold: int,
-    record: run_folder.RunRecord,
+    note: Note,
     runtime: Runtime,
 ) -> FoldResult | None:
-    """Train the model of one split and apply it to its held-out samples.
+    """Train the network of one split and apply it to its held-out samples.
 
-    Only the first rank applies the model; the others return None.
+    A resumed run trains the rest of it; a complete network is only applied. Only the first rank
+    applies the network; the others return None.
     """
     study, folds, output_dir = labelled.study, len(labelled.splits), options.run.output_dir
     torch.manual_seed(options.loop.seed + fold - 1)
@@ -207,7 +90,7 @@ def train_fold(
         config.inputs(labelled.covariates),
     )
     folder = output_dir if folds == 1 else output_dir / f"fold-{fold}"
-    settings = fit.FitConfig(options, config, folder, runtime, record.note, fold, folds)
+    settings = fit.FitConfig(options, config, folder, runtime, note, fold, folds)
     result = fit.fit_split(settings, task, study, split)
     if not runtime.communicator.ranks.is_main:
         return None
@@ -254,10 +137,7 @@ def _apply_to_held_out(
     )
     assert output.outputs_NC is not None
     predictions_NC, labels_N = target.decode(output.outputs_NC), labelled.values[rows]
-    ids = [study.table.sample_ids[row] for row in rows]
-    table = prediction_table(target, ids, predictions_NC, labels_N)
-    table.insert(1, "fold", fold)
-    table.insert(2, "split", part)
+    require_finite("predictions", [study.table.sample_ids[row] for row in rows], predictions_NC)
     if fold == 1:
         output_dir = settings.options.run.output_dir
         write_study_embeddings(output_dir, trained, study, plan, batch_size, asv_vectors_FD)
@@ -270,7 +150,7 @@ def _apply_to_held_out(
         "steps": result.steps,
         "best": result.best | {f"{part}_{name}": value for name, value in metrics.items()},
     }
-    return FoldResult(target, predictions_NC, labels_N, table, facts)
+    return FoldResult(target, predictions_NC, facts)
 
 
 def configure_model(
@@ -325,7 +205,7 @@ def _initialize(
     return network
 
 
-def _encode_frozen(
+def encode_frozen(
     options: Train, base: PretrainedEncoder, labelled: LabelledStudy, runtime: Runtime
 ) -> PretrainedEncoder:
     """Add the vectors of the ASVs to a frozen encoder, which all folds have in common."""

@@ -7,6 +7,7 @@ import typing
 from pathlib import Path
 
 import numpy as np
+from aam.members.cross_validation import cross_validate
 
 from aam.contract.options import build, to_plain
 from aam.contract.options.commands import find
@@ -15,7 +16,6 @@ from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import SimulatedStudy, simulate
 from aam.data.splits import Split, make_splits, write_splits
 from aam.members.base import Labels, Samples
-from aam.members.cross_validation import cross_validate
 from aam.members.folds import Folds
 from aam.members.forest import Forest
 from aam.members.relations import AsvRelations

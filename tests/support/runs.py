@@ -15,7 +15,7 @@ from aam.data.study import Study
 from aam.inference.model_config import ModelConfig
 from aam.model.network import Encoder, Predictor
 from aam.training.data_loader import loader
-from aam.training.run_files import checkpoints
+from aam.training.run_files import checkpoint_paths, checkpoints
 from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.commands import aam, read
 
@@ -70,7 +70,7 @@ def check_one_side(splits: pd.DataFrame) -> None:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    _, content = checkpoints.read(checkpoints.find(folder, "best.ckpt"))
+    _, content = checkpoints.read(checkpoint_paths.find(folder, "best.ckpt"))
     found: dict[str, torch.Tensor] = content["state_dict"]
     return found
 

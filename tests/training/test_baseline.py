@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from aam.members.cross_validation import cross_validate
 from scipy import sparse
 
 from aam.cli import main
 from aam.contract.errors import CannotCreate, DataError, UsageError
 from aam.data.splits import Split
 from aam.members.base import Labels, Samples
-from aam.members.cross_validation import cross_validate
 from aam.members.folds import Folds
 from aam.members.forest import Forest
 from aam.members.relations import AsvRelations

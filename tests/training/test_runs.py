@@ -23,7 +23,7 @@ from aam.model.distance import PairwiseDistance
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape, least_weights
 from aam.training.losses import distance_loss
-from aam.training.run_files import checkpoints
+from aam.training.run_files import checkpoint_paths, checkpoints
 from aam.training.target_losses import LOSSES, target_loss
 from tests.support.commands import pretrain, train
 from tests.support.runs import validate, weights
@@ -51,7 +51,7 @@ def test_validation_does_not_depend_on_the_batch_size(
     request: pytest.FixtureRequest, study: Study, kind: str
 ) -> None:
     folder: Path = request.getfixturevalue(kind)
-    config, content = checkpoints.read(checkpoints.find(folder, "best.ckpt"))
+    config, content = checkpoints.read(checkpoint_paths.find(folder, "best.ckpt"))
     network = load_network(config, content)
     samples = len(study.table.sample_ids)
     values = np.arange(samples) % 3 if kind == "classes" else np.linspace(4, 8, samples)

@@ -14,7 +14,7 @@ from aam.data.study import Study
 from aam.inference.model_config import ModelConfig, load_network
 from aam.inference.network_outputs import encode_asvs
 from aam.model.network import Predictor
-from aam.training.run_files import checkpoints
+from aam.training.run_files import checkpoint_paths, checkpoints
 from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.commands import train
 from tests.support.runs import NUMBER, check_metrics, columns, validate, weights
@@ -63,7 +63,7 @@ def test_a_frozen_encoder_does_not_change_and_its_vectors_are_reused(
 
 
 def load(folder: Path) -> tuple[Predictor, ModelConfig]:
-    config, content = checkpoints.read(checkpoints.find(folder, "best.ckpt"))
+    config, content = checkpoints.read(checkpoint_paths.find(folder, "best.ckpt"))
     network = load_network(config, content)
     assert isinstance(network, Predictor)
     return network, config

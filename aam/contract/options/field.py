@@ -17,7 +17,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 Role = Literal["value", "input", "output"]
 
@@ -91,7 +91,7 @@ def option(
     """Declare an option; without a default it is required.
 
     Args:
-        help: text for the help page.
+        help: text for the help page; {choices} stands for the help of the entries of a registry.
         default: its default value.
         role: `input` for a path that is read, `output` for one that is written, else `value`.
         basic: `--help` shows it; `--help-all` shows all options. Required ones are always shown.
@@ -167,9 +167,15 @@ class OptionSpec:
 def members(annotation: Any) -> list[Any]:
     """List the types and the literal values that an option type allows.
 
+    `Annotated[str, REGISTRY]` allows the names of a registry, a dictionary by name.
+
     >>> members(Literal["auto"] | Path | None)
     ['auto', <class 'pathlib.Path'>, <class 'NoneType'>]
+    >>> members(tuple[Annotated[str, {"kernel": 1}], ...])
+    ['kernel']
     """
+    if typing.get_origin(annotation) is Annotated:
+        return [*typing.get_args(annotation)[1]]
     parts = [part for part in typing.get_args(annotation) if part is not Ellipsis]
     if typing.get_origin(annotation) is Literal:
         return parts
@@ -194,10 +200,21 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
                 required=required,
                 default=None if required else field.default,
                 group=summary(command),
-                **field.metadata,
+                **field.metadata | {"help": _help(field)},
             )
         )
     return tuple(found)
+
+
+def _help(field: dataclasses.Field[Any]) -> str:
+    """Return the help text of an option, with what each name of its registry means."""
+    text: str = field.metadata["help"]
+    for part in typing.get_args(field.type):
+        if typing.get_origin(part) is Annotated:
+            registry = typing.get_args(part)[1]
+            meanings = "; ".join(f"{name}: {entry.help}" for name, entry in registry.items())
+            text = text.replace("{choices}", meanings)
+    return text
 
 
 def summary(command: type) -> str:
@@ -266,6 +283,8 @@ def fits(annotation: Any, value: Any) -> bool:
     (True, True, False)
     """
     origin, choices = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return value in choices[1]
     if origin is Literal:
         return any(isinstance(value, type(choice)) and value == choice for choice in choices)
     if origin is tuple:

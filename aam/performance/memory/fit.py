@@ -32,7 +32,7 @@ from aam.numerics.device import arch_of, choose_device, is_gpu
 from aam.numerics.precision import choose_precision
 from aam.performance.memory.ranks import Parallel
 from aam.performance.memory.runs import StepSettings, TrainingRun
-from aam.training.run_files import checkpoints
+from aam.training.run_files import checkpoint_paths, checkpoints
 
 FRAGMENTATION = 0.2
 """Memory that the allocator reserves beyond what is allocated, relative to that: a replay of its
@@ -149,7 +149,7 @@ def _resumed(options: Pretrain | Train) -> LoopOptions:
     loop = options.loop
     if loop.batch_size != "auto":
         return loop
-    checkpoint = checkpoints.resumed_checkpoint(options.run)
+    checkpoint = checkpoint_paths.resumed_checkpoint(options.run)
     if checkpoint is None:
         return loop
     before: LoopOptions = from_plain(type(options), checkpoints.read(checkpoint)[0].options).loop

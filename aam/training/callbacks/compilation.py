@@ -18,15 +18,9 @@ from aam.numerics.device import compile_fault
 from aam.numerics.precision import Precision
 from aam.training.callbacks.observer import Observer
 from aam.training.run_files.resume import Position
+from aam.training.run_files.run_folder import Note
 from aam.training.step import GradientStep
 from aam.training.training_module import TrainingModule
-
-Note = Callable[[str, Any], None]
-"""Function that adds a named fact to the run record."""
-
-
-def unrecorded(name: str, fact: Any) -> None:
-    """Ignore a fact: the default `Note` of a fit without a run record."""
 
 
 class Fp32Report(Observer):

@@ -4,27 +4,63 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, Protocol
 
 from aam.console import info, warn
 from aam.contract import run_record
 from aam.contract.errors import AamError, DataError, UsageError
 from aam.contract.options import from_plain, specs
 from aam.contract.options.study import SplitOptions
-from aam.contract.preflight import check_run_folder, existing_run_files, is_usable
-from aam.distributed.communicator import SINGLE_PROCESS, Communicator
+from aam.contract.preflight import (
+    COUNTS_ALONE,
+    check_run_folder,
+    existing_run_files,
+    is_usable,
+)
+from aam.distributed.environment import SINGLE_RANK, Ranks
 from aam.training.callbacks import loggers
-from aam.training.run_files import checkpoints, run_lock
+from aam.training.run_files import checkpoint_paths, run_lock
 
 _ATOMIC_FILES = ("run.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt",
                  "checkpoints/ensemble.ckpt", "metrics.csv", "progress.json", "splits.tsv",
                  "predictions.tsv", "scores.json", "embeddings.tsv")  # fmt: skip
+
+
+Note = Callable[[str, Any], None]
+"""Function that adds a named fact to the run record."""
+
+
+def unrecorded(name: str, fact: Any) -> None:
+    """Ignore a fact: the default `Note` of a run without a run record."""
+
+
+class RankGroup(Protocol):
+    """The ranks of a run, see `aam.distributed.communicator.Communicator`."""
+
+    @property
+    def ranks(self) -> Ranks:
+        """Rank of this process, and the number of all."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait until all ranks have come here."""
+        ...
+
+
+class _OneProcess:
+    """Group of a run in one process."""
+
+    ranks = SINGLE_RANK
+
+    def barrier(self) -> None:
+        """There is nothing to wait for."""
+
+
+ONE_PROCESS = _OneProcess()
 
 
 @dataclass(frozen=True)
@@ -50,9 +86,14 @@ class PreparedFolder:
 
 
 def prepare(
-    command: str, options: Any, communicator: Communicator = SINGLE_PROCESS
+    command: str, options: Any, group: RankGroup = ONE_PROCESS, gpus: Sequence[str] = ()
 ) -> PreparedFolder:
     """Check that a run may begin or resume in its folder; `begin` changes the folder.
+
+    Args:
+        command, options: of the run.
+        group: its ranks.
+        gpus: names of the GPUs that it can use, for the run record.
 
     Raises:
         CannotCreate: the folder holds a run and neither --overwrite nor --resume-from was given,
@@ -66,19 +107,18 @@ def prepare(
     folder, resume_from = options.run.output_dir, options.run.resume_from
     usable = is_usable(options.run)
     check_run_folder(folder, usable)
-    if communicator.ranks.is_main:
+    if group.ranks.is_main:
         run_lock.check(folder)
     content = run_record.describe(command, options)
-    numbers = range(torch.cuda.device_count())
-    content["host"]["devices"] = [torch.cuda.get_device_name(number) for number in numbers]
-    content["host"]["processes"] = communicator.ranks.world_size
-    checkpoint = checkpoints.resumed_checkpoint(options.run)
+    content["host"]["devices"] = list(gpus)
+    content["host"]["processes"] = group.ranks.world_size
+    checkpoint = checkpoint_paths.resumed_checkpoint(options.run)
     if checkpoint is None:
         if resume_from == "auto":
             info("Nothing to resume from; starting.")
         return PreparedFolder(folder, content, None, options.run.overwrite, usable)
     _check_options(command, options, checkpoint)
-    resumed = checkpoints.run_folder_of(checkpoint)
+    resumed = checkpoint_paths.run_folder_of(checkpoint)
     _check_inputs(content["inputs"], resumed)
     info(f"Resuming from '{resume_from if resume_from != 'auto' else resumed}'.")
     return PreparedFolder(folder, content, resumed, overwrite=False, usable=True)
@@ -86,7 +126,8 @@ def prepare(
 
 def _remove_leftovers(folder: Path) -> None:
     """Remove temporary files of killed processes, of any host, from a locked folder."""
-    for run in (folder, *folder.glob("fold-*")):
+    alone = folder / COUNTS_ALONE
+    for run in (folder, *folder.glob("fold-*"), alone, *alone.glob("fold-*")):
         for name in _ATOMIC_FILES:
             file = run / name
             for temporary in file.parent.glob(f".{file.stem}.*{file.suffix}"):
@@ -132,7 +173,7 @@ class RunRecord:
 
 @contextmanager
 def begin(
-    prepared: PreparedFolder, communicator: Communicator = SINGLE_PROCESS, **facts: Any
+    prepared: PreparedFolder, group: RankGroup = ONE_PROCESS, **facts: Any
 ) -> Iterator[RunRecord]:
     """Lock the run folder while the block runs, and write the run record with further `facts`.
 
@@ -142,8 +183,8 @@ def begin(
     Raises:
         CannotCreate: another training has begun in the folder.
     """
-    folder, is_main = prepared.folder, communicator.ranks.is_main
-    communicator.barrier()
+    folder, is_main = prepared.folder, group.ranks.is_main
+    group.barrier()
     with run_lock.locked(folder) if is_main else nullcontext(False) as locked:
         if is_main:
             # Another run may have begun, and even ended, since `prepare`.
@@ -159,6 +200,9 @@ def begin(
 
 def _check_options(command: str, options: Any, path: Path) -> None:
     """Refuse to resume a run with another command or other options."""
+    # PyTorch takes a CPU-second to import, which a run that begins without a network saves.
+    from aam.training.run_files import checkpoints
+
     config, _ = checkpoints.read(path)
     if config.command != command:
         raise DataError(

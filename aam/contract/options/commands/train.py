@@ -6,6 +6,7 @@ from typing import Literal
 
 from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
 from aam.contract.options.field import BELOW_ONE, FEATURES, INSIDE_ONE, WEIGHTS, group, option
+from aam.contract.options.members import MEMBERS, MemberName, default_members, networks
 from aam.contract.options.study import (
     AsvVectorOptions,
     CovariateOptions,
@@ -23,8 +24,6 @@ from aam.contract.options.training import (
     TrainLoopOptions,
     TransformName,
 )
-
-MemberName = Literal["kernel", "forest", "transformer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +67,7 @@ class Train:
         only_for="transformer",
     )
     members: tuple[MemberName, ...] = option(
-        "Models to train; several are combined. kernel: ridge regression on the kernels of the "
-        "sequences and of their clades; forest: random forest on relative abundances; transformer: "
-        "the network. "
+        "Models to train; several are combined. {choices}. "
         "Without the option: kernel and forest, or with --pretrained-encoder the transformer.",
         default=(),
         basic=True,
@@ -161,13 +158,15 @@ class Train:
     )
 
     @property
-    def chosen_members(self) -> tuple[MemberName, ...]:
+    def chosen_members(self) -> tuple[str, ...]:
         """The models to train: those of --members, or the default ones."""
         if self.members:
             return self.members
-        return ("kernel", "forest") if self.pretrained_encoder is None else ("transformer",)
+        if self.pretrained_encoder is not None:
+            return networks(tuple(MEMBERS))
+        return default_members()
 
     @property
     def uses_network(self) -> bool:
         """Whether it computes with the network, see `aam.contract.options.device.uses_network`."""
-        return "transformer" in self.chosen_members
+        return bool(networks(self.chosen_members))

@@ -12,53 +12,47 @@ from dataclasses import asdict
 from typing import Any
 
 from aam.console import info, warn
-from aam.members.base import F64, Samples
-from aam.members.cross_validation import cross_validate
+from aam.contract.options.members import default_members
+from aam.members.base import F64
 from aam.members.ensemble import combine_members
-from aam.members.estimators import ESTIMATORS
 from aam.members.evaluation import compare, shown_metrics
 from aam.members.folds import Folds
-from aam.members.relations import AsvRelations
-
-NO_COLUMNS: dict[str, Any] = {"categorical_columns": (), "numeric_columns": ()}
-"""Options of a model that reads the counts alone."""
+from aam.members.member import Estimator, TrainingSamples, predictions_of
+from aam.members.registry import estimator
 
 METADATA, COUNTS, BOTH = "metadata alone", "counts alone", "metadata and counts"
 
 
 def predict_alone(
-    members: Sequence[str],
-    samples: Samples,
-    relations: AsvRelations,
+    members: Mapping[str, Estimator[Any]],
+    samples: TrainingSamples,
     folds: Folds,
-    counts_alone: Mapping[str, F64],
+    of_counts: Mapping[str, F64],
 ) -> dict[str, F64]:
     """Return the held-out predictions [M, C] of the members without counts, and without metadata.
 
-    Without an estimator among the members, all estimators read the metadata alone.
+    Without an estimator among the members, all default estimators read the metadata alone.
 
     Args:
-        members: names of estimators.
+        members: estimators by name.
         samples: counts and covariates.
         relations: of the ASVs of the samples.
         folds: labels and splits.
-        counts_alone: held-out predictions of other members that read the counts alone.
+        of_counts: held-out predictions of networks that read the counts alone.
     """
 
     def predict(
-        title: str, names: Sequence[str], alone: Samples, relations: AsvRelations
+        title: str, members: Mapping[str, Estimator[Any]], alone: TrainingSamples
     ) -> dict[str, F64]:
-        return {
-            name: cross_validate(
-                f"{name}, {title}", ESTIMATORS[name], alone, relations, folds, final=False
-            ).predictions_MC
-            for name in names
+        results = {
+            name: member.cross_validate(alone, folds, final=False, inputs_of=title)
+            for name, member in members.items()
         }
+        return predictions_of(results)
 
-    without = samples.metadata_alone
-    no_asvs = AsvRelations(without.tokens_FL)
-    metadata = predict(METADATA, members or list(ESTIMATORS), without, no_asvs)
-    counts = predict(COUNTS, members, samples.counts_alone, relations) | dict(counts_alone)
+    of_metadata = members or {name: estimator(name) for name in default_members()}
+    metadata = predict(METADATA, of_metadata, samples.metadata_alone)
+    counts = predict(COUNTS, members, samples.counts_alone) | dict(of_counts)
     return {
         title: combine_members(predictions, folds).predictions_MC
         for title, predictions in ((METADATA, metadata), (COUNTS, counts))

@@ -29,11 +29,10 @@ from aam.data.labels import split_samples
 from aam.data.metadata import Metadata, listed_columns, read_metadata
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
-from aam.data.study import load_study
+from aam.data.study import Study
 from aam.inference.output_tables import write_table
 from aam.members.option_checks import check_targets
 from aam.members.tables import join_targets
-from aam.members.train import load, train
 from aam.training.run_files import run_folder
 
 _OF_TARGET = (
@@ -69,13 +68,13 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
         columns = listed_columns(columns, read_metadata(options.target.metadata))
     of_target = {} if options.loss_config is None else loss_options(options.loss_config, columns)
     if len(columns) == 1:
-        return {columns[0]: train(dataclasses.replace(options, **of_target.get(columns[0], {})))}
+        return {columns[0]: run(dataclasses.replace(options, **of_target.get(columns[0], {})))}
     check_targets(options, columns)
-    folder, run = options.run.output_dir, options.run
-    resumed = run.resume_from is not None
+    folder, around = options.run.output_dir, options.run
+    resumed = around.resume_from is not None
     # Each target has checkpoints of its own to resume from; the folder around them has none.
-    around = dataclasses.replace(run, resume_from=None, overwrite=run.overwrite or resumed)
-    prepared = run_folder.prepare("train", dataclasses.replace(options, run=around))
+    of_all = dataclasses.replace(around, resume_from=None, overwrite=around.overwrite or resumed)
+    prepared = run_folder.prepare("train", dataclasses.replace(options, run=of_all))
     folders = {column: target_folder(folder, column) for column in columns}
     splits = folder / "splits.tsv"
 
@@ -84,29 +83,32 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
             options,
             target=dataclasses.replace(options.target, metadata_column=column),
             split=dataclasses.replace(options.split, splits=path),
-            run=dataclasses.replace(run, output_dir=folders[column]),
+            run=dataclasses.replace(around, output_dir=folders[column]),
             **of_target.get(column, {}),
         )
 
+    study, metadata = read_inputs(options, sequence_length(options))
     # All targets are checked before the folder is changed.
     with tempfile.TemporaryDirectory() as scratch:
         kept = resumed and splits.exists()
         path = splits if kept else Path(scratch) / splits.name
         if not kept:
-            _write_splits(options, columns, path)
+            _write_splits(options, columns, study, metadata, path)
         content = path.read_bytes()
         studies = {}
         for column in columns:
             info(f"Target: {column}")
-            studies[column] = load(of_column(column, path))
+            of_one = of_column(column, path)
+            studies[column] = label_study(of_one, study, metadata, of_one.split)
+            folds_of(of_one, studies[column])
     scored = {}
-    replaced = run.overwrite and not resumed
+    replaced = around.overwrite and not resumed
     with run_folder.begin(dataclasses.replace(prepared, overwrite=replaced)) as record:
         with atomic_write(splits) as temporary:
             temporary.write_bytes(content)
         for column in columns:
             info(f"Training for {column}")
-            scored[column] = train(of_column(column, splits), studies.pop(column))
+            scored[column] = run(of_column(column, splits), studies.pop(column))
         write_table(folder / "predictions.tsv", _joined(folders))
         record.finish(targets={column: place.name for column, place in folders.items()})
     return scored
@@ -136,16 +138,17 @@ def loss_options(path: Path, columns: Sequence[str]) -> dict[str, dict[str, Any]
     return options
 
 
-def _write_splits(options: Train, columns: Sequence[str], path: Path) -> None:
+def _write_splits(
+    options: Train, columns: Sequence[str], study: Study, metadata: Metadata, path: Path
+) -> None:
     """Split the samples that have a value of any target.
 
     Raises:
         DataError: two targets have no sample in common, or see `split_samples`.
     """
-    metadata = read_metadata(options.target.metadata)
-    table = load_study(options.input).table
-    inside = rows_where(options.target.where, metadata, table.sample_ids)
-    ids = [table.sample_ids[row] for row in inside]
+    sample_ids = study.table.sample_ids
+    inside = rows_where(options.target.where, metadata, sample_ids)
+    ids = [sample_ids[row] for row in inside]
     labelled = {column: _labelled(metadata, column, ids) for column in columns}
     for one, other in itertools.combinations(columns, 2):
         if not labelled[one] & labelled[other]:

@@ -3,143 +3,130 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from aam.console import info, warn
 from aam.contract.files import write_json
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
 from aam.data.batches import BatchPlan
-from aam.data.metrics import ScoredPredictions
 from aam.data.rarefaction import auto_depth
 from aam.inference.output_tables import write_table
 from aam.members import checkpoint
-from aam.members.base import F64
+from aam.members.base import F64, Model
 from aam.members.checkpoint import EnsembleCheckpoint, StoredEnsemble
 from aam.members.confounding import confounders, warning
-from aam.members.cross_validation import CrossValidated
-from aam.members.ensemble import Combined, combine_members
+from aam.members.effects import estimator_importance
 from aam.members.evaluation import ENSEMBLE, evaluate, shown_metrics
-from aam.members.folds import Folds
-from aam.members.input_comparison import BOTH, compare_inputs, show_inputs
-from aam.members.relations import AsvRelations
 from aam.members.tables import held_out_table, interval_columns, member_columns
 from aam.members.training_data import describe
+from aam.pipeline.input_comparison import BOTH, compare_inputs, show_inputs
+from aam.pipeline.train import Result
 from aam.training.callbacks.loggers import log_scores
 from aam.training.labelled_study import LabelledStudy
 from aam.training.run_files import checkpoints
 from aam.training.run_files.checkpoints import checkpoint_files
 
 
-@dataclass(frozen=True)
-class Estimates:
-    """Predictions of held-out samples, and the estimators that are fitted.
-
-    Attributes:
-        folds: labels and splits.
-        relations: of the ASVs of the study.
-        results: of the estimators among the members, by name.
-        others: held-out predictions [M, C] of other members.
-        alone: held-out predictions [M, C] of metadata and counts alone; empty without covariates.
-        fold_importance: float64 [K, F] of each estimator, see `effects.Importance.size_U`, of the
-            models of K folds; empty with one split.
-        quantiles: held-out predictions [M] of the transformer by column, `q_LEVEL`.
-    """
-
-    folds: Folds
-    relations: AsvRelations
-    results: Mapping[str, CrossValidated]
-    others: Mapping[str, F64]
-    alone: Mapping[str, F64]
-    fold_importance: Mapping[str, F64]
-    quantiles: Mapping[str, F64]
-
-
-def write_results(
-    options: Train, labelled: LabelledStudy, estimates: Estimates
-) -> tuple[dict[str, Any], ScoredPredictions]:
-    """Combine all members; write the checkpoint, predictions.tsv and scores.json.
+def write_results(options: Train, study: LabelledStudy, result: Result) -> dict[str, Any]:
+    """Write the checkpoint, predictions.tsv and scores.json, and print the scores.
 
     A transformer alone that predicts a number or classes has its own checkpoint.
 
     Returns:
-        Facts for the run record, and the ensemble's predictions of the held-out samples.
+        Facts for the run record.
     """
-    folds, results = estimates.folds, estimates.results
-    predictions = {name: result.predictions_MC for name, result in results.items()}
-    combined = combine_members(predictions | dict(estimates.others), folds)
-    if results or folds.labels.levels:
-        _write_ensemble(options, labelled, estimates, combined)
-    _write_predictions(options, labelled, estimates, combined)
-    scores = _write_scores(options, labelled, estimates, combined)
+    folds = result.folds
+    if estimator_models(result) or folds.labels.levels:
+        _write_ensemble(options, study, result)
+    _write_predictions(options, study, result)
+    scores = _write_scores(options, study, result)
     log_scores(options, _final_scores(scores))
     _show(scores)
     best = {
         f"{folds.part}_{name}": score["value"]
         for name, score in scores["models"][ENSEMBLE]["metrics"].items()
     }
-    facts = {"members": list(combined.members), "best": best}
-    return facts, folds.scored(combined.predictions_MC)
+    facts: dict[str, Any] = {}
+    for member in result.members.values():
+        facts |= member.facts
+    return facts | {"members": list(result.members), "best": facts.get("best", {}) | best}
 
 
-def _write_ensemble(
-    options: Train, labelled: LabelledStudy, estimates: Estimates, combined: Combined
-) -> None:
+def estimator_models(result: Result) -> dict[str, Model[Any]]:
+    """Return the models of the estimators, fitted to all samples."""
+    return {name: found.model for name, found in result.members.items() if found.model}
+
+
+def _write_ensemble(options: Train, labelled: LabelledStudy, result: Result) -> None:
     """Write the checkpoint."""
-    folder, folds, study = options.run.output_dir, estimates.folds, labelled.study
+    folder, folds, study = options.run.output_dir, result.folds, labelled.study
     labels = folds.labels
-    models = {name: result.model for name, result in estimates.results.items() if result.model}
-    files = checkpoint_files(folder) if estimates.others else []
+    models = estimator_models(result)
+    files = checkpoint_files(folder) if len(models) < len(result.members) else []
     sampling = options.sample
     depth = labelled.depth or auto_depth(study.reads)  # for the richness of new samples
     plan = BatchPlan(folds.seed, depth, sampling.token_limit)
     column = options.target.metadata_column
     (folder / "checkpoints").mkdir(exist_ok=True)
+    ensemble = result.combined.ensemble
     checkpoint.save(
         folder / "checkpoints" / checkpoint.NAME,
         EnsembleCheckpoint(
-            StoredEnsemble.of(column, labels, folds.scale, combined.ensemble, to_plain(options)),
+            StoredEnsemble.of(column, labels, folds.scale, ensemble, to_plain(options)),
             study.tokens_FL,
             models,
-            describe(study, estimates.relations, folds.splits, labels.groups, plan),
+            describe(study, result.samples.relations, folds.splits, labels.groups, plan),
             [checkpoints.read(file) for file in files],
-            estimates.fold_importance,
+            _fold_importance(result) if len(folds.splits) > 1 else {},
         ),
     )
 
 
-def _write_predictions(
-    options: Train, labelled: LabelledStudy, estimates: Estimates, combined: Combined
-) -> None:
+def _fold_importance(result: Result) -> dict[str, F64]:
+    """Return the importance of the ASVs for the models of each estimator's folds, [K, F]."""
+    samples, folds = result.samples, result.folds
+    study = samples.samples.tokens_FL, samples.relations
+    target = folds.labels.classes, folds.scale.transform
+    return {
+        name: np.stack(
+            [
+                estimator_importance(model, found.inputs, *study, *target).size_U
+                for model in found.fold_models
+            ]
+        )
+        for name, found in result.members.items()
+        if found.fold_models
+    }
+
+
+def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) -> None:
     """Write predictions.tsv, with the prediction intervals and the predictions of each member."""
-    folds, labels = estimates.folds, estimates.folds.labels
+    folds, labels, combined = result.folds, result.folds.labels, result.combined
     columns = interval_columns(combined.predictions_MC, combined.half_widths_M, folds.scale.range)
     for name, predictions_MC in combined.members.items():
         columns |= member_columns(name, predictions_MC, labels.classes, labels.levels)
-    columns |= estimates.quantiles
+    for member in result.members.values():
+        columns |= member.columns
     ids = labelled.study.table.sample_ids
     table = held_out_table(ids, folds, combined.predictions_MC, columns)
     write_table(options.run.output_dir / "predictions.tsv", table)
 
 
-def _write_scores(
-    options: Train, labelled: LabelledStudy, estimates: Estimates, combined: Combined
-) -> dict[str, Any]:
+def _write_scores(options: Train, labelled: LabelledStudy, result: Result) -> dict[str, Any]:
     """Write scores.json, and return its content."""
-    folder, column, folds = options.run.output_dir, options.target.metadata_column, estimates.folds
-    seconds = {name: result.cpu_seconds for name, result in estimates.results.items()}
-    scores = evaluate(column, folds, combined, seconds)
+    folder, column, folds = options.run.output_dir, options.target.metadata_column, result.folds
+    seconds = {name: found.cpu_seconds for name, found in result.members.items()}
+    scores = evaluate(column, folds, result.combined, seconds)
     inputs = labelled.covariates.columns if labelled.covariates else ()
-    if estimates.alone:
-        predictions = {**estimates.alone, BOTH: combined.predictions_MC}
-        scores["inputs"] = compare_inputs(inputs, predictions, folds)
+    predictions_MC = result.combined.predictions_MC
+    if result.alone:
+        scores["inputs"] = compare_inputs(inputs, {**result.alone, BOTH: predictions_MC}, folds)
+    known = (column, folds.group_column, *inputs)
     scores["confounders"] = confounders(
-        labelled.metadata,
-        (column, folds.group_column, *inputs),
-        labelled.study,
-        folds,
-        combined.predictions_MC,
+        labelled.metadata, known, labelled.study, folds, predictions_MC
     )
     write_json(folder / "scores.json", scores)
     return scores

@@ -35,14 +35,14 @@ from aam.data.splits import Rows, Split, make_splits, write_splits
 from aam.distributed.signals import StopRequests
 from aam.members.option_checks import TRANSFORMER, choose_members
 from aam.members.scores import SCORED
-from aam.members.search_trials import (
+from aam.pipeline.search_trials import (
     finished,
     import_optuna,
     open_studies,
     run_trials,
     stop_if_requested,
 )
-from aam.members.train import predict_held_out
+from aam.pipeline.trial import predict_held_out
 from aam.training.labelled_study import LabelledStudy, load_labelled_study
 
 RESULT, BEST = "search.json", "best.yaml"

@@ -1,0 +1,56 @@
+"""Run of `aam train`: the training pipeline in a run folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aam.console import info
+from aam.contract.options.commands.train import Train
+from aam.data.metrics import ScoredPredictions
+from aam.data.splits import write_splits
+from aam.pipeline.results import write_results
+from aam.pipeline.session import session
+from aam.pipeline.train import estimators_of, folds_of, samples_of, train
+from aam.training.labelled_study import LabelledStudy, load_labelled_study
+from aam.training.run_files import run_folder
+
+if TYPE_CHECKING:
+    from aam.numerics.backend_selection import BackendPolicy
+
+
+def run(
+    options: Train, labelled: LabelledStudy | None = None, policy: BackendPolicy | None = None
+) -> ScoredPredictions | None:
+    """Train the members and write the run folder.
+
+    Args:
+        options: as `resolve` returns them.
+        labelled: the study, if it is read already.
+        policy: attention backends to choose from; None for those of PyTorch.
+
+    Returns:
+        The ensemble's predictions of the held-out samples; None on ranks other than the first.
+
+    Raises:
+        AamError: see `session`, `load_labelled_study`, `folds_of` and `train`.
+    """
+    with session(options, policy) as members:
+        options, group = members.options, members.group
+        prepared = run_folder.prepare("train", options, group, members.gpus)
+        if labelled is None:
+            splits = prepared.split_options(options.split)
+            labelled = load_labelled_study(options, members.length, splits)
+        folds = folds_of(options, labelled)
+        facts = members.check(labelled)
+        with run_folder.begin(prepared, group, **facts) as record:
+            if group.ranks.is_main:
+                ids, path = labelled.study.table.sample_ids, prepared.folder / "splits.tsv"
+                write_splits(path, ids, labelled.splits, labelled.labels)
+            samples, estimators = samples_of(labelled), estimators_of(options)
+            result = train(labelled, samples, folds, estimators, members, record.note)
+            if result is None:
+                return None
+            facts = write_results(options, labelled, result)
+            record.finish(**labelled.facts, **facts)
+    info(f"Model: {prepared.folder}")
+    return result.scored
