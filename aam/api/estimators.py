@@ -33,7 +33,7 @@ from aam.contract.options.training import RunOptions
 from aam.contract.suggestions import nearest
 from aam.data.metadata import ID_HEADER, Metadata
 from aam.members.option_checks import resolve
-from aam.members.train import train
+from aam.pipeline.run import run
 
 _REPLACED = {"group_column", "loss_config"} | {
     spec.field
@@ -109,7 +109,7 @@ class _Estimator(_Parameters, BaseEstimator):  # type: ignore[misc]
             options = from_plain(Train, _nested(Train, values))
             require_consistent(options)
             with torch.random.fork_rng():
-                train(resolve(options))
+                run(resolve(options))
             self.model_ = load(options.run.output_dir, options.device.device)
 
     def _predict(self, X: Table) -> pd.DataFrame:

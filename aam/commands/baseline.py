@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from aam.console import info
+from aam.contract import run_record
 from aam.contract.errors import UsageError
-from aam.contract.files import atomic_write, refuse_existing, write_json
-from aam.contract.options import to_plain
+from aam.contract.files import refuse_existing, write_json
+from aam.contract.options import build, specs, to_plain
 from aam.contract.options.commands.compare import Baseline
-from aam.data.labels import category_codes, check_options, read_labels, split_samples
+from aam.contract.options.commands.train import Train
+from aam.contract.options.members import MEMBERS
 from aam.data.metadata import read_metadata
 from aam.data.metrics import summary
 from aam.data.splits import write_splits
-from aam.data.study import load_study, load_table
-from aam.members.base import Estimator, Labels, Samples
-from aam.members.cross_validation import cross_validate
-from aam.members.estimators import ESTIMATORS
-from aam.members.folds import Folds
+from aam.data.study import Study, load_study, load_table
+from aam.inference.output_tables import write_table
 from aam.members.forest import Forest
-from aam.members.relations import AsvRelations
+from aam.members.registry import estimator
 from aam.members.tables import held_out_table
+from aam.pipeline.session import Session
+from aam.pipeline.train import folds_of, samples_of, train
 from aam.report.terminal import show
+from aam.training.labelled_study import label_study
 
 FILES = ("predictions.tsv", "metrics.json", "splits.tsv")
-_TITLES = {"forest": "random forest", "kernel": "sequence kernel"}
 
 
 def run(options: Baseline) -> None:
@@ -37,46 +36,41 @@ def run(options: Baseline) -> None:
         MissingInput, DataError: see the readers.
         CannotCreate: results exist already, or the folder cannot be written.
     """
-    estimator = _estimator(options)
-    check_options(options.split, options.target)
-    for name in FILES:
-        refuse_existing(options.output_dir / name, options.overwrite)
-    if options.member == "forest":  # it needs no sequences
+    _check_forest(options)
+    name, folder = options.member, options.output_dir
+    for file in FILES:
+        refuse_existing(folder / file, options.overwrite)
+    member, study = estimator(name), None
+    if name == "forest":  # it needs no sequences
         table = load_table(options.input)
-        tokens_FL = np.empty((len(table.feature_ids), 0), dtype=np.uint8)
-    else:
-        study = load_study(options.input)
-        table, tokens_FL = study.table, study.tokens_FL
+        study = Study(table, np.empty((len(table.feature_ids), 0), dtype=np.uint8))
+        member = Forest(
+            options.n_estimators, options.max_features, options.min_samples_leaf, options.n_jobs
+        )
+    study = study or load_study(options.input)
+    given = {spec.flag: run_record.value_of(options, spec.field) for spec in specs(Baseline)}
+    of_run = {"--members": (name,), "--target-transform": "none"}
+    training = build(Train, given | of_run)
     metadata = read_metadata(options.target.metadata)
-    found = read_labels(options.target, metadata, table.sample_ids)
-    table = table.take_samples(found.rows)
-    splits, groups = split_samples(
-        options.split,
-        options.folds,
-        options.seed,
-        table.sample_ids,
-        metadata,
-        category_codes(options.target, found.values),
-    )
-    labels = Labels.of(found.values, found.classes, groups, options.target.levels)
-    folds, name = Folds(labels, splits, options.seed), options.member
-    samples, relations = Samples.of(table, tokens_FL), AsvRelations(tokens_FL)
-    result = cross_validate(name, estimator, samples, relations, folds, final=False)
-    metrics = summary(folds.scored(result.predictions_MC), options.target.metadata_column) | {
-        "model": _TITLES[name],
+    labelled = label_study(training, study, metadata, options.split)
+    folds = folds_of(training, labelled)
+    samples, session = samples_of(labelled), Session(training)
+    result = train(labelled, samples, folds, {name: member}, session, final=False)
+    assert result is not None  # without a network there is one process
+    predictions_MC, ids = result.members[name].predictions_MC, labelled.study.table.sample_ids
+    metrics = summary(folds.scored(predictions_MC), options.target.metadata_column) | {
+        "model": MEMBERS[name].title,
         "split": folds.part,
     }
     show(metrics)
-    predictions = held_out_table(table.sample_ids, folds, result.predictions_MC)
-    with atomic_write(options.output_dir / "predictions.tsv") as temporary:
-        predictions.to_csv(temporary, sep="\t", index=False)
-    write_json(options.output_dir / "metrics.json", metrics | {"options": to_plain(options)})
-    write_splits(options.output_dir / "splits.tsv", table.sample_ids, splits, groups)
-    info(f"{', '.join(FILES)} in {options.output_dir}")
+    write_table(folder / "predictions.tsv", held_out_table(ids, folds, predictions_MC))
+    write_json(folder / "metrics.json", metrics | {"options": to_plain(options)})
+    write_splits(folder / "splits.tsv", ids, labelled.splits, labelled.labels)
+    info(f"{', '.join(FILES)} in {folder}")
 
 
-def _estimator(options: Baseline) -> Estimator[Any]:
-    """Return the estimator with the parameters of the options.
+def _check_forest(options: Baseline) -> None:
+    """Check the parameters of the forest.
 
     Raises:
         UsageError: one of them is out of range.
@@ -96,8 +90,3 @@ def _estimator(options: Baseline) -> Estimator[Any]:
         raise UsageError(
             "Invalid options of the baseline", ", ".join(wrong), "see `aam baseline --help`"
         )
-    if options.member != "forest":
-        return ESTIMATORS[options.member]
-    return Forest(
-        options.n_estimators, options.max_features, options.min_samples_leaf, options.n_jobs
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aam.console import info
 from aam.contract.options.commands.search import Search
-from aam.members.search import BEST, search
+from aam.pipeline.search import BEST, search
 
 
 def run(options: Search) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aam.console import info
 from aam.contract.errors import UsageError
-from aam.contract.options.commands.train import MemberName, Train
+from aam.contract.options.commands.train import Train
 from aam.data.labels import check_options
 from aam.data.metadata import listed_columns, read_header
 from aam.distributed.environment import read_environment
@@ -60,7 +60,7 @@ def several_processes(options: Train) -> bool:
     return options.scale.fsdp or read_environment(os.environ).world_size > 1
 
 
-def choose_members(options: Train) -> tuple[MemberName, ...]:
+def choose_members(options: Train) -> tuple[str, ...]:
     """Return the members of the options, or the default ones.
 
     Raises:

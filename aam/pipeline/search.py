@@ -13,37 +13,34 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from aam import __version__
-from aam.console import as_library, info
+from aam.console import info
 from aam.contract import run_record
 from aam.contract.errors import NotFinite, UsageError
 from aam.contract.files import make_parent, write_json, write_text
-from aam.contract.folders import temporary_folder
 from aam.contract.options import OptionSpec, build, parse_command, specs, to_plain
 from aam.contract.options.commands.search import Search
 from aam.contract.options.commands.train import Train
 from aam.contract.options.field import members as types_of
 from aam.contract.suggestions import nearest
 from aam.data.labels import category_codes
-from aam.data.metrics import value_of
-from aam.data.splits import Rows, Split, make_splits, write_splits
+from aam.data.splits import Rows, Split, make_splits
 from aam.distributed.signals import StopRequests
 from aam.members.option_checks import TRANSFORMER, choose_members
 from aam.members.scores import SCORED
-from aam.pipeline.search_trials import (
+from aam.pipeline.search_storage import (
     finished,
     import_optuna,
     open_studies,
     run_trials,
     stop_if_requested,
 )
-from aam.pipeline.trial import predict_held_out
-from aam.training.labelled_study import LabelledStudy, load_labelled_study
+from aam.pipeline.trials import Trials
+from aam.training.labelled_study import LabelledStudy
 
 RESULT, BEST = "search.json", "best.yaml"
 ALL = "all samples"
@@ -55,22 +52,32 @@ _PROGRESS = ("--trials", "--trials-only", "--storage", "--overwrite", "--output-
 
 @dataclass(frozen=True)
 class Axis:
-    """Option that is varied: between two numbers, or among choices as they are written."""
+    """Option that is varied: between two numbers, or among choices.
+
+    Attributes:
+        spec: the option.
+        limits: lowest and highest number; None for choices.
+        choices: values of the option as they are written.
+    """
 
     spec: OptionSpec
     limits: tuple[float, float] | None
-    choices: tuple[str, ...]
+    choices: Mapping[str, Any]
 
     def suggest(self, trial: Any) -> Any:
-        """Return a value, float, int or text; numbers of several magnitudes are logarithmic."""
+        """Return a number or a choice; numbers of several magnitudes are logarithmic."""
         name = self.spec.field
         if self.limits is None:
-            return trial.suggest_categorical(name, self.choices)
+            return trial.suggest_categorical(name, list(self.choices))
         low, high = self.limits
         log = low > 0 and high / low >= 10
         if float not in types_of(self.spec.type):
             return trial.suggest_int(name, int(low), int(high), log=log)
         return trial.suggest_float(name, low, high, log=log)
+
+    def value(self, suggested: Any) -> Any:
+        """Return the value of the option that a suggestion means."""
+        return suggested if self.limits else self.choices[suggested]
 
 
 def read_axis(text: str) -> Axis:
@@ -86,19 +93,18 @@ def read_axis(text: str) -> Axis:
         remedy = nearest(flag, known, "give NAME=LOW..HIGH or NAME=A,B with an option of aam train")
         raise UsageError("Not an option that can vary", f"--vary {text}", remedy)
     low, between, high = values.partition("..")
-    choices = (low, high) if between else tuple(values.split(","))
-    for choice in choices:
-        typed(known[flag], choice)
+    texts = (low, high) if between else values.split(",")
+    choices = {choice: _typed(known[flag], choice) for choice in texts}
     if not between:
         return Axis(known[flag], None, choices)
     if not {int, float} & {*types_of(known[flag].type)} or not float(low) < float(high):
         raise UsageError("Not a range of numbers", f"--vary {text}", "give NAME=LOW..HIGH")
-    return Axis(known[flag], (float(low), float(high)), ())
+    return Axis(known[flag], (float(low), float(high)), {})
 
 
-def typed(spec: OptionSpec, value: Any) -> Any:
-    """Convert a value of a trial to that of the option; raises UsageError if it does not suit."""
-    given = parse_command("train", [spec.flag, *str(value).split("+")], incomplete=True)
+def _typed(spec: OptionSpec, text: str) -> Any:
+    """Read a value of an option in --vary; raises UsageError if it does not suit."""
+    given = parse_command("train", [spec.flag, *text.split("+")], incomplete=True)
     return given[spec.flag]
 
 
@@ -115,14 +121,14 @@ def search(options: Search) -> dict[str, Any] | None:
         Unavailable: Optuna is not installed.
         Interrupted: a stop is requested.
         NotFinite: no trial of a fold has a score.
-        AamError: see `aam.members.train.predict_held_out`.
+        AamError: see `Trials.score`.
     """
     import_optuna()
     base, axes = _prepare(options)
     metric, _ = next(iter(SCORED[base.target.type].items()))
     folder = options.run.output_dir
-    labelled = load_labelled_study(base, None, base.split)
-    splits = labelled.splits
+    trials = Trials.of(base, folder)
+    splits = trials.labelled.splits
     training = [np.sort(np.concatenate([one.train, one.validation])) for one in splits]
     names = [*(f"fold {number}" for number in range(1, len(splits) + 1)), ALL]
     everything = np.unique(np.concatenate([*training, *(one.test for one in splits)]))
@@ -130,7 +136,7 @@ def search(options: Search) -> dict[str, Any] | None:
     studies = open_studies(folder, options.storage, names, _identity(options))
     stop = StopRequests()
     for number, rows in enumerate([*training, everything]):
-        _optimize(studies, number, options, base, axes, labelled, rows, stop)
+        _optimize(studies, number, options, trials, axes, rows, stop)
     if options.trials_only:
         return None
     folds = []
@@ -138,7 +144,7 @@ def search(options: Search) -> dict[str, Any] | None:
         if (score := study.user_attrs.get("outer")) is None:
             stop_if_requested(stop)
             info(f"Fold {number}: evaluating {study.best_params}.")
-            score = _score(base, axes, study.best_params, labelled, split, folder)
+            score = trials.score(_values(axes, study.best_params), split)
             study.set_user_attr("outer", score)
         folds.append(_described(study) | {"outer": score})
     best = _described(studies[-1])
@@ -180,8 +186,8 @@ def _prepare(options: Search) -> tuple[Train, tuple[Axis, ...]]:
     members = base.members
     if varied := next((axis for axis in axes if axis.spec.field == "members"), None):
         # All trials have the same samples, so the study is read as all of their members need it.
-        names = "+".join(varied.choices).split("+")
-        members = typed(varied.spec, "+".join(dict.fromkeys(names)))
+        chosen = (name for members in varied.choices.values() for name in members)
+        members = tuple(dict.fromkeys(chosen))
     base = dataclasses.replace(base, members=members if varied else choose_members(base))
     return base, axes
 
@@ -202,9 +208,8 @@ def _optimize(
     studies: Sequence[Any],
     number: int,
     options: Search,
-    base: Train,
+    trials: Trials,
     axes: Sequence[Axis],
-    labelled: LabelledStudy,
     rows: Rows,
     stop: StopRequests,
 ) -> None:
@@ -220,14 +225,14 @@ def _optimize(
         if options.sampler == "random"
         else samplers.TPESampler(seed=seed, constant_liar=True)
     )
-    inner = _inner_splits(options, labelled, rows)
+    inner = _inner_splits(options, trials.labelled, rows)
 
     def objective(trial: Any) -> float:
-        values = {axis.spec.field: axis.suggest(trial) for axis in axes}
+        values = _values(axes, {axis.spec.field: axis.suggest(trial) for axis in axes})
         scores: list[float] = []
         for step, split in enumerate(inner):
             try:
-                score = _score(base, axes, values, labelled, split, options.run.output_dir)
+                score = trials.score(values, split)
             except NotFinite as error:
                 raise optuna.TrialPruned from error
             if math.isnan(score):
@@ -260,25 +265,9 @@ def _inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[
     return [Split(rows[one.train], rows[one.validation], rows[one.test]) for one in made]
 
 
-def _score(
-    base: Train,
-    axes: Sequence[Axis],
-    values: Mapping[str, Any],
-    labelled: LabelledStudy,
-    split: Split,
-    folder: Path,
-) -> float:
-    """Train with the values of a trial and return the score of the test samples of a split."""
-    with temporary_folder(folder, "trial") as place:
-        splits = place / "splits.tsv"
-        write_splits(splits, labelled.study.table.sample_ids, [split], labelled.labels)
-        varied = {axis.spec.flag: typed(axis.spec, values[axis.spec.field]) for axis in axes}
-        given = {spec.flag: run_record.value_of(base, spec.field) for spec in specs(Train)}
-        run = {"--output-dir": place / "run", "--splits": splits, "--folds": 1}
-        with as_library():
-            scored = predict_held_out(build(Train, given | varied | run))
-    _, function = next(iter(SCORED[base.target.type].items()))
-    return value_of(function, scored)
+def _values(axes: Sequence[Axis], suggested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the options of a trial, by field."""
+    return {axis.spec.field: axis.value(suggested[axis.spec.field]) for axis in axes}
 
 
 def _described(study: Any) -> dict[str, Any]:
@@ -296,7 +285,7 @@ def _config(axes: Sequence[Axis], values: Mapping[str, Any]) -> str:
     """Return values as a file for `aam train --config`."""
     lines = []
     for axis in axes:
-        value = typed(axis.spec, values[axis.spec.field])
+        value = axis.value(values[axis.spec.field])
         plain = list(value) if isinstance(value, tuple) else value
         lines.append(f"{axis.spec.flag.removeprefix('--')}: {json.dumps(plain)}\n")
     return "".join(lines)

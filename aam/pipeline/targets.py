@@ -33,6 +33,10 @@ from aam.data.study import Study
 from aam.inference.output_tables import write_table
 from aam.members.option_checks import check_targets
 from aam.members.tables import join_targets
+from aam.pipeline.run import run
+from aam.pipeline.session import sequence_length
+from aam.pipeline.train import folds_of
+from aam.training.labelled_study import label_study, read_inputs
 from aam.training.run_files import run_folder
 
 _OF_TARGET = (

@@ -14,13 +14,13 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
-from aam.members.search import _inner_splits, _prepare, read_axis, search, typed
 from aam.members.train import predict_held_out, train
 
 from aam.contract.errors import UsageError
 from aam.contract.options import build, parse_command
 from aam.contract.options.commands.search import Search
 from aam.contract.options.training import RunOptions
+from aam.pipeline.search import _inner_splits, _prepare, read_axis, search, typed
 from aam.training.labelled_study import load_labelled_study
 from tests.support.commands import aam
 

@@ -26,6 +26,7 @@ from aam.contract.options.field import (
     fits,
     from_plain,
     option,
+    replaced,
     specs,
     to_plain,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "parse_command",
     "parse_known",
     "parse_options",
+    "replaced",
     "specs",
     "split_command",
     "to_plain",

@@ -200,7 +200,7 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
                 required=required,
                 default=None if required else field.default,
                 group=summary(command),
-                **field.metadata | {"help": _help(field)},
+                **{**field.metadata, "help": _help(field)},
             )
         )
     return tuple(found)
@@ -241,6 +241,23 @@ def build(command: type[T], given: Mapping[str, Any]) -> T:
         elif flag_of(field.name) in given:
             values[field.name] = given[flag_of(field.name)]
     return command(**values)
+
+
+def replaced(options: T, values: Mapping[str, Any]) -> T:
+    """Return options with other values, by field; fields of the groups of a command too.
+
+    >>> from aam.contract.options.training import RunOptions
+    >>> replaced(RunOptions(output_dir=Path("a")), {"overwrite": True}).overwrite
+    True
+    """
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(typing.cast(Any, options)):
+        if dataclasses.is_dataclass(value := getattr(options, field.name)):
+            changed[field.name] = replaced(value, values)
+        elif field.name in values:
+            changed[field.name] = values[field.name]
+    made: T = dataclasses.replace(typing.cast(Any, options), **changed)
+    return made
 
 
 def to_plain(options: Any) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 from aam.data.batches import Batch
 from aam.distributed.state_dict import local_tensor
 from aam.numerics.device import is_gpu
-from aam.training.callbacks.compilation import Note
 from aam.training.data_loader import TrainingBatches
 from aam.training.run_files.resume import Position
+from aam.training.run_files.run_folder import Note
 from aam.training.step import GradientStep
 
 

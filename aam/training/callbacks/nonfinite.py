@@ -24,9 +24,9 @@ from aam.distributed.communicator import SINGLE_PROCESS, Communicator
 from aam.distributed.state_dict import local_tensor
 from aam.numerics.compile import eager_again
 from aam.numerics.device import is_gpu
-from aam.training.callbacks.compilation import Note
 from aam.training.callbacks.nonfinite_modules import BACKWARD, NonFiniteValue, traced
 from aam.training.optimizer import get_total_norm
+from aam.training.run_files.run_folder import Note
 from aam.training.step import GradientStep
 from aam.training.training_module import TrainingModule
 

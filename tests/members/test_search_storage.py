@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aam.members.search_trials import finished, import_optuna, open_studies, run_trials
 
 from aam.contract import stop_file
 from aam.contract.errors import CannotCreate, Interrupted, NotFinite, UsageError
 from aam.distributed.signals import StopRequests
+from aam.pipeline.search_storage import finished, import_optuna, open_studies, run_trials
 
 pytest.importorskip("optuna")
 
