@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from aam.members.cross_validation import cross_validate
 
 from aam.cli import main as aam
 from aam.contract.options.commands.studies import Simulate
@@ -42,6 +41,8 @@ from aam.members.ensemble import combine_members
 from aam.members.folds import Folds
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel
+from aam.members.member import TrainingSamples
+from aam.members.registry import estimator
 from aam.members.relations import AsvRelations
 from aam.members.scores import SCORED, Score, draw_groups, draw_metrics
 from aam.training.sample_selection import choose_depth, deep_enough
@@ -217,10 +218,8 @@ def predict(member: str, name: str, found: Labelled, seed: int, results: Path) -
         predictions_MC = read_transformer(folder, found, folds)
         seconds = time.process_time() - began
     else:
-        relations = AsvRelations(found.samples.tokens_FL)
-        run = cross_validate(
-            member, ESTIMATORS[member], found.samples, relations, folds, final=False
-        )
+        samples = TrainingSamples(found.samples, AsvRelations(found.samples.tokens_FL))
+        run = estimator(member).cross_validate(samples, folds, final=False)
         predictions_MC, seconds = run.predictions_MC, run.cpu_seconds
     file = predictions_file(results, name, seed, member)
     np.savez(file, predictions_MC=predictions_MC, cpu_seconds=seconds)

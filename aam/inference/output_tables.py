@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,9 @@ from aam.contract.errors import NotFinite, first_few
 from aam.contract.files import atomic_write
 from aam.data.metadata import ID_HEADER, label_names
 from aam.data.metrics import nearest_level
-from aam.inference.target import Target
+
+if TYPE_CHECKING:  # tables of members without a network need no PyTorch
+    from aam.inference.target import Target
 
 
 def prediction_table(

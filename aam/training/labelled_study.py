@@ -18,8 +18,11 @@ from aam.data.labels import category_codes, check_options, read_labels, split_sa
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.splits import PARTS, Split
 from aam.data.study import Study, load_study
-from aam.data.target_transforms import fit_transform, output_range
-from aam.inference.target import Target
+from aam.data.target_transforms import (
+    TargetTransform,
+    fit_transform,
+    output_range,
+)
 from aam.training.sample_selection import choose_depth, deep_enough
 
 
@@ -174,33 +177,27 @@ def class_weights(
     return tuple(weights.get(name, 1.0) for name in classes)
 
 
-def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
-    """Build the target: class weights or transform are fitted to the training samples.
+def fit_labels(
+    options: Train, labelled: LabelledStudy, split: Split
+) -> tuple[tuple[float, ...], TargetTransform | None]:
+    """Fit class weights or the transform of a number to the training samples of a split.
+
+    Returns:
+        The weight of each class in the loss, and the transform; None for classes.
 
     Raises:
         UsageError: see `class_weights`.
         DataError: a class has no training sample, or the transform cannot be fitted.
     """
     values = labelled.values[split.train]
-    column = options.target.metadata_column
-    if labelled.classes:
-        number = np.bincount(values.astype(int), minlength=len(labelled.classes))
-        if (number == 0).any():
-            absent = [labelled.classes[i] for i in np.flatnonzero(number == 0)]
-            raise DataError(
-                "A class has no training sample",
-                ", ".join(absent),
-                "merge classes, or choose another --seed",
-            )
-        weights = class_weights(options.class_weights, labelled.classes, number)
-        return Target(column, labelled.classes, weights)
-    return Target(
-        column,
-        transform=fit_transform(options.target_transform, values),
-        loss_type=options.loss_type,
-        quantiles=tuple(sorted(options.quantiles)) if options.loss_type == "quantile" else (),
-        over_penalty=options.over_penalty,
-        under_penalty=options.under_penalty,
-        range=output_range(options),
-        levels=options.target.levels,
-    )
+    if not labelled.classes:
+        return (), fit_transform(options.target_transform, values)
+    number = np.bincount(values.astype(int), minlength=len(labelled.classes))
+    if (number == 0).any():
+        absent = [labelled.classes[i] for i in np.flatnonzero(number == 0)]
+        raise DataError(
+            "A class has no training sample",
+            ", ".join(absent),
+            "merge classes, or choose another --seed",
+        )
+    return class_weights(options.class_weights, labelled.classes, number), None

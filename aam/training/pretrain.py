@@ -24,6 +24,7 @@ from aam.model.network import Encoder
 from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
 from aam.numerics.device import gpu_names
 from aam.training import fit
+from aam.training.batch_plan import batch_plan
 from aam.training.pretrained import (
     PretrainedEncoder,
     choose_length,
@@ -33,7 +34,8 @@ from aam.training.pretrained import (
 )
 from aam.training.run_files import checkpoints, run_folder
 from aam.training.runtime import Runtime, check_resources, make_runtime, numbers_of_host
-from aam.training.sample_selection import batch_plan, choose_depth, deep_enough
+from aam.training.batch_plan import batch_plan
+from aam.training.sample_selection import choose_depth, deep_enough
 from aam.training.training_module import LossWeights, TrainingModule
 
 

@@ -18,8 +18,8 @@ from aam.data.batches import BatchPlan
 from aam.data.study import Study
 from aam.inference.model_config import DiversityScale, ModelConfig
 from aam.model.shape import NetworkShape
+from aam.training.batch_plan import diversity_scale
 from aam.training.run_files import checkpoint_paths, checkpoints
-from aam.training.sample_selection import diversity_scale
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from aam.contract.options.commands.train import Train
 from aam.data.batches import reading_plan
 from aam.data.covariates import fit_encoder
 from aam.data.splits import Split
+from aam.data.target_transforms import output_range
 from aam.distributed import state_dict
 from aam.distributed.communicator import identity
 from aam.inference.model_config import ModelConfig, covariate_shape, load_network
@@ -31,12 +32,12 @@ from aam.inference.target import Target
 from aam.inference.training_summary import embedding_limit, reference_rows, summarize
 from aam.model.network import Encoder, Predictor
 from aam.training import fit
-from aam.training.labelled_study import LabelledStudy, fit_target
+from aam.training.batch_plan import batch_plan
+from aam.training.labelled_study import LabelledStudy, fit_labels
 from aam.training.pretrained import PretrainedEncoder, choose_metric, choose_shape
 from aam.training.run_files import checkpoints
 from aam.training.run_files.run_folder import Note
 from aam.training.runtime import Runtime
-from aam.training.sample_selection import batch_plan
 from aam.training.training_module import LossWeights, TrainingModule, target_metrics
 
 
@@ -95,6 +96,28 @@ def train_fold(
     if not runtime.communicator.ranks.is_main:
         return None
     return _apply_to_held_out(settings, labelled, split, result, asv_vectors_FD)
+
+
+def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
+    """Build the target, with class weights or transform fitted to the training samples.
+
+    Raises:
+        UsageError, DataError: see `fit_labels`.
+    """
+    weights, transform = fit_labels(options, labelled, split)
+    column = options.target.metadata_column
+    if labelled.classes:
+        return Target(column, labelled.classes, weights)
+    return Target(
+        column,
+        transform=transform,
+        loss_type=options.loss_type,
+        quantiles=tuple(sorted(options.quantiles)) if options.loss_type == "quantile" else (),
+        over_penalty=options.over_penalty,
+        under_penalty=options.under_penalty,
+        range=output_range(options),
+        levels=options.target.levels,
+    )
 
 
 def _apply_to_held_out(

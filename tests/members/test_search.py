@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import multiprocessing
 import shutil
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
-from aam.members.train import predict_held_out, train
 
 from aam.contract.errors import UsageError
-from aam.contract.options import build, parse_command
+from aam.contract.options import build, parse_command, replaced
 from aam.contract.options.commands.search import Search
-from aam.contract.options.training import RunOptions
-from aam.pipeline.search import _inner_splits, _prepare, read_axis, search, typed
+from aam.data.splits import write_splits
+from aam.pipeline.run import run
+from aam.pipeline.search import _inner_splits, _prepare, read_axis, search
+from aam.pipeline.trials import Trials
 from aam.training.labelled_study import load_labelled_study
 from tests.support.commands import aam
 
@@ -38,12 +40,9 @@ def _args(study_dir: Path, folder: Path) -> list[str]:
 
 def test_axes_are_ranges_or_choices() -> None:
     lr = read_axis("lr=0.0001..0.01")
-    assert (lr.spec.field, lr.limits, lr.choices) == ("lr", (0.0001, 0.01), ())
+    assert (lr.spec.field, lr.limits, lr.choices) == ("lr", (0.0001, 0.01), {})
     members = read_axis("members=kernel,kernel+forest")
-    assert [typed(members.spec, one) for one in members.choices] == [
-        ("kernel",),
-        ("kernel", "forest"),
-    ]
+    assert members.choices == {"kernel": ("kernel",), "kernel+forest": ("kernel", "forest")}
     refused = ("lr", "lr=", "lrr=1,2", "lr=2..1", "lr=0..1", "members=kernel..forest", "table=a,b")
     for text in (*refused, "members=kernel,oak"):
         with pytest.raises(UsageError):
@@ -54,28 +53,38 @@ def _search(args: list[str]) -> dict[str, Any] | None:
     return search(build(Search, parse_command("search", args)))
 
 
+def _trial_runs(folder: Path) -> bool:
+    """Whether the database of a search has a trial that has not ended."""
+    if not (folder / "search.db").exists():
+        return False
+    with closing(sqlite3.connect(folder / "search.db", timeout=30)) as database:
+        try:
+            return bool(database.execute("SELECT 1 FROM trials WHERE state = 'RUNNING'").fetchall())
+        except sqlite3.OperationalError:  # its tables are not made yet
+            return False
+
+
 @pytest.mark.medium
 def test_a_killed_search_is_resumed_and_one_of_other_data_is_refused(
     study_dir: Path, tmp_path: Path
 ) -> None:
-    """The killed trial is not counted, and its folder is removed."""
+    """The killed trial is not counted."""
     import optuna
 
     folder, data = tmp_path / "search", tmp_path / "data"
     shutil.copytree(study_dir, data)
     args = [*_args(data, folder), "--trials", "2"]
     context = multiprocessing.get_context("fork")
-    while not [*folder.glob(".trial*")]:  # until it was killed while a trial ran
+    while not _trial_runs(folder):  # until it was killed while a trial ran
         process = context.Process(target=_search, args=(args,), daemon=True)
         process.start()
-        while process.is_alive() and not [*folder.glob(".trial*.partial")]:
+        while process.is_alive() and not _trial_runs(folder):
             time.sleep(0.001)
         process.kill()
         process.join()
     result = _search(args)
     assert result is not None
     assert [fold["trials"] for fold in (*result["folds"], result["best"])] == [2, 2, 2]
-    assert not [*folder.glob(".trial*")]
     study = optuna.load_study(study_name="fold 1", storage=f"sqlite:///{folder / 'search.db'}")
     states = [trial.state.name for trial in study.trials]
     assert states.count("COMPLETE") + states.count("PRUNED") == 2 < len(states)
@@ -118,12 +127,17 @@ def test_inner_folds_hold_no_sample_of_the_outer_fold(study_dir: Path, tmp_path:
 def test_a_trial_has_the_predictions_of_aam_train(study_dir: Path, tmp_path: Path) -> None:
     options = build(Search, parse_command("search", _args(study_dir, tmp_path / "search")))
     base, _ = _prepare(options)
-    trial = dataclasses.replace(base, members=("kernel", "forest"))
-    trained = train(dataclasses.replace(trial, run=RunOptions(output_dir=tmp_path / "run")))
-    assert trained is not None
-    found = predict_held_out(trial)
-    assert found.actual.tolist() == trained.actual.tolist()
-    assert found.predicted.tolist() == trained.predicted.tolist()
+    trials = Trials.of(base, tmp_path)
+    both = ("kernel", "forest")
+    for fold, split in enumerate(trials.labelled.splits, start=1):
+        splits = tmp_path / f"splits-{fold}.tsv"
+        write_splits(splits, trials.labelled.study.table.sample_ids, [split])
+        values = {"output_dir": tmp_path / f"run-{fold}", "splits": splits}
+        trained = run(replaced(base, {"members": both, **values}))
+        found = trials.predict_held_out({"members": both}, split)
+        assert trained is not None
+        assert found.actual.tolist() == trained.actual.tolist()
+        assert found.predicted.tolist() == trained.predicted.tolist()
     assert not (tmp_path / "search").exists()
 
 

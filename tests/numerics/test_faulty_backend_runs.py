@@ -15,9 +15,9 @@ from aam.model.attention import TORCH, Backend
 from aam.numerics import faults
 from aam.numerics.backend_selection import BackendPolicy
 from aam.numerics.stack_identity import identify
+from aam.pipeline.run import run as train
 from aam.training.pretrain import pretrain
 from aam.training.run_files.checkpoints import load_models
-from aam.training.train import train
 from tests.support import faulty_backends as emulated
 from tests.support.commands import TINY, aam, read
 from tests.support.faulty_backends import faulty

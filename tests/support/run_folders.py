@@ -7,7 +7,6 @@ import typing
 from pathlib import Path
 
 import numpy as np
-from aam.members.cross_validation import cross_validate
 
 from aam.contract.options import build, to_plain
 from aam.contract.options.commands import find
@@ -18,6 +17,7 @@ from aam.data.splits import Split, make_splits, write_splits
 from aam.members.base import Labels, Samples
 from aam.members.folds import Folds
 from aam.members.forest import Forest
+from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
 from aam.members.tables import held_out_table
 
@@ -97,8 +97,8 @@ def _write_predictions(
     values = (study.site if classifier else study.ph).astype(np.float64)
     folds = Folds(Labels.of(values, names, None), splits, 42)
     tokens_FL = np.empty((study.counts.shape[1], 0), dtype=np.uint8)
-    samples, relations = Samples(study.counts, tokens_FL), AsvRelations(tokens_FL)
-    found = cross_validate("forest", Forest(30, n_jobs=1), samples, relations, folds)
+    samples = TrainingSamples(Samples(study.counts, tokens_FL), AsvRelations(tokens_FL))
+    found = Forest(30, n_jobs=1).cross_validate(samples, folds)
     table = held_out_table(study.sample_ids, folds, found.predictions_MC)
     table.to_csv(path, sep="\t", index=False, float_format="%.6g")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aam.members.cross_validation import cross_validate
 from scipy import sparse
 
 from aam.cli import main
@@ -18,6 +17,7 @@ from aam.data.splits import Split
 from aam.members.base import Labels, Samples
 from aam.members.folds import Folds
 from aam.members.forest import Forest
+from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
 from tests.support.run_folders import make_study
 
@@ -113,8 +113,8 @@ def test_a_class_that_no_training_sample_has() -> None:
     split = Split(np.arange(10), np.arange(10, 12), np.arange(0))
     labels = Labels.of(codes.astype(float), ("a", "b", "c"), None)
     samples = Samples(counts, np.zeros((5, 4), dtype=np.uint8))
-    relations, folds = AsvRelations(samples.tokens_FL), Folds(labels, (split,), 0)
-    found = cross_validate("forest", Forest(5, 1.0, 1, 1), samples, relations, folds)
+    study = TrainingSamples(samples, AsvRelations(samples.tokens_FL))
+    found = Forest(5, 1.0, 1, 1).cross_validate(study, Folds(labels, (split,), 0))
     assert found.predictions_MC.shape == (2, 3)
     assert (found.predictions_MC[:, 1] == 0).all()
 

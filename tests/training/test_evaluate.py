@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from aam.members.targets import join_targets
 
 from aam.cli import main
 from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError
+from aam.members.tables import join_targets
 
 METADATA = "sample-id\tage\till\na\t1\tyes\nb\t2\tno\nc\t3\tyes\nd\t\tno\ne\t5\tno\n"
 

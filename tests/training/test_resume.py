@@ -108,7 +108,7 @@ def test_a_comparison_with_the_counts_alone_continues(study_dir: Path, tmp_path:
     )
     assert part(whole) == 0
     in_parts(parts, [(14, USR1), (5, KILL)])
-    assert (tmp_path / "parts" / "counts-alone" / "predictions.tsv").is_file()
+    assert (tmp_path / "parts" / "counts-alone" / "metrics.csv").is_file()
     same_runs(tmp_path / "whole", tmp_path / "parts")
 
 

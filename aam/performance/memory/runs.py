@@ -27,7 +27,7 @@ from aam.performance.memory.ranks import ONE_RANK, Parallel
 from aam.performance.memory.step import StepMemory, fake, predict_step, training_workload
 from aam.performance.memory.storages import BLOCK, LiveStorages, size_of
 from aam.training.fit import freeze_unused
-from aam.training.labelled_study import fit_target, load_labelled_study, transformer_folds
+from aam.training.labelled_study import load_labelled_study, transformer_folds
 from aam.training.pretrain import load_pretraining_study
 from aam.training.pretrained import (
     PretrainedEncoder,
@@ -36,7 +36,7 @@ from aam.training.pretrained import (
     read_pretrained_encoder,
 )
 from aam.training.runtime import check_heads
-from aam.training.train import configure_model
+from aam.training.train import configure_model, fit_target
 from aam.training.training_module import LossWeights, TrainingModule
 
 

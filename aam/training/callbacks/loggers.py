@@ -24,9 +24,9 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.training import LoggerName
 from aam.contract.run_record import value_of
 from aam.training.callbacks.observer import Observer
-from aam.training.run_files.resume import Position, Row
 
 if TYPE_CHECKING:
+    from aam.training.run_files.resume import Position, Row
     from aam.training.training_module import TrainingModule
 
 PROJECT = "aam"

@@ -18,12 +18,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:  # members without a network log their scores too, and need no PyTorch
+    from torch import Tensor
 
-from aam.training.run_files.resume import Position, Row
-
-if TYPE_CHECKING:  # members without a network log their scores too
     from aam.data.batches import Batch
+    from aam.training.run_files.resume import Position, Row
     from aam.training.training_module import TrainingModule
 
 
