@@ -11,7 +11,7 @@ from aam.data.splits import write_splits
 from aam.pipeline.results import write_results
 from aam.pipeline.session import session
 from aam.pipeline.train import estimators_of, folds_of, samples_of, train
-from aam.training.labelled_study import LabelledStudy, load_labelled_study
+from aam.training.labelled_study import LabelledStudy, check_labels, load_labelled_study
 from aam.training.run_files import run_folder
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def run(
         The ensemble's predictions of the held-out samples; None on ranks other than the first.
 
     Raises:
-        AamError: see `session`, `load_labelled_study`, `folds_of` and `train`.
+        AamError: see `session`, `load_labelled_study`, `check_labels`, `folds_of` and `train`.
     """
     with session(options, policy) as members:
         options, group = members.options, members.group
@@ -40,6 +40,7 @@ def run(
         if labelled is None:
             splits = prepared.split_options(options.split)
             labelled = load_labelled_study(options, members.length, splits)
+        check_labels(options, labelled)
         folds = folds_of(options, labelled)
         facts = members.check(labelled)
         with run_folder.begin(prepared, group, **facts) as record:

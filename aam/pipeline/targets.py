@@ -36,7 +36,7 @@ from aam.members.tables import join_targets
 from aam.pipeline.run import run
 from aam.pipeline.session import sequence_length
 from aam.pipeline.train import folds_of
-from aam.training.labelled_study import label_study, read_inputs
+from aam.training.labelled_study import check_labels, label_study, read_inputs
 from aam.training.run_files import run_folder
 
 _OF_TARGET = (
@@ -104,6 +104,7 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
             info(f"Target: {column}")
             of_one = of_column(column, path)
             studies[column] = label_study(of_one, study, metadata, of_one.split)
+            check_labels(of_one, studies[column])
             folds_of(of_one, studies[column])
     scored = {}
     replaced = around.overwrite and not resumed

@@ -24,7 +24,7 @@ from aam.members.registry import estimator
 from aam.members.relations import AsvRelations
 from aam.pipeline.input_comparison import predict_alone
 from aam.pipeline.session import Session
-from aam.training.labelled_study import LabelledStudy, fit_labels
+from aam.training.labelled_study import LabelledStudy
 from aam.training.run_files.run_folder import Note, unrecorded
 
 
@@ -123,10 +123,8 @@ def folds_of(options: Train, study: LabelledStudy) -> Folds:
     """Gather the labels and splits of a study; numbers are transformed for estimators.
 
     Raises:
-        UsageError, DataError: see `fit_labels` and `Folds`.
+        DataError: see `Folds`.
     """
-    for split in study.splits:
-        fit_labels(options, study, split)
     classes, levels = study.classes, options.target.levels
     transform = "none" if classes else options.target_transform
     return Folds(

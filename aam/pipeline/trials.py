@@ -23,7 +23,7 @@ from aam.members.option_checks import choose_members
 from aam.members.scores import SCORED
 from aam.pipeline.session import sequence_length, session
 from aam.pipeline.train import estimators_of, folds_of, samples_of, train
-from aam.training.labelled_study import LabelledStudy, label_study, read_inputs
+from aam.training.labelled_study import LabelledStudy, check_labels, label_study, read_inputs
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,7 @@ class Trials:
         with as_library(), place as path:
             run = options.run if path is None else dataclasses.replace(options.run, output_dir=path)
             with session(dataclasses.replace(options, run=run)) as trial:
+                check_labels(trial.options, study)
                 folds = folds_of(trial.options, study)
                 trial.check(study)
                 estimators = estimators_of(options)

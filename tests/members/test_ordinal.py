@@ -225,8 +225,8 @@ def test_proportional_odds() -> None:
         ("ph", "--ordinal 5,6,7", DataError.status, "'ph' has values that the order"),
         ("acidity", "--ordinal low", UsageError.status, "No order of two or more categories"),
         ("acidity", "--ordinal low,mid,mid", UsageError.status, "No order of two or more"),
-        ("acidity", "--ordinal low,mid,high --classifier", UsageError.status, "or ordered ones"),
-        ("acidity", "--ordinal low,mid,high --output-max 2", UsageError.status, "have a range"),
+        ("acidity", "--ordinal low,mid,high --classifier", UsageError.status, "with --classifier"),
+        ("acidity", "--ordinal low,mid,high --output-max 2", UsageError.status, "with --ordinal"),
         ("acidity,ph", "--ordinal low,mid,high", UsageError.status, "--ordinal with several"),
     ],
 )
