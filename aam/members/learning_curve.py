@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from aam.members.base import F64, Estimator
+from aam.members.base import F64
 from aam.members.folds import Folds, training_rows
+from aam.members.member import Estimator
 from aam.members.scores import LEVEL, TITLES, Score
 
 FRACTIONS = (1 / 8, 1 / 4, 1 / 2)

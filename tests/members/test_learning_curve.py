@@ -7,10 +7,10 @@ import pytest
 
 from aam.data.splits import make_splits
 from aam.members.base import Labels, Samples
-from aam.members.cross_validation import cross_validate
 from aam.members.folds import Folds
 from aam.members.kernel import Kernel
 from aam.members.learning_curve import LEAST, learning_curve
+from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
 from tests.support.run_folders import make_study
 
@@ -26,9 +26,8 @@ def test_more_groups_predict_better(study: tuple[Samples, np.ndarray, np.ndarray
     samples, ph, groups = study
     splits = make_splits(120, test_size=0.2, folds=3, seed=0, groups=groups.astype(str).tolist())
     folds = Folds(Labels(ph, (), groups), splits, 0, "subject")
-    found = cross_validate(
-        "kernel", Kernel(), samples, AsvRelations(samples.tokens_FL), folds, False
-    )
+    inputs = TrainingSamples(samples, AsvRelations(samples.tokens_FL))
+    found = Kernel().cross_validate(inputs, folds, final=False)
     curve = learning_curve("kernel", Kernel(), found.inputs, folds, found.predictions_MC)
     assert curve is not None
     assert (curve["model"], curve["metric"], curve["units"]) == (
@@ -49,7 +48,6 @@ def test_few_groups_have_no_curve(study: tuple[Samples, np.ndarray, np.ndarray])
     samples, ph, _ = study
     splits = make_splits(120, test_size=0.2, folds=3, seed=0)
     folds = Folds(Labels(ph, (), np.arange(120) % 12), splits, 0)
-    found = cross_validate(
-        "kernel", Kernel(), samples, AsvRelations(samples.tokens_FL), folds, False
-    )
+    inputs = TrainingSamples(samples, AsvRelations(samples.tokens_FL))
+    found = Kernel().cross_validate(inputs, folds, final=False)
     assert learning_curve("kernel", Kernel(), found.inputs, folds, found.predictions_MC) is None
