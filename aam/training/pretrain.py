@@ -34,7 +34,6 @@ from aam.training.pretrained import (
 )
 from aam.training.run_files import checkpoints, run_folder
 from aam.training.runtime import Runtime, check_resources, make_runtime, numbers_of_host
-from aam.training.batch_plan import batch_plan
 from aam.training.sample_selection import choose_depth, deep_enough
 from aam.training.training_module import LossWeights, TrainingModule
 
