@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import tempfile
 from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +25,15 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative
 
 from aam.api.arguments import aligned, argument, metadata_ids, path_argument, shown
 from aam.api.model import load
-from aam.api.tables import Table, as_biom, has_sample_ids, table_files, tree_file
+from aam.api.tables import (
+    Table,
+    as_biom,
+    has_sample_ids,
+    sequences_in_memory,
+    table_in_memory,
+    tree_file,
+)
+from aam.console import as_library
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options import from_plain, specs
 from aam.contract.options.commands.train import Train
@@ -31,9 +42,15 @@ from aam.contract.options.device import ScaleOptions
 from aam.contract.options.study import CovariateOptions, TableOptions, TargetOptions
 from aam.contract.options.training import RunOptions
 from aam.contract.suggestions import nearest
-from aam.data.metadata import ID_HEADER, Metadata
+from aam.data.metadata import Metadata
+from aam.data.study import make_study
 from aam.members.option_checks import resolve
 from aam.pipeline.run import run
+from aam.pipeline.session import sequence_length
+from aam.training.labelled_study import LabelledStudy, label_study
+
+IN_MEMORY = Path("in memory")
+"""Path of a table and of labels that are no files, in the record of the options."""
 
 _REPLACED = {"group_column", "loss_config"} | {
     spec.field
@@ -83,12 +100,10 @@ class _Estimator(_Parameters, BaseEstimator):  # type: ignore[misc]
         ids = metadata_ids(as_biom(X).ids())
         if groups is not None:
             columns[group_column] = _group_names(aligned(groups, _ids(X), "groups"), len(ids))
-        with table_files(X, self.sequences) as (input, folder):
-            metadata = folder / "metadata.tsv"
-            pd.DataFrame(columns, pd.Index(ids, name=ID_HEADER), dtype=str).to_csv(
-                metadata, sep="\t"
-            )
-            output_dir = self.output_dir
+        records = sequences_in_memory(X, self.sequences)
+        # The folder of a run that has no other: its checkpoints, and a tree in memory.
+        with tempfile.TemporaryDirectory(prefix="aam-") as temporary, as_library():
+            folder, output_dir = Path(temporary), self.output_dir
             if output_dir is None:
                 output_dir = folder / "run"
             given = {
@@ -98,9 +113,9 @@ class _Estimator(_Parameters, BaseEstimator):  # type: ignore[misc]
             }
             values = given | {
                 "tree": tree_file(self.tree, folder),
-                "table": input.table,
-                "sequences": input.sequences,
-                "metadata": metadata,
+                "table": Path(X) if isinstance(X, (str, PathLike)) else IN_MEMORY,
+                "sequences": records if isinstance(records, Path) else None,
+                "metadata": IN_MEMORY,
                 "metadata_column": column,
                 "classifier": classifier,
                 "group_column": None if groups is None else group_column,
@@ -108,9 +123,24 @@ class _Estimator(_Parameters, BaseEstimator):  # type: ignore[misc]
             }
             options = from_plain(Train, _nested(Train, values))
             require_consistent(options)
+            options = resolve(options)
+            labelled = self._labelled(X, records, Metadata(ids, columns), options)
             with torch.random.fork_rng():
-                run(resolve(options))
+                run(options, labelled)
             self.model_ = load(options.run.output_dir, options.device.device)
+
+    def _labelled(
+        self,
+        X: Table,
+        records: Path | Mapping[str, str] | None,
+        metadata: Metadata,
+        options: Train,
+    ) -> LabelledStudy:
+        """Return the table with sequences, phylogeny and labels."""
+        phylogeny = options.phylogeny if options.uses_network else None
+        length = sequence_length(options)
+        study = make_study(table_in_memory(X), records, options.input, phylogeny, length)
+        return label_study(options, study, metadata, options.split)
 
     def _predict(self, X: Table) -> pd.DataFrame:
         """Predict a table with the trained model."""

@@ -26,7 +26,7 @@ from aam.console import as_library
 from aam.contract.errors import AamError, DataError
 from aam.contract.options.study import TableOptions
 from aam.data.metadata import ID_HEADER
-from aam.data.table import read_table
+from aam.data.table import FeatureTable, read_table, table_of
 
 Table: TypeAlias = Any
 """A path, `biom.Table`, DataFrame (samples x features), AnnData, or array (samples x features).
@@ -91,6 +91,34 @@ def has_sample_ids(table: Table) -> bool:
     return isinstance(table, (str, PathLike, pd.DataFrame, biom.Table)) or _is_anndata(table)
 
 
+def table_in_memory(table: Table) -> FeatureTable:
+    """Return a table with checked counts of reads.
+
+    Raises:
+        DataError: see `as_biom`; values that are not counts of reads, or samples without reads.
+        MissingInput: there is no such file.
+    """
+    if isinstance(table, (str, PathLike)):
+        return read_table(Path(table))
+    made = as_biom(table)
+    values = sparse.csr_array(made.matrix_data.T, dtype=np.float64, copy=True)
+    return table_of(values, list(made.ids()), list(made.ids("observation")))
+
+
+def sequences_in_memory(table: Table, sequences: Sequences) -> Path | Mapping[str, str] | None:
+    """Return the sequences of the features of a table, see `Sequences`.
+
+    Raises:
+        UsageError: `sequences` is of another type.
+    """
+    if sequences is None and _is_anndata(table) and "sequence" in table.var:
+        found: dict[str, str] = table.var["sequence"].astype(str).to_dict()
+        return found
+    if sequences is None or isinstance(sequences, Mapping):
+        return sequences
+    return path_argument("sequences", sequences, "a dictionary from feature id to DNA")
+
+
 @contextmanager
 def table_files(
     table: Table, sequences: Sequences = None, drop_empty_samples: bool = False, unnamed: str = ""
@@ -111,21 +139,18 @@ def table_files(
     """
     with tempfile.TemporaryDirectory(prefix="aam-") as name, as_library():
         folder = Path(name)
-        if sequences is None and _is_anndata(table) and "sequence" in table.var:
-            sequences = table.var["sequence"].astype(str).to_dict()
-        if isinstance(sequences, Mapping):
-            fasta = "".join(f">{feature}\n{dna}\n" for feature, dna in sequences.items())
-            sequences = folder / "sequences.fasta"
-            sequences.write_text(fasta)
+        records = sequences_in_memory(table, sequences)
+        if isinstance(records, Mapping):
+            fasta = "".join(f">{feature}\n{dna}\n" for feature, dna in records.items())
+            records = folder / "sequences.fasta"
+            records.write_text(fasta)
         path = Path(table) if isinstance(table, (str, PathLike)) else folder / "table.biom"
         if path.parent == folder:
             with h5py.File(path, "w") as file:
                 as_biom(table, unnamed).to_hdf5(file, f"aam {__version__}")
         options = TableOptions(
             table=path,
-            sequences=None
-            if sequences is None
-            else path_argument("sequences", sequences, "a dictionary from feature id to DNA"),
+            sequences=records,
             drop_empty_samples=argument(TableOptions, "drop_empty_samples", drop_empty_samples),
         )
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -95,18 +95,25 @@ def as_dna(sequence: str) -> str:
 
 
 def sequences_of(
-    feature_ids: Sequence[str], path: Path | None, max_bytes: int | None = None
+    feature_ids: Sequence[str],
+    records: Path | Mapping[str, str] | None,
+    max_bytes: int | None = None,
 ) -> tuple[str, ...]:
-    """Return the sequence of each feature: the id itself, or the record of `path` with that id.
+    """Return the sequence of each feature: the id itself, or the record with that id.
+
+    Args:
+        feature_ids: F names.
+        records: file, or sequences by name; None if the ids are the sequences.
+        max_bytes: bytes of memory that reading may use; None for half of the available memory.
 
     Ids of 32 or 40 hexadecimal digits must be the MD5 or SHA-1 of the sequence, as in QIIME 2.
 
     Raises:
-        MissingInput: `path` is not a file.
-        DataError: `path` is None and ids are not sequences; ids are absent from `path`; an id is
+        MissingInput: `records` is not a file.
+        DataError: `records` is None and ids are not sequences; ids are absent from it; an id is
             not the hash of its sequence; see also `read_sequences`.
     """
-    if path is None:
+    if records is None:
         other = [name for name in feature_ids if not is_sequence(name)]
         if other:
             raise DataError(
@@ -115,19 +122,20 @@ def sequences_of(
                 "give their representative sequences with --sequences",
             )
         return tuple(feature_ids)
-    known = read_sequences(path, max_bytes)
+    source = f"'{records}'" if isinstance(records, Path) else "the dictionary"
+    known = read_sequences(records, max_bytes) if isinstance(records, Path) else records
     absent = [name for name in feature_ids if name not in known]
     if absent:
         raise DataError(
-            f"Features without a sequence in '{path}'",
-            f"{first_few(absent)} of {len(feature_ids)}; the file holds {first_few(known)}",
+            f"Features without a sequence in {source}",
+            f"{first_few(absent)} of {len(feature_ids)}; it holds {first_few(known)}",
             "give the representative sequences that were made with this table",
         )
     found = tuple(known[name] for name in feature_ids)
     wrong = [name for name, dna in zip(feature_ids, found, strict=True) if not _is_hash(name, dna)]
     if wrong:
         raise DataError(
-            f"Sequences in '{path}' whose hash is not their id",
+            f"Sequences in {source} whose hash is not their id",
             first_few(wrong),
             "give the sequences that were made with this table, untrimmed (--max-bp cuts them)",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,15 +110,36 @@ def load_study(
     """
     if is_store(input.table):
         return _load_store(input, phylogeny, max_bp)
+    table = read_table(input.table, input.drop_empty_samples, memory_budget(input.max_memory_gb))
+    return make_study(table, input.sequences, input, phylogeny, max_bp)
+
+
+def make_study(
+    table: FeatureTable,
+    sequences: Path | Mapping[str, str] | None,
+    input: TableOptions,
+    phylogeny: PhylogenyOptions | None = None,
+    max_bp: int | None = None,
+) -> Study:
+    """Add sequences and a phylogeny to a table in memory.
+
+    Args:
+        table: its ASVs in any order.
+        sequences: file, or sequences by feature id; None if the ids are the sequences.
+        input: limits of the memory, and whether samples that are emptied are left out.
+        phylogeny, max_bp: see `load_study`.
+
+    Raises:
+        MissingInput, DataError, UsageError: see the readers.
+    """
     budget = memory_budget(input.max_memory_gb)
-    table = _sort_features(read_table(input.table, input.drop_empty_samples, budget))
-    tree, distances = None, None
+    table, tree, distances = _sort_features(table), None, None
     if phylogeny is not None and phylogeny.tree is not None:
         table, tree = with_phylogeny(table, phylogeny.tree, phylogeny, input)
     elif phylogeny is not None:
         distances = _read_matrix(phylogeny, table, budget)
-    sequences = sequences_of(table.feature_ids, input.sequences, budget)
-    return Study(table, encode(sequences, max_bp, budget), tree, distances)
+    found = sequences_of(table.feature_ids, sequences, budget)
+    return Study(table, encode(found, max_bp, budget), tree, distances)
 
 
 def load_table(input: TableOptions) -> FeatureTable:

@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 
 from aam.console import info
 from aam.contract.errors import DataError, first_few
-from aam.data.io.table_formats import open_blocks
+from aam.data.io.table_formats import as_counts_of_reads, check_names, open_blocks
 from aam.data.store.mapped import MappedCounts, take_strings
 
 
@@ -89,14 +89,41 @@ def read_table(
     table = open_blocks(path, block_bytes=sys.maxsize, max_bytes=max_bytes)
     read = list(table.blocks())  # One block; none for a table without samples.
     counts = read[0] if read else csr_array((0, len(table.feature_ids)), dtype=np.int32)
+    found = FeatureTable(tuple(table.sample_ids), tuple(table.feature_ids), counts)
+    return _with_reads(found, f"'{path}'", drop_empty_samples)
+
+
+def table_of(
+    values: csr_array, sample_ids: Sequence[str], feature_ids: Sequence[str]
+) -> FeatureTable:
+    """Check the values of a table in memory, as `read_table` does those of a file.
+
+    Args:
+        values: float64 [N, F], counts of reads; they are converted in place.
+        sample_ids, feature_ids: N and F names.
+
+    Raises:
+        DataError: see `read_table`.
+    """
+    try:
+        check_names(sample_ids, feature_ids)
+        counts = as_counts_of_reads(values, sample_ids)
+    except DataError as error:
+        raise DataError(f"{error.cause} in the table", error.evidence, error.remedy) from error
+    found = FeatureTable(tuple(sample_ids), tuple(feature_ids), counts)
+    return _with_reads(found, "the table", drop_empty_samples=False)
+
+
+def _with_reads(found: FeatureTable, source: str, drop_empty_samples: bool) -> FeatureTable:
+    """Return the samples and features with reads, see `check_reads`."""
+    counts = found.counts
     held = check_reads(
         np.diff(counts.indptr),
-        np.bincount(counts.indices, minlength=len(table.feature_ids)),
-        table.sample_ids,
-        path,
+        np.bincount(counts.indices, minlength=counts.shape[1]),
+        found.sample_ids,
+        source,
         drop_empty_samples,
     )
-    found = FeatureTable(tuple(table.sample_ids), tuple(table.feature_ids), counts)
     if len(held[0]) < counts.shape[0]:
         found = found.take_samples(held[0])
     return found if len(held[1]) == counts.shape[1] else found.take_features(held[1])
@@ -106,7 +133,7 @@ def check_reads(
     richness_N: NDArray[np.int64],
     prevalence_F: NDArray[np.int64],
     sample_ids: Sequence[str],
-    path: Path | str,
+    source: str,
     drop_empty_samples: bool,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Refuse samples without reads or print that they are left out; print unused features.
@@ -115,7 +142,7 @@ def check_reads(
         richness_N: features of each sample.
         prevalence_F: samples with each feature.
         sample_ids: N names.
-        path: of the table, or names of several, for messages.
+        source: the table, or names of several, for messages.
         drop_empty_samples: leave out samples without reads.
 
     Returns:
@@ -126,10 +153,10 @@ def check_reads(
     """
     samples, features = np.flatnonzero(richness_N), np.flatnonzero(prevalence_F)
     if not len(samples):
-        shape = f"'{path}' is {len(richness_N)} samples x {len(prevalence_F)} features"
+        shape = f"{source} is {len(richness_N)} samples x {len(prevalence_F)} features"
         raise DataError("The feature table has no reads", shape, "check how it was filtered")
     empty = [sample_ids[row] for row in np.flatnonzero(richness_N == 0).tolist()]
-    leave_out_samples(f"Samples without reads in '{path}'", empty, drop_empty_samples)
+    leave_out_samples(f"Samples without reads in {source}", empty, drop_empty_samples)
     if len(features) < len(prevalence_F):
         unused = len(prevalence_F) - len(features)
         info(f"Features without reads are left out: {unused} of {len(prevalence_F)}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from aam.contract.options.commands.train import Train
@@ -91,14 +91,14 @@ class NetworkSession(Session):
 
 @contextmanager
 def network_session(
-    options: Train, policy: BackendPolicy | None = None
+    options: Train, labelled: LabelledStudy | None = None, policy: BackendPolicy | None = None
 ) -> Iterator[NetworkSession]:
     """Join the group of the ranks; --batch-size and --asv-chunk are chosen where they are `auto`.
 
     Raises:
         AamError: see `process_group`, `automatic` and `check_resources`.
     """
-    options = automatic(options, training_run)
+    options = automatic(options, partial(training_run, labelled=labelled))
     with ExitStack() as ranks:
         group = process_group(options.scale, options.device, options.loop.batch_samples)
         communicator = ranks.enter_context(group)

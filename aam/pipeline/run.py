@@ -34,7 +34,7 @@ def run(
     Raises:
         AamError: see `session`, `load_labelled_study`, `check_labels`, `folds_of` and `train`.
     """
-    with session(options, policy) as members:
+    with session(options, labelled, policy) as members:
         options, group = members.options, members.group
         prepared = run_folder.prepare("train", options, group, members.gpus)
         if labelled is None:

@@ -69,11 +69,16 @@ def sequence_length(options: Train) -> int | None:
 
 
 @contextmanager
-def session(options: Train, policy: BackendPolicy | None = None) -> Iterator[Session]:
+def session(
+    options: Train,
+    labelled: LabelledStudy | None = None,
+    policy: BackendPolicy | None = None,
+) -> Iterator[Session]:
     """Start the session of a run, and end it with the block.
 
     Args:
         options: of the run.
+        labelled: the study, if it is read already.
         policy: attention backends to choose from; None for those of PyTorch.
 
     Raises:
@@ -85,5 +90,5 @@ def session(options: Train, policy: BackendPolicy | None = None) -> Iterator[Ses
     # PyTorch and its distributed packages take 2 CPU-seconds to import.
     from aam.pipeline.network_session import network_session
 
-    with network_session(options, policy) as found:
+    with network_session(options, labelled, policy) as found:
         yield found

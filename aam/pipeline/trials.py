@@ -83,7 +83,7 @@ class Trials:
         place = temporary_folder(self.folder, "trial") if options.uses_network else nullcontext()
         with as_library(), place as path:
             run = options.run if path is None else dataclasses.replace(options.run, output_dir=path)
-            with session(dataclasses.replace(options, run=run)) as trial:
+            with session(dataclasses.replace(options, run=run), study) as trial:
                 check_labels(trial.options, study)
                 folds = folds_of(trial.options, study)
                 trial.check(study)

@@ -91,9 +91,7 @@ def open_blocks(
         table = OpenTable(path, stream, scratch, block_bytes, budget)
         read = next(each.read for each in TABLE_FORMATS.values() if each.recognizes(start))
         found = read(table)
-        check_ids(found.sample_ids, "sample")
-        check_ids(found.feature_ids, "feature")
-        _check_orientation(found.sample_ids, found.feature_ids)
+        check_names(found.sample_ids, found.feature_ids)
 
     def blocks() -> Iterator[csr_array]:
         first = 0
@@ -101,7 +99,7 @@ def open_blocks(
         def as_counts(block: csr_array) -> csr_array:
             nonlocal first
             first += block.shape[0]
-            return _as_counts(block, found.sample_ids[first - block.shape[0] : first])
+            return as_counts_of_reads(block, found.sample_ids[first - block.shape[0] : first])
 
         with _path_named(path):
             # Unlike a loop, map holds no reference to a block that its user has dropped.
@@ -121,15 +119,21 @@ def _path_named(path: Path) -> Iterator[None]:
         raise DataError(f"{error.cause} in '{path}'", error.evidence, error.remedy) from error
 
 
-def _check_orientation(samples: Sequence[str], features: Sequence[str]) -> None:
-    """Refuse a table whose sample ids are ASVs and whose feature ids are not."""
+def check_names(samples: Sequence[str], features: Sequence[str]) -> None:
+    """Refuse duplicated and missing ids, and a table whose sample ids are ASVs (DataError)."""
+    check_ids(samples, "sample")
+    check_ids(features, "feature")
     if samples and all(map(_ASV.fullmatch, samples)) and not any(map(_ASV.fullmatch, features)):
         shown = f"samples {first_few(samples)} and features {first_few(features)}"
         raise DataError("The table is transposed: its samples are ASVs", shown, TRANSPOSED)
 
 
-def _as_counts(block: csr_array, sample_ids: Sequence[str]) -> csr_array:
-    """Convert values [n, F] in place to sorted int32 counts above 0; refuse other values."""
+def as_counts_of_reads(block: csr_array, sample_ids: Sequence[str]) -> csr_array:
+    """Convert values [n, F] in place to sorted int32 counts above 0.
+
+    Raises:
+        DataError: values that are not integers from 0 to 2**31 - 1.
+    """
     values = block.data
     with np.errstate(invalid="ignore"):
         block.data = values.astype(np.int32)

@@ -70,7 +70,7 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> S
         richness_N,
         prevalence_F,
         table.sample_ids,
-        joined.name,
+        f"'{joined.name}'",
         options.drop_empty_samples,
     )
     # ASVs are ordered by id; those without reads in any sample are left out.

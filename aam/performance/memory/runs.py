@@ -27,7 +27,7 @@ from aam.performance.memory.ranks import ONE_RANK, Parallel
 from aam.performance.memory.step import StepMemory, fake, predict_step, training_workload
 from aam.performance.memory.storages import BLOCK, LiveStorages, size_of
 from aam.training.fit import freeze_unused
-from aam.training.labelled_study import load_labelled_study, transformer_folds
+from aam.training.labelled_study import LabelledStudy, load_labelled_study, transformer_folds
 from aam.training.pretrain import load_pretraining_study
 from aam.training.pretrained import (
     PretrainedEncoder,
@@ -153,8 +153,12 @@ def pretraining_run(options: Pretrain) -> TrainingRun:
     return TrainingRun(config, study, weights, options.loop, batches, _backends(options))
 
 
-def training_run(options: Train) -> TrainingRun:
+def training_run(options: Train, labelled: LabelledStudy | None = None) -> TrainingRun:
     """Read the study and the labels of a training run; of several folds, the first is taken.
+
+    Args:
+        options: of the run.
+        labelled: the study, if it is read already.
 
     Raises:
         AamError: see the readers.
@@ -162,7 +166,9 @@ def training_run(options: Train) -> TrainingRun:
     """
     options = dataclasses.replace(options, folds=transformer_folds(options))
     base = _read_encoder(options)
-    labelled = load_labelled_study(options, choose_length(base, options.sample), options.split)
+    if labelled is None:
+        length = choose_length(base, options.sample)
+        labelled = load_labelled_study(options, length, options.split)
     split = labelled.splits[0]
     target = fit_target(options, labelled, split)
     config = configure_model(options, labelled, base, split, target)
