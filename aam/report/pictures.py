@@ -96,7 +96,7 @@ def roc_picture(given: ReportInput) -> Drawing | None:
 def precision_recall_picture(given: ReportInput) -> Drawing | None:
     """Draw precision over recall of a classifier with probabilities."""
     scored = given.run.scored
-    if scored is None or scored.probabilities is None:
+    if scored is None or scored.probabilities is None or len(np.unique(scored.actual)) < 2:
         return None
     caption = "Precision over recall of each class against the rest; dotted: chance."
     caption += _of_folds(scored)

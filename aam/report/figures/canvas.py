@@ -79,8 +79,9 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
 
 
 def shortened(name: str, letters: int) -> str:
-    """Cut a long name."""
-    return name if len(name) <= letters else f"{name[: letters - 1]}…"
+    """Cut a long name; one that begins with an underscore, which a legend hides, gets a space."""
+    shown = name if len(name) <= letters else f"{name[: letters - 1]}…"
+    return f" {shown}" if shown.startswith("_") else shown
 
 
 def blank(width: float, height: float) -> tuple[Figure, Axes]:

@@ -1,0 +1,125 @@
+"""Reports of unusual runs: other versions, one class, many classes, many columns, long names."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aam.cli import main
+from aam.contract.errors import DataError
+from aam.report.run import read_run
+from tests.report.test_report import Outline, downloads, scroll_width
+from tests.support.report_pages import report
+
+LONG = "sample-" + "x" * 293
+HEBREW, ARABIC, CHINESE = "גיל חולה", "مرض السكري", "糖尿病"
+ODD = ("$x$ <b>", "a\\frac{b", "_hidden", HEBREW, ARABIC, CHINESE)
+
+
+def rewrite(folder: Path, **changes: object) -> None:
+    """Change entries of run.json."""
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | changes))
+
+
+def write_classes(
+    folder: Path, actual: Sequence[str], classes: Sequence[str], ids: Sequence[str] | None = None
+) -> None:
+    """Write predictions of classes with probabilities: half of them right."""
+    rng = np.random.default_rng(0)
+    names = ids or [f"S{k}" for k in range(len(actual))]
+    guessed = rng.choice(classes, len(actual))
+    predicted = np.where(rng.random(len(actual)) < 0.5, actual, guessed)
+    lines = ["\t".join(["sample-id", "split", "actual", "predicted", *(f"p_{c}" for c in classes)])]
+    for name, true, found in zip(names, actual, predicted, strict=True):
+        chances = ["0.9" if c == found else "0.0" for c in classes]
+        lines.append("\t".join([name, "test", true, found, *chances]))
+    (folder / "predictions.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    record = json.loads((folder / "run.json").read_text())
+    record["options"]["target"]["classifier"] = True
+    record["options"]["target"]["metadata_column"] = HEBREW
+    record["inputs"] = {}
+    (folder / "run.json").write_text(json.dumps(record))
+    for name in ("embeddings.tsv", "metrics.csv", "splits.tsv"):
+        (folder / name).unlink()
+
+
+def test_a_run_of_another_version_is_reported(run_folder: Path) -> None:
+    """Facts and options that this version does not have are shown or left out."""
+    record = json.loads((run_folder / "run.json").read_text())
+    record |= {"aam": "9.9.9", "members": ["oracle", "kernel"], "shards": 7}
+    record["options"] |= {"oracle_depth": 3}
+    (run_folder / "run.json").write_text(json.dumps(record))
+    text = report(run_folder)
+    assert "with aam 9.9.9." in text
+    assert "--oracle-depth" in text
+    rewrite(run_folder, command="divine")
+    assert main(["report", "--run-dir", str(run_folder)]) == DataError.status
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_few_predictions_are_reported_or_refused(
+    run_folder: Path, rows: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = (run_folder / "predictions.tsv").read_text().splitlines()
+    (run_folder / "predictions.tsv").write_text("\n".join(lines[: rows + 1]) + "\n")
+    if rows:
+        assert f"{rows} validation samples" in report(run_folder)
+    else:
+        assert main(["report", "--run-dir", str(run_folder)]) == DataError.status
+        assert "no test or validation samples" in capsys.readouterr().err
+
+
+def test_one_class(run_folder: Path) -> None:
+    write_classes(run_folder, ["only"] * 12, ["only"])
+    text = report(run_folder)
+    Outline(text)
+    assert "100.0% of 12 test samples are predicted as their true class." in text
+    assert "roc.svg" not in downloads(text)
+
+
+@pytest.mark.medium
+def test_a_thousand_classes(run_folder: Path) -> None:
+    classes = [f"class {k}" for k in range(1000)]
+    write_classes(run_folder, [classes[k % 1000] for k in range(1500)], classes)
+    began = time.process_time()
+    text = report(run_folder)
+    assert time.process_time() - began < 60
+    assert len(text) < 2**22
+    assert "The first 30 of 1000 rows; the TSV has all." in text
+    assert downloads(text)["by-class.tsv"].count("\n") == 1001
+
+
+@pytest.mark.slow  # scikit-bio takes 20 CPU-seconds to read so many
+def test_ten_thousand_columns(run_folder: Path, tmp_path: Path) -> None:
+    ids = read_run(run_folder).described_ids
+    names = [f"column {k}" for k in range(10_000)]
+    lines = ["\t".join(["sample-id", "ph", *names])]
+    lines += ["\t".join([name, "7", *["ab"[k % 2]] * 10_000]) for k, name in enumerate(ids)]
+    (tmp_path / "wide.tsv").write_text("\n".join(lines) + "\n")
+    began = time.process_time()
+    text = report(run_folder, "--metadata", str(tmp_path / "wide.tsv"))
+    assert time.process_time() - began < 30
+    assert 'for="colour-4"' in text
+    assert 'for="colour-5"' not in text
+
+
+@pytest.mark.medium
+def test_long_and_foreign_names(
+    run_folder: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    ids = [f"{LONG[:-2]}{k:02d}" for k in range(36)]
+    write_classes(run_folder, [ODD[k % len(ODD)] for k in range(36)], ODD, ids)
+    text = report(run_folder)
+    Outline(text)
+    assert not [one for one in recwarn.list if "Glyph" in str(one.message)]
+    assert f"<bdi>Prediction of {HEBREW}</bdi>" in text
+    for name in (HEBREW, ARABIC, CHINESE, "$x$ &lt;b&gt;", "a\\frac{b"):
+        assert f'<th scope="row"><bdi>{name}</bdi>' in text
+    assert f'title="{LONG[:-2]}' in text
+    assert scroll_width(text, tmp_path) <= 500
