@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
-
-from aam.console import info
 from aam.contract.options.commands.train import Train
-from aam.contract.preflight import check_run_folder, is_usable
+from aam.contract.preflight import check_run_folder, is_usable, target_folders
 from aam.members.option_checks import resolve
 
 
 def run(options: Train) -> None:
-    """Train the members; print the scores of the folds and the next command."""
+    """Train the members; print the scores of the folds, and write the report."""
     check_run_folder(options.run.output_dir, is_usable(options.run))
     options = resolve(options)
     # PyTorch and scikit-learn take 3 CPU-seconds to import, which a refusal does without.
     from aam.data.metrics import summary
     from aam.pipeline.targets import train_targets
+    from aam.report.page import write_reports
     from aam.report.terminal import show
 
     found = train_targets(options)
@@ -25,4 +23,5 @@ def run(options: Train) -> None:
             return
         if scored.folds:
             show(summary(scored, column))
-    info(f"Next: aam report --run-dir {shlex.quote(str(options.run.output_dir))}")
+    folder = options.run.output_dir
+    write_reports(target_folders(folder) or [folder])

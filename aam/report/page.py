@@ -5,18 +5,67 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from aam import __version__
+from aam.console import info, warn
+from aam.contract.errors import AamError
+from aam.contract.files import write_text
 from aam.report import content, methods
+from aam.report.asvs import read_abundances
 from aam.report.base import ReportInput
+from aam.report.colours import choose_colours
 from aam.report.figures.canvas import data_link
 from aam.report.missing import missing
+from aam.report.models import compare_models
 from aam.report.pictures import draw_section
+from aam.report.run import read_run
 from aam.report.tables import tabulate, verdict
+
+
+def write_report(
+    folder: Path,
+    output: Path | None = None,
+    metadata: Path | None = None,
+    color_by: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    unit: str = "",
+) -> Path:
+    """Write the page of a run or of one target; an existing one is replaced.
+
+    Args:
+        folder: of the run.
+        output: the page; None for report.html in the folder.
+        metadata, color_by, categories: see `choose_colours`.
+        unit: of a numeric target; "" if unknown.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        MissingInput, DataError, UsageError: see `read_run` and `choose_colours`.
+        CannotCreate: it cannot be written.
+    """
+    run, place = read_run(folder), output or folder / "report.html"
+    colours = choose_colours(run, metadata, color_by, categories)
+    given = ReportInput(run, colours, unit, compare_models(run), read_abundances(run))
+    text = page(given, place)
+    write_text(place, text)
+    info(f"Report: {place}")
+    return place
+
+
+def write_reports(folders: Sequence[Path]) -> None:
+    """Write the pages of a run that has just ended; a fault of a page leaves the run as it is."""
+    for folder in folders:
+        try:
+            write_report(folder)
+        except AamError as error:
+            warn(f"No report: {error}")
 
 
 def page(given: ReportInput, place: Path) -> str:

@@ -20,6 +20,7 @@ from aam.report.figures.prediction_plots import agreement_figure, confusion_figu
 from aam.report.run import read_run
 from aam.report.terminal import digits_of
 from tests.report.test_report import downloads
+from tests.support.commands import aam
 from tests.support.report_pages import report
 
 
@@ -158,3 +159,17 @@ def test_the_permutation_test_names_what_it_shuffles() -> None:
     assert "labels of groups of subject" in permutation_test(constant, groups, "subject")
     assert "labels of samples" in permutation_test(scored, np.arange(20), None)
     assert permutation_test(ScoredPredictions(np.ones(4), np.ones(4)), np.arange(4), None) == ""
+
+
+@pytest.mark.medium
+def test_a_training_ends_in_a_report(
+    study_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, run = study_folder / "study", tmp_path / "run"
+    args = ["--metadata", study / "metadata.tsv", "--metadata-column", "ph", "--members", "kernel"]
+    assert aam("train", "--table", study / "table.biom", *args, "--output-dir", run) == 0
+    assert capsys.readouterr().err.splitlines()[-1] == f"Report: {run / 'report.html'}"
+    text = (run / "report.html").read_text(encoding="utf-8")
+    tiles = dict(re.findall(r"<dt>([^<]*)</dt>.*?<dd class=\"note\">([^<]*)</dd>", text))
+    assert all(" to " in tiles[name] for name in ("R²", "MAE", "RMSE", "Spearman"))
+    assert "Lines: prediction intervals." in text

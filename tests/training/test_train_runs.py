@@ -49,7 +49,7 @@ BOTH = ("unifrac", "nucleotide", "target")
 def test_train_numbers(study_dir: Path, tree: tuple[str, Path], tmp_path: Path, args: str) -> None:
     folder = tmp_path / "run"
     assert train(study_dir, folder, *tree, *args.split()) == 0
-    assert files(folder) == FILES | {"predictions.tsv", "scores.json"}
+    assert files(folder) == FILES | {"predictions.tsv", "report.html", "scores.json"}
     check_metrics(folder / "metrics.csv", columns(*BOTH) | NUMBER)
     predictions = read(folder / "predictions.tsv")
     assert list(predictions.columns) == [
@@ -79,7 +79,7 @@ def test_quantiles_rise(study_dir: Path, tmp_path: Path) -> None:
 
 
 def test_classes(study_dir: Path, classes: Path) -> None:
-    assert files(classes) == FILES | {"predictions.tsv", "scores.json"}
+    assert files(classes) == FILES | {"predictions.tsv", "report.html", "scores.json"}
     check_metrics(classes / "metrics.csv", columns("nucleotide", "target") | CLASS)
     predictions = read(classes / "predictions.tsv")
     names = ["site-1", "site-2", "site-3"]
@@ -110,10 +110,10 @@ def test_folds_test_every_sample_once(
     assert printed.out == capsys.readouterr().out
     first_cells = [line.strip().split("  ")[0] for line in printed.out.splitlines() if line.strip()]
     assert first_cells[-6:] == ["fold 1", "fold 2", "fold 3", "mean", "sd", "all samples"]
-    assert printed.err.splitlines()[-1] == f"Next: aam report --run-dir {tmp_path / 'run'}"
+    assert printed.err.splitlines()[-1] == f"Report: {tmp_path / 'run' / 'report.html'}"
     inside = {"metrics.csv", "checkpoints/best.ckpt", "checkpoints/last.ckpt"}
     top = {".lock", "run.json", "progress.json", "splits.tsv", "predictions.tsv", "embeddings.tsv"}
-    top.add("scores.json")
+    top |= {"scores.json", "report.html"}
     assert files(tmp_path / "run") == top | {f"fold-{k}/{n}" for k in (1, 2, 3) for n in inside}
     splits = read(tmp_path / "run/splits.tsv")
     check_one_side(splits)
