@@ -14,7 +14,7 @@ from aam.contract.errors import AamError, UsageError
 from aam.contract.files import print_all_characters, system_error
 from aam.contract.options import HELP, before_program, parse_known, split_command
 from launcher.options import HOST, NAMES, READ
-from launcher.plan.launcher_options import LAUNCHER_OPTIONS
+from launcher.plan.settings import LAUNCHER_OPTIONS
 
 INTERRUPTED = 130
 

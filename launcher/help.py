@@ -17,7 +17,7 @@ from aam.contract.options import (
 from launcher import options
 from launcher.options import COMMANDS, FORWARDING, NAMES, READ
 from launcher.options.submit import SubmitOptions
-from launcher.plan.launcher_options import LAUNCHER_OPTIONS
+from launcher.plan.settings import LAUNCHER_OPTIONS
 
 TITLE = "Options of the launcher, anywhere on the command line"
 

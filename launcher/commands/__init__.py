@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from aam.contract.options import build, parse_options, specs
-from launcher.plan.launcher_options import LAUNCHER_OPTIONS
+from launcher.plan.settings import LAUNCHER_OPTIONS
 
 T = TypeVar("T")
 

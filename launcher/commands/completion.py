@@ -20,7 +20,7 @@ from aam.contract.options.command_line import Parser
 from launcher import config
 from launcher.commands import parse_own
 from launcher.options import FORWARDING, NAMES, find
-from launcher.plan.launcher_options import LAUNCHER_OPTIONS
+from launcher.plan.settings import LAUNCHER_OPTIONS
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:

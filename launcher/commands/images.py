@@ -13,8 +13,7 @@ from launcher import config
 from launcher.commands import parse_own, print_json
 from launcher.engines import BUILDERS
 from launcher.engines.sif import SIF
-from launcher.images import addition, builder, index, inventory
-from launcher.images.removal import UNKNOWN, stored
+from launcher.images import builder, index, inventory, stored
 from launcher.options import HOST
 from launcher.options.images import (
     Images,
@@ -72,7 +71,7 @@ def _list(as_json: bool, inputs: LaunchInputs, built: Sequence[BuiltImage], fold
     assessment, catalog = assess(inputs), inputs.catalog
     fitting = {image.name for image in assessment.fitting}
     against = {image.name: assessment.against(image.name) for image in catalog.images}
-    found = list(stored(folder, index.read(folder)))
+    found = list(stored.listed(folder, index.read(folder)))
     rows = [
         {
             "name": image.name,
@@ -99,7 +98,7 @@ def _list(as_json: bool, inputs: LaunchInputs, built: Sequence[BuiltImage], fold
         places = ", ".join(place.place for place in built if place.image == row["name"])
         fits = "yes" if row["fits"] else "no"
         places = places or ("not built" if row["fits"] else f"not built; {row['reason']}")
-        for state in columns or [(UNKNOWN,) * len(HEADER)]:
+        for state in columns or [(stored.UNKNOWN,) * len(HEADER)]:
             print(ROW.format(row["name"], row["title"], fits, *state, places))
     known = {image.name for image in catalog.images}
     for each in found:
@@ -140,7 +139,7 @@ def _add(options: ImagesAdd, catalog: Catalog, folder: Path) -> None:
         remedy = "`aam-launch images add NAME FILE.sif`"
         raise UsageError("The name of an image and its file are needed", evidence, remedy)
     name, file = catalog.require(options.image[0]).name, Path(options.image[1]).absolute()
-    place = addition.add(name, file, options.sha256, folder)
+    place = stored.add(name, file, options.sha256, folder)
     digest = index.entry(index.read(folder), name, SIF)["sha256"]
     print(f"{name:<10} {place}  sha256:{digest}")
 
@@ -153,8 +152,6 @@ def _verify(options: ImagesVerify, catalog: Catalog, folder: Path) -> None:
 
 
 def _remove(options: ImagesRemove, catalog: Catalog, folder: Path) -> None:
-    from launcher.images import removal
-
     image_format = _format(options.engine)
     for image in [catalog.require(name) for name in options.names]:
         with index.locked_image(folder, image.name):
@@ -166,7 +163,7 @@ def _remove(options: ImagesRemove, catalog: Catalog, folder: Path) -> None:
                 evidence = f"{image.name} in '{folder}'"
                 raise MissingInput("No such image is built", evidence, "see `aam-launch images`")
             for each in removed:
-                removal.remove(folder, image.name, each)
+                stored.remove(folder, image.name, each)
                 print(f"removed {image.name} ({each})")
 
 

@@ -36,9 +36,9 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         print(shell_line(plan))
         return 0
     if plan.use_record:
-        from launcher.images import usage  # a dry run does without it
+        from launcher.images.stored import note_use  # a dry run does without it
 
-        usage.note(plan.use_record)
+        note_use(plan.use_record)
     sys.stdout.flush()
     sys.stderr.flush()
     exec_plan(plan)

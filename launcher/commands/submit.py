@@ -19,7 +19,8 @@ from aam.contract.yaml_document import Entry, read_entries
 from launcher import config, input_files
 from launcher.documents import user_folder
 from launcher.findings import warn
-from launcher.images import inventory, usage
+from launcher.images import inventory
+from launcher.images.stored import note_use
 from launcher.options.submit import SubmitOptions, require_printable
 from launcher.plan.assembly import assemble_plan
 from launcher.plan.decision import decide as choose
@@ -319,7 +320,7 @@ def _queue(job: Job, dependent: Job | None, request: Request) -> int:
             job_file.write(dependent.content, dependent.file(last=True))
             last = queue.submit(dependent.script(last=True), after=number)
     if job.use_record:
-        usage.note(job.use_record)
+        note_use(job.use_record)
     folders = {f"{number}_{k}": place for k, place in enumerate(_places(job, request, output))}
     kept = _keep(job, number, text, folders or {number: str(output)})
     if dependent is not None:

@@ -59,21 +59,21 @@ def program(plan: Plan) -> tuple[str, ...]:
 
     Apptainer splits the values of its own --env at commas and has a shell evaluate them.
     """
-    return (ENV, *assignments(plan), "aam", *plan.argv)
+    return (ENV, *(f"{name}={value}" for name, value in plan.variables), "aam", *plan.argv)
 
 
-def assignments(plan: Plan) -> tuple[str, ...]:
-    """Return the variables of a plan as `env` takes them."""
-    return tuple(f"{name}={value}" for name, value in plan.variables)
+def mount_option(source: str, target: str, writable: bool) -> tuple[str, str]:
+    """Return the option that mounts a path.
 
+    Every engine reads its value as CSV (RFC 4180), so quotes are doubled, and knows these names of
+    the fields.
 
-def fields(*values: str) -> str:
-    """Join the fields of a --mount value; it is read as CSV (RFC 4180), so quotes are doubled.
-
-    >>> fields("type=bind", "source=/a,b")
-    'type=bind,"source=/a,b"'
+    >>> mount_option("/a,b", "/c", writable=False)
+    ('--mount', 'type=bind,"source=/a,b",destination=/c,ro')
     """
-    return ",".join(
+    names = ["type=bind", f"source={source}", f"destination={target}"]
+    values = names if writable else [*names, "ro"]
+    return "--mount", ",".join(
         '"' + value.replace('"', '""') + '"'
         if any(mark in value for mark in ',"\r\n') or value.startswith(" ")
         else value

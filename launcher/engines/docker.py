@@ -37,7 +37,6 @@ class Docker(OciEngine):
 
     name = "docker"
     least = (23, 0)
-    read_only = "readonly"
     storage = "{{.DockerRootDir}}"
     move = "set data-root in /etc/docker/daemon.json to a folder with room"
     traits = EngineTraits(image_format="docker", later_cdi=25)

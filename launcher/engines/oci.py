@@ -24,7 +24,7 @@ from launcher.engines.base import (
     Builder,
     Engine,
     SpaceRequirement,
-    fields,
+    mount_option,
     program,
     which,
 )  # fmt: skip
@@ -45,13 +45,11 @@ class OciEngine(Engine, Builder):
     """An engine with a storage; its subclasses add the options that differ.
 
     Attributes:
-        read_only: the field of --mount for read-only.
         storage: template of `info` for the folder of the storage.
         move: how to move that folder.
         save_flags: options that make `save` write a Docker archive.
     """
 
-    read_only: str
     storage: str
     move: str
     save_flags: tuple[str, ...] = ()
@@ -91,9 +89,7 @@ class OciEngine(Engine, Builder):
         of_amd = (plan.devices or plan.cdi) and not plan.host_libraries
         argv += ["--security-opt=seccomp=unconfined"] if of_amd else []
         for mount in plan.mounts:
-            mode = [] if mount.writable else [self.read_only]
-            source, target = f"source={mount.source}", f"target={mount.target}"
-            argv += ["--mount", fields("type=bind", source, target, *mode)]
+            argv += mount_option(mount.source, mount.target, mount.writable)
         return (*argv, "--workdir", plan.workdir, "--entrypoint", ENV)
 
     def command(self, plan: Plan) -> tuple[str, ...]:

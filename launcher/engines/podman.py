@@ -42,7 +42,6 @@ class Podman(OciEngine):
 
     name = "podman"
     least = (4, 0)
-    read_only = "ro"
     storage = "{{.Store.GraphRoot}}"
     save_flags = ("--format", "docker-archive")
     move = "set graphroot in ~/.config/containers/storage.conf to a folder with room"

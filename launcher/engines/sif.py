@@ -36,7 +36,7 @@ from launcher.engines.base import (
     Builder,
     Engine,
     SpaceRequirement,
-    fields,
+    mount_option,
     program,
     user_namespaces,
     which,
@@ -107,12 +107,6 @@ def contained(host_libraries: str, host_devices: bool = False) -> list[str]:
             bring, keep_out = vendor.library_flags
             argv.append(bring if vendor.name == host_libraries else keep_out)
     return argv
-
-
-def mount_option(source: str, target: str, writable: bool) -> list[str]:
-    """Return the option that mounts a path; its value is read as CSV."""
-    named = (f"source={source}", f"destination={target}", *([] if writable else ["ro"]))
-    return ["--mount", fields("type=bind", *named)]
 
 
 class SifEngine(Engine, Builder):

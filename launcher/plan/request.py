@@ -13,7 +13,7 @@ from typing import Any, Literal
 from aam.contract.options import ParsedCommand, parse_known
 from aam.contract.options import parse as parse_command_line
 from launcher.host.facts import Slurm
-from launcher.plan.launcher_options import LAUNCHER_OPTIONS
+from launcher.plan.settings import LAUNCHER_OPTIONS
 
 GpuUse = Literal["required", "automatic", "never"]
 

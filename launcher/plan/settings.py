@@ -1,4 +1,4 @@
-"""Settings of the launcher, merged from layers.
+"""Settings of the launcher, merged from layers, and its own options on the command line.
 
 Four layers: defaults (with /etc/aam/launch.yaml and the site file) < ~/.config/aam/launch.yaml
 < AAM_LAUNCH_* variables < command line. A later layer replaces a single value and adds to a list or
@@ -9,11 +9,12 @@ import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import ConfigurationError
 from aam.contract.options import OptionSpec, specs
-from aam.contract.options.field import flag_of, option
+from aam.contract.options.field import ONE_OR_MORE, flag_of, option
 from aam.contract.suggestions import nearest
 from aam.contract.yaml_document import Entry
 from launcher.gpus import VENDORS
@@ -95,6 +96,40 @@ FILES_ONLY = ("pass_env", "images")
 """Settings that the command line does not have."""
 MAPPINGS = ("env", "images")
 """Settings that are `name: value` pairs in YAML."""
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """Options of the launcher."""
+
+    dry_run: bool = option(
+        "Print what would run, and stop: a command line, or the script of a job.",
+        default=False,
+        basic=True,
+    )
+    gpus: int | None = option(
+        "Number of GPUs; pretrain and train start a process for each, and they share every batch.",
+        default=None,
+        takes=ONE_OR_MORE,
+        basic=True,
+    )
+    force: bool = option(
+        "Run in an image that does not fit this host; the run record notes it.", default=False
+    )
+    json: bool = option("Print JSON.", default=False)
+    host: Path | None = option(
+        "Decide for another host, captured in a tar or a folder.", default=None, role="input"
+    )
+
+
+LAUNCHER_OPTIONS: dict[str, OptionSpec] = {
+    spec.flag: spec
+    for spec in (
+        *(spec for key, spec in SETTING_SPECS.items() if key not in FILES_ONLY),
+        *specs(LaunchOptions),
+    )
+}
+"""The launcher's own options by flag; no option of `aam` has one of these names but --json."""
 
 
 @dataclass(frozen=True)

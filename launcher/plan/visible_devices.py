@@ -1,8 +1,20 @@
 """Visible devices: Slurm, cgroups and the vendors' variables, reconciled to one list of GPUs.
 
-Slurm sets the variables of all vendors to the same text (gres.conf(5)). A device cgroup hides other
-jobs' GPUs, and what is left is numbered from 0. Some variables count what another one leaves (see
-the vendors). So exactly one variable goes on, and it counts what the program will enumerate.
+Who sets what, and what its numbers count:
+
+    Slurm, SLURM_JOB_GPUS            the GPUs of the whole node (gres.conf(5))
+    Slurm, the variables below       all of one text: with ConstrainDevices they count the GPUs of
+                                     the job from 0, else those of the node
+    device cgroup (ConstrainDevices) no variable: the nodes of other jobs' GPUs cannot be opened
+    ROCR_VISIBLE_DEVICES             AMD's GPUs that may be opened; numbers or UUIDs
+    HIP_, CUDA_VISIBLE_DEVICES       on AMD what ROCR_VISIBLE_DEVICES leaves; the first that is set
+                                     counts (GPU_DEVICE_ORDINAL is removed)
+    CUDA_VISIBLE_DEVICES             NVIDIA's GPUs that may be opened, in CUDA's own order; numbers,
+                                     UUIDs or one MIG instance
+
+Exactly one variable goes on, the `visible_devices` of a vendor of `launcher.gpus`, and it counts
+what the program will enumerate: `select` reconciles the above to a `DeviceSelection`, `value_for`
+makes the value of that variable, `denials` are the device nodes that may not be opened.
 """
 
 from __future__ import annotations

@@ -121,6 +121,8 @@ DATA = (
     ".Dockerfile",
     "NCCL_*",  # patterns of variables that ranks of any vendor need
     "RCCL_*",
+    "NCCL_SOCKET_IFNAME",  # variables by which NCCL and RCCL take interfaces and plugin alike
+    "NCCL_NET_PLUGIN",
     "/containers/rocm63.sif",  # image of the shipped scripts of the site cosmos
 )
 

@@ -19,7 +19,7 @@ from aam.contract.errors import CannotCreate
 from launcher import cli
 from launcher.engines.build_log import BuildLog
 from launcher.engines.sif import record_of
-from launcher.images import index, usage
+from launcher.images import index, stored
 from launcher.plan.plan import use_record
 from tests.launcher.test_sif_files import sif
 from tests.support.launches import without_flock
@@ -79,8 +79,8 @@ def test_list_shows_size_age_verification_and_last_use(
 
 
 def test_a_launch_without_access_to_the_image_folder_goes_on(tmp_path: Path) -> None:
-    usage.note(str(tmp_path / "none/.used.cpu.sif"))
-    assert usage.last(tmp_path / "none/.used.cpu.sif") is None
+    stored.note_use(str(tmp_path / "none/.used.cpu.sif"))
+    assert stored.last_use(tmp_path / "none/.used.cpu.sif") is None
 
 
 def test_a_sif_is_compared_with_its_record_without_an_engine(
@@ -189,7 +189,7 @@ def test_members_of_a_group_replace_each_others_files(shared: Path) -> None:
             BuildLog(shared / "logs/cpu.log").run(["touch", "made"], shared)
             index.write(shared, "cpu", "sif", {"sha256": str(os.getuid())})
             (shared / "made").unlink()
-        usage.note(use_record(str(shared), "cpu", "sif"))
+        stored.note_use(use_record(str(shared), "cpu", "sif"))
 
     for user in (54321, 54322):
         as_member(user, build)

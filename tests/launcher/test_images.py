@@ -13,7 +13,7 @@ import pytest
 from aam.contract.errors import ConfigurationError, MissingInput
 from launcher import cli, config
 from launcher.engines.sif import record_of
-from launcher.images import addition, index, inventory, verify
+from launcher.images import index, inventory, stored, verify
 from launcher.plan.inputs import BuiltImage
 from tests.launcher.test_sif_files import labelled, sif
 
@@ -53,9 +53,9 @@ def test_a_sif_that_changed_at_the_same_size_is_not_used_under_its_old_digest(pl
     assert "written after it was recorded" in image.mismatch[0]
     assert not str(image.digest).startswith("sha256:")
     with pytest.raises(MissingInput, match="The SIF is another one"):
-        addition.add("cpu", place, None, place.parent)
+        stored.add("cpu", place, None, place.parent)
     place.write_bytes(content)  # the recorded bytes, copied again
-    addition.add("cpu", place, None, place.parent)
+    stored.add("cpu", place, None, place.parent)
     assert found(place.parent).mismatch is None
 
 
@@ -65,7 +65,7 @@ def test_a_record_without_a_time_of_change_is_completed_by_add(place: Path) -> N
     doubt = found(place.parent).mismatch
     assert doubt is not None
     assert f"aam-launch images add cpu {place}" in doubt[1]
-    addition.add("cpu", place, None, place.parent)
+    stored.add("cpu", place, None, place.parent)
     assert found(place.parent).mismatch is None
     assert index.read(place.parent)["cpu"]["sif"]["engine"] == "apptainer 1.4"
 

@@ -11,7 +11,7 @@ import pytest
 
 from aam.contract.options import find, names, specs
 from launcher.options.submit import SubmitOptions
-from launcher.plan.launcher_options import LAUNCHER_OPTIONS
+from launcher.plan.settings import LAUNCHER_OPTIONS
 from tests.support.submissions import ROOT, SITE, WORDS, submit
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import CannotCreate, ConfigurationError, UsageError
-from launcher.engines.base import fields
+from launcher.engines.base import mount_option
 from launcher.input_files import LEAST, path_facts, require_outputs, require_space
 from launcher.plan.mounts import Mount, absolute_paths, fold, of_paths, parse_bind, require_passable
 from launcher.plan.request import parse
@@ -211,9 +211,10 @@ def test_a_later_mount_of_a_place_wins() -> None:
     assert fold([Mount("/a", "/t", True, "", ""), second])[0].writable
 
 
-def test_fields_are_quoted_as_csv() -> None:
-    assert fields("source=/a") == "source=/a"
-    assert fields('source=/a,"b"\n', "ro") == '"source=/a,""b""\n",ro'
+def test_mounts_are_quoted_as_csv() -> None:
+    assert mount_option("/a", "/b", True)[1] == "type=bind,source=/a,destination=/b"
+    odd = mount_option('/a,"b"\n', "/c", False)[1]
+    assert odd == 'type=bind,"source=/a,""b""\n",destination=/c,ro'
 
 
 def test_an_output_in_the_way_of_a_file(here: Path) -> None:

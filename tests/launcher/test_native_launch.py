@@ -22,9 +22,9 @@ from launcher import options
 from launcher.cli import main
 from launcher.engines import shell_line
 from launcher.engines.native import LIBRARIES, missing
-from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 from launcher.plan.plan import Plan
 from launcher.plan.request import JSON, Request, parse
+from launcher.plan.settings import LAUNCHER_OPTIONS
 from tests.support.launches import forked
 
 ROOT = Path(__file__).parents[2]

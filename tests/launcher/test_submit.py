@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from aam.contract.options import parse_known, specs
 from aam.contract.yaml_document import Entry
-from launcher.images import usage
+from launcher.images import stored
 from launcher.options.submit import SubmitOptions
 from launcher.plan.plan import use_record
 from launcher.slurm import job_file, queue
@@ -68,7 +68,7 @@ def test_the_job_file_holds_the_request(place: Path) -> None:
 def test_a_submission_is_a_use_of_the_image(place: Path) -> None:
     queued(place, *WORDS)
     image = place / "images/rocm64.sif"
-    used = usage.last(Path(use_record(str(image.parent), "rocm64", "sif")))
+    used = stored.last_use(Path(use_record(str(image.parent), "rocm64", "sif")))
     assert used is not None
     assert abs(time.time() - used) < 3600
 

@@ -14,8 +14,8 @@ from launcher import options
 from launcher.commands import parse_own
 from launcher.options import FORWARDING, NAMES
 from launcher.options.submit import SubmitOptions
-from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 from launcher.plan.request import request_of
+from launcher.plan.settings import LAUNCHER_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
