@@ -46,7 +46,7 @@ RESULT, BEST = "search.json", "best.yaml"
 ALL = "all samples"
 """Name of the Optuna study that chooses the values to train with."""
 
-_PROGRESS = ("--trials", "--trials-only", "--storage", "--overwrite", "--output-dir")
+_PROGRESS = ("--trials", "--trials-only", "--storage", "--output-dir")
 """Options that another process of the same search may give differently."""
 
 
@@ -165,13 +165,8 @@ def search(options: Search) -> dict[str, Any] | None:
 def _prepare(options: Search) -> tuple[Train, tuple[Axis, ...]]:
     """Check the options and return the options of every trial and its axes."""
     refused = {
-        "--splits": options.split.splits,
         "--resume-from": options.run.resume_from,
-        "--loss-config": options.loss_config,
         "--folds 1": options.folds == 1 or None,
-        "--distributed": options.scale.distributed or None,
-        "--fsdp": options.scale.fsdp or None,
-        "--data-parallel": options.scale.data_parallel or None,
     }
     if given := [flag for flag, value in refused.items() if value is not None]:
         raise UsageError("Options that a search does not take", ", ".join(given), "leave them out")

@@ -173,4 +173,6 @@ def test_a_search_is_resumed_and_scored_by_samples_that_chose_nothing(
     # Another search in the same folder is refused, and so are options that contradict a search.
     assert aam("search", *args, "--seed", 7) == UsageError.status
     assert "seed" in capsys.readouterr().err
-    assert aam("search", *args, "--splits", folder / "search.json") == UsageError.status
+    for option in (("--splits", folder / "search.json"), ("--overwrite",), ("--fsdp",)):
+        assert aam("search", *args, *option) == UsageError.status
+        assert f"`search` has no such option: '{option[0]}'" in capsys.readouterr().err

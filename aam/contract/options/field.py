@@ -183,7 +183,10 @@ def members(annotation: Any) -> list[Any]:
 
 
 def specs(command: type) -> tuple[OptionSpec, ...]:
-    """List the options of a command class, those of its groups included, in declared order."""
+    """List the options of a command class, those of its groups included, in declared order.
+
+    A class that extends another one names in `without` the fields that it does not take.
+    """
     found: list[OptionSpec] = []
     for field in dataclasses.fields(command):
         if dataclasses.is_dataclass(field.type):
@@ -203,7 +206,8 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
                 **{**field.metadata, "help": _help(field)},
             )
         )
-    return tuple(found)
+    without = getattr(command, "without", ())
+    return tuple(spec for spec in found if spec.field not in without)
 
 
 def _help(field: dataclasses.Field[Any]) -> str:

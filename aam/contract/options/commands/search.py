@@ -1,7 +1,7 @@
 """Options of `aam search`."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from aam.contract.options.commands.train import Train
 from aam.contract.options.field import ONE_OR_MORE, TWO_OR_MORE, option
@@ -21,6 +21,10 @@ class Search(Train):
         --metadata-column age --members transformer --output-dir search \
         --vary lr=0.0001..0.01 embedding-dim=32,64,128 --trials 40
     """
+
+    without: ClassVar = (
+        "splits", "overwrite", "loss_config", "distributed", "fsdp", "data_parallel",
+    )  # fmt: skip
 
     vary: tuple[str, ...] = option(
         "Options of `aam train` to vary: NAME=LOW..HIGH for numbers, or NAME=A,B,C; several values "
