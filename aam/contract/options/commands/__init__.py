@@ -12,6 +12,7 @@ from aam.contract.options.field import OptionSpec, build, specs
 from aam.contract.suggestions import nearest
 
 COMMANDS: dict[str, dict[str, str]] = {
+    "Look": {"inspect": "inspect.Inspect"},
     "Learn": {"pretrain": "pretrain.Pretrain", "train": "train.Train", "search": "search.Search"},
     "Use": {
         "predict": "use.Predict",
