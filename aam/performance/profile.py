@@ -15,7 +15,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelTime:
     """Total of all calls of one kernel, or of one direction of memory copies.
 
     Attributes:
@@ -42,7 +42,7 @@ class KernelProfile:
     """
 
     source: str
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelTime, ...]
     span_ns: float | None = None
     busy_ns: float | None = None
     device: str = "GPU"
@@ -149,10 +149,10 @@ def profile_of_operations(source: str, threads: Iterable[Sequence[Interval]]) ->
     return KernelProfile(source, _kernels(times), outer.span_ns, outer.busy_ns, "CPU")
 
 
-def _kernels(times: Sequence[tuple[str, float]]) -> tuple[Kernel, ...]:
+def _kernels(times: Sequence[tuple[str, float]]) -> tuple[KernelTime, ...]:
     """Return calls and total time of each kernel from the time of each call."""
     calls = Counter(name for name, _ in times)
-    return tuple(Kernel(name, calls[name], total) for name, total in _sums(times).items())
+    return tuple(KernelTime(name, calls[name], total) for name, total in _sums(times).items())
 
 
 def _sums(values: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -163,7 +163,7 @@ def _sums(values: Iterable[tuple[str, float]]) -> dict[str, float]:
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
-def longest_first(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
+def longest_first(kernels: Iterable[KernelTime]) -> tuple[KernelTime, ...]:
     """Sort kernels by total time, longest first."""
     return tuple(sorted(kernels, key=lambda kernel: -kernel.total_ns))
 

@@ -21,8 +21,8 @@ from aam.contract.errors import DataError
 from aam.contract.files import require
 from aam.performance.profile import (
     Interval,
-    Kernel,
     KernelProfile,
+    KernelTime,
     longest_first,
     profile_of_calls,
     profile_of_operations,
@@ -142,7 +142,7 @@ def _statistics(source: str, calls: str, total: str) -> CsvReader:
 
     def read(rows: list[Row]) -> KernelProfile:
         kernels = [
-            Kernel(_plain(row["Name"]), int(_number(row[calls])), _number(row[total]))
+            KernelTime(_plain(row["Name"]), int(_number(row[calls])), _number(row[total]))
             for row in rows
         ]
         host = ("hip", "hsa", "cuda")

@@ -13,8 +13,8 @@ import pytest
 
 from aam.contract.errors import DataError, MissingInput
 from aam.performance.profile import (
-    Kernel,
     KernelProfile,
+    KernelTime,
     category,
     precisions,
     profile_of_calls,
@@ -28,7 +28,7 @@ GEMM = "Cijk_Ailk_Bljk_SB_MT64x64x16_MI16x16x1"
 ADD = "void at::native::vectorized_elementwise_kernel<4, AddFunctor<float>, Array<char*, 2> >(int)"
 CALLS = [(GEMM, 1_000, 5_000), (ADD, 5_500, 6_500), (GEMM, 7_000, 9_000)]
 """Two matrix products of 4 and 2 microseconds, one addition of 1, one microsecond idle of 8."""
-KERNELS = (Kernel(GEMM, 2, 6_000), Kernel(ADD, 1, 1_000))
+KERNELS = (KernelTime(GEMM, 2, 6_000), KernelTime(ADD, 1, 1_000))
 
 
 def rocprof(path: Path) -> None:
@@ -158,22 +158,28 @@ def test_categories_of_kernels(name: str, expected: str) -> None:
     ],
 )
 def test_precision_of_matrix_products(name: str, expected: str) -> None:
-    assert precisions(KernelProfile("", (Kernel(name, 1, 1.0),))) == {expected: 1.0}
+    assert precisions(KernelProfile("", (KernelTime(name, 1, 1.0),))) == {expected: 1.0}
 
 
 @pytest.mark.parametrize(
     ("kernels", "idle", "limit"),
     [
-        ([Kernel("gemm", 1000, 1e6)], 0.5, "launch-bound"),
-        ([Kernel("gemm", 10, 1e6)], 0.5, "data-bound"),
-        ([Kernel("gemm", 10, 6e5), Kernel("rccl_main", 5, 4e5)], 0.0, "communication"),
-        ([Kernel("gemm", 10, 6e5), Kernel("attn_fwd", 5, 4e5)], None, "attention-bound"),
-        ([Kernel("gemm", 10, 4e5), Kernel("elementwise_kernel", 5, 6e5)], 0.1, "memory-bound"),
-        ([Kernel("gemm", 10, 9e5), Kernel("x", 5, 1e5)], 0.1, "compute-bound"),
-        ([Kernel("x", 5, 1e5)], 0.1, "mixed"),
+        ([KernelTime("gemm", 1000, 1e6)], 0.5, "launch-bound"),
+        ([KernelTime("gemm", 10, 1e6)], 0.5, "data-bound"),
+        ([KernelTime("gemm", 10, 6e5), KernelTime("rccl_main", 5, 4e5)], 0.0, "communication"),
+        ([KernelTime("gemm", 10, 6e5), KernelTime("attn_fwd", 5, 4e5)], None, "attention-bound"),
+        (
+            [KernelTime("gemm", 10, 4e5), KernelTime("elementwise_kernel", 5, 6e5)],
+            0.1,
+            "memory-bound",
+        ),
+        ([KernelTime("gemm", 10, 9e5), KernelTime("x", 5, 1e5)], 0.1, "compute-bound"),
+        ([KernelTime("x", 5, 1e5)], 0.1, "mixed"),
     ],
 )
-def test_the_verdict_names_the_limit(kernels: list[Kernel], idle: float | None, limit: str) -> None:
+def test_the_verdict_names_the_limit(
+    kernels: list[KernelTime], idle: float | None, limit: str
+) -> None:
     span = None if idle is None else 1e6
     busy = None if idle is None else 1e6 * (1 - idle)
     assert verdict(KernelProfile("", tuple(kernels), span, busy)).limit == limit
@@ -287,9 +293,9 @@ def test_a_trace_of_a_cpu_counts_each_operation_without_those_it_calls(tmp_path:
     found = read_profile(path)
     assert found.device == "CPU"
     assert found.kernels == (
-        Kernel("aten::addmm", 2, 11_000),
-        Kernel("aten::gelu", 1, 8_000),
-        Kernel("aten::linear", 1, 4_000),
+        KernelTime("aten::addmm", 2, 11_000),
+        KernelTime("aten::gelu", 1, 8_000),
+        KernelTime("aten::linear", 1, 4_000),
     )
     assert found.span_ns == 20_000 and found.busy_ns == 17_000
     assert shares(found)["matrix product"] == pytest.approx(11 / 23)
