@@ -31,7 +31,7 @@ LEVELS = (0.03, 0.1)
 """Mean part of the positions at which two ASVs of a clade differ, at most."""
 
 _MOST_DENSE = 2**29
-"""Bytes up to which the columns are dense: up to half the time for numbers, the same for classes."""
+"""Bytes up to which columns are dense: up to half the time for numbers, the same for classes."""
 
 _AT_ONCE = 256
 """Samples whose abundances are dense in memory."""
