@@ -15,8 +15,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "images rm": "launcher.options.images.ImagesRemove",
     },
     "Environments": {
-        "env create": "launcher.options.environments.EnvCreate",
-        "env show": "launcher.options.environments.EnvShow",
+        "env": "launcher.options.images.Env",
     },
     "Slurm": {
         "submit": "launcher.options.submit.SubmitOptions",
@@ -46,8 +45,7 @@ READ = {
     "explain": ("--json", HOST, "--image", "--runtime", "--site"),
     "doctor": ("--json", HOST, "--image-dir"),
     "images": ("--json", HOST, "--image-dir"),
-    "env create": (HOST, "--force", "--site"),
-    "env show": ("--json", HOST, "--force", "--site"),
+    "env": ("--dry-run", HOST, "--force", "--site"),
     "jobs": ("--json",),
     "site show": ("--json",),
     "site check": ("--json",),

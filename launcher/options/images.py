@@ -1,4 +1,4 @@
-"""Options of the commands on images: list, build, add, verify and remove."""
+"""Options of the commands on images: list, build, add, verify, remove; of env."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,3 +111,26 @@ class ImagesRemove(SeveralImages):
         aam-launch images rm cpu
         aam-launch images rm cpu --engine podman
     """
+
+
+@dataclass(frozen=True)
+class Env:
+    """Make a virtual environment from the lock of an image, and run `aam check` in it.
+
+    Examples:
+        aam-launch env auto ~/aam-env --dry-run
+        aam-launch env rocm63 /project/aam/rocm63
+    """
+
+    place: tuple[str, ...] = option(
+        "Image whose lock is installed, 'auto' for the one that fits this host, and the folder.",
+        first=True,
+        metavar="NAME FOLDER",
+    )
+    python: str | None = option(
+        "Python to make it with, of the version that the lock is for.",
+        default=None,
+        metavar="FILE",
+        basic=True,
+    )
+    wheels: Path | None = WHEELS
