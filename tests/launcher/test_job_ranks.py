@@ -17,6 +17,8 @@ from aam.contract import stop_file
 from aam.contract.errors import DataError, MissingInput, Unavailable, UsageError
 from aam.contract.yaml_document import Entry
 from launcher import config
+from launcher.host.facts import Gpu
+from launcher.plan.plan import Plan
 from launcher.slurm import job, job_file, rank
 from launcher.slurm.job_file import FORMAT, JobFile, SubmittedImage
 from launcher.slurm.site import Fact
@@ -206,6 +208,22 @@ def test_ranks_with_different_plans_are_refused() -> None:
                 ".*; ask Slurm for equal nodes")  # fmt: skip
     with pytest.raises(Unavailable, match=sentence):
         rank.require_same({**first, "GPUs": ["gfx90a"]}, first, "n2", "the first node")
+
+
+def test_gpus_other_than_the_site_states_are_in_the_log(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu = Gpu("amd", 0, "gfx90a", "MI210", "0000:01:00.0")
+    plan = Plan("apptainer", "/bin/apptainer", (), place="/i.sif", gpus=(gpu, gpu))
+    two = {"SLURM_STEP_NUM_TASKS": "2"}
+    rank._say(task(content(place, arch="gfx942"), place, **two), plan)
+    name = os.uname().nodename
+    assert capsys.readouterr().err.splitlines() == [
+        f"aam-job: {name}: apptainer, image '/i.sif', 2 ranks, 2 x MI210 (gfx90a)",
+        f"aam-job: {name}: site s states GPUs of arch gfx942; the job uses those above",
+    ]
+    rank._say(task(content(place, arch="gfx90a"), place), plan)
+    assert "states GPUs" not in capsys.readouterr().err
 
 
 # --- checks on the node

@@ -240,3 +240,39 @@ def test_a_script_of_a_job_names_what_runs_here(place: Path) -> None:
     variables = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS_PER_NODE": "3"}
     done = submit(place, *WORDS, "--here", "--dry-run", **variables)
     assert "nodes     2 nodes, 3 ranks each, a test site\n" in done.stdout
+
+
+def test_a_second_start_of_a_script_reads_the_job_file_of_the_first(place: Path) -> None:
+    """`srun` prints the words after its own options."""
+    slurm_and_image(place, "echo 41")
+    srun = place / "bin/srun"
+    srun.write_text('#!/bin/sh\necho "$@"\n')
+    srun.chmod(0o755)
+    variables = {"SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "2", "SLURM_CPUS_ON_NODE": "8"}
+    argv = [sys.executable, "-m", "launcher.cli", "submit", *WORDS, "--here"]
+
+    def start(**more: str) -> subprocess.CompletedProcess[str]:
+        environment = {
+            "PATH": f"{place}/bin:/usr/bin:/bin", "HOME": str(place), "PYTHONPATH": str(ROOT),
+            "AAM_IMAGE_DIR": f"{place}/images", "TMPDIR": str(place), **variables, **more,
+        }  # fmt: skip
+        return subprocess.run(argv, capture_output=True, text=True, env=environment, cwd=place)
+
+    first = start()
+    assert first.returncode == 0, first.stderr
+    assert "aam-job: start 1, `aam pretrain`" in first.stderr
+    assert "aam-job: ended with status 0" in first.stderr
+    file = place / "out/.aam-job.json"
+    counts = "--nodes=1 --ntasks-per-node=2 --ntasks=2 --cpus-per-task=4"
+    assert first.stdout.startswith(f"--kill-on-bad-exit=1 --wait=0 {counts} /bin/sh -c ")
+    assert first.stdout.endswith(f"-m launcher.slurm.job --rank {file}\n")
+    assert (place / "out/.aam-job").read_text() == "7\n"
+    written = file.stat().st_mtime_ns
+    (place / "out/run.json").write_text("{}")
+    again = start(SLURM_RESTART_COUNT="1")
+    assert again.returncode == 0, again.stderr
+    assert "aam-job: start 2, `aam pretrain`" in again.stderr
+    assert file.stat().st_mtime_ns == written
+    other = start(SLURM_JOB_ID="8")
+    assert other.returncode == 73
+    assert "The output exists already" in other.stderr
