@@ -27,6 +27,8 @@
     inputs          only of models that read metadata columns, see `input_comparison`: {columns,
                     models, differences, conclusion, counts_add}; the models "metadata alone",
                     "counts alone" and "metadata and counts" have metric -> {value, lower, upper}
+    learning_curve  only with a kernel, see `learning_curve`: {model, metric, units, points,
+                    sentence}, scores of kernels fitted to fewer groups; null with few groups
     confounders     [{column, metric, value, lower, upper, other_form}]: other columns of the
                     metadata, or "sequencing depth", that alone predict as well as the ensemble,
                     see `confounding`; the best first. other_form: the column determines the target;

@@ -84,7 +84,7 @@ def _sentence(metric: str, gain: Score, doubling: str) -> str:
         return f"{doubling} the {TITLES[metric]} cannot be compared."
     text = (
         f"{doubling} the {TITLES[metric]} changes by {gain.value:+.3f} "
-        f"({LEVEL:.0%} {gain.lower:+.3f} to {gain.upper:+.3f})"
+        f"({100 * LEVEL:.0f} % {gain.lower:+.3f} to {gain.upper:+.3f})"
     )
     if gain.lower > 0:
         return f"{text}: more samples would probably help."

@@ -12,6 +12,7 @@ from aam.contract.files import write_json
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
 from aam.data.batches import BatchPlan
+from aam.data.ordination import coordinates_of_kernel, write_ordination
 from aam.data.rarefaction import auto_depth
 from aam.inference.output_tables import write_table
 from aam.members import checkpoint
@@ -20,6 +21,9 @@ from aam.members.checkpoint import EnsembleCheckpoint, StoredEnsemble
 from aam.members.confounding import confounders, warning
 from aam.members.effects import estimator_importance
 from aam.members.evaluation import ENSEMBLE, evaluate, shown_metrics
+from aam.members.kernel_inputs import Landmarks
+from aam.members.learning_curve import learning_curve
+from aam.members.registry import estimator
 from aam.members.tables import held_out_table, interval_columns, member_columns
 from aam.members.training_data import describe
 from aam.pipeline.input_comparison import BOTH, compare_inputs, show_inputs
@@ -28,6 +32,12 @@ from aam.training.callbacks.loggers import log_scores
 from aam.training.labelled_study import LabelledStudy
 from aam.training.run_files import checkpoints
 from aam.training.run_files.checkpoints import checkpoint_files
+
+KERNEL = "kernel"
+"""Member that draws the learning curve and the ordination: it needs a second for them."""
+
+MOST_SAMPLES = 4000
+"""Samples up to which they are drawn; the kernel is exact up to as many."""
 
 
 def write_results(options: Train, study: LabelledStudy, result: Result) -> dict[str, Any]:
@@ -43,6 +53,8 @@ def write_results(options: Train, study: LabelledStudy, result: Result) -> dict[
         _write_ensemble(options, study, result)
     _write_predictions(options, study, result)
     scores = _write_scores(options, study, result)
+    if len(study.study.table.sample_ids) <= MOST_SAMPLES:
+        _write_ordination(options, study, result)
     log_scores(options, _final_scores(scores))
     _show(scores)
     best = {
@@ -128,8 +140,23 @@ def _write_scores(options: Train, labelled: LabelledStudy, result: Result) -> di
     scores["confounders"] = confounders(
         labelled.metadata, known, labelled.study, folds, predictions_MC
     )
+    if (found := result.members.get(KERNEL)) and len(labelled.values) <= MOST_SAMPLES:
+        scores["learning_curve"] = learning_curve(
+            KERNEL, estimator(KERNEL), found.inputs, folds, found.predictions_MC
+        )
     write_json(folder / "scores.json", scores)
     return scores
+
+
+def _write_ordination(options: Train, labelled: LabelledStudy, result: Result) -> None:
+    """Write ordination.txt, the principal coordinates of the samples by the kernel's sequences."""
+    ids = labelled.study.table.sample_ids
+    if KERNEL not in result.members or len(ids) < 3:
+        return
+    inputs = result.members[KERNEL].inputs
+    kernel_NN = Landmarks.of(inputs, np.arange(len(ids))).kernel(inputs)
+    coordinates, explained = coordinates_of_kernel((kernel_NN + kernel_NN.T) / 2)
+    write_ordination(options.run.output_dir / "ordination.txt", ids, coordinates, explained)
 
 
 def _final_scores(scores: Mapping[str, Any]) -> dict[str, float]:

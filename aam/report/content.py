@@ -31,6 +31,7 @@ FILES = {
     "scores.json": "metrics of the model and its members, with intervals",
     "importance.tsv": "ASVs by their importance for the predictions",
     "embeddings.tsv": "embedding of each sample",
+    "ordination.txt": "principal coordinates of the samples by the kernel of the sequences",
     "unifrac.tsv": "UniFrac distances",
     "metrics.csv": "losses and metrics of each epoch",
     "run.json": "options, versions, host, SHA-256 of the inputs",

@@ -84,8 +84,8 @@ def paragraph(run: Run) -> str:
         sentences.append(f"It was scored on {scored} of {how}{apart}.")
         within = " The AUC compares samples of the same fold (Parker et al. 2007)."
         sentences.append(
-            f"Intervals are {LEVEL:.0%} percentile intervals of {DRAWS} bootstrap resamples of "
-            f"{'groups' if group else 'samples'} (Field and Welsh 2007)."
+            f"Intervals are {100 * LEVEL:.0f} % percentile intervals of {DRAWS} resamples "
+            f"of {'groups' if group else 'samples'} (Field and Welsh 2007)."
             + within
             * bool(folds and run.scored.classes)
         )

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from aam.commands.profile import as_plain
@@ -23,6 +24,7 @@ from aam.contract.options.config_file import read_config
 from aam.contract.shards import Shard
 from aam.data.embeddings import read_embeddings
 from aam.data.metrics import compute_metrics
+from aam.data.ordination import write_ordination
 from aam.data.shards import facts_of, merge
 from aam.data.splits import read_splits
 from aam.performance.measurement.bench import rates
@@ -132,6 +134,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids = study.sample_ids
     rows = [f"{name}\t" + "\t".join("0" if name == o else "0.5" for o in ids) for name in ids]
     (run / "unifrac.tsv").write_text("\t" + "\t".join(ids) + "\n" + "\n".join(rows) + "\n")
+    coordinates = np.random.default_rng(0).normal(size=(len(ids), 2))
+    write_ordination(run / "ordination.txt", ids, coordinates, np.array([0.5, 0.25]))
     (run / "importance.tsv").write_text(
         "feature-id\teffect\tprevalence\trank_fold_1\trank_fold_2\n"
         "ACGT\t0.5\t0.1\t1\t2\nGGTT\t-0.5\t0.1\t2\t1\n"
@@ -171,8 +175,8 @@ def use(run: Path) -> None:
     comparison([found, found])
 
 
-TABLES = ("predictions.tsv", "splits.tsv", "embeddings.tsv", "unifrac.tsv", "importance.tsv",
-          "fold-1/metrics.csv", "baseline/predictions.tsv")  # fmt: skip
+TABLES = ("ordination.txt", "predictions.tsv", "splits.tsv", "embeddings.tsv", "unifrac.tsv",
+          "importance.tsv", "fold-1/metrics.csv", "baseline/predictions.tsv")  # fmt: skip
 FILES = (*TABLES, "run.json", "scores.json", "baseline/metrics.json")
 
 
