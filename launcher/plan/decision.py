@@ -105,7 +105,7 @@ def assess(inputs: LaunchInputs, engines: Sequence[str] = ()) -> Assessment:
         UsageError: an unknown image.
         ConfigurationError: variables that name no GPU or contradict each other.
     """
-    situation = _sort(Situation(inputs, survey(inputs.host, inputs.catalog)))
+    situation = _sort(Situation(inputs, inputs.gpu_use, survey(inputs.host, inputs.catalog)))
     found = tuple((c, reasons(c, situation)) for c in _candidates(situation, engines))
     return Assessment(situation, found)
 
@@ -209,7 +209,7 @@ def _candidates(situation: Situation, engines: Sequence[str]) -> Iterator[Candid
     host, catalog, settings = inputs.host, inputs.catalog, inputs.settings
     processor = [image for image in catalog.images if not for_gpus(image)]
     ordered: list[tuple[Image, GpuGroup | None]]
-    if inputs.gpu_use == "never":  # an image for GPUs computes on the processor too
+    if situation.use == "never":  # an image for GPUs computes on the processor too
         ordered = [(image, None) for image in catalog.images]
         ordered.sort(key=lambda pair: for_gpus(pair[0]))
     else:
@@ -231,7 +231,7 @@ def _candidates(situation: Situation, engines: Sequence[str]) -> Iterator[Candid
     if not engines and (host.live or settings.text("runtime") == NATIVE):
         same = [group for group in groups if group.vendor == inputs.native.vendor]
         same.sort(key=lambda group: (not group.gpus[0].instances, len(group.gpus)), reverse=True)
-        used = same[0] if same and inputs.gpu_use != "never" else None
+        used = same[0] if same and situation.use != "never" else None
         yield Candidate(NATIVE, group=used)
 
 
@@ -259,7 +259,7 @@ def _unlisted(name: str, situation: Situation) -> Image:
 
 def _best(situation: Situation) -> GpuGroup | None:
     groups = [group for group, _ in situation.served] or list(situation.gpus.groups)
-    return groups[0] if groups and situation.inputs.gpu_use != "never" else None
+    return groups[0] if groups and situation.use != "never" else None
 
 
 def _fault(image: Image, group: GpuGroup, situation: Situation) -> StackFault | None:
@@ -289,7 +289,7 @@ def _why(chosen: Candidate, assessment: Assessment, forced: Sequence[str]) -> tu
         why = f"{REQUESTED}, although {'; '.join(forced)}" if forced else REQUESTED
         return why, settings.source("image")
     if group is None:
-        never = inputs.gpu_use == "never"
+        never = situation.use == "never"
         why = "the command computes on the processor" if never else situation.gpus.absent
     else:
         why = f"{group} are in its PyTorch's list"
@@ -384,7 +384,7 @@ def _refusal(assessment: Assessment) -> AamError:
     fit = next(iter(found)) in FIT
     if fit and settings.text("image") != "auto":
         return _misfit(candidate, assessment)
-    if fit and situation.obstacles and situation.inputs.gpu_use != "never":
+    if fit and situation.obstacles and situation.use != "never":
         reason = RULES["idle GPUs"](Candidate("", candidate.image), situation) or reason
     elif fit:
         catalog, host = situation.inputs.catalog, situation.inputs.host

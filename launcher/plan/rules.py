@@ -24,6 +24,7 @@ from launcher.plan.candidates import (
 )
 from launcher.plan.catalog import CPU, Image
 from launcher.plan.inputs import LaunchInputs
+from launcher.plan.request import GpuUse
 
 WITHOUT_GPU = "add --device cpu (or --image cpu) to compute on the processor"
 
@@ -34,6 +35,7 @@ class Situation:
 
     Attributes:
         inputs: of the launch.
+        use: whether the command needs a GPU, takes one where there is one, or uses none.
         gpus: the GPUs of the host, sorted.
         served: the groups that an image of the catalog fits, best first, with those images in
             order of preference.
@@ -41,6 +43,7 @@ class Situation:
     """
 
     inputs: LaunchInputs
+    use: GpuUse
     gpus: GpuSurvey
     served: tuple[tuple[GpuGroup, tuple[Image, ...]], ...] = ()
     unserved: tuple[Reason, ...] = ()
@@ -83,7 +86,7 @@ def _processor(candidate: Candidate, situation: Situation) -> Reason | None:
 
 def _vendor(candidate: Candidate, situation: Situation) -> Reason | None:
     image, group = candidate.image, candidate.group
-    if image is None or not for_gpus(image) or situation.inputs.gpu_use == "never":
+    if image is None or not for_gpus(image) or situation.use == "never":
         return None
     vendors = {group.vendor for group in situation.gpus.groups}
     if group is None and vendors:
@@ -142,7 +145,7 @@ def _libraries(candidate: Candidate, situation: Situation) -> Reason | None:
 def _idle_gpus(candidate: Candidate, situation: Situation) -> Reason | None:
     """Refuse to compute on the processor where GPUs would stay idle or one is requested."""
     inputs, gpus = situation.inputs, situation.gpus
-    use, image = inputs.gpu_use, candidate.image
+    use, image = situation.use, candidate.image
     if candidate.group or use == "never":
         return None
     requested = image is not None and inputs.settings.text("image") != "auto"
