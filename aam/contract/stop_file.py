@@ -1,4 +1,4 @@
-"""Stop file: a job script writes it; `aam` then saves a checkpoint and ends.
+"""Stop file: a job writes it; `aam` then saves a checkpoint and ends.
 
 The file holds `requeue` (the job continues later), `end` (save, then end) or `limit` (the time
 limit is near). `aam` counts its steps in the file `steps` beside it.

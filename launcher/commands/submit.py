@@ -28,8 +28,8 @@ from launcher.plan.mounts import PathFact, absolute_paths
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request, request_of
 from launcher.planning import gather
-from launcher.slurm import checks, decide, history, job_file, memory, queue
-from launcher.slurm.decide import TRIALS, node_of, shares_trials
+from launcher.slurm import allocation, checks, history, job_file, memory, queue
+from launcher.slurm.allocation import TRIALS, node_of, shares_trials
 from launcher.slurm.job_file import FORMAT, JobFile
 from launcher.slurm.script import SRUN, Allocation, script
 from launcher.slurm.site import Site
@@ -233,11 +233,11 @@ def decided(request: Request, requested: SubmitOptions) -> Job:
     varied = (replace(request, given={**request.given, **parse_command(request.command, task,
               incomplete=True)}) for task in tasks)  # fmt: skip
     planned = next((task for task in varied if task.uses_network), request)
-    what = decide.allocation(planned, requested, site, log, number)
-    decide.require_scriptable(site)
+    what = allocation.allocation_of(planned, requested, site, log, number)
+    allocation.require_scriptable(site)
     inputs = replace(inputs, request=planned, host=node_of(site, here, what.ranks))
     problems: list[AamError] = []
-    problems += decide.over_limits(what, site) if not force else []
+    problems += allocation.over_limits(what, site) if not force else []
     problems += checks.files(request, paths, site)
     problems += checks.run_in_the_way(request, paths) if not _restarted() else []
     try:
@@ -278,7 +278,7 @@ def decided(request: Request, requested: SubmitOptions) -> Job:
         site=site.name,
         facts=dict(site.facts),
         ranks=what.ranks,
-        warn_seconds=decide.warn_seconds(request.command, requested, site),
+        warn_seconds=allocation.warn_seconds(request.command, requested, site),
         requeue=what.requeue,
         force=force,
         tasks=tasks,

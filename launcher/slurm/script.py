@@ -95,7 +95,7 @@ def sbatch_options(what: Allocation) -> list[str]:
 
 def _directive(argument: str) -> str:
     """Return an option as a line of #SBATCH takes it: in double quotes where it has to be."""
-    assert argument.isprintable(), argument  # `decide` has refused others
+    assert argument.isprintable(), argument  # `allocation` has refused others
     if re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", argument):
         return argument
     return '"' + argument.replace("\\", "\\\\").replace('"', '\\"') + '"'

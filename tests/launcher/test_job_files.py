@@ -14,7 +14,7 @@ import pytest
 from aam.contract.options import ParsedCommand
 from launcher import config
 from launcher.options.submit import SubmitOptions
-from launcher.slurm import decide
+from launcher.slurm.allocation import allocation_of
 from launcher.slurm.script import sbatch_options
 from tests.support.submissions import SHELLCHECK
 
@@ -43,7 +43,7 @@ def test_a_file_requests_what_submit_requests(
     gpus = ranks if command != "predict" else None
     requested = SubmitOptions(nodes=nodes, gpus=gpus, time="" if gpus else "1:00:00")
     options = {"--members": ("transformer",)} if command == "train" else {}
-    what = decide.allocation(ParsedCommand(command, options), requested, site, "%x-%j.out")
+    what = allocation_of(ParsedCommand(command, options), requested, site, "%x-%j.out")
     expected = sbatch_options(replace(what, name=name))
     found = re.findall(r"^#SBATCH (.*)$", FILES[f"{name}.sh"], re.MULTILINE)
     assert found == expected

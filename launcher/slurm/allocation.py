@@ -1,4 +1,4 @@
-"""Decisions about a job: allocation, program, node as a `Host`, limits of the site. Pure."""
+"""Allocation of a job: what it requests of Slurm, limits of the site, a node as a `Host`. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def shares_trials(command: str) -> bool:
     return any(spec.flag == TRIALS for spec in options_of(command))
 
 
-def allocation(
+def allocation_of(
     command: ParsedCommand, requested: SubmitOptions, site: Site, log: str, tasks: int = 0
 ) -> Allocation:
     """Return what a job requests of Slurm.
