@@ -75,8 +75,8 @@ def study() -> str:
              "--richness", "20", "--seed", "1")  # fmt: skip
         _run("aam", "pretrain", *TINY, "--table", f"{made}/table.biom", "--tree",
              f"{made}/tree.nwk", "--output-dir", out)  # fmt: skip
-        if not Path(out, "checkpoints/best.ckpt").is_file():
-            raise Failed("pretrain wrote no checkpoint")
+        if not Path(out, "model/model.json").is_file():
+            raise Failed("pretrain wrote no model")
     return "simulated, pretrained"
 
 

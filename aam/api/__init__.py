@@ -5,9 +5,29 @@ Errors are those of `aam.contract.errors`. Nothing is printed: messages go to th
 warnings to the module `warnings` as `AamWarning`.
 """
 
-from aam.api.distances import unifrac
-from aam.api.estimators import AAMClassifier, AAMRegressor
-from aam.api.model import Model, load
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from aam.console import AamWarning
 
+if TYPE_CHECKING:
+    from aam.api.distances import unifrac
+    from aam.api.estimators import AAMClassifier, AAMRegressor
+    from aam.api.model import Model, load
+
 __all__ = ["AAMClassifier", "AAMRegressor", "AamWarning", "Model", "load", "unifrac"]
+
+_MODULES = {
+    "AAMClassifier": "estimators",
+    "AAMRegressor": "estimators",
+    "Model": "model",
+    "load": "model",
+    "unifrac": "distances",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name on first use: a model of kernel and forest needs no PyTorch."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'aam.api' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"aam.api.{_MODULES[name]}"), name)

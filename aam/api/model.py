@@ -12,7 +12,6 @@ import pandas as pd
 
 from aam.api.arguments import argument, path_argument
 from aam.api.tables import Sequences, Table, has_sample_ids, metadata_file, table_files
-from aam.commands.predict import predict_study
 from aam.console import as_library
 from aam.contract.errors import DataError
 from aam.contract.options.commands.use import Predict
@@ -20,21 +19,11 @@ from aam.contract.options.device import Device, DeviceOptions
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.taxonomy import read_taxonomy
-from aam.inference.asv_vectors import NO_VECTORS
 from aam.inference.new_samples import read_covariates, select_as_trained
-from aam.inference.prediction import (
-    InferenceSettings,
-    LoadedModel,
-    build_models,
-    embed,
-    load_samples,
-)
-from aam.members import checkpoint
-from aam.members.checkpoint import EnsembleCheckpoint
-from aam.members.importance import importance_table, read_members
+from aam.inference.settings import NO_VECTORS, InferenceSettings
+from aam.members.importance import importance_table
+from aam.members.model_file import PretrainedModel, TrainedModel, read, trained
 from aam.members.predict import predict_table
-from aam.numerics.device import choose_device
-from aam.training.run_files.checkpoints import load_models
 
 _UNNAMED = "unnamed-"
 """Begins the sample ids of an array, so that they are not those of the training samples."""
@@ -47,31 +36,22 @@ class Model:
     Attributes:
         path: where it was read; it is not read again.
         device: where it computes.
-        networks: one, or one for each fold, with weights and configuration.
-        ensemble: members and their combination; None for networks alone.
+        loaded: its members and their combination, or an encoder.
     """
 
     path: Path
     device: DeviceOptions
-    networks: tuple[LoadedModel, ...]
-    ensemble: EnsembleCheckpoint | None = None
+    loaded: TrainedModel | PretrainedModel
 
     @property
     def column(self) -> str | None:
         """The metadata column that the model predicts; None if it was pretrained only."""
-        if self.ensemble is not None:
-            return self.ensemble.stored.column
-        target = self.networks[0].config.target
-        return None if target is None else target.column
+        return self.loaded.column
 
     def __repr__(self) -> str:
-        parts = [
-            "pretrained encoder" if self.column is None else f"predicts '{self.column}'",
-            "" if self.ensemble is None else f"members {', '.join(self.ensemble.stored.weights)}",
-            f"{len(self.networks)} network{'s' * (len(self.networks) > 1)}" * bool(self.networks),
-        ]
-        facts = ", ".join(part for part in parts if part)
-        return f"aam.Model('{self.path}', device='{self.device.device}')\n  {facts}"
+        predicts = "pretrained encoder" if self.column is None else f"predicts '{self.column}'"
+        members = f"members {', '.join(self.loaded.models)}"
+        return f"aam.Model('{self.path}', device='{self.device.device}')\n  {predicts}, {members}"
 
     def predict(
         self,
@@ -116,10 +96,7 @@ class Model:
                 batch_size=argument(Predict, "batch_size", batch_size),
                 prediction_passes=argument(Predict, "prediction_passes", prediction_passes),
             )
-            if self.ensemble is not None:
-                found, comparison = predict_table(self.ensemble, options)
-            else:
-                found, comparison = predict_study(self.networks, options)
+            found, comparison = predict_table(trained(self.loaded, self.path), options)
             comparison.show()
         found[ID_HEADER] = found[ID_HEADER].str.removeprefix(unnamed)
         return found.set_index(ID_HEADER)
@@ -151,15 +128,15 @@ class Model:
                 ASV in the taxonomy, or a model without target.
         """
         with table_files(table, sequences, drop_empty_samples) as (input, folder):
-            loaded = self.ensemble or read_members(self.path)
+            loaded = trained(self.loaded, self.path)
             if taxonomy is not None and not isinstance(taxonomy, Mapping):
                 instead = "a dictionary from feature id to taxon"
                 taxonomy = read_taxonomy(path_argument("taxonomy", taxonomy, instead))
             study = load_study(input, max_bp=loaded.max_bp)
             path = metadata_file(metadata, folder)
-            study = select_as_trained(study, loaded.stored.options, path)
+            study = select_as_trained(study, loaded.facts.options, path)
             covariates = read_covariates(loaded.encoder, path, study.table.sample_ids)
-            found = importance_table(loaded, study, taxonomy, covariates, self.device)
+            found = importance_table(loaded, study, taxonomy, covariates)
             return found.set_index("feature-id")
 
     def embed(
@@ -178,45 +155,39 @@ class Model:
         Raises:
             DataError: not a table of reads, features without DNA, or a model without network.
         """
-        if not self.networks:
+        settings = InferenceSettings(argument(Predict, "batch_size", batch_size))
+        with table_files(table, sequences, drop_empty_samples) as (input, _):
+            study = load_study(input, max_bp=self.loaded.max_bp)
+            each = (model.embed(study, settings) for model in self.loaded.models.values())
+            embeddings = next((found for found in each if found is not None), None)
+        if embeddings is None:
             raise DataError(
                 "The model has no embedding",
                 f"'{self.path}' has no network",
                 "train with the member transformer, or load an encoder of `aam pretrain`",
             )
-        model = self.networks[0]
-        with table_files(table, sequences, drop_empty_samples) as (input, _):
-            study = load_samples(input, model.config)
-            size = argument(Predict, "batch_size", batch_size)
-            settings = InferenceSettings(size, choose_device(self.device))
-            embeddings = embed(model, study, settings)
         index = pd.Index(study.table.sample_ids, name=ID_HEADER)
         names = [f"e{axis}" for axis in range(embeddings.shape[1])]
         return pd.DataFrame(embeddings, index=index, columns=names)
 
 
 def load(run: str | PathLike[str], device: Device | Literal["gpu"] = "auto") -> Model:
-    """Load the model of a run folder or checkpoint.
+    """Load the model of a run folder.
 
     >>> import aam
     >>> aam.load("runs/age").predict("table.biom")  # doctest: +SKIP
 
     Args:
-        run: run folder of `aam train` or `aam pretrain`, or a checkpoint.
+        run: run folder of `aam train` or `aam pretrain`, its folder `model`, or a copy of that.
         device: `gpu` or `cuda` is any GPU; `auto` takes one if there is one.
 
     Raises:
         UsageError: there is no such device.
-        MissingInput: there is no checkpoint.
-        DataError: it cannot be read, or the folds are of different runs.
+        MissingInput: there is no model.
+        DataError: it is damaged, edited or of another version.
         Unavailable: a GPU was requested and there is none.
     """
     options = DeviceOptions(device=argument(DeviceOptions, "device", device))
     path = path_argument("run", run, "a pathlib.Path")
     with as_library():
-        if (file := checkpoint.find(path)) is None:
-            return Model(path, options, tuple(load_models(path, options)))
-        ensemble = checkpoint.read(file)
-        stored = ensemble.networks
-        networks = build_models(stored, [path] * len(stored), options) if stored else []
-        return Model(path, options, tuple(networks), ensemble)
+        return Model(path, options, read(path, options))

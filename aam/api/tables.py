@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import biom
 import h5py
 import numpy as np
 import pandas as pd
 from scipy import sparse
-from skbio import TreeNode
 
 from aam import __version__
 from aam.api.arguments import argument, checked_ids, metadata_ids, path_argument
@@ -27,6 +26,9 @@ from aam.contract.errors import AamError, DataError
 from aam.contract.options.study import TableOptions
 from aam.data.metadata import ID_HEADER
 from aam.data.table import FeatureTable, read_table, table_of
+
+if TYPE_CHECKING:  # scikit-bio takes a CPU-second to import
+    from skbio import TreeNode
 
 Table: TypeAlias = Any
 """A path, `biom.Table`, DataFrame (samples x features), AnnData, or array (samples x features).
@@ -190,7 +192,7 @@ def tree_file(tree: str | PathLike[str] | TreeNode | None, folder: Path) -> Path
     """
     if tree is None:
         return None
-    if not isinstance(tree, TreeNode):
+    if isinstance(tree, (str, PathLike)) or not hasattr(tree, "write"):
         return path_argument("tree", tree, "a skbio.TreeNode")
     path = folder / "tree.nwk"
     tree.write(str(path), "newick")

@@ -10,11 +10,12 @@ from aam.data.metadata import read_metadata
 from aam.data.ordination import principal_coordinates, write_ordination
 from aam.data.shards import facts_of, finished, take_shard
 from aam.inference.output_tables import write_embeddings
-from aam.inference.prediction import InferenceSettings, embed, load_samples
+from aam.inference.prediction import build_networks, embed, load_samples
+from aam.inference.settings import InferenceSettings
+from aam.inference.stored_networks import read_networks
 from aam.numerics.device import choose_device, print_device
 from aam.report.colours import as_colour
 from aam.report.figures.plots import ordination_figure
-from aam.training.run_files.checkpoints import load_models
 
 FILES = ("embeddings.tsv", "ordination.txt", "pcoa.png")
 AXES = 10
@@ -35,18 +36,17 @@ def run(options: Embed) -> dict[str, object]:
         return facts
     for name in FILES if shard is None else ():
         refuse_existing(folder / name, options.overwrite)
-    device = choose_device(options.device)
-    print_device(device)
-    model = load_models(options.model, options.device)[0]
-    study = take_shard(load_samples(options.input, model.config), options)
-    embeddings_ND = embed(
-        model, study, InferenceSettings(options.batch_size, device, vectors=options.vectors)
-    )
+    print_device(choose_device(options.device))
+    network = build_networks(read_networks(options.model)[:1], options.device)[0]
+    study = load_samples(options.input, network.config)
+    study = take_shard(study, options)
+    settings = InferenceSettings(options.batch_size, vectors=options.vectors)
+    embeddings_ND = embed(network, study, settings)
     ids = study.table.sample_ids
     if shard is not None:
         write_embeddings(shard, ids, [embeddings_ND])
         info(f"Embeddings of {len(ids)} samples: {shard}")
-        return {"attention": model.attention, **facts_of(shard, len(ids))}
+        return {"attention": network.attention, **facts_of(shard, len(ids))}
     coords, explained = principal_coordinates(embeddings_ND, AXES)
     colour = None
     if options.metadata is not None and options.color_by is not None:
@@ -58,4 +58,4 @@ def run(options: Embed) -> dict[str, object]:
     with atomic_write(folder / "pcoa.png") as temporary:
         figure.savefig(temporary, dpi=150)
     info(f"{len(ids)} samples: {', '.join(FILES)} in {folder}")
-    return {"attention": model.attention}
+    return {"attention": network.attention}

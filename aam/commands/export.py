@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from aam.console import info
+from aam.contract.errors import DataError
 from aam.contract.files import refuse_existing
 from aam.contract.options.commands.use import Export
-from aam.members.onnx_export import export, parts_of
+from aam.contract.options.device import DeviceOptions
+from aam.members.model_file import read
 
 
 def run(options: Export) -> dict[str, object]:
     """Write a file for each part of the model; return their differences for the run record.
 
     Raises:
-        AamError: see `parts_of` and `export`; CannotCreate if a file exists.
+        AamError: see `read` and `export`; CannotCreate if a file exists.
+        DataError: no member has a form in ONNX.
     """
-    folder = options.output_dir
-    paths = {folder / f"{part.name}.onnx": part for part in parts_of(options.model)}
+    folder, model = options.output_dir, read(options.model, DeviceOptions(device="cpu"))
+    parts = model.onnx_parts()
+    if not parts:
+        evidence = f"'{options.model}' has {', '.join(model.models)}"
+        remedy = "export a model with the member kernel or transformer"
+        raise DataError("Nothing that can be exported", evidence, remedy)
+    paths = {folder / f"{part.name}.onnx": part for part in parts}
     for path in paths:
         refuse_existing(path, options.overwrite)
     folder.mkdir(parents=True, exist_ok=True)
+    # PyTorch takes 2 CPU-seconds to import, which a refusal does without.
+    from aam.members.onnx_export import export
+
     differences: dict[str, object] = {}
     for path, part in paths.items():
         differences[path.name] = difference = export(part, path)

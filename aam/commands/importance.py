@@ -13,12 +13,8 @@ from aam.data.taxonomy import read_taxonomy
 from aam.inference.new_samples import read_covariates, select_as_trained
 from aam.inference.output_tables import write_table
 from aam.members.base import Rows
-from aam.members.importance import (
-    clade_table,
-    importance_table,
-    rank_by_permutation,
-    read_members,
-)
+from aam.members.importance import clade_table, importance_table, rank_by_permutation
+from aam.members.model_file import read_trained
 from aam.members.sample_attention import attention_table
 from aam.report.figures.attention import draw_attention
 
@@ -34,25 +30,23 @@ def run(options: Importance) -> None:
     for path in (options.output, options.clades, picture):
         if path is not None:
             refuse_existing(path, options.overwrite)
-    loaded = read_members(options.model)
+    loaded = read_trained(options.model, options.device)
     taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
     study = load_study(options.input, max_bp=loaded.max_bp)
-    study = select_as_trained(study, loaded.stored.options, options.metadata)
+    study = select_as_trained(study, loaded.facts.options, options.metadata)
     covariates = read_covariates(loaded.encoder, options.metadata, study.table.sample_ids)
     if options.attention is not None and picture is not None:
-        sample, device = options.attention, options.device
-        table, mixing_UU = attention_table(loaded, study, sample, taxa, covariates, device)
+        sample = options.attention
+        table, mixing_UU = attention_table(loaded, study, sample, taxa, covariates)
         write_table(options.output, table)
         with atomic_write(picture) as temporary:
             draw_attention(table, mixing_UU, sample).savefig(temporary, format="png")
         info(f"Attention to {len(table)} ASVs of {sample}: {options.output}, {picture}")
         return
-    table = importance_table(loaded, study, taxa, covariates, options.device)
+    table = importance_table(loaded, study, taxa, covariates)
     if options.method == "permutation":
         groups_N = _groups(options, study)
-        table = rank_by_permutation(
-            table, loaded, study, covariates, options.first, groups_N, options.device
-        )
+        table = rank_by_permutation(table, loaded, study, covariates, options.first, groups_N)
     write_table(options.output, table)
     if options.clades is not None:
         write_table(options.clades, clade_table(table))

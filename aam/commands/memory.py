@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from aam.contract.errors import DataError, UsageError
+from aam.contract.errors import UsageError
 from aam.contract.options.commands.measure import Memory
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.commands.use import Embed, Predict
 from aam.data.study import load_study
-from aam.members import checkpoint
+from aam.inference.stored_networks import read_networks
 from aam.performance.memory.report import show_step, show_training
 from aam.performance.memory.runs import predict_inference, pretraining_run, training_run
-from aam.training.run_files import checkpoints
-from aam.training.run_files.checkpoints import checkpoint_files
 
 
 def run(options: Memory, measured: Pretrain | Train | Predict | Embed) -> None:
@@ -43,16 +41,7 @@ def _show_inference(options: Memory, measured: Predict | Embed) -> None:
             f"--device-memory {options.device_memory:g}",
             "leave it out, and see where the batch fits",
         )
-    if (path := checkpoint.find(measured.model)) is not None:
-        configs = [config for config, _ in checkpoint.read(path).networks]
-        if not configs:
-            raise DataError(
-                "The model has no network",
-                f"'{path}' combines members without a GPU",
-                "name a model with the member transformer",
-            )
-    else:
-        configs = [checkpoints.read(file)[0] for file in checkpoint_files(measured.model)]
+    configs = [network.config for network in read_networks(measured.model)]
     study = load_study(measured.input, max_bp=configs[0].shape.max_bp)
     memory = predict_inference(configs[0], study, measured.batch_size, len(configs))
     show_step(memory, f"--batch-size {measured.batch_size}", options)

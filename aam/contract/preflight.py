@@ -18,7 +18,10 @@ from aam.contract.suggestions import nearest
 COUNTS_ALONE = "counts-alone"
 """Folder, in that of a transformer that reads metadata, of the one that reads the counts alone."""
 
-_RUN_FILES = ("run.json", "checkpoints", "metrics.csv", "progress.json", "tensorboard",
+MODEL = "model"
+"""Folder of the model in a run folder."""
+
+_RUN_FILES = ("run.json", MODEL, "checkpoints", "metrics.csv", "progress.json", "tensorboard",
               "mlflow.db", "wandb",
               "splits.tsv", "predictions.tsv", "scores.json", "embeddings.tsv",
               "report.html", COUNTS_ALONE)  # fmt: skip

@@ -208,15 +208,18 @@ def input_files(options: Any) -> dict[str, dict[str, Any]]:
 def input_file(path: Path) -> dict[str, Any] | None:
     """Return path, size and SHA-256 of an input; None if it is no regular file.
 
-    Of a run folder it is the best checkpoint. Of a store of `aam prepare` it is the SHA-256 of its
-    header, which contains those of its files.
+    Of a model it is the SHA-256 of `model.json`, and of a store of `aam prepare` that of its
+    header, which contain those of the other files.
     """
     size, content = 0, path
     if (path / "store.json").is_file():
         size, content = sum(f.stat().st_size for f in path.iterdir()), path / "store.json"
     elif path.is_dir():
-        ensemble = path / "checkpoints" / "ensemble.ckpt"
-        path = content = ensemble if ensemble.is_file() else ensemble.with_name("best.ckpt")
+        path = path if (path / "model.json").is_file() else path / "model"
+        content = path / "model.json"
+        if not is_regular(content):
+            return None
+        size = sum(f.stat().st_size for f in path.iterdir())
     if not is_regular(content):
         return None
     return {

@@ -25,10 +25,11 @@ class Mismatch(ValueError):
     """Error of a value that is not of its declared type; the message has path, value and type."""
 
 
-def check_format(found: int, known: int, file: str) -> None:
+def check_format(what: str, found: int, known: int, file: str) -> None:
     """Refuse a file of another format than this version writes.
 
     Args:
+        what: `model` or `checkpoint`, for the message.
         file: its path and the version that wrote it, for the message.
 
     Raises:
@@ -37,7 +38,7 @@ def check_format(found: int, known: int, file: str) -> None:
     if found != known:
         newer = found > known
         raise DataError(
-            f"The checkpoint was written by {'a newer' if newer else 'an earlier'} version",
+            f"The {what} was written by {'a newer' if newer else 'an earlier'} version",
             f"{file}, format {found}; this is {__version__}, format {known}",
             "use that version" if newer else "use that version, or train again with this one",
         )

@@ -8,10 +8,9 @@ Shape suffixes: N samples, K categorical columns, J numeric columns, P features.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -142,10 +141,6 @@ class CovariateEncoder:
                 )
         _warn_of_missing(found)
         return found
-
-    def to_json(self) -> str:
-        """Return the state as JSON, see `aam.members.state`."""
-        return json.dumps(asdict(self))
 
 
 def fit_encoder(covariates: Covariates | None) -> CovariateEncoder | None:

@@ -28,6 +28,7 @@ from aam.contract.files import require
 from aam.contract.suggestions import nearest
 from aam.data.io.artifact import read_payload
 from aam.data.io.text import decoded
+from aam.data.io.without_torch import without_torch
 from aam.data.store.files import is_store
 from aam.data.store.reader import stored_metadata
 from aam.memory import memory_budget
@@ -157,8 +158,9 @@ def read_metadata(path: Path) -> Metadata:
             )
     if header.startswith(_COMMON_ID_HEADER):
         text = text.replace(_COMMON_ID_HEADER, ID_HEADER, 1)
-    from skbio.metadata import SampleMetadata
-    from skbio.metadata.io import MetadataFileError
+    with without_torch():
+        from skbio.metadata import SampleMetadata
+        from skbio.metadata.io import MetadataFileError
 
     # scikit-bio reads files only.
     with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="utf-8", newline="") as plain:

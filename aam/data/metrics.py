@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -82,11 +82,6 @@ class ScoredPredictions:
             None if self.probabilities is None else self.probabilities[rows],
             self.ordered,
         )
-
-
-def nearest_level(ranks: F64, levels: Sequence[str]) -> Codes:
-    """Return the code of the level nearest to each rank."""
-    return np.rint(ranks).clip(0, len(levels) - 1).astype(np.int64)
 
 
 MetricFunction = Callable[[ScoredPredictions], float]

@@ -24,7 +24,6 @@ from aam.contract.files import atomic_write, is_regular, sha256
 from aam.contract.options.field import ZERO_OR_MORE, flat
 from aam.contract.shards import Shard, file_of, folder_of
 from aam.data.study import Study
-from aam.data.unifrac.tile_files import join_tiles
 
 FACTS = "shard"
 """Key of the facts of a shard in its run record."""
@@ -139,6 +138,9 @@ def merge(output: Path) -> dict[str, Any]:
             raise DataError("A shard has changed since it was written", f"'{file}'", remedy)
     with atomic_write(output) as temporary:
         if complete[0]["command"] == "unifrac":
+            # PyTorch takes 2 CPU-seconds to import, which predictions do without.
+            from aam.data.unifrac.tile_files import join_tiles
+
             samples = join_tiles(files, temporary)
         else:
             samples = sum(int(record[FACTS]["samples"]) for record in complete)

@@ -170,3 +170,14 @@ def fit_transform(name: TransformName, values: Values) -> TargetTransform:
             "add samples with other values, or choose other --folds, --seed or --splits",
         )
     return TargetTransform(name, *functions.fit(forward))
+
+
+def contrasts(classes: int) -> Values:
+    """Return the matrix [classes, C] from logits or log probabilities to scores.
+
+    Two classes have one score, the log odds of the second; more have one for each, its log
+    probability minus the mean of all.
+    """
+    if classes == 2:
+        return np.array([[-1.0], [1.0]])
+    return np.eye(classes) - 1 / classes

@@ -44,9 +44,6 @@ FORMAT = 1
 _SEGMENT = "segment.json"
 _REMEDY = "remove this folder; its vectors are encoded again"
 
-NO_VECTORS = AsvVectorOptions()
-"""No folder: every ASV is encoded."""
-
 Hashes = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32] | npt.NDArray[np.float16]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +18,8 @@ from torch import Tensor
 from aam.data.batches import FixedBatches, reading_plan
 from aam.data.covariates import Covariates
 from aam.data.study import Study
-from aam.inference.model_config import ModelConfig, load_network
 from aam.inference.network_outputs import encode_asvs
+from aam.inference.stored_networks import StoredNetwork
 from aam.model.attention import Backend, Backends
 from aam.model.network import Predictor
 
@@ -32,7 +31,7 @@ class SampleAttention:
     """Attention to the S ASVs of a sample.
 
     Attributes:
-        asvs_S: int64, columns of the table.
+        asvs_S: int64, columns of the study.
         abundance_S: relative, of the reads that the network reads.
         pooling_S: weight of each ASV in the mean that predicts the target; the sum is 1.
         mixing_SS: weight of each ASV (column) for each ASV (row) in the layer before, the mean of
@@ -60,33 +59,28 @@ class _Recorder:
 
 
 def sample_attention(
-    config: ModelConfig,
-    content: dict[str, Any],
-    study: Study,
-    row: int,
+    stored: StoredNetwork,
+    sample: Study,
     device: torch.device,
     covariates: Covariates | None = None,
 ) -> SampleAttention:
     """Compute the attention of the target's readout to the ASVs of one sample.
 
     Args:
-        config, content: of a checkpoint of `aam train`.
-        study: contains the sample.
-        row: of the sample.
+        stored: network with a target.
+        sample: study of the sample alone.
         device: of the computation.
-        covariates: of the samples of the study, for a model that reads metadata.
+        covariates: of the sample, for a model that reads metadata.
     """
     recorder, pooled = _Recorder(), list[tuple[Tensor, Tensor | None]]()
     backend = Backend("recorded", recorder)
-    network = load_network(config, content, Backends(backend, backend))
+    config, network = stored.config, stored.build(Backends(backend, backend))
     assert isinstance(network, Predictor)
     network.to(device).eval()
     network.pooling.register_forward_pre_hook(lambda _, inputs: pooled.append(inputs))
-    rows = np.array([row])
-    sample = study.take_samples(rows)
     vectors_FD = encode_asvs(network.encoder, sample, device)
     batch = FixedBatches(sample, reading_plan(config.plan), np.arange(1), 1)[0].to(device)
-    inputs = config.inputs(None if covariates is None else covariates.take(rows))
+    inputs = config.inputs(covariates)
     with torch.no_grad():
         embedding_BD, hidden_BSD = network.encoder.samples(
             vectors_FD[batch.asvs_U], batch.slots_BS, batch.counts_BS, batch.attend_BS
@@ -98,9 +92,8 @@ def sample_attention(
     counts_S = batch.counts_BS[0].double().cpu().numpy()[present_S]
     mixing_SS = recorder.weights_NHKK[0].mean(dim=0).double().cpu().numpy()
     asvs_S = batch.asvs_U[batch.slots_BS[0]].cpu().numpy()[present_S]
-    column = {name: number for number, name in enumerate(study.table.feature_ids)}
     return SampleAttention(
-        np.array([column[sample.table.feature_ids[asv]] for asv in asvs_S], dtype=np.int64),
+        asvs_S,
         counts_S / counts_S.sum(),
         weights_S.double().cpu().numpy()[present_S],
         mixing_SS[np.ix_(present_S, present_S)],

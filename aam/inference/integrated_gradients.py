@@ -24,8 +24,9 @@ from aam.console import track
 from aam.data.batches import Batch, FixedBatches, reading_plan
 from aam.data.covariates import Covariates
 from aam.data.study import Study
+from aam.data.target_transforms import contrasts
 from aam.inference.network_outputs import encode_asvs, profile_terms
-from aam.inference.prediction import LoadedModel
+from aam.inference.prediction import LoadedNetwork
 from aam.inference.target import Target
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Predictor
@@ -49,17 +50,6 @@ class Contributions:
     values: tuple[sparse.csr_array, ...]
     scores_NC: F64
     baselines_NC: F64
-
-
-def contrasts(classes: int) -> F64:
-    """Return the matrix [classes, C] from logits or log probabilities to scores.
-
-    Two classes have one score, the log odds of the second; more have one for each, its log
-    probability minus the mean of all.
-    """
-    if classes == 2:
-        return np.array([[-1.0], [1.0]])
-    return np.eye(classes) - 1 / classes
 
 
 def score_matrix(target: Target) -> F64:
@@ -89,10 +79,9 @@ class _AsvInputs:
 
 
 def integrated_gradients(
-    model: LoadedModel,
+    model: LoadedNetwork,
     study: Study,
     batch_size: int,
-    device: torch.device,
     steps: int = STEPS,
     covariates: Covariates | None = None,
 ) -> Contributions:
@@ -102,11 +91,10 @@ def integrated_gradients(
         model: with a target.
         study: the samples; each is read with the rarefaction of predictions.
         batch_size: samples at a time; the contributions do not depend on it.
-        device: of the computation.
         steps: nodes on the line.
         covariates: of a model that reads metadata; they stay constant on the line.
     """
-    network, target = model.network, model.config.target
+    network, target, device = model.network, model.config.target, model.device
     assert isinstance(network, Predictor) and target is not None
     inputs, known = _asv_inputs(network, study, device), model.config.inputs(covariates)
     scores_OC = torch.from_numpy(score_matrix(target)).to(inputs.vectors_FD)

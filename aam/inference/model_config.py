@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -95,19 +94,20 @@ _STORED = {
 }
 
 
-def from_plain(stored: Any, path: Path) -> ModelConfig:
-    """Build a configuration from the output of `to_plain`.
+def from_plain(stored: Any, source: str) -> ModelConfig:
+    """Build a configuration from the output of `to_plain`; `source` is named in errors.
 
     Raises:
         DataError: the format is another, or the vocabulary differs.
         Mismatch: an entry is missing, of another type or out of range.
     """
     version = schema.parse(_VERSION, stored, "aam")
-    schema.check_format(version["format"], FORMAT, f"'{path}', aam {version['version']}")
+    place = f"{source}, aam {version['version']}"
+    schema.check_format("checkpoint", version["format"], FORMAT, place)
     if version["vocabulary"] != "".join(LETTERS):
         raise DataError(
             "The checkpoint has a different vocabulary",
-            f"'{path}', '{version['vocabulary']}' instead of '{''.join(LETTERS)}'",
+            f"{source}, '{version['vocabulary']}' instead of '{''.join(LETTERS)}'",
             "train it again",
         )
     assert len(LETTERS) == VOCABULARY
@@ -157,13 +157,3 @@ def _check_target(target: Target, outputs: int) -> None:
         raise Mismatch("aam.target has both classes and ordered levels")
     if target.outputs != outputs:
         raise Mismatch(f"aam.target has {target.outputs} outputs, aam.shape has {outputs}")
-
-
-def load_network(
-    config: ModelConfig, content: dict[str, Any], backends: Backends = AUTO
-) -> Encoder | Predictor:
-    """Build the network of a checkpoint with its weights, validated when it was read."""
-    network = config.network(backends)
-    weights = content["state_dict"]
-    network.load_state_dict({k.removeprefix("network."): v for k, v in weights.items()})
-    return network

@@ -16,8 +16,9 @@ from aam.contract.options.study import AsvVectorOptions
 from aam.data.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches, reading_plan
 from aam.data.sequences import PAD
 from aam.data.study import Study
-from aam.inference.asv_vectors import NO_VECTORS, open_vectors
+from aam.inference.asv_vectors import open_vectors
 from aam.inference.output_tables import require_finite, write_embeddings
+from aam.inference.settings import NO_VECTORS
 from aam.inference.training_summary import hash_sequences
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PROFILE_HIDDEN, Encoder, Predictor
@@ -64,7 +65,7 @@ def encode_asvs(
     new_F = np.ones(len(tokens_FL), dtype=np.bool_)
     stored = open_vectors(vectors, encoder.nucleotides)
     if stored is not None:
-        hashes_F = hash_sequences(tokens_FL).numpy()
+        hashes_F = hash_sequences(tokens_FL)
         new_F = ~stored.fill(hashes_F, vectors_FD)
         stored.show(int((~new_F).sum()), len(new_F))
     short_F = tokens_FL[:, encoder.nucleotides.last_patch(tokens_FL.shape[1])] == PAD

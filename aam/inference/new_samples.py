@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from aam.console import info, warn
 from aam.contract.errors import UsageError
-from aam.data.batches import BatchPlan
 from aam.data.conditions import rows_where
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.metadata import read_metadata
@@ -65,18 +63,6 @@ class Comparison:
             (warn if warning else info)(note)
 
 
-NO_COMPARISON = Comparison(
-    {},
-    (
-        (
-            "The checkpoint is of a run that has not ended and has no data about its training "
-            "samples: these samples cannot be compared with them.",
-            False,
-        ),
-    ),
-)
-
-
 def select_as_trained(study: Study, options: dict[str, Any], metadata: Path | None) -> Study:
     """Apply the --where of the training `options` if there is metadata; otherwise print it.
 
@@ -119,24 +105,17 @@ def read_covariates(
 
 
 def compare(
-    training: Sequence[TrainingSummary | None],
-    plan: BatchPlan,
-    study: Study,
-    distances_N: npt.NDArray[np.float64] | None,
+    summary: TrainingSummary, study: Study, distances_N: npt.NDArray[np.float64]
 ) -> Comparison:
-    """Compare the samples of a study with the training data of one model or of several folds.
+    """Compare the samples of a study with the training data of a model.
 
     Args:
-        training: summary of each model.
-        plan: seed and rarefaction depth of the first model.
+        summary: of the training samples.
         study: the samples.
         distances_N: distance of each sample from the training samples, relative to the limit.
     """
-    known = [summary for summary in training if summary is not None]
-    if len(known) < len(training) or distances_N is None:
-        return NO_COMPARISON
-    reads, prevalence = _known_asvs(known, study)
-    split, seen = _training_samples(known, study, reads)
+    reads, prevalence = _known_asvs(summary, study)
+    split, seen = _training_samples(summary, study, reads)
     far = distances_N > 1
     columns: dict[str, object] = {
         "split": split,
@@ -144,32 +123,27 @@ def compare(
         "distance": distances_N,
         "unlike_training": np.where(far, "yes", "no"),
     }
-    region = _region(known[0], study)
-    notes = [*seen, prevalence, *region, _richness(known[0], plan, study), _far(far)]
+    notes = [*seen, prevalence, *_region(summary, study), _richness(summary, study), _far(far)]
     return Comparison(columns, tuple(notes))
 
 
 def _training_samples(
-    known: Sequence[TrainingSummary], study: Study, reads_N: npt.NDArray[np.float64]
+    summary: TrainingSummary, study: Study, reads_N: npt.NDArray[np.float64]
 ) -> tuple[list[str], list[Note]]:
     """Return the split of each sample (train, validation, new), and a warning about the first.
 
     A sample of the same id whose reads are unknown is of another study.
     """
-    ids_N, models = hash_ids(study.table.sample_ids), len(known)
-    same_N = torch.from_numpy(reads_N > SAME_SAMPLE)
-    times_N = torch.stack([torch.isin(ids_N, one.train_N) for one in known]).sum(dim=0) * same_N
-    checked_N = torch.stack([torch.isin(ids_N, one.validation_N) for one in known]).any(dim=0)
-    checked_N &= same_N
-    trained, checked = int((times_N > 0).sum()), int((checked_N & (times_N == 0)).sum())
-    split = np.where(times_N > 0, "train", np.where(checked_N, "validation", "new")).tolist()
+    ids_N, same_N = hash_ids(study.table.sample_ids), reads_N > SAME_SAMPLE
+    trained_N = np.isin(ids_N, summary.train_N) & same_N
+    checked_N = np.isin(ids_N, summary.validation_N) & same_N & ~trained_N
+    trained, checked = int(trained_N.sum()), int(checked_N.sum())
+    split = np.where(trained_N, "train", np.where(checked_N, "validation", "new")).tolist()
     if not trained + checked:
         return split, []
     parts = []
     if trained:
-        each = sorted(set(times_N[times_N > 0].tolist()))
-        often = f" ({' or '.join(map(str, each))} of its {models} models each)" * (models > 1)
-        parts.append(f"{trained} of {len(ids_N)} samples trained this model{often}")
+        parts.append(f"{trained} of {len(ids_N)} samples trained this model")
     if checked:
         parts.append(f"{checked} of {len(ids_N)} samples chose its epoch")
     return split, [
@@ -181,19 +155,16 @@ def _training_samples(
     ]
 
 
-def _known_asvs(
-    known: Sequence[TrainingSummary], study: Study
-) -> tuple[npt.NDArray[np.float64], Note]:
+def _known_asvs(summary: TrainingSummary, study: Study) -> tuple[npt.NDArray[np.float64], Note]:
     """Return the fraction of known reads of each sample, and a sentence about known ASVs."""
-    here, there = median_length(study.tokens_FL), known[0].length
+    here, there = median_length(study.tokens_FL), summary.plain.length
     if here == there:
-        known_F = torch.isin(hash_sequences(study.tokens_FL), torch.cat([k.asvs_F for k in known]))
+        known_F = np.isin(hash_sequences(study.tokens_FL), summary.asvs_F)
         by = ""
     else:
-        prefixes_F = hash_sequences(study.tokens_FL[:, :PREFIX])
-        known_F = torch.isin(prefixes_F, torch.cat([k.prefixes_F for k in known]))
+        known_F = np.isin(hash_sequences(study.tokens_FL[:, :PREFIX]), summary.prefixes_F)
         by = f", compared by {PREFIX} nucleotides: here they have {here}, in training {there}"
-    weights_F, rows = known_F.numpy().astype(np.float64), np.arange(len(study.table.sample_ids))
+    weights_F, rows = known_F.astype(np.float64), np.arange(len(study.table.sample_ids))
     reads_N = study.reads
     known_N = np.concatenate([block @ weights_F for block in blocks(study, rows)])
     share = known_N.sum() / reads_N.sum()
@@ -206,8 +177,9 @@ def _region(summary: TrainingSummary, study: Study) -> list[Note]:
     """Return a warning if the sequences begin elsewhere than those of training."""
     here_L4, there_L4 = nucleotide_frequencies(study.tokens_FL), summary.frequencies_L4
     shared = min(len(here_L4), len(there_L4))
-    both = torch.stack([here_L4[:shared].flatten(), there_L4[:shared].flatten()])
-    correlation = float(torch.corrcoef(both)[0, 1].nan_to_num())
+    both = here_L4[:shared].ravel(), there_L4[:shared].ravel()
+    with np.errstate(invalid="ignore", divide="ignore"):  # constant frequencies have none
+        correlation = float(np.nan_to_num(np.asarray(np.corrcoef(*both))[0, 1]))
     if correlation >= SAME_REGION:
         return []
     return [
@@ -220,14 +192,11 @@ def _region(summary: TrainingSummary, study: Study) -> list[Note]:
     ]
 
 
-def _richness(summary: TrainingSummary, plan: BatchPlan, study: Study) -> Note:
-    rows = reference_rows(np.arange(len(study.table.sample_ids)), plan.seed)
-    here = float(rarefied_richness(study, plan, rows).double().median())
-    there = summary.richness_R.double()
-    low, middle, high = there.quantile(
-        torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
-    ).tolist()
-    depth = plan.rarefy_depth
+def _richness(summary: TrainingSummary, study: Study) -> Note:
+    seed, depth = summary.plain.seed, summary.plain.rarefy_depth
+    rows = reference_rows(np.arange(len(study.table.sample_ids)), seed)
+    here = float(np.median(rarefied_richness(study, seed, depth, rows)))
+    low, middle, high = np.quantile(summary.richness_R, (0.05, 0.5, 0.95)).tolist()
     at = f" at {depth} reads" if depth else ""
     note = (
         f"Richness{at}: median {here:.0f} ASVs, in training {middle:.0f} "

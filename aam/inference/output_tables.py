@@ -13,43 +13,10 @@ import pandas as pd
 
 from aam.contract.errors import NotFinite, first_few
 from aam.contract.files import atomic_write
-from aam.data.metadata import ID_HEADER, label_names
-from aam.data.metrics import nearest_level
+from aam.data.metadata import ID_HEADER
 
 if TYPE_CHECKING:  # tables of members without a network need no PyTorch
-    from aam.inference.target import Target
-
-
-def prediction_table(
-    target: Target,
-    sample_ids: Sequence[str],
-    predictions_BC: npt.NDArray[np.float64],
-    labels_B: npt.NDArray[np.float64] | None = None,
-) -> pd.DataFrame:
-    """Build the table sample-id, [actual,] predicted, rank or p_<class> or q_<quantile> columns.
-
-    Raises:
-        NotFinite: a prediction is NaN or infinite.
-    """
-    require_finite("predictions", sample_ids, predictions_BC)
-    predicted_B = target.point_predictions(predictions_BC)
-    columns: dict[str, object] = {ID_HEADER: list(sample_ids)}
-    if labels_B is not None:
-        columns["actual"] = label_names(labels_B, target.classes or target.levels)
-    if target.levels:
-        nearest = nearest_level(predicted_B, target.levels)
-        columns |= {"predicted": label_names(nearest, target.levels), "rank": predicted_B}
-    else:
-        columns["predicted"] = label_names(predicted_B, target.classes)
-    columns |= {f"p_{name}": predictions_BC[:, i] for i, name in enumerate(target.classes)}
-    return pd.DataFrame(columns | quantile_columns(target, predictions_BC))
-
-
-def quantile_columns(
-    target: Target, predictions_BC: npt.NDArray[np.float64]
-) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the columns q_<quantile>; nothing without the quantile loss."""
-    return {f"q_{q:g}": predictions_BC[:, i] for i, q in enumerate(target.quantiles)}
+    pass
 
 
 def require_finite(

@@ -88,3 +88,9 @@ class Target:
             codes_B: npt.NDArray[np.float64] = predictions_BC.argmax(axis=-1).astype(np.float64)
             return codes_B
         return predictions_BC[:, self.middle]
+
+    def quantile_columns(
+        self, predictions_BC: npt.NDArray[np.float64]
+    ) -> dict[str, npt.NDArray[np.float64]]:
+        """Return the columns q_<quantile>; nothing without the quantile loss."""
+        return {f"q_{q:g}": predictions_BC[:, i] for i, q in enumerate(self.quantiles)}

@@ -1,33 +1,28 @@
-"""Training summary: data in a checkpoint about its training samples, to compare new samples with.
+"""Training summary: data in a model about its training samples, to compare new samples with.
 
-It holds no names and no reads: ids and sequences are hashes of 8 bytes, and of at most
-`MOST_SAMPLES` training samples there is the embedding. Shapes: N samples, F ASVs, R reference
-samples, D width of the embedding.
+It holds no names and no reads: ids and sequences are hashes of 8 bytes. Shapes: N samples, F ASVs,
+R reference samples.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from aam.contract import schema
-from aam.contract.options.field import ONE_OR_MORE, ZERO_OR_MORE
+from aam.contract.options.field import ONE_OR_MORE, SEEDS, ZERO_OR_MORE
 from aam.contract.schema import Mismatch
-from aam.data.batches import BatchPlan
 from aam.data.rarefaction import rarefy
 from aam.data.sequences import PAD
 from aam.data.splits import Split
 from aam.data.study import Study
 
 MOST_SAMPLES = 1000
-"""Training samples whose embeddings and richness are kept."""
+"""Training samples of which the richness and the log abundances are kept."""
 
 NEIGHBOURS = 5
 QUANTILE = 0.95
@@ -36,45 +31,55 @@ PREFIX = 64
 
 _BLOCK = 512
 
+I64 = npt.NDArray[np.int64]
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SummaryNumbers:
+    """Numbers of a training summary.
+
+    Attributes:
+        seed: of the reference samples and of rarefaction.
+        rarefy_depth: reads at which the richness is compared; 0 for all.
+        length: median number of nucleotides of an ASV.
+        limit: distance that `QUANTILE` of the reference samples have from the others.
+    """
+
+    seed: Annotated[int, SEEDS]
+    rarefy_depth: Annotated[int, ZERO_OR_MORE]
+    length: Annotated[int, ONE_OR_MORE]
+    limit: Annotated[float, ZERO_OR_MORE]
+
 
 @dataclass(frozen=True, eq=False)
 class TrainingSummary:
     """Data about the training samples of a model.
 
     Attributes:
-        train_N, validation_N: int64, hashes of the sample ids.
-        asvs_F: int64, hashes of the sequences of the ASVs in training samples.
-        prefixes_F: int64, hashes of the first `PREFIX` nucleotides of the same.
-        frequencies_L4: float32, frequency of A, C, G and T at each of the first positions.
-        length: median number of nucleotides of an ASV.
-        richness_R: int64, ASVs of each reference sample at the rarefaction depth.
-        embeddings_RD: float32, of the reference samples; of width 0 for an ensemble, which
-            compares by its kernel.
-        limit: distance that `QUANTILE` of the reference samples have from the others.
+        plain: its numbers.
+        train_N, validation_N: hashes of the sample ids.
+        asvs_F: hashes of the sequences of the ASVs in training samples.
+        prefixes_F: hashes of the first `PREFIX` nucleotides of the same.
+        frequencies_L4: frequency of A, C, G and T at each of the first positions.
+        richness_R: ASVs of each reference sample at the rarefaction depth.
     """
 
-    train_N: Tensor
-    validation_N: Tensor
-    asvs_F: Tensor
-    prefixes_F: Tensor
-    frequencies_L4: Tensor
-    length: Annotated[int, ONE_OR_MORE]
-    richness_R: Tensor
-    embeddings_RD: Tensor
-    limit: Annotated[float, ZERO_OR_MORE]
+    plain: SummaryNumbers
+    train_N: I64
+    validation_N: I64
+    asvs_F: I64
+    prefixes_F: I64
+    frequencies_L4: F32
+    richness_R: I64
 
-    def distances(self, embeddings_ND: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Return the distance of samples from the training samples, relative to `limit`, [N].
-
-        It is the mean Euclidean distance from the `NEIGHBOURS` nearest reference samples.
-        """
-        distances_N = _neighbour_distances(torch.from_numpy(embeddings_ND), self.embeddings_RD)
-        return (distances_N / max(self.limit, 1e-12)).numpy()
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays, by name."""
+        return {name: value for name, value in vars(self).items() if name != "plain"}
 
 
-def reference_rows(
-    rows: npt.NDArray[np.int64], seed: int, most: int = MOST_SAMPLES
-) -> npt.NDArray[np.int64]:
+def reference_rows(rows: I64, seed: int, most: int = MOST_SAMPLES) -> I64:
     """Draw at most `most` of the rows, in ascending order."""
     if len(rows) <= most:
         return rows
@@ -82,74 +87,53 @@ def reference_rows(
 
 
 def summarize(
-    study: Study,
-    split: Split,
-    plan: BatchPlan,
-    rows_R: npt.NDArray[np.int64],
-    embeddings_RD: npt.NDArray[np.float32],
-    limit: float,
+    study: Study, split: Split, rows_R: I64, seed: int, rarefy_depth: int, limit: float
 ) -> TrainingSummary:
     """Summarize the training samples of a split.
 
     Args:
         study: contains the samples.
         split: training and validation rows.
-        plan: seed and rarefaction depth.
         rows_R: reference samples, of `reference_rows`.
-        embeddings_RD: their embeddings.
-        limit: see `TrainingSummary`.
+        seed, rarefy_depth, limit: see `SummaryNumbers`.
     """
     present = np.zeros(len(study.tokens_FL), dtype=bool)
     for block in blocks(study, split.train):
         present[block.indices] = True
     tokens_FL = study.tokens_FL[present]
     return TrainingSummary(
+        SummaryNumbers(seed, rarefy_depth, median_length(tokens_FL), limit),
         hash_ids(study.table.sample_ids[row] for row in split.train.tolist()),
         hash_ids(study.table.sample_ids[row] for row in split.validation.tolist()),
         hash_sequences(tokens_FL),
         hash_sequences(tokens_FL[:, :PREFIX]),
         nucleotide_frequencies(tokens_FL),
-        median_length(tokens_FL),
-        rarefied_richness(study, plan, rows_R),
-        torch.from_numpy(embeddings_RD),
-        limit,
+        rarefied_richness(study, seed, rarefy_depth, rows_R),
     )
 
 
-def embedding_limit(embeddings_RD: npt.NDArray[np.float32]) -> float:
-    """Return the distance that `QUANTILE` of the reference samples have from the others."""
-    embeddings = torch.from_numpy(embeddings_RD)
-    return float(_neighbour_distances(embeddings, embeddings, itself=True).quantile(QUANTILE))
-
-
-def parse(stored: Any, width: int) -> TrainingSummary | None:
-    """Validate the summary in a checkpoint, with embeddings of `width`; None where there is none.
+def restore(plain: SummaryNumbers, arrays: Mapping[str, npt.NDArray[Any]]) -> TrainingSummary:
+    """Validate the summary in a model; further arrays are ignored.
 
     Raises:
-        Mismatch: an entry is missing, or of another type or shape.
+        Mismatch: an array is missing, or of another type or shape.
     """
-    if stored is None:
-        return None
-    found: TrainingSummary = schema.parse(TrainingSummary, stored, "training")
-    samples = len(found.embeddings_RD) if found.embeddings_RD.ndim else 0
+    names = TrainingSummary.__dataclass_fields__.keys() - {"plain"}
+    if missing := sorted(names - arrays.keys()):
+        raise Mismatch(f"training.{missing[0]} is missing")
+    found = TrainingSummary(plain, **{name: arrays[name] for name in names})
     shapes = {
         "frequencies_L4": (min(found.frequencies_L4.shape[:1], default=0), 4),
-        "prefixes_F": tuple(found.asvs_F.shape),
-        "richness_R": (samples,),
-        "embeddings_RD": (samples, width),
+        "prefixes_F": found.asvs_F.shape,
     }
-    optional = ("validation_N",) if width else ("validation_N", "embeddings_RD")
-    for name, value in vars(found).items():
-        if not isinstance(value, Tensor):
-            continue
-        numbers = name in ("frequencies_L4", "embeddings_RD")
-        if value.dtype != (torch.float32 if numbers else torch.int64):
+    for name, value in found.arrays().items():
+        if value.dtype != (np.float32 if name == "frequencies_L4" else np.int64):
             raise Mismatch(f"training.{name} is {value.dtype}")
-        if not value.numel() and name not in optional:
+        if not value.size and name != "validation_N":
             raise Mismatch(f"training.{name} is empty")
-        if tuple(value.shape) != shapes.get(name, (value.numel(),)):
-            raise Mismatch(f"training.{name} is {tuple(value.shape)}")
-        if not bool(value.isfinite().all()):
+        if value.shape != shapes.get(name, (value.size,)):
+            raise Mismatch(f"training.{name} is {value.shape}")
+        if not np.isfinite(value).all():
             raise Mismatch(f"training.{name} has values that are not finite")
     return found
 
@@ -160,21 +144,21 @@ def blocks(study: Study, rows: npt.NDArray[np.int64]) -> Iterator[Any]:
         yield study.table.counts[rows[start : start + _BLOCK]]
 
 
-def hash_ids(ids: Iterable[str]) -> Tensor:
+def hash_ids(ids: Iterable[str]) -> I64:
     """Return the hash of each id, int64 [N]."""
-    return torch.tensor([_hash(name.encode()) for name in ids], dtype=torch.int64)
+    return np.array([_hash(name.encode()) for name in ids], dtype=np.int64)
 
 
-def hash_sequences(tokens_FL: npt.NDArray[np.uint8]) -> Tensor:
+def hash_sequences(tokens_FL: npt.NDArray[np.uint8]) -> I64:
     """Return the hash of each sequence without its padding, int64 [F]."""
     codes = (row[row != PAD].tobytes() for row in tokens_FL)
-    return torch.tensor([_hash(row) for row in codes], dtype=torch.int64)
+    return np.array([_hash(row) for row in codes], dtype=np.int64)
 
 
-def nucleotide_frequencies(tokens_FL: npt.NDArray[np.uint8]) -> Tensor:
+def nucleotide_frequencies(tokens_FL: npt.NDArray[np.uint8]) -> F32:
     """Return the frequency of A, C, G and T at each of the first `PREFIX` positions, [L, 4]."""
     letters = [(tokens_FL[:, :PREFIX] == code).mean(axis=0) for code in (1, 2, 3, 4)]
-    return torch.from_numpy(np.stack(letters, axis=1).astype(np.float32))
+    return np.stack(letters, axis=1).astype(np.float32)
 
 
 def median_length(tokens_FL: npt.NDArray[np.uint8]) -> int:
@@ -182,14 +166,14 @@ def median_length(tokens_FL: npt.NDArray[np.uint8]) -> int:
     return int(np.median((tokens_FL != PAD).sum(axis=1)))
 
 
-def rarefied_richness(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) -> Tensor:
+def rarefied_richness(study: Study, seed: int, rarefy_depth: int, rows: I64) -> I64:
     """Return the number of ASVs of each sample at the rarefaction depth, int64 [N]."""
     richness = []
     for row in rows.tolist():
         counts = study.table.counts[np.array([row])].data
-        drawn = rarefy(counts, plan.rarefy_depth, study.table.sample_ids[row], plan.seed, 0)
+        drawn = rarefy(counts, rarefy_depth, study.table.sample_ids[row], seed, 0)
         richness.append(int((drawn > 0).sum()))
-    return torch.tensor(richness, dtype=torch.int64)
+    return np.array(richness, dtype=np.int64)
 
 
 def _hash(content: bytes) -> int:
@@ -197,26 +181,14 @@ def _hash(content: bytes) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def _neighbour_distances(samples_ND: Tensor, reference_RD: Tensor, itself: bool = False) -> Tensor:
-    """Return the mean distance of samples from their nearest reference samples, float64 [N].
-
-    With `itself` the samples are the reference, and each is compared with the others.
-    """
-    reference = reference_RD.double()
-    # Pair by pair: as a matrix product, the distances of a sample depend on the number of others.
-    distances = (
-        torch.cdist(chunk.double(), reference, compute_mode="donot_use_mm_for_euclid_dist")
-        for chunk in torch.split(samples_ND, _BLOCK)
-    )
-    return torch.cat([mean_of_nearest(chunk, itself) for chunk in distances])
-
-
-def mean_of_nearest(distances_NR: Tensor, itself: bool = False) -> Tensor:
+def mean_of_nearest(distances_NR: F64) -> F64:
     """Return the mean of the `NEIGHBOURS` smallest distances of each sample, [N].
 
-    With `itself` the smallest of all is left out: the distance of a sample from itself. Infinite
-    distances are left out too.
+    Infinite distances are left out.
     """
-    nearest = min(NEIGHBOURS + itself, distances_NR.shape[1])
-    nearest_NK = distances_NR.topk(nearest, largest=False).values[:, itself:]
-    return nearest_NK.where(nearest_NK.isfinite(), torch.nan).nanmean(dim=1).nan_to_num()
+    nearest = min(NEIGHBOURS, distances_NR.shape[1])
+    nearest_NK = np.sort(np.partition(distances_NR, nearest - 1, axis=1)[:, :nearest], axis=1)
+    finite_NK = np.isfinite(nearest_NK)
+    sums_N = np.where(finite_NK, nearest_NK, 0).sum(axis=1)
+    means_N: F64 = sums_N / finite_NK.sum(axis=1).clip(min=1)
+    return means_N

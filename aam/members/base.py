@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from aam.contract.options.study import TargetType
-from aam.data.covariates import CovariateEncoder, Covariates
+from aam.data.covariates import Covariates
 from aam.data.table import FeatureTable
 
 F64 = npt.NDArray[np.float64]
@@ -35,29 +35,45 @@ class Samples:
         counts: [N, F] reads; every sample has some.
         tokens_FL: sequence of each ASV, codes of `aam.data.sequences`.
         covariates: metadata columns; None if the model reads the counts alone.
+        sample_ids: N names, which seed the reads that a network draws; estimators need none.
     """
 
     counts: sparse.csr_array
     tokens_FL: Tokens
     covariates: Covariates | None = None
+    sample_ids: Sequence[str] = ()
 
     @classmethod
     def of(
         cls, table: FeatureTable, tokens_FL: Tokens, covariates: Covariates | None = None
     ) -> Samples:
         """Gather the counts of a table, which may be memory-mapped."""
-        return cls(table.counts[np.arange(len(table.sample_ids))], tokens_FL, covariates)
+        counts = table.counts[np.arange(len(table.sample_ids))]
+        return cls(counts, tokens_FL, covariates, table.sample_ids)
+
+    def take(self, rows: Rows) -> Samples:
+        """Return the samples at `rows`, with all ASVs."""
+        covariates = self.covariates and self.covariates.take(rows)
+        ids = tuple(self.sample_ids[row] for row in rows.tolist())
+        return Samples(self.counts[rows], self.tokens_FL, covariates, ids)
+
+    @property
+    def present(self) -> tuple[Samples, Rows]:
+        """The same samples with the ASVs that occur in them, and the columns of these."""
+        seen = np.unique(self.counts.indices).astype(np.int64)
+        samples = replace(self, counts=self.counts[:, seen], tokens_FL=self.tokens_FL[seen])
+        return samples, seen
 
     @property
     def metadata_alone(self) -> Samples:
         """The same samples without ASVs."""
         counts = sparse.csr_array((self.counts.shape[0], 0), dtype=self.counts.dtype)
-        return Samples(counts, self.tokens_FL[:0], self.covariates)
+        return Samples(counts, self.tokens_FL[:0], self.covariates, self.sample_ids)
 
     @property
     def counts_alone(self) -> Samples:
         """The same samples without metadata."""
-        return Samples(self.counts, self.tokens_FL)
+        return replace(self, covariates=None)
 
     @property
     def relative(self) -> sparse.csr_array:
@@ -132,21 +148,3 @@ class Inputs(Protocol):
 
 
 T = TypeVar("T", bound=Inputs)
-T_contra = TypeVar("T_contra", bound=Inputs, contravariant=True)
-
-
-class Model(Protocol[T_contra]):
-    """A fitted estimator."""
-
-    @property
-    def encoder(self) -> CovariateEncoder | None:
-        """Encoder of the covariates; None if the model reads the counts alone."""
-        ...
-
-    def predict(self, inputs: T_contra) -> F64:
-        """Return predictions [N, C]: numbers in the units of the target, or probabilities."""
-        ...
-
-    def arrays(self) -> Arrays:
-        """Return the state of the model for a checkpoint."""
-        ...

@@ -1,75 +1,26 @@
-"""Effects of ASVs: how much the prediction of each member depends on the feature of an ASV.
+"""Effects of ASVs in a kernel model: derivatives of its predictions by the feature of each ASV.
 
-The feature of an ASV in a sample is its log abundance log10(1 + 1e4 relative abundance), the input
-of the kernel. `docs/importance.md` defines the effects. U ASVs of a table; further shape suffixes:
-see `base` and `kernel`.
+The feature of an ASV in a sample is its log abundance log10(1 + 1e4 relative abundance).
+`docs/importance.md` defines the effects. U ASVs of a table; further shape suffixes: see `base` and
+`kernel`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import sparse
 
-from aam.contract.options.training import TransformName
-from aam.data.target_transforms import TRANSFORMS
-from aam.inference.integrated_gradients import Contributions, contrasts
-from aam.members.base import F64, Model, Rows, Tokens
-from aam.members.forest import ForestModel
-from aam.members.kernel import KernelModel
+from aam.data.target_transforms import TRANSFORMS, contrasts
+from aam.members.base import F64, Tokens
 from aam.members.kernel_inputs import KernelInputs
+from aam.members.model import Outputs, moments
 from aam.members.relations import AsvRelations, chunks
 
-
-@dataclass(frozen=True)
-class Importance:
-    """Importance of U ASVs for one member.
-
-    Attributes:
-        columns: of the table, by name, each [U].
-        size_U: by which the ASVs are ranked; the larger, the more important.
-    """
-
-    columns: dict[str, F64]
-    size_U: F64
-
-
-def estimator_importance(
-    model: Model[Any],
-    inputs: Any,
-    tokens_UL: Tokens,
-    relations: AsvRelations,
-    classes: tuple[str, ...],
-    transform: TransformName,
-) -> Importance:
-    """Compute the importance of U ASVs for a kernel or a forest.
-
-    Args:
-        model: fitted.
-        inputs: samples, as the estimator reads them.
-        tokens_UL: ASVs of the samples.
-        relations: of the ASVs of the training study.
-        classes, transform: of the target.
-    """
-    if isinstance(model, KernelModel):
-        effects_UC = kernel_effects(model, inputs, tokens_UL, relations, classes, transform)
-        return of_effects("effect", effects_UC, classes)
-    assert isinstance(model, ForestModel)
-    importance_U = np.zeros(len(tokens_UL))
-    rows, known = relations.known(tokens_UL)
-    importance_U[rows] = model.impurity_decrease(inputs)[known]
-    return Importance({"forest": importance_U}, importance_U)
-
-
-def of_effects(name: str, effects_UC: F64, classes: tuple[str, ...]) -> Importance:
-    """Name the columns of effects; an ASV has the size of its largest effect."""
-    shown = classes[1:] if len(classes) == 2 else classes
-    names = [f"{name}_{one}" for one in shown] or [name]
-    columns: dict[str, F64] = dict(zip(names, effects_UC.T, strict=True))
-    return Importance(columns, np.abs(effects_UC).max(axis=1))
+if TYPE_CHECKING:  # its method `importance` calls these functions
+    from aam.members.kernel import KernelModel
 
 
 def kernel_effects(
@@ -77,8 +28,7 @@ def kernel_effects(
     inputs: KernelInputs,
     tokens_UL: Tokens,
     relations: AsvRelations,
-    classes: tuple[str, ...],
-    transform: TransformName,
+    outputs: Outputs,
 ) -> F64:
     """Return the effect of one standard deviation of each ASV's feature, [U, outputs].
 
@@ -86,12 +36,12 @@ def kernel_effects(
     have the log probability of each minus the mean of all.
     """
     dual_MC, slopes_N = model.dual_MC, np.ones(len(inputs.norms_N))
-    if classes:
-        dual_MC = dual_MC @ model.logits[:-1] @ contrasts(len(classes))
+    if outputs.classes:
+        dual_MC = dual_MC @ model.logits[:-1] @ contrasts(len(outputs.classes))
     else:
-        slopes_N = TRANSFORMS[transform].slope(model.predict(inputs)[:, 0])
+        slopes_N = TRANSFORMS[outputs.scale.transform].slope(model.predict(inputs)[:, 0])
     gradients_UC = mean_gradients(model, dual_MC, slopes_N, inputs, tokens_UL, relations)
-    effects_UC: F64 = gradients_UC * _moments(inputs.weights)[1][:, None]
+    effects_UC: F64 = gradients_UC * moments(inputs.weights)[1][:, None]
     return effects_UC
 
 
@@ -167,32 +117,3 @@ def _branch_gradients(
             away_NB = features_NB.toarray() * outputs_N[:, None]
             by_feature_NB = 2 * model.gamma * (toward_NB - away_NB)
         yield by_feature_NB * factors_NB
-
-
-def contributed_effects(
-    contributions: Contributions, seen: Rows, features: sparse.csr_array
-) -> F64:
-    """Return the effect of one standard deviation of each ASV's feature, [U, C].
-
-    It is the slope of the regression of the contributions of an ASV on its feature, times the
-    standard deviation of the feature. For a linear model of the features it is the exact effect.
-
-    Args:
-        contributions: of all ASVs of the study.
-        seen: columns of the U ASVs.
-        features: float [N, U].
-    """
-    mean_U, spread_U = _moments(features)
-    effects = []
-    for values in contributions.values:
-        values_NU = values[:, seen]
-        covariance_U = values_NU.multiply(features).mean(axis=0) - values_NU.mean(axis=0) * mean_U
-        effects.append(np.divide(covariance_U, spread_U, where=spread_U > 0, out=0 * mean_U))
-    return np.stack(effects, axis=1)
-
-
-def _moments(features: sparse.csr_array) -> tuple[F64, F64]:
-    """Return mean and standard deviation of each feature, [U]."""
-    mean_U = features.mean(axis=0, dtype=np.float64)
-    variance_U = features.power(2).mean(axis=0, dtype=np.float64) - mean_U**2
-    return mean_U, np.sqrt(variance_U.clip(min=0))

@@ -9,6 +9,7 @@ T trees; further shape suffixes: see `base`.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,12 +21,16 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.cluster.hierarchy import fcluster
 
+from aam.contract import schema
+from aam.contract.options.device import DeviceOptions
 from aam.contract.schema import Mismatch
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
-from aam.members.base import F64, Arrays, Labels, Rows, Samples
+from aam.members.base import F64, Labels, Rows, Samples, Tokens
 from aam.members.member import Estimator
+from aam.members.model import Importance, Model, Outputs
 from aam.members.relations import AsvRelations
-from aam.members.state import encoder_arrays, indices, numbers, restore_encoder
+from aam.members.state import indices, numbers
+from aam.serialization.model_folder import State
 
 LEVELS = (0.03, 0.1)
 """Mean part of the positions at which two ASVs of a clade differ, at most."""
@@ -69,7 +74,7 @@ class ForestInputs:
 
 
 @dataclass(frozen=True)
-class ForestModel:
+class ForestModel(Model[ForestInputs]):
     """Nodes of all trees, one tree after the other; a child comes after its parent.
 
     Attributes:
@@ -93,7 +98,7 @@ class ForestModel:
     clades_VF: Rows | None = None
 
     def predict(self, inputs: ForestInputs) -> F64:
-        """Return the mean over the trees [N, C], see `base.Model`."""
+        """Return the mean over the trees [N, C], see `Model`."""
         predictions = [np.empty((0, self.values.shape[1]))]
         for levels in self._descents(inputs):
             *_, leaves = levels
@@ -149,11 +154,21 @@ class ForestModel:
             node = np.where(lower, self.left[node], self.right[node])
             yield node
 
-    def arrays(self) -> Arrays:
-        """Return the state, see `base.Model`."""
+    def importance(
+        self, inputs: ForestInputs, tokens_UL: Tokens, relations: AsvRelations, outputs: Outputs
+    ) -> Importance:
+        """Compute the impurity decrease of each ASV, 0 for one that is not known, see `Model`."""
+        importance_U = np.zeros(len(tokens_UL))
+        rows, known = relations.known(tokens_UL)
+        importance_U[rows] = self.impurity_decrease(inputs)[known]
+        return Importance({"forest": importance_U}, importance_U)
+
+    def state(self) -> State:
+        """Return the state, see `Model`."""
+        encoder = self.encoder and dataclasses.asdict(self.encoder)
         arrays = {name: value for name, value in vars(self).items() if value is not None}
         arrays.pop("encoder", None)
-        return arrays | dict(encoder_arrays(self.encoder))
+        return State({"covariates": encoder}, arrays)
 
 
 @dataclass(frozen=True)
@@ -202,8 +217,9 @@ class Forest(Estimator[ForestInputs]):
             )
         return model_of(forest, labels, kept, encoder, inputs.clades_VF)
 
-    def restore(self, arrays: Arrays, asvs: int, outputs: int) -> ForestModel:
-        """Build a model from its state, see `member.Estimator`."""
+    def restore(self, state: State, asvs: int, outputs: int, device: DeviceOptions) -> ForestModel:
+        """Build a model from its state, see `member.Reader`."""
+        arrays = state.arrays
         thresholds = numbers(arrays, "thresholds", None)
         nodes = np.arange(number := len(thresholds))
         left, right = (indices(arrays, name, number, number) for name in ("left", "right"))
@@ -214,7 +230,8 @@ class Forest(Estimator[ForestInputs]):
         roots = indices(arrays, "roots", number, None)
         if not len(roots) or roots[0] != 0 or (np.diff(roots) <= 0).any():
             raise Mismatch("the trees of the forest are not one after the other")
-        encoder = restore_encoder(arrays)
+        settings = schema.parse({"covariates": CovariateEncoder | None}, state.settings, "forest")
+        encoder = settings["covariates"]
         clades_VF = indices(arrays, "clades_VF", len(LEVELS) * asvs + 1, len(LEVELS), asvs)
         columns = asvs + int(clades_VF.max(initial=0)) + (encoder.width if encoder else 0)
         return ForestModel(

@@ -23,13 +23,18 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
 from aam.console import info
+from aam.contract import schema
+from aam.contract.options.device import DeviceOptions
+from aam.contract.options.field import ZERO_OR_MORE
 from aam.data.covariates import CovariateEncoder, fit_encoder
-from aam.members.base import F64, Arrays, Labels, Rows, Samples
+from aam.members.base import F64, Labels, Rows, Samples, Tokens
 from aam.members.dendrogram import Places
+from aam.members.effects import kernel_effects
 from aam.members.kernel_inputs import (
     KernelInputs,
     Landmarks,
@@ -46,9 +51,14 @@ from aam.members.kernel_ridge import (
     product,
 )
 from aam.members.member import Estimator
+from aam.members.model import Importance, Model, Outputs, of_effects
 from aam.members.relations import AsvRelations, similarity
 from aam.members.state import numbers
 from aam.memory import shown_size
+from aam.serialization.model_folder import State
+
+if TYPE_CHECKING:  # it imports PyTorch
+    from aam.members.onnx_export import Part
 
 SPREADS = (0.5, 2.0)
 """Squared widths of the Gaussian kernels, relative to the median squared distance."""
@@ -64,7 +74,7 @@ _BYTES = 80
 
 
 @dataclass(frozen=True)
-class KernelModel:
+class KernelModel(Model[KernelInputs]):
     """Coefficients of the landmarks.
 
     Attributes:
@@ -89,11 +99,11 @@ class KernelModel:
 
     @property
     def encoder(self) -> CovariateEncoder | None:
-        """Encoder of the covariates, see `base.Model`."""
+        """Encoder of the covariates, see `Model`."""
         return self.summands.encoder
 
     def predict(self, inputs: KernelInputs) -> F64:
-        """Return predictions [N, C], see `base.Model`."""
+        """Return predictions [N, C], see `Model`."""
         outputs_NC = product(self.kernel(inputs), self.dual_MC) + self.offset_C
         if len(self.limits):
             outputs_NC = outputs_NC.clip(*self.limits)
@@ -109,17 +119,31 @@ class KernelModel:
         kernel_NM: F64 = np.exp(-self.gamma * squared_NM)
         return kernel_NM
 
-    def arrays(self) -> Arrays:
-        """Return the state, see `base.Model`."""
-        return {
+    def importance(
+        self, inputs: KernelInputs, tokens_UL: Tokens, relations: AsvRelations, outputs: Outputs
+    ) -> Importance:
+        """Compute effects of one standard deviation of each ASV, see `Model`."""
+        effects_UC = kernel_effects(self, inputs, tokens_UL, relations, outputs)
+        return of_effects("effect", effects_UC, outputs.classes)
+
+    def state(self) -> State:
+        """Return the state, see `Model`."""
+        arrays = {
             **self.landmarks.arrays(),
-            "gamma": np.array([self.gamma]),
             "dual": self.dual_MC,
             "offset": self.offset_C,
             "logits": self.logits,
             "limits": self.limits,
             **self.summands.arrays(),
         }
+        return State({"gamma": self.gamma, **self.summands.settings()}, arrays)
+
+    def onnx_parts(self, tokens_FL: Tokens, outputs: Outputs | None) -> Sequence[Part]:
+        """Return the readout, see `Model`."""
+        # PyTorch takes 2 CPU-seconds to import, which predictions do without.
+        from aam.members.onnx_export import kernel_part
+
+        return [] if outputs is None else [kernel_part(self, tokens_FL, outputs)]
 
 
 @dataclass(frozen=True)
@@ -227,14 +251,15 @@ class Kernel(Estimator[KernelInputs]):
             return model  # such as a skewed target, whose mean is far from its median
         return dataclasses.replace(model, dual_MC=robust.dual_MC, offset_C=robust.offset_C)
 
-    def restore(self, arrays: Arrays, asvs: int, outputs: int) -> KernelModel:
-        """Build a model from its state, see `member.Estimator`."""
-        summands = Summands.restore(arrays, asvs)
+    def restore(self, state: State, asvs: int, outputs: int, device: DeviceOptions) -> KernelModel:
+        """Build a model from its state, see `member.Reader`."""
+        arrays, summands = state.arrays, Summands.restore(state, asvs)
+        gamma = schema.parse({"gamma": Annotated[float, ZERO_OR_MORE]}, state.settings, "kernel")
         landmarks = Landmarks.restore(arrays, asvs, summands)
         classes = 0 if outputs == 1 else outputs
         return KernelModel(
             landmarks,
-            float(numbers(arrays, "gamma", 1)[0]),
+            gamma["gamma"],
             numbers(arrays, "dual", len(landmarks.norms_M), outputs),
             numbers(arrays, "offset", outputs),
             numbers(arrays, "logits", classes + bool(classes), classes),

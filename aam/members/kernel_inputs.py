@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
+from aam.contract import schema
 from aam.contract.schema import Mismatch
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.members.base import F64, Arrays, Rows
 from aam.members.dendrogram import F32, Dendrogram, Places
 from aam.members.relations import chunks
-from aam.members.state import encoder_arrays, indices, numbers, restore_encoder
+from aam.members.state import indices, numbers
+from aam.serialization.model_folder import State
+
+_SETTINGS = {
+    "clade_scale": float | None,
+    "covariates": CovariateEncoder | None,
+    "scale": float,
+}
 
 
 @dataclass(frozen=True)
@@ -36,23 +45,26 @@ class Summands:
     scale: float = 0.0
 
     def arrays(self) -> Arrays:
-        """Return the state, see `base.Model`."""
-        arrays = dict(encoder_arrays(self.encoder))
-        if self.encoder is not None:
-            arrays["scale"] = np.array([self.scale])
-        if self.clades is not None:
-            arrays |= {"clade_scale": np.array([self.clade_scale]), **self.clades.arrays()}
-        return arrays
+        """Return the arrays of the state, see `Model`."""
+        return {} if self.clades is None else self.clades.arrays()
+
+    def settings(self) -> dict[str, Any]:
+        """Return the plain part of the state; the scale of the clades is None without them."""
+        return {
+            "clade_scale": None if self.clades is None else self.clade_scale,
+            "covariates": self.encoder and dataclasses.asdict(self.encoder),
+            "scale": self.scale,
+        }
 
     @classmethod
-    def restore(cls, arrays: Arrays, asvs: int) -> Summands:
+    def restore(cls, state: State, asvs: int) -> Summands:
         """Build the kernels from their state, for a study of `asvs` ASVs; raises Mismatch."""
-        encoder = restore_encoder(arrays)
-        scale = float(numbers(arrays, "scale", 1)[0]) if encoder else 0.0
-        if "clade_scale" not in arrays:
+        settings = schema.parse(_SETTINGS, state.settings, "kernel")
+        encoder, scale = settings["covariates"], settings["scale"]
+        if settings["clade_scale"] is None:
             return cls(encoder=encoder, scale=scale)
-        clade_scale = float(numbers(arrays, "clade_scale", 1)[0])
-        return cls(Dendrogram.restore(arrays, asvs), clade_scale, encoder, scale)
+        clades = Dendrogram.restore(state.arrays, asvs)
+        return cls(clades, settings["clade_scale"], encoder, scale)
 
 
 SEQUENCES_ALONE = Summands()
@@ -148,7 +160,7 @@ class Landmarks:
         return squared_NM.clip(min=0)
 
     def arrays(self) -> Arrays:
-        """Return the state, see `base.Model`; it holds the clades by the weights."""
+        """Return the state, see `Model`; it holds the clades by the weights."""
         arrays = {
             "weights": self.weights.data,
             "asvs": self.weights.indices.astype(np.int64),

@@ -15,10 +15,13 @@ from typing import Any, Generic, Protocol
 import numpy as np
 
 from aam.console import track
+from aam.contract.options.device import DeviceOptions
 from aam.contract.options.members import MEMBERS
-from aam.members.base import F64, Arrays, Labels, Model, Samples, T
+from aam.members.base import F64, Labels, Samples, T
 from aam.members.folds import Folds, training_rows
+from aam.members.model import Model
 from aam.members.relations import AsvRelations
+from aam.serialization.model_folder import State
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +101,8 @@ class Member(Protocol):
         ...
 
 
-class Estimator(ABC, Generic[T]):
-    """Member that is fitted in memory, in one process.
-
-    Its model for new samples is fitted once more, to all samples of the splits.
-    """
+class Reader(ABC, Generic[T]):
+    """Reader of samples for the fitted models of a member, which it restores from their state."""
 
     @abstractmethod
     def read(self, samples: Samples, relations: AsvRelations) -> T:
@@ -114,16 +114,29 @@ class Estimator(ABC, Generic[T]):
         """
 
     @abstractmethod
-    def fit(self, inputs: T, labels: Labels, seed: int) -> Model[T]:
-        """Fit a model to labelled samples; hyper-parameters are chosen by leaving out groups."""
+    def restore(self, state: State, asvs: int, outputs: int, device: DeviceOptions) -> Model[T]:
+        """Build a model from its state.
 
-    @abstractmethod
-    def restore(self, arrays: Arrays, asvs: int, outputs: int) -> Model[T]:
-        """Build a model from its state, for a study of `asvs` ASVs and C `outputs`.
+        Args:
+            state: of `Model.state`.
+            asvs: number of ASVs of the training study.
+            outputs: number of outputs, C.
+            device: of a network.
 
         Raises:
-            Mismatch: the state has other arrays, or values out of range.
+            Mismatch: the state has other settings or arrays, or values out of range.
         """
+
+
+class Estimator(Reader[T]):
+    """Member that is fitted in memory, in one process.
+
+    Its model for new samples is fitted once more, to all samples of the splits.
+    """
+
+    @abstractmethod
+    def fit(self, inputs: T, labels: Labels, seed: int) -> Model[T]:
+        """Fit a model to labelled samples; hyper-parameters are chosen by leaving out groups."""
 
     def cross_validate(
         self, samples: TrainingSamples, folds: Folds, final: bool = True, inputs_of: str = ""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,16 +25,13 @@ from aam.contract.files import atomic_write
 from aam.contract.installation import not_installed
 from aam.data.sequences import VOCABULARY
 from aam.data.target_transforms import TRANSFORMS
-from aam.inference.model_config import load_network
-from aam.members import checkpoint
-from aam.members.base import FINEST
-from aam.members.checkpoint import EnsembleCheckpoint
-from aam.members.kernel import KernelModel
+from aam.members.base import FINEST, Tokens
+from aam.members.model import Outputs
 from aam.members.relations import WIDTH
-from aam.model.network import Predictor
 from aam.model.nucleotides import NucleotideEncoder
-from aam.training.run_files import checkpoints
-from aam.training.run_files.checkpoints import checkpoint_files
+
+if TYPE_CHECKING:  # its method `onnx_parts` imports this module
+    from aam.members.kernel import KernelModel
 
 TOLERANCE = 1e-4
 """Largest difference between ONNX Runtime and PyTorch, relative to the largest output."""
@@ -80,14 +77,14 @@ class AsvEncoder(nn.Module):
 class KernelReadout(nn.Module):
     """Prediction of the kernel estimator, see `aam.members.kernel`, in double precision."""
 
-    def __init__(self, loaded: EnsembleCheckpoint, model: KernelModel) -> None:
+    def __init__(self, model: KernelModel, reference_FL: Tensor, outputs: Outputs) -> None:
         super().__init__()
-        stored, landmarks = loaded.stored, model.landmarks
-        self.gamma, self.limits = model.gamma, stored.range.limits
+        landmarks = model.landmarks
+        self.gamma, self.limits = model.gamma, outputs.scale.range.limits
         self.model_limits = model.limits.tolist()
-        self.classes = bool(stored.classes)
-        self.logarithmic = TRANSFORMS[stored.transform].inverse is np.expm1
-        self.reference_FL = torch.from_numpy(loaded.tokens_FL)
+        self.classes = bool(outputs.classes)
+        self.logarithmic = TRANSFORMS[outputs.scale.transform].inverse is np.expm1
+        self.reference_FL = reference_FL
         self.weights_MF = torch.from_numpy(landmarks.weights.toarray().astype(np.float64))
         self.norms_M = torch.from_numpy(landmarks.norms_M)
         self.dual_MC = torch.from_numpy(model.dual_MC)
@@ -150,61 +147,47 @@ def _letters(tokens_UL: Tensor) -> tuple[Tensor, Tensor]:
     return codes_UP, codes_UP.sum(dim=1)
 
 
-def parts_of(model: Path) -> list[Part]:
-    """Return what can be exported of a run folder or a checkpoint.
+def kernel_part(model: KernelModel, tokens_FL: Tokens, outputs: Outputs) -> Part:
+    """Return the readout of a kernel.
 
     Raises:
-        MissingInput: there is no checkpoint.
-        DataError: it cannot be read; a forest alone; a kernel that reads metadata columns.
+        DataError: it reads metadata columns.
     """
-    parts: list[Part] = []
-    file = checkpoint.find(model)
-    if file is None:
-        networks = [checkpoints.read(one) for one in checkpoint_files(model)]
-    else:
-        loaded = checkpoint.read(file)
-        networks = loaded.networks
-        if isinstance(kernel := loaded.models.get("kernel"), KernelModel):
-            if kernel.encoder is not None:
-                raise DataError(
-                    "The kernel reads metadata columns, which have no form in ONNX",
-                    ", ".join(kernel.encoder.columns),
-                    "export a model of the counts alone",
-                )
-            parts.append(_kernel_part(loaded, kernel))
-    for fold, (config, content) in enumerate(networks, start=1):
-        network = load_network(config, content).eval()
-        encoder = network.encoder if isinstance(network, Predictor) else network
-        name = "asv_encoder" if len(networks) == 1 else f"asv_encoder-fold-{fold}"
-        parts.append(_encoder_part(name, encoder.nucleotides, config.shape.max_bp))
-    if not parts:
-        remedy = "export a model with the member kernel or transformer"
-        raise DataError("Nothing that can be exported", f"'{model}' has a forest alone", remedy)
-    return parts
-
-
-def _kernel_part(loaded: EnsembleCheckpoint, model: KernelModel) -> Part:
-    tokens_FL, stored = torch.from_numpy(loaded.tokens_FL), loaded.stored
+    if model.encoder is not None:
+        raise DataError(
+            "The kernel reads metadata columns, which have no form in ONNX",
+            ", ".join(model.encoder.columns),
+            "export a model of the counts alone",
+        )
+    tokens = torch.from_numpy(tokens_FL)
 
     def example(asvs: int, samples: int) -> tuple[Tensor, ...]:
         rng = torch.Generator().manual_seed(asvs)
-        rows = torch.randint(len(tokens_FL), (asvs,), generator=rng)
-        return tokens_FL[rows], torch.rand(samples, asvs, generator=rng)
+        rows = torch.randint(len(tokens), (asvs,), generator=rng)
+        return tokens[rows], torch.rand(samples, asvs, generator=rng)
 
     inputs = {"tokens": {0: "asvs"}, "counts": {0: "samples", 1: "asvs"}}
-    facts = {"column": stored.column, "classes": stored.classes, "length": tokens_FL.shape[1]}
-    return Part("kernel", KernelReadout(loaded, model), inputs, "predictions", example, facts)
+    length = tokens_FL.shape[1]
+    facts = {"column": outputs.column, "classes": outputs.classes, "length": length}
+    readout = KernelReadout(model, tokens, outputs)
+    return Part("kernel", readout, inputs, "predictions", example, facts)
 
 
-def _encoder_part(name: str, nucleotides: NucleotideEncoder, length: int) -> Part:
+def encoder_parts(encoders: Sequence[NucleotideEncoder], length: int) -> list[Part]:
+    """Return the ASV encoder of each network, for sequences of `length` nucleotides."""
+
     def example(asvs: int, samples: int) -> tuple[Tensor, ...]:
         rng = torch.Generator().manual_seed(asvs)
         tokens_UL = torch.randint(1, 5, (asvs, length), generator=rng, dtype=torch.uint8)
         tokens_UL[asvs // 2 :, length // 2 :] = 0  # shorter sequences
         return (tokens_UL,)
 
-    inputs = {"tokens": {0: "asvs"}}
-    return Part(name, AsvEncoder(nucleotides), inputs, "vectors", example, {"length": length})
+    name, inputs = "asv_encoder", {"tokens": {0: "asvs"}}
+    names = [name] if len(encoders) == 1 else [f"{name}-fold-{k + 1}" for k in range(len(encoders))]
+    return [
+        Part(name, AsvEncoder(encoder), inputs, "vectors", example, {"length": length})
+        for name, encoder in zip(names, encoders, strict=True)
+    ]
 
 
 def export(part: Part, path: Path) -> float:

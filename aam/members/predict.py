@@ -1,4 +1,4 @@
-"""Prediction for new samples with an ensemble."""
+"""Prediction for new samples with a model."""
 
 from __future__ import annotations
 
@@ -7,29 +7,21 @@ import pandas as pd
 
 from aam.console import warn
 from aam.contract.options.commands.use import Predict
+from aam.contract.options.members import networks
 from aam.data.metadata import ID_HEADER
 from aam.data.shards import take_shard
 from aam.data.study import load_study
-from aam.inference.new_samples import (
-    NO_COMPARISON,
-    Comparison,
-    compare,
-    read_covariates,
-    select_as_trained,
-)
-from aam.inference.output_tables import quantile_columns, require_finite
-from aam.inference.prediction import InferenceSettings
-from aam.inference.prediction import predict as predict_with_networks
-from aam.members.base import F64, Samples
-from aam.members.checkpoint import EnsembleCheckpoint
-from aam.members.estimators import ESTIMATORS, KERNEL
-from aam.members.option_checks import TRANSFORMER
+from aam.inference.new_samples import Comparison, compare, read_covariates, select_as_trained
+from aam.inference.output_tables import require_finite
+from aam.inference.settings import InferenceSettings
+from aam.members.base import Samples
+from aam.members.model_file import TrainedModel
+from aam.members.registry import reader
 from aam.members.tables import interval_columns, member_columns, ordinal_columns, prediction_columns
-from aam.numerics.device import choose_device
 
 
-def predict_table(loaded: EnsembleCheckpoint, options: Predict) -> tuple[pd.DataFrame, Comparison]:
-    """Predict every sample of a table with an ensemble and its members.
+def predict_table(loaded: TrainedModel, options: Predict) -> tuple[pd.DataFrame, Comparison]:
+    """Predict every sample of a table with a model and each of its members.
 
     Returns:
         The predictions, and the comparison of the samples with the training data.
@@ -38,53 +30,36 @@ def predict_table(loaded: EnsembleCheckpoint, options: Predict) -> tuple[pd.Data
         AamError: see `load_study`.
         NotFinite: a prediction is NaN or infinite.
     """
-    stored = loaded.stored
+    facts = loaded.facts
     study = load_study(options.input, max_bp=loaded.max_bp)
-    study = take_shard(select_as_trained(study, stored.options, options.metadata), options)
+    study = take_shard(select_as_trained(study, facts.options, options.metadata), options)
     ids = study.table.sample_ids
     covariates = read_covariates(loaded.encoder, options.metadata, ids)
     samples = Samples.of(study.table, study.tokens_FL, covariates)
-    members: dict[str, F64] = {}
-    of_networks: dict[str, F64] = {}
-    inputs = {
-        name: ESTIMATORS[name].read(samples, loaded.relations) for name in {KERNEL, *loaded.models}
-    }
-    for name, model in loaded.models.items():
-        members[name] = stored.scale.inverse(model.predict(inputs[name]))
-    if loaded.networks:
-        target = loaded.networks[0][0].target
-        assert target is not None
-        networks = loaded.build_networks(options.device)
-        settings = InferenceSettings(
-            options.batch_size,
-            choose_device(options.device),
-            options.prediction_passes,
-            options.vectors,
-        )
-        values_MNC = predict_with_networks(networks, study, settings, covariates).values_MNC
-        mean_NC = values_MNC.mean(axis=0)
-        points = mean_NC if target.classes else target.point_predictions(mean_NC)[:, None]
-        members[TRANSFORMER] = points
-        of_networks |= quantile_columns(target, mean_NC)
-        if len(values_MNC) > 1 and not target.classes:
-            of_networks["spread"] = values_MNC[:, :, target.middle].std(axis=0)
-    elif options.prediction_passes > 1:
+    settings = InferenceSettings(options.batch_size, options.prediction_passes, options.vectors)
+    if options.prediction_passes > 1 and not networks(tuple(loaded.models)):
         warn("Without the member transformer this option has no effect: --prediction-passes.")
-    predictions_NC = stored.ensemble.combine(members, bool(stored.classes))
+    applied = {
+        name: model.apply(
+            reader(name).read(samples, loaded.relations), facts.outputs.scale, settings
+        )
+        for name, model in loaded.models.items()
+    }
+    members = {name: found.values_NC for name, found in applied.items()}
+    predictions_NC = facts.ensemble.combine(members, bool(facts.classes))
     require_finite("predictions", ids, predictions_NC)
     columns: dict[str, object] = {ID_HEADER: list(ids)}
-    if stored.odds is not None:
-        columns |= ordinal_columns(predictions_NC[:, 0], stored.odds, stored.levels)
+    if facts.odds is not None:
+        columns |= ordinal_columns(predictions_NC[:, 0], facts.odds, facts.levels)
     else:
-        columns |= prediction_columns(predictions_NC, stored.classes)
-    if not stored.classes:
-        widths_N = np.full(len(ids), stored.ensemble.half_width)
-        columns |= interval_columns(predictions_NC, widths_N, stored.range)
+        columns |= prediction_columns(predictions_NC, facts.classes)
+    if not facts.classes:
+        widths_N = np.full(len(ids), facts.ensemble.half_width)
+        columns |= interval_columns(predictions_NC, widths_N, facts.range)
     for name, member_NC in members.items():
-        columns |= member_columns(name, member_NC, stored.classes, stored.levels)
-    columns |= of_networks
-    comparison = NO_COMPARISON
-    if (training := loaded.training) is not None:
-        distances_N = training.distances(inputs[KERNEL])
-        comparison = compare([training.summary], training.plan, study, distances_N)
+        columns |= member_columns(name, member_NC, facts.classes, facts.levels)
+    for found in applied.values():
+        columns |= found.columns
+    distances_N = loaded.training.distances(samples, loaded.relations)
+    comparison = compare(loaded.training.summary, study, distances_N)
     return pd.DataFrame(columns | comparison.columns), comparison

@@ -6,7 +6,13 @@ import importlib
 from typing import Any
 
 from aam.contract.options.members import MEMBERS
-from aam.members.member import Estimator
+from aam.members.member import Estimator, Reader
+
+
+def reader(name: str) -> Reader[Any]:
+    """Return the reader of the member that `MEMBERS` lists under a name."""
+    found: Reader[Any] = importlib.import_module(MEMBERS[name].module).MEMBER
+    return found
 
 
 def estimator(name: str) -> Estimator[Any]:

@@ -11,23 +11,19 @@ import numpy as np
 import pandas as pd
 
 from aam.contract.errors import DataError
-from aam.contract.options.device import DeviceOptions
 from aam.contract.suggestions import nearest
 from aam.data.covariates import Covariates
 from aam.data.study import Study
-from aam.inference.attention_weights import sample_attention
-from aam.members.base import F64
-from aam.members.checkpoint import EnsembleCheckpoint
-from aam.numerics.device import choose_device
+from aam.members.base import F64, Samples
+from aam.members.model_file import TrainedModel
 
 
 def attention_table(
-    loaded: EnsembleCheckpoint,
+    loaded: TrainedModel,
     study: Study,
     sample: str,
     taxa: Mapping[str, str] | None,
     covariates: Covariates | None,
-    device: DeviceOptions,
 ) -> tuple[pd.DataFrame, F64]:
     """Return a row for each ASV of a sample, and the attention between them [U, U].
 
@@ -37,25 +33,23 @@ def attention_table(
     Raises:
         DataError: the model has no network, or the table no such sample.
     """
-    if not loaded.networks:
+    ids = study.table.sample_ids
+    if sample not in ids:
+        evidence = f"--attention {sample}, {len(ids)} samples"
+        raise DataError("The table has no such sample", evidence, nearest(sample, ids, "name one"))
+    whole = Samples.of(study.table, study.tokens_FL, covariates)
+    present, seen = whole.take(np.array([list(ids).index(sample)])).present
+    each = [one for model in loaded.models.values() for one in model.attention(present)]
+    if not each:
         raise DataError(
             "The model has no attention",
             f"its members are {', '.join(loaded.models)}",
             "train with the member transformer",
         )
-    ids = study.table.sample_ids
-    if sample not in ids:
-        evidence = f"--attention {sample}, {len(ids)} samples"
-        raise DataError("The table has no such sample", evidence, nearest(sample, ids, "name one"))
-    row = list(ids).index(sample)
-    each = [
-        sample_attention(config, content, study, row, choose_device(device), covariates)
-        for config, content in loaded.networks
-    ]
     first = each[0]  # every network reads the same reads of the sample
     pooling_U = np.mean([one.pooling_S for one in each], axis=0)
     order = np.argsort(-pooling_U, kind="stable")
-    names = [study.table.feature_ids[asv] for asv in first.asvs_S[order]]
+    names = [study.table.feature_ids[asv] for asv in seen[first.asvs_S[order]].tolist()]
     columns: dict[str, object] = {"feature-id": names}
     if taxa is not None:
         columns["taxon"] = [taxa.get(name, "") for name in names]

@@ -1,38 +1,41 @@
-"""Data about the training samples of an ensemble, in its checkpoint, to compare new samples with.
+"""Data about the training samples in a model, to compare new samples with.
 
 The distance of a sample is that of the kernel estimator, whether or not the kernel is a member: the
-Euclidean distance in its feature space. The final members are fitted to all labelled samples.
+Euclidean distance in its feature space.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from aam.contract import schema
 from aam.contract.schema import Mismatch
-from aam.data.batches import BatchPlan
 from aam.data.splits import Split
 from aam.data.study import Study
 from aam.inference import training_summary
 from aam.inference.training_summary import (
     QUANTILE,
+    SummaryNumbers,
     TrainingSummary,
     mean_of_nearest,
     reference_rows,
     summarize,
 )
-from aam.members.base import F64, Rows, Samples
+from aam.members.base import F64, Arrays, Rows, Samples
 from aam.members.kernel import Kernel
 from aam.members.kernel_inputs import KernelInputs, Landmarks
 from aam.members.relations import AsvRelations
-from aam.serialization.arrays import to_arrays, to_tensors
+
+_LANDMARKS = "landmarks/"
+
+_AT_ONCE = 4096
+"""Samples whose similarities to all ASVs of the training study are in memory."""
+
+_READER = Kernel(clades=False)
 
 
 @dataclass(frozen=True)
@@ -40,27 +43,27 @@ class TrainingData:
     """Summary of the training samples, and some of them with their log abundances.
 
     Attributes:
-        plan: seed and rarefaction depth of the richness; the members read all reads.
-        summary: without embeddings.
+        summary: without names and reads.
         landmarks: the reference samples of the summary.
     """
 
-    plan: BatchPlan
     summary: TrainingSummary
     landmarks: Landmarks
 
-    def distances(self, inputs: KernelInputs) -> F64:
+    def distances(self, samples: Samples, relations: AsvRelations) -> F64:
         """Return the distance from the nearest landmarks, relative to the limit, float64 [N]."""
-        distances_N = _neighbour_distances(self.landmarks, inputs) / max(self.summary.limit, 1e-12)
-        return distances_N.numpy()
+        distances = []
+        for start in range(0, samples.counts.shape[0], _AT_ONCE):
+            rows = np.arange(start, min(start + _AT_ONCE, samples.counts.shape[0]))
+            inputs = _READER.read(samples.take(rows), relations)
+            distances.append(_neighbour_distances(self.landmarks, inputs))
+        distances_N: F64 = np.concatenate(distances) / max(self.summary.plain.limit, 1e-12)
+        return distances_N
 
-    def stored(self) -> dict[str, Any]:
-        """Return plain values, tensors, and the arrays of the landmarks."""
-        return {
-            "plan": dataclasses.asdict(self.plan),
-            "summary": vars(self.summary),
-            "landmarks": to_tensors(self.landmarks.arrays()),
-        }
+    def arrays(self) -> Arrays:
+        """Return the arrays of the summary and of the landmarks."""
+        landmarks = {f"{_LANDMARKS}{k}": array for k, array in self.landmarks.arrays().items()}
+        return self.summary.arrays() | landmarks
 
 
 def describe(
@@ -68,9 +71,11 @@ def describe(
     relations: AsvRelations,
     splits: Sequence[Split],
     groups_N: Rows,
-    plan: BatchPlan,
+    seed: int,
+    rarefy_depth: int,
+    refitted: bool,
 ) -> TrainingData:
-    """Describe the samples of the splits, to all of which the final members are fitted.
+    """Describe the training samples of the final members.
 
     The limit is that of new groups: a sample is compared with the samples of other groups.
 
@@ -79,44 +84,50 @@ def describe(
         relations: of the ASVs of the study.
         splits: of the samples.
         groups_N: group of each sample of the study; every sample its own without groups.
-        plan: seed and rarefaction depth.
+        seed, rarefy_depth: see `SummaryNumbers`.
+        refitted: whether a member is fitted to the samples of all splits; otherwise models of the
+            splits are averaged, and a sample that trained none of them may have chosen an epoch.
     """
-    rows = np.unique(np.concatenate([r for s in splits for r in vars(s).values()]))
-    rows_R = reference_rows(rows, plan.seed)
+    parts = [rows for split in splits for rows in vars(split).values()]
+    train = np.unique(np.concatenate(parts if refitted else [split.train for split in splits]))
+    none = np.empty(0, dtype=np.int64)
+    checked = np.setdiff1d(np.concatenate([none, *(split.validation for split in splits)]), train)
+    rows_R = reference_rows(train, seed)
     reference = Samples.of(study.table.take_samples(rows_R), relations.tokens_FL)
-    inputs = Kernel(clades=False).read(reference, relations)
+    inputs = _READER.read(reference, relations)
     landmarks = Landmarks.of(inputs, np.arange(len(rows_R)))
     same_RR = groups_N[rows_R, None] == groups_N[rows_R]
-    limit = float(_neighbour_distances(landmarks, inputs, same_RR).quantile(QUANTILE))
-    none = np.empty(0, dtype=np.int64)
-    no_embeddings = np.empty((len(rows_R), 0), dtype=np.float32)
-    summary = summarize(study, Split(rows, none, none), plan, rows_R, no_embeddings, limit)
-    return TrainingData(plan, summary, landmarks)
+    limit = float(np.quantile(_neighbour_distances(landmarks, inputs, same_RR), QUANTILE))
+    split = Split(train, checked, none)
+    return TrainingData(summarize(study, split, rows_R, seed, rarefy_depth, limit), landmarks)
 
 
-def parse(stored: Any, asvs: int) -> TrainingData:
-    """Validate the data in a checkpoint of a study of `asvs` ASVs.
+def restore(
+    plain: SummaryNumbers, arrays: Mapping[str, npt.NDArray[Any]], asvs: int
+) -> TrainingData:
+    """Validate the data in a model of a study of `asvs` ASVs.
 
     Raises:
-        Mismatch: an entry is missing, or of another type, shape or number of samples.
+        Mismatch: an array is missing, or of another type, shape or number of samples.
     """
-    entries: dict[str, Any] = schema.parse(
-        {"plan": BatchPlan, "summary": dict[str, Any], "landmarks": Any}, stored, "training"
-    )
-    summary = training_summary.parse(entries["summary"], 0)
-    landmarks = Landmarks.restore(to_arrays(entries["landmarks"], "training.landmarks"), asvs)
-    assert summary is not None
+    summary = training_summary.restore(plain, arrays)
+    of_landmarks = {
+        name.removeprefix(_LANDMARKS): array
+        for name, array in arrays.items()
+        if name.startswith(_LANDMARKS)
+    }
+    landmarks = Landmarks.restore(of_landmarks, asvs)
     if len(landmarks.norms_M) != len(summary.richness_R):
         raise Mismatch("training.landmarks and training.richness_R differ in their samples")
-    return TrainingData(entries["plan"], summary, landmarks)
+    return TrainingData(summary, landmarks)
 
 
 def _neighbour_distances(
     landmarks: Landmarks, inputs: KernelInputs, without_NM: npt.NDArray[np.bool_] | bool = False
-) -> torch.Tensor:
+) -> F64:
     """Return the mean distance of samples from their nearest landmarks, float64 [N].
 
     Pairs that are marked in `without_NM` are left out.
     """
     squared_NM = landmarks.squared_distances(inputs, landmarks.kernel(inputs))
-    return mean_of_nearest(torch.from_numpy(np.where(without_NM, np.inf, np.sqrt(squared_NM))))
+    return mean_of_nearest(np.where(without_NM, np.inf, np.sqrt(squared_NM)))

@@ -13,9 +13,9 @@ import numpy as np
 
 from aam.contract.errors import Interrupted
 from aam.contract.options.commands.train import Train
-from aam.inference.output_tables import quantile_columns
 from aam.members.folds import Folds
 from aam.members.member import CrossValidated, TrainingSamples
+from aam.members.transformer_model import TransformerModel
 from aam.training.labelled_study import LabelledStudy
 from aam.training.pretrained import PretrainedEncoder
 from aam.training.run_files.run_folder import Note
@@ -62,7 +62,8 @@ class Transformer:
         return CrossValidated(
             np.asarray(points_NC, dtype=np.float64),
             time.process_time() - began,
-            columns=quantile_columns(target, predictions_NC),
+            model=TransformerModel(tuple(result.network for result in results)),
+            columns=target.quantile_columns(predictions_NC),
             facts=facts,
         )
 

@@ -1,4 +1,4 @@
-"""Results of `aam train`: ensemble checkpoint, predictions.tsv, scores.json and printed scores."""
+"""Results of `aam train`: model folder, predictions.tsv, scores.json and printed scores."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from aam.console import info, warn
 from aam.contract.files import write_json
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
-from aam.data.batches import BatchPlan
+from aam.contract.preflight import MODEL
 from aam.data.ordination import coordinates_of_kernel, write_ordination
 from aam.data.rarefaction import auto_depth
 from aam.inference.output_tables import write_table
-from aam.members import checkpoint
-from aam.members.base import F64, Model
-from aam.members.checkpoint import EnsembleCheckpoint, StoredEnsemble
+from aam.members.base import F64
 from aam.members.confounding import confounders, warning
-from aam.members.effects import estimator_importance
 from aam.members.evaluation import ENSEMBLE, evaluate, shown_metrics
 from aam.members.kernel_inputs import Landmarks
 from aam.members.learning_curve import learning_curve
+from aam.members.model import Outputs
+from aam.members.model_file import ModelFacts, TrainedModel
 from aam.members.registry import estimator
 from aam.members.tables import held_out_table, interval_columns, member_columns
 from aam.members.training_data import describe
@@ -30,8 +29,6 @@ from aam.pipeline.input_comparison import BOTH, compare_inputs, show_inputs
 from aam.pipeline.train import Result
 from aam.training.callbacks.loggers import log_scores
 from aam.training.labelled_study import LabelledStudy
-from aam.training.run_files import checkpoints
-from aam.training.run_files.checkpoints import checkpoint_files
 
 KERNEL = "kernel"
 """Member that draws the learning curve and the ordination: it needs a second for them."""
@@ -41,16 +38,13 @@ MOST_SAMPLES = 4000
 
 
 def write_results(options: Train, study: LabelledStudy, result: Result) -> dict[str, Any]:
-    """Write the checkpoint, predictions.tsv and scores.json, and print the scores.
-
-    A transformer alone that predicts a number or classes has its own checkpoint.
+    """Write the model, predictions.tsv and scores.json, and print the scores.
 
     Returns:
         Facts for the run record.
     """
     folds = result.folds
-    if estimator_models(result) or folds.labels.levels:
-        _write_ensemble(options, study, result)
+    _write_model(options, study, result)
     _write_predictions(options, study, result)
     scores = _write_scores(options, study, result)
     if len(study.study.table.sample_ids) <= MOST_SAMPLES:
@@ -67,45 +61,35 @@ def write_results(options: Train, study: LabelledStudy, result: Result) -> dict[
     return facts | {"members": list(result.members), "best": facts.get("best", {}) | best}
 
 
-def estimator_models(result: Result) -> dict[str, Model[Any]]:
-    """Return the models of the estimators, fitted to all samples."""
-    return {name: found.model for name, found in result.members.items() if found.model}
-
-
-def _write_ensemble(options: Train, labelled: LabelledStudy, result: Result) -> None:
-    """Write the checkpoint."""
-    folder, folds, study = options.run.output_dir, result.folds, labelled.study
-    labels = folds.labels
-    models = estimator_models(result)
-    files = checkpoint_files(folder) if len(models) < len(result.members) else []
-    sampling = options.sample
-    depth = labelled.depth or auto_depth(study.reads)  # for the richness of new samples
-    plan = BatchPlan(folds.seed, depth, sampling.token_limit)
-    column = options.target.metadata_column
-    (folder / "checkpoints").mkdir(exist_ok=True)
-    ensemble = result.combined.ensemble
-    checkpoint.save(
-        folder / "checkpoints" / checkpoint.NAME,
-        EnsembleCheckpoint(
-            StoredEnsemble.of(column, labels, folds.scale, ensemble, to_plain(options)),
-            study.tokens_FL,
-            models,
-            describe(study, result.samples.relations, folds.splits, labels.groups, plan),
-            [checkpoints.read(file) for file in files],
-            _fold_importance(result) if len(folds.splits) > 1 else {},
-        ),
+def _write_model(options: Train, labelled: LabelledStudy, result: Result) -> None:
+    """Write the model folder."""
+    folds, study, samples = result.folds, labelled.study, result.samples
+    labels, scale = folds.labels, folds.scale
+    training = describe(
+        study,
+        samples.relations,
+        folds.splits,
+        labels.groups,
+        folds.seed,
+        labelled.depth or auto_depth(study.reads),  # for the richness of new samples
+        refitted=any(found.fold_models for found in result.members.values()),
     )
+    column, plain = options.target.metadata_column, to_plain(options)
+    ensemble = result.combined.ensemble
+    facts = ModelFacts.of(column, labels, scale, ensemble, plain, training)
+    models = {name: found.model for name, found in result.members.items() if found.model}
+    importance = _fold_importance(result, facts.outputs) if len(folds.splits) > 1 else {}
+    model = TrainedModel(facts, models, samples.samples.tokens_FL, training, importance)
+    model.save(options.run.output_dir / MODEL)
 
 
-def _fold_importance(result: Result) -> dict[str, F64]:
+def _fold_importance(result: Result, outputs: Outputs) -> dict[str, F64]:
     """Return the importance of the ASVs for the models of each estimator's folds, [K, F]."""
-    samples, folds = result.samples, result.folds
-    study = samples.samples.tokens_FL, samples.relations
-    target = folds.labels.classes, folds.scale.transform
+    tokens_FL, relations = result.samples.samples.tokens_FL, result.samples.relations
     return {
         name: np.stack(
             [
-                estimator_importance(model, found.inputs, *study, *target).size_U
+                model.importance(found.inputs, tokens_FL, relations, outputs).size_U
                 for model in found.fold_models
             ]
         )

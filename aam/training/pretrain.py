@@ -9,6 +9,7 @@ from aam.contract.errors import UsageError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.study import Metric
+from aam.contract.preflight import MODEL
 from aam.data.batches import BatchPlan
 from aam.data.labels import split_samples
 from aam.data.metadata import read_metadata
@@ -18,11 +19,13 @@ from aam.data.study import Study, has_phylogeny, load_study
 from aam.distributed import state_dict
 from aam.distributed.communicator import Communicator, identity
 from aam.distributed.process_group import process_group
-from aam.inference.model_config import ModelConfig, load_network
+from aam.inference.model_config import ModelConfig
 from aam.inference.network_outputs import encode_asvs, write_study_embeddings
+from aam.inference.stored_networks import TRANSFORMER, network_state
 from aam.model.network import Encoder
 from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
 from aam.numerics.device import gpu_names
+from aam.serialization import model_folder
 from aam.training import fit
 from aam.training.batch_plan import batch_plan
 from aam.training.pretrained import (
@@ -115,10 +118,12 @@ def _learn(
     result = fit.fit_split(settings, task, study, split)
     if not runtime.communicator.ranks.is_main:
         return
-    trained = load_network(*checkpoints.read(result.checkpoint), runtime.backends)
+    stored = checkpoints.read_network(result.checkpoint)
+    trained = stored.build(runtime.backends)
     assert isinstance(trained, Encoder)
     asv_vectors_FD = encode_asvs(trained, study, runtime.device)
     write_study_embeddings(folder, trained, study, plan, options.loop.batch_samples, asv_vectors_FD)
+    model_folder.write(folder / MODEL, "pretrain", {TRANSFORMER: network_state([stored])})
     record.finish(
         samples={"training": len(split.train), "validation": len(split.validation)},
         asvs=len(study.table.feature_ids),
@@ -128,7 +133,7 @@ def _learn(
         steps=result.steps,
         best=result.best,
     )
-    info(f"Encoder: {result.checkpoint}")
+    info(f"Encoder: {folder}")
 
 
 def check_phylogeny(options: Pretrain) -> None:

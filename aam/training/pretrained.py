@@ -1,4 +1,4 @@
-"""Pretrained encoder: weights, shape and scale of Faith PD taken from a checkpoint."""
+"""Pretrained encoder: weights, shape and scale of Faith PD taken from a model."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from aam.contract.options.training import ModelOptions
 from aam.data.batches import BatchPlan
 from aam.data.study import Study
 from aam.inference.model_config import DiversityScale, ModelConfig
+from aam.inference.stored_networks import read_networks
 from aam.model.shape import NetworkShape
 from aam.training.batch_plan import diversity_scale
-from aam.training.run_files import checkpoint_paths, checkpoints
 
 
 @dataclass(frozen=True)
 class PretrainedEncoder:
-    """Configuration and encoder weights of the checkpoint of --pretrained-encoder.
+    """Configuration and encoder weights of the model of --pretrained-encoder.
 
     Attributes:
         asv_vectors_FD: vectors of the ASVs of the study; None unless the encoder is frozen.
@@ -36,16 +36,16 @@ class PretrainedEncoder:
 
 
 def read_pretrained_encoder(path: Path | None) -> PretrainedEncoder | None:
-    """Read the encoder of a checkpoint or run folder; None without a path."""
+    """Read the encoder of a model, of several folds the first; None without a path."""
     if path is None:
         return None
-    config, content = checkpoints.read(checkpoint_paths.find(path, "best.ckpt"))
-    shape = config.shape
+    stored = read_networks(path)[0]
+    shape = stored.config.shape
     info(
         f"Pretrained encoder: width {shape.embedding_dim}, {shape.attention_layers} layers, patch "
         f"{shape.nucleotide_patch}, from '{path}'."
     )
-    return PretrainedEncoder(config, checkpoints.encoder_weights(config, content))
+    return PretrainedEncoder(stored.config, stored.encoder_weights)
 
 
 def choose_length(base: PretrainedEncoder | None, options: SampleOptions) -> int | None:

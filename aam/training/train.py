@@ -20,7 +20,7 @@ from aam.data.splits import Split
 from aam.data.target_transforms import output_range
 from aam.distributed import state_dict
 from aam.distributed.communicator import identity
-from aam.inference.model_config import ModelConfig, covariate_shape, load_network
+from aam.inference.model_config import ModelConfig, covariate_shape
 from aam.inference.network_outputs import (
     apply_network,
     encode_asvs,
@@ -28,8 +28,8 @@ from aam.inference.network_outputs import (
     write_study_embeddings,
 )
 from aam.inference.output_tables import require_finite
+from aam.inference.prediction import LoadedNetwork
 from aam.inference.target import Target
-from aam.inference.training_summary import embedding_limit, reference_rows, summarize
 from aam.model.network import Encoder, Predictor
 from aam.training import fit
 from aam.training.batch_plan import batch_plan
@@ -51,6 +51,7 @@ class FoldResult:
     """
 
     target: Target
+    network: LoadedNetwork
     predictions_NC: npt.NDArray[np.float64]
     facts: dict[str, Any]
 
@@ -127,7 +128,7 @@ def _apply_to_held_out(
     result: fit.FitResult,
     asv_vectors_FD: Tensor | None,
 ) -> FoldResult:
-    """Predict the held-out samples of a fold, and add the training summary to its checkpoint.
+    """Predict the held-out samples of a fold.
 
     The first fold also writes the embeddings of the study.
 
@@ -140,24 +141,16 @@ def _apply_to_held_out(
     """
     study, config, runtime = labelled.study, settings.config, settings.runtime
     fold, folds, target = settings.fold, settings.folds, settings.config.target
-    trained = load_network(*checkpoints.read(result.checkpoint), runtime.backends)
+    stored = checkpoints.read_network(result.checkpoint)
+    trained = stored.build(runtime.backends)
     assert isinstance(trained, Predictor) and target is not None
     if asv_vectors_FD is None:
         asv_vectors_FD = encode_asvs(trained.encoder, study, runtime.device)
     plan, batch_size = reading_plan(config.plan), settings.options.loop.batch_samples
     covariates = config.inputs(labelled.covariates)
-    device, reference = runtime.device, reference_rows(split.train, plan.seed)
-    known = apply_network(
-        trained.encoder, study, plan, reference, batch_size, device, asv_vectors_FD
-    )
-    limit = embedding_limit(known.embeddings_ND)
-    checkpoints.add_training_summary(
-        result.checkpoint, summarize(study, split, plan, reference, known.embeddings_ND, limit)
-    )
     part, rows = split.held_out
-    output = apply_network(
-        trained, study, plan, rows, batch_size, device, asv_vectors_FD, covariates=covariates
-    )
+    how = batch_size, runtime.device, asv_vectors_FD
+    output = apply_network(trained, study, plan, rows, *how, covariates=covariates)
     assert output.outputs_NC is not None
     predictions_NC, labels_N = target.decode(output.outputs_NC), labelled.values[rows]
     require_finite("predictions", [study.table.sample_ids[row] for row in rows], predictions_NC)
@@ -173,7 +166,8 @@ def _apply_to_held_out(
         "steps": result.steps,
         "best": result.best | {f"{part}_{name}": value for name, value in metrics.items()},
     }
-    return FoldResult(target, predictions_NC, facts)
+    network = LoadedNetwork(stored, trained, runtime.device, runtime.attention)
+    return FoldResult(target, network, predictions_NC, facts)
 
 
 def configure_model(

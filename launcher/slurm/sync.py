@@ -44,8 +44,11 @@ class Mirror:
         Raises:
             OSError: at least one file could not be copied; the others were.
         """
-        # Checkpoints last.
-        names = sorted(files(self.source), key=lambda name: (name.suffix == ".ckpt", str(name)))
+        # Checkpoints last, and the description of a model after its arrays.
+        names = sorted(
+            files(self.source),
+            key=lambda name: (name.suffix == ".ckpt" or name.name == "model.json", str(name)),
+        )
         if not names:
             return
         self.target.mkdir(parents=True, exist_ok=True)
@@ -151,6 +154,10 @@ def files(folder: Path) -> Iterator[Path]:
         for name in names:
             if not name.startswith("."):
                 yield (Path(place) / name).relative_to(folder)
+
+
+def _comes_last(name: Path) -> bool:
+    return name.suffix == ".ckpt" or name.name == "model.json"
 
 
 def _hold(file: Path, link: Path) -> Path:

@@ -298,7 +298,7 @@ def test_samples_of_an_array_are_not_those_of_the_training(
 def test_a_model_is_shown_on_two_lines(run: Path) -> None:
     assert repr(aam.load(run, device="cpu")).splitlines() == [
         f"aam.Model('{run}', device='cpu')",
-        "  predicts 'ph', 1 network",
+        "  predicts 'ph', members transformer",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,52 +14,62 @@ from aam.serialization import tensor_file
 from tests.support.bench import DATA, NO_INPUT, UNAVAILABLE, USAGE, Bench, Refused
 from tests.support.commands import aam
 
-# Checkpoints of another kind
+# Models and checkpoints of another kind
 
 
-def test_checkpoints_of_another_kind(
+def test_models_of_another_kind(
     bench: Bench, trained: Path, pretrained: Path, refused: Refused
 ) -> None:
-    best = trained / "checkpoints/best.ckpt"
-
     def predict(model: Path) -> int:
         given = ("--table", bench.good / "table.biom", "--output", bench.out)
         return aam("predict", *given, "--model", model)
 
     refused(predict(pretrained), DATA, "has no target", "use `aam train` first")
-    refused(predict(bench.good), NO_INPUT, "No checkpoint: the folder", str(bench.good))
-    quick = bench.work / "quick"
-    (quick / "checkpoints").mkdir(parents=True)
-    (quick / "checkpoints/ensemble.ckpt").touch()
-    encoder = bench.train("--pretrained-encoder", quick)
-    refused(encoder, NO_INPUT, "no checkpoints/best.ckpt, but ensemble.ckpt", "`aam pretrain`")
+    refused(predict(bench.good), NO_INPUT, "No model", f"'{bench.good}' has no model/model.json")
+    refused(predict(bench.good / "metadata.tsv"), NO_INPUT, "is a file, and a model is a folder")
+    earlier = bench.work / "earlier"
+    (earlier / "checkpoints").mkdir(parents=True)
+    (earlier / "checkpoints/ensemble.ckpt").touch()
+    sentence = ("The model was trained by an earlier version", "train again")
+    refused(predict(earlier), DATA, *sentence)
+    refused(bench.train("--pretrained-encoder", earlier), DATA, *sentence)
+    begun = bench.work / "begun"
+    shutil.copytree(trained / "checkpoints", begun / "checkpoints")
+    refused(predict(begun), NO_INPUT, "The run has not ended", "resume it first")
+    foreign = bench.work / "foreign"
+    foreign.mkdir()
+    (foreign / "model.json").write_text('{"layers": [1, 2]}')
+    refused(predict(foreign), DATA, "Not a model of this program", "has no 'checksum'")
+
+
+def test_checkpoints_of_another_kind(bench: Bench, trained: Path, refused: Refused) -> None:
+    best = trained / "checkpoints/best.ckpt"
+
+    def resume(path: Path) -> int:
+        return bench.train("--resume-from", path)
+
     cut = bench.work / "cut.ckpt"
     cut.write_bytes(best.read_bytes()[: best.stat().st_size // 2])
-    refused(predict(cut), DATA, "cannot be read", "cut.ckpt")
+    refused(resume(cut), DATA, "cannot be read", "cut.ckpt")
     torch.save(torch.nn.Linear(2, 2), bench.work / "module.pt")
-    refused(predict(bench.work / "module.pt"), DATA, "file of torch.save", "module.pt")
+    refused(resume(bench.work / "module.pt"), DATA, "file of torch.save", "module.pt")
     save_file({"weight": torch.zeros(2)}, bench.work / "other.safetensors")
-    refused(
-        predict(bench.work / "other.safetensors"), DATA, "a safetensors file of another program"
-    )
+    refused(resume(bench.work / "other.safetensors"), DATA, "a safetensors file of another program")
     tensor_file.write(bench.work / "other.ckpt", {"weight": torch.zeros(2)})
-    refused(predict(bench.work / "other.ckpt"), DATA, "Not a checkpoint of this program")
-    refused(predict(bench.text("empty.ckpt", "")), DATA, "cannot be read", "empty.ckpt")
-    refused(predict(bench.good / "metadata.tsv"), DATA, "cannot be read", "metadata.tsv")
+    refused(resume(bench.work / "other.ckpt"), DATA, "Not a checkpoint of this program")
+    refused(resume(bench.text("empty.ckpt", "")), DATA, "cannot be read", "empty.ckpt")
+    refused(resume(bench.good / "metadata.tsv"), DATA, "cannot be read", "metadata.tsv")
     content = tensor_file.read(best)
     content["aam"]["format"], content["aam"]["version"] = FORMAT + 1, "99.1"
     tensor_file.write(bench.work / "newer.ckpt", content)
     phrases = ("written by a newer version", "aam 99.1", f"format {FORMAT + 1}")
-    refused(predict(bench.work / "newer.ckpt"), DATA, *phrases)
+    refused(resume(bench.work / "newer.ckpt"), DATA, *phrases)
     strange = tensor_file.read(best)
     name = next(name for name in strange["state_dict"] if name.endswith("weight"))
     strange["state_dict"]["network.stranger"] = strange["state_dict"].pop(name)
     tensor_file.write(bench.work / "strange.ckpt", strange)
     invalid = ("The checkpoint has invalid content", "1 more are of another network")
-    refused(predict(bench.work / "strange.ckpt"), DATA, *invalid)
-    for flag in ("--pretrained-encoder", "--resume-from"):
-        refused(bench.train(flag, bench.work / "newer.ckpt"), DATA, *phrases)
-        refused(bench.train(flag, cut), DATA, "cannot be read", "cut.ckpt")
+    refused(resume(bench.work / "strange.ckpt"), DATA, *invalid)
 
 
 # Options that contradict each other, and devices that are not there

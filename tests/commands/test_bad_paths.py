@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
 
 from aam.inference.model_config import FORMAT
 from aam.serialization import tensor_file
@@ -199,6 +200,8 @@ def whole(path: Path) -> None:
         assert tensor_file.read(path)["aam"]["format"] == FORMAT
     elif path.suffix in (".json", ".csv", ".tsv"):
         assert path.read_text().endswith("\n")
+    elif path.suffix == ".safetensors":
+        assert load_file(path)
     else:
         assert path.name == ".lock" or path.parent.name == "tensorboard"
 

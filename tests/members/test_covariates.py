@@ -13,17 +13,18 @@ import torch
 import aam
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.commands.studies import Simulate
+from aam.contract.options.device import DeviceOptions
 from aam.data.covariates import Covariates
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
-from aam.members import checkpoint
+from aam.inference.stored_networks import read_networks
 from aam.members.base import Labels, Samples
-from aam.members.estimators import ESTIMATORS
+from aam.members.registry import estimator
 from aam.members.relations import AsvRelations
-from aam.serialization import tensor_file
 from aam.training.run_files import checkpoints
 from tests.support.commands import TINY, read
 from tests.support.commands import aam as run_aam
+from tests.support.models import Editable, rewrite
 
 COLUMNS = ("--categorical-columns", "batch,site", "--numeric-columns", "offset")
 
@@ -144,14 +145,14 @@ def test_importance_reads_the_columns(run: Path, study: Path, tmp_path: Path) ->
 
 @pytest.mark.medium
 def test_a_damaged_encoder_is_refused(run: Path, study: Path, tmp_path: Path) -> None:
-    file = tmp_path / checkpoint.NAME
     args = ("--metadata", study / "metadata.tsv")
-    for text in ("{", '{"categories": {}, "numbers": {}}', '{"numbers": {}}'):
-        content = tensor_file.read(run / "checkpoints" / checkpoint.NAME)
-        stored = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-        content["members"]["kernel"]["covariates"] = stored
-        tensor_file.write(file, content)
-        assert predict(study, file, tmp_path / "p.tsv", *args) == DataError.status
+    for wrong in ("{", {"categories": {}, "numbers": {}}, {"numbers": {}}):
+
+        def change(content: Editable, wrong: object = wrong) -> None:
+            content.settings["kernel"]["covariates"] = wrong
+
+        model = rewrite(run, tmp_path / "changed", change)
+        assert predict(study, model, tmp_path / "p.tsv", *args) == DataError.status
 
 
 @pytest.mark.parametrize("name", ["kernel", "forest"])
@@ -165,12 +166,12 @@ def test_a_model_with_covariates_is_restored_from_its_arrays(name: str) -> None:
     site, age = rng.choice(["a", "b", "c"], size=80), rng.normal(size=80)
     values = 3.0 * (site == "a") + age
     samples = Samples(counts, tokens_FL, Covariates({"site": site}, {"age": age}))
-    estimator, labels = ESTIMATORS[name], Labels.of(values, (), None)
-    inputs = estimator.read(samples, AsvRelations(tokens_FL))
-    model = estimator.fit(inputs.take(np.arange(60)), labels.take(np.arange(60)), 0)
+    member, labels = estimator(name), Labels.of(values, (), None)
+    inputs = member.read(samples, AsvRelations(tokens_FL))
+    model = member.fit(inputs.take(np.arange(60)), labels.take(np.arange(60)), 0)
     predicted = model.predict(inputs.take(np.arange(60, 80)))
     assert np.corrcoef(predicted[:, 0], values[60:])[0, 1] > 0.9
-    restored = estimator.restore(model.arrays(), 6, 1)
+    restored = member.restore(model.state(), 6, 1, DeviceOptions())
     assert restored.encoder == model.encoder
     assert restored.predict(inputs.take(np.arange(60, 80))).tolist() == predicted.tolist()
 
@@ -202,13 +203,14 @@ def test_the_transformer_reads_metadata(
     assert r2["counts alone"] != r2["metadata and counts"]
     alone, _ = checkpoints.read(run / "counts-alone" / "fold-1" / "checkpoints" / "best.ckpt")
     assert alone.covariates is None
-    config, content = checkpoints.read(run / "fold-1" / "checkpoints" / "best.ckpt")
+    network = read_networks(run)[0]
+    config = network.config
     assert config.covariates is not None
     assert config.covariates.columns == ("batch", "site", "offset")
-    codes = content["state_dict"]["network.covariates.categories.0.weight"]
+    codes = network.weights["covariates.categories.0.weight"]
     assert codes.shape == (4, 16)
-    start = checkpoints.encoder_weights(*checkpoints.read(encoder / "checkpoints/best.ckpt"))
-    trained = checkpoints.encoder_weights(config, content)
+    start = read_networks(encoder)[0].encoder_weights
+    trained = network.encoder_weights
     assert all(torch.equal(start[name], trained[name]) for name in start)
     metadata = ("--metadata", study / "metadata.tsv")
     capsys.readouterr()

@@ -14,15 +14,18 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import Ridge
 
 from aam.contract.options.commands.studies import Simulate
+from aam.contract.options.device import DeviceOptions
 from aam.contract.schema import Mismatch
 from aam.data.sequences import encode
 from aam.data.simulation.simulate import simulate
 from aam.members.base import Labels, Rows, Samples
-from aam.members.estimators import ESTIMATORS
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel, KernelModel, approximation
 from aam.members.kernel_ridge import PENALTIES, fit_ridge, huber_weights, leave_groups_out
+from aam.members.member import estimators
+from aam.members.registry import estimator as estimator_of
 from aam.members.relations import AsvRelations, mismatches, similarity
+from aam.serialization.model_folder import State
 
 OPTIONS = Simulate(
     output_dir=None,  # type: ignore[arg-type]
@@ -207,12 +210,12 @@ def test_the_arrays_of_a_forest_predict_as_scikit_learn(
     assert found == pytest.approx(known, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", estimators())
 def test_another_study_may_order_its_asvs_differently_and_have_further_ones(
     name: str, samples: Samples, numbers: Labels
 ) -> None:
     """A sample is read alike whatever the order of the ASVs and the length of the others."""
-    estimator = ESTIMATORS[name]
+    estimator = estimator_of(name)
     inputs = estimator.read(samples, AsvRelations(samples.tokens_FL))
     model = estimator.fit(inputs, numbers, 0)
     order = np.random.default_rng(0).permutation(len(samples.tokens_FL))
@@ -226,22 +229,22 @@ def test_another_study_may_order_its_asvs_differently_and_have_further_ones(
 
 def test_a_class_without_samples_has_probability_0(samples: Samples, sites: Labels) -> None:
     fitted = np.flatnonzero(sites.values != 1)
-    for estimator in ESTIMATORS.values():
+    for estimator in map(estimator_of, estimators()):
         inputs = estimator.read(samples, AsvRelations(samples.tokens_FL))
         found = estimator.fit(inputs.take(fitted), sites.take(fitted), 0).predict(inputs)
         assert found.shape == (90, 3)
         assert (found[:, 1] == 0).all()
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", estimators())
 def test_arrays_are_the_whole_state(
     name: str, samples: Samples, numbers: Labels, sites: Labels
 ) -> None:
-    estimator = ESTIMATORS[name]
+    estimator = estimator_of(name)
     inputs = estimator.read(samples, AsvRelations(samples.tokens_FL))
     for labels, outputs in ((numbers, 1), (sites, 3)):
         model = estimator.fit(inputs, labels, 0)
-        restored = estimator.restore(model.arrays(), 200, outputs)
+        restored = estimator.restore(model.state(), 200, outputs, DeviceOptions())
         assert restored.predict(inputs) == pytest.approx(model.predict(inputs), abs=1e-9)
 
 
@@ -268,11 +271,15 @@ def test_damaged_arrays_are_refused(
     samples: Samples,
     numbers: Labels,
 ) -> None:
-    estimator = ESTIMATORS[name]
+    estimator = estimator_of(name)
     model = estimator.fit(estimator.read(samples, AsvRelations(samples.tokens_FL)), numbers, 0)
-    arrays = dict(model.arrays())
+    state, device = model.state(), DeviceOptions()
+    arrays = dict(state.arrays)
+    changed = State(state.settings, arrays | {array: change(arrays[array])})
     with pytest.raises(Mismatch):
-        estimator.restore(arrays | {array: change(arrays[array])}, 200, 1)
+        estimator.restore(changed, 200, 1, device)
     del arrays[array]
     with pytest.raises(Mismatch, match=array):
-        estimator.restore(arrays, 200, 1)
+        estimator.restore(State(state.settings, arrays), 200, 1, device)
+    with pytest.raises(Mismatch, match=f"{name} has no"):
+        estimator.restore(State({}, state.arrays), 200, 1, device)

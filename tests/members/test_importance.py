@@ -21,19 +21,21 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 import aam as api
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.options.commands.studies import Simulate
+from aam.contract.options.device import DeviceOptions
 from aam.contract.options.study import TableOptions
 from aam.contract.options.training import TransformName
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.data.study import load_study
-from aam.data.target_transforms import TRANSFORMS
-from aam.members import checkpoint
+from aam.data.target_transforms import TRANSFORMS, TargetScale
 from aam.members.base import F64, FINEST, Labels, Samples
 from aam.members.effects import kernel_effects
 from aam.members.forest import ForestInputs, as_csc, model_of
 from aam.members.importance import importance_table
 from aam.members.kernel import Kernel, KernelModel
 from aam.members.kernel_inputs import SEQUENCES_ALONE, KernelInputs, Landmarks, Summands
+from aam.members.model import Outputs
+from aam.members.model_file import read_trained
 from aam.members.relations import AsvRelations, mismatches, similarity
 from tests.support.artifacts import write_artifact
 from tests.support.commands import aam, pretrain
@@ -229,7 +231,8 @@ def test_effects_are_the_exact_derivatives(
         gradients = (outputs(weights + step) - outputs(weights - step)) / 2e-4
         effects.append(gradients[weights[:, asv] > 0].mean(axis=0) * weights[:, asv].std())
     expected = np.array(effects)
-    found = kernel_effects(model, inputs, samples.tokens_FL, relations, classes, transform)
+    target = Outputs("y", classes, TargetScale(transform))
+    found = kernel_effects(model, inputs, samples.tokens_FL, relations, target)
     assert np.abs(expected).max() > 1e-3
     assert found == pytest.approx(expected, rel=1e-3, abs=1e-5 * np.abs(expected).max())
 
@@ -287,12 +290,12 @@ def test_python_returns_the_table(run: Path, study: Path, tmp_path: Path) -> Non
 
 @pytest.mark.medium
 def test_members_without_weight_are_left_out(run: Path, study: Path) -> None:
-    loaded = checkpoint.read(run / "checkpoints" / checkpoint.NAME)
+    loaded = read_trained(run, DeviceOptions())
     table = load_study(TableOptions(table=study / "table.biom"))
 
     def columns(**weights: float) -> list[str]:
-        stored = dataclasses.replace(loaded.stored, weights=weights)
-        found = importance_table(dataclasses.replace(loaded, stored=stored), table)
+        facts = dataclasses.replace(loaded.facts, weights=weights)
+        found = importance_table(dataclasses.replace(loaded, facts=facts), table)
         return [name for name in found if name.startswith(("effect", "forest"))]
 
     assert columns(kernel=0.5, forest=0.5) == ["effect", "forest"]

@@ -10,13 +10,12 @@ import pytest
 import torch
 
 from aam.contract.errors import CannotCreate, DataError
+from aam.contract.options.device import DeviceOptions
 from aam.contract.options.study import TableOptions
 from aam.data.study import load_study
-from aam.inference.model_config import load_network
-from aam.members import checkpoint
+from aam.inference.stored_networks import read_networks
 from aam.members.kernel import KernelModel
-from aam.members.onnx_export import parts_of
-from aam.training.run_files import checkpoints
+from aam.members.model_file import read_trained
 from tests.support.commands import aam, pretrain, read
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -48,7 +47,7 @@ def test_the_kernel_predicts_a_study(
     assert aam("predict", "--model", run, "--table", table, "--output", tmp_path / "p.tsv") == 0
     kernel, facts = session(out / "kernel.onnx")
     assert facts["column"] == column
-    loaded = checkpoint.read(run / "checkpoints" / checkpoint.NAME)
+    loaded = read_trained(run, DeviceOptions())
     model = loaded.models["kernel"]
     assert isinstance(model, KernelModel)
     assert (model.summands.clades is not None) == (column == "site")  # Both forms are exported.
@@ -70,7 +69,7 @@ def test_the_encoder_of_any_number_of_asvs(study_dir: Path, tmp_path: Path) -> N
     assert aam("export", "--model", run, "--output-dir", out) == 0
     encoder, facts = session(out / "asv_encoder.onnx")
     study = load_study(TableOptions(table=study_dir / "table.biom"), max_bp=facts["length"])
-    network = load_network(*checkpoints.read(run / "checkpoints" / "best.ckpt")).eval()
+    network = read_networks(run)[0].build().eval()
     (expected,) = network.encode_all([torch.from_numpy(study.tokens_FL)])
     for number in (1, 50):
         found = encoder.run(None, {"tokens": study.tokens_FL[:number]})[0]
@@ -79,10 +78,13 @@ def test_the_encoder_of_any_number_of_asvs(study_dir: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.medium
-def test_a_forest_alone_is_refused(study_dir: Path, tmp_path: Path) -> None:
+def test_a_forest_alone_is_refused(
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = ("--metadata", study_dir / "metadata.tsv", "--metadata-column", "ph")
     table = ("--table", study_dir / "table.biom", "--rarefy-depth", 0)
     members = ("--members", "forest", "--folds", 2)
     assert aam("train", *table, *given, *members, "--output-dir", tmp_path / "run") == 0
-    with pytest.raises(DataError, match="has a forest alone"):
-        parts_of(tmp_path / "run")
+    out = ("--output-dir", tmp_path / "onnx")
+    assert aam("export", "--model", tmp_path / "run", *out) == DataError.status
+    assert "Nothing that can be exported: " in capsys.readouterr().err

@@ -12,9 +12,9 @@ from sklearn.metrics import accuracy_score, cohen_kappa_score
 
 from aam.contract.errors import DataError, UsageError
 from aam.data.predictions import class_predictions
-from aam.members import checkpoint
+from aam.inference.stored_networks import read_networks
 from aam.members.uncertainty import fit_proportional_odds, median_codes
-from aam.training.run_files import checkpoints
+from aam.serialization import model_folder
 from tests.support.commands import TINY, aam, read
 from tests.support.run_folders import make_study
 
@@ -154,7 +154,7 @@ def test_the_transformer_learns_ranks(study: Path, tmp_path: Path) -> None:
     alone, both = tmp_path / "alone", tmp_path / "both"
     args = (*TINY, *ORDER, "--members", "transformer", "--loss-type", "mae")
     assert train(study, alone, *args) == 0
-    target = checkpoints.read(alone / "checkpoints" / "best.ckpt")[0].target
+    target = read_networks(alone)[0].config.target
     assert target is not None
     assert (target.levels, target.classes, target.range.highest) == (LEVELS, (), 2.0)
     more = ("--resume-from", alone / "checkpoints" / "last.ckpt", "--epochs", 2)
@@ -169,7 +169,7 @@ def test_the_transformer_learns_ranks(study: Path, tmp_path: Path) -> None:
     check_median(held_out)
     assert json.loads((alone / "scores.json").read_text())["kind"] == "ordinal"
     assert train(study, both, *args, "--members", "kernel", "transformer") == 0
-    assert checkpoint.read(both / "checkpoints" / checkpoint.NAME).stored.levels == LEVELS
+    assert tuple(model_folder.read(both).facts["levels"]) == LEVELS
     columns = set(read(both / "predictions.tsv"))
     assert {"rank", "p_low", "kernel_rank", "transformer_rank"} <= columns
 

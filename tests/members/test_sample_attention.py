@@ -14,10 +14,9 @@ from aam.contract.errors import DataError, UsageError
 from aam.contract.options.study import TableOptions
 from aam.data.batches import FixedBatches, reading_plan
 from aam.data.study import load_study
-from aam.inference.model_config import load_network
+from aam.inference.stored_networks import read_networks
 from aam.members.importance import clade_table
 from aam.model.network import Predictor
-from aam.training.run_files import checkpoints
 from tests.support.commands import aam, read, train
 
 LEARNT = ("--epochs", 3, "--lr", 0.02, "--rarefy-depth", 0)
@@ -42,12 +41,13 @@ def test_attention_of_a_sample_is_that_of_the_network_in_a_batch(
     """The network computes it for all samples at once, with masks and torch's own attention."""
     table = TableOptions(table=study_dir / "table.biom")
     taxonomy = tmp_path / "taxonomy.tsv"
-    config, content = checkpoints.read(run / "checkpoints" / "best.ckpt")
+    stored = read_networks(run)[0]
+    config = stored.config
     study = load_study(table, max_bp=config.shape.max_bp)
     names = study.table.feature_ids
     lines = [f"{name}\tk__Bacteria; g__G{k}" for k, name in enumerate(names)]
     taxonomy.write_text("\n".join(["Feature ID\tTaxon", *lines]) + "\n")
-    network = load_network(config, content).eval()
+    network = stored.build().eval()
     assert isinstance(network, Predictor)
     row, sample = 7, study.table.sample_ids[7]
     args = ("--attention", sample, "--taxonomy", taxonomy)

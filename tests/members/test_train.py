@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,13 +11,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from biom import load_table
 
 from aam.contract.errors import DataError, UsageError
-from aam.members import checkpoint
-from aam.serialization import tensor_file
+from aam.serialization import model_folder
 from tests.support.commands import TINY, aam, read
+from tests.support.models import rewrite
 from tests.support.run_folders import make_study
 
 
@@ -145,7 +145,7 @@ def test_members_of_a_fold_are_chosen_on_the_other_folds(
         expected = (kernel if without_forest(~own) else mean)[own]
         assert found["predicted"].to_numpy()[own] == pytest.approx(expected.to_numpy(), rel=1e-6)
     models = json.loads((tmp_path / "run" / "scores.json").read_text())["models"]
-    stored = checkpoint.read(tmp_path / "run" / "checkpoints" / checkpoint.NAME).stored.weights
+    stored = model_folder.read(tmp_path / "run").facts["weights"]
     assert stored == {name: models[name]["weight"] for name in ("kernel", "forest")}
     assert (stored["forest"] == 0) == without_forest(np.full(len(found), True))
     output = capsys.readouterr().err
@@ -168,9 +168,8 @@ def test_predict_needs_the_checkpoint_alone(
     run: Path, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The final members are fitted to all samples, so these predictions are closer."""
-    file = tmp_path / checkpoint.NAME
-    file.write_bytes((run / "checkpoints" / checkpoint.NAME).read_bytes())
-    assert predict(file, study, tmp_path / "a.tsv") == 0
+    model = Path(shutil.copytree(run / "model", tmp_path / "copy"))
+    assert predict(model, study, tmp_path / "a.tsv") == 0
     capsys.readouterr()
     assert predict(run, study, tmp_path / "b.tsv", "--prediction-passes", 3) == 0
     assert "has no effect: --prediction-passes" in capsys.readouterr().err
@@ -221,9 +220,8 @@ def test_the_transformer_is_a_member_too(study: Path, tmp_path: Path) -> None:
     assert found["predicted"].between(members.min(axis=1), members.max(axis=1)).all()
     for fold in (1, 2):  # it predicts by all samples of the other fold
         assert (tmp_path / "run" / f"fold-{fold}" / "checkpoints" / "best.ckpt").exists()
-    file = tmp_path / checkpoint.NAME
-    file.write_bytes((tmp_path / "run" / "checkpoints" / checkpoint.NAME).read_bytes())
-    assert predict(file, study, tmp_path / "p.tsv") == 0
+    model = Path(shutil.copytree(tmp_path / "run" / "model", tmp_path / "copy"))
+    assert predict(model, study, tmp_path / "p.tsv") == 0
     new = read(tmp_path / "p.tsv")
     assert (new["q_0.2"] <= new["q_0.8"]).all()
     assert new["transformer_predicted"].equals(new["q_0.2"])  # of both the nearest to 0.5
@@ -383,24 +381,22 @@ def test_options_of_the_network_without_it_are_named(
 
 @pytest.mark.medium
 def test_damaged_ensembles_are_refused(run: Path, study: Path, tmp_path: Path) -> None:
-    good = run / "checkpoints" / checkpoint.NAME
-    file = tmp_path / checkpoint.NAME
-    file.write_bytes(good.read_bytes()[:-100])
-    assert predict(file, study, tmp_path / "p.tsv") == DataError.status
     for changed in (
-        lambda content: content["ensemble"]["weights"].pop("kernel"),
-        lambda content: content["ensemble"].update(format=99),
-        lambda content: content["ensemble"].update(format=2),
-        lambda content: content.pop("training"),
-        lambda content: content["ensemble"].update(temperature=0.0),
-        lambda content: content["members"]["forest"].pop("values"),
-        lambda content: content["members"].update(network={}),
-        lambda content: content.update(tokens=torch.full((300, 60), 9, dtype=torch.uint8)),
+        lambda content: content.facts["weights"].pop("kernel"),
+        lambda content: content.facts.pop("training"),
+        lambda content: content.facts.update(temperature=0.0),
+        lambda content: content.facts.update(levels=["a"]),
+        lambda content: content.facts.update(stranger=1),
+        lambda content: content.settings["kernel"].update(gamma="wide"),
+        lambda content: content.arrays["forest"].pop("values"),
+        lambda content: content.settings.pop("forest"),
+        lambda content: content.settings.clear(),
+        lambda content: content.arrays.pop("training"),
+        lambda content: content.arrays["training"].update(tokens=np.full((300, 60), 9, np.uint8)),
     ):
-        content = tensor_file.read(good)
-        changed(content)
-        tensor_file.write(file, content)
-        assert predict(file, study, tmp_path / "p.tsv") == DataError.status
+        model = rewrite(run, tmp_path / "changed", changed)
+        assert predict(model, study, tmp_path / "p.tsv") == DataError.status
+    assert predict(rewrite(run, tmp_path / "same", id), study, tmp_path / "p.tsv") == 0
 
 
 @pytest.mark.medium

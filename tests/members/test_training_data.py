@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from aam.contract.options.study import TableOptions
-from aam.data.batches import BatchPlan
 from aam.data.splits import Split
 from aam.data.study import load_study
 from aam.members.base import FINEST, Samples
-from aam.members.kernel import Kernel
 from aam.members.relations import AsvRelations, mismatches, similarity
 from aam.members.training_data import describe
 
@@ -23,18 +21,18 @@ def test_distances_are_those_of_the_kernel_and_the_limit_leaves_groups_out(
     """The definition in a few lines: 24 samples in groups of 4 trained, 12 are new."""
     study = load_study(TableOptions(table=study_dir / "table.biom"))
     rows, new, none = np.arange(24), np.arange(24, 36), np.empty(0, dtype=np.int64)
-    plan = BatchPlan(1, 400, 1024)
     relations = AsvRelations(study.tokens_FL)
-    data = describe(study, relations, [Split(rows, none, none)], np.arange(36) // 4, plan)
+    data = describe(
+        study, relations, [Split(rows, none, none)], np.arange(36) // 4, 1, 400, refitted=True
+    )
     samples = Samples.of(study.table, study.tokens_FL)
     weights = np.log10(1 + FINEST * samples.relative.toarray())
     kernel = weights @ similarity(mismatches(study.tokens_FL, study.tokens_FL)) @ weights.T
     own = np.diag(kernel)
     distances = np.sqrt((own[:, None] - 2 * kernel + own).clip(min=0))
-    inputs = Kernel().read(samples, relations).take(new)
     others = distances[:24, :24].copy()
     others[rows[:, None] // 4 == rows // 4] = np.inf
     limit = np.quantile(np.sort(others)[:, :5].mean(axis=1), 0.95)
-    assert data.summary.limit == pytest.approx(limit, rel=1e-4)
+    assert data.summary.plain.limit == pytest.approx(limit, rel=1e-4)
     expected = np.sort(distances[24:, :24])[:, :5].mean(axis=1) / limit
-    assert data.distances(inputs) == pytest.approx(expected, rel=1e-4)
+    assert data.distances(samples.take(new), relations) == pytest.approx(expected, rel=1e-4)

@@ -11,13 +11,14 @@ import torch
 
 from aam.contract.errors import Unavailable
 from aam.contract.options.device import DeviceOptions
+from aam.inference.prediction import build_networks
+from aam.inference.stored_networks import read_networks
 from aam.model.attention import TORCH, Backend
 from aam.numerics import faults
 from aam.numerics.backend_selection import BackendPolicy
 from aam.numerics.stack_identity import identify
 from aam.pipeline.run import run as train
 from aam.training.pretrain import pretrain
-from aam.training.run_files.checkpoints import load_models
 from tests.support import faulty_backends as emulated
 from tests.support.commands import TINY, aam, read
 from tests.support.faulty_backends import faulty
@@ -151,7 +152,7 @@ def test_train_and_predict_replace_a_faulty_backend(
     train(built("train", [str(word) for word in args]), policy)
     assert attention(tmp_path / "out")["with_mask"] == "flash"
     capsys.readouterr()
-    (model,) = load_models(tmp_path / "out", DeviceOptions(device="cpu"), policy)
+    (model,) = build_networks(read_networks(tmp_path / "out"), DeviceOptions(device="cpu"), policy)
     assert model.attention["with_mask"] == "flash"
     assert "flash runs instead" in capsys.readouterr().err
     out = tmp_path / "predictions.tsv"

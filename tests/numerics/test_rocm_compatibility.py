@@ -17,7 +17,7 @@ from aam.cli import main
 from aam.contract.options.commands.studies import Simulate
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
-from aam.training.run_files import checkpoints
+from aam.inference.stored_networks import read_networks
 
 pytestmark = pytest.mark.rocm
 
@@ -87,8 +87,7 @@ def test_training_gives_what_the_processor_gives(studied: Path, tmp_path: Path) 
                 str(studied / "tree.nwk"), "--device", device, "--output-dir",
                 str(tmp_path / device)]  # fmt: skip
         assert main(args) == 0
-        config, content = checkpoints.read(tmp_path / device / "checkpoints/last.ckpt")
-        weights[device] = checkpoints.encoder_weights(config, content)
+        weights[device] = read_networks(tmp_path / device)[0].encoder_weights
     for name, expected in weights["cpu"].items():
         torch.testing.assert_close(weights["cuda"][name].cpu(), expected, atol=1e-2, rtol=1e-2)
 

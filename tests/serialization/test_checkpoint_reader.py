@@ -6,7 +6,6 @@ import itertools
 import math
 import os
 import random
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +17,10 @@ from safetensors.torch import load_file
 from aam.contract.errors import DataError
 from aam.serialization import tensor_file
 from aam.training.run_files import checkpoints
-from tests.support.commands import aam, train
+from tests.support.commands import train
 from tests.support.hostile_checkpoints import Content, contents, files, states, write
 
-DATA, NO_INPUT, SOFTWARE = 65, 66, 70
+DATA, NO_INPUT = 65, 66
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +113,11 @@ def refusals(
         assert time.process_time() - begun < 20, name
 
 
+def resume(study_dir: Path, output: Path, path: Path) -> int:
+    args = ("--profile-features", 16, "--patience", 3, "--epochs", 2)
+    return train(study_dir, output, *args, "--resume-from", path)
+
+
 def test_damaged_and_hostile_checkpoints_are_refused(
     study_dir: Path,
     last: Path,
@@ -125,15 +129,9 @@ def test_damaged_and_hostile_checkpoints_are_refused(
     monkeypatch.chdir(tmp_path)
     bad = write(tmp_path / "bad", itertools.chain(files(last.read_bytes()), contents(content)))
     assert len(bad) >= 60
-    args = ("--table", study_dir / "table.biom", "--output", tmp_path / "p.tsv", "--device", "cpu")
-
-    def predict(path: Path) -> int:
-        return aam("predict", *args, "--model", path)
-
-    refusals(bad, predict, capsys)
-    assert not (tmp_path / "p.tsv").exists()
+    refusals(bad, lambda path: resume(study_dir, tmp_path / "out", path), capsys)
+    assert not (tmp_path / "out").exists()
     assert not (tmp_path / "called").exists()
-    assert predict(last) == 0
 
 
 def test_paths_that_are_not_regular_files_are_refused(
@@ -141,9 +139,8 @@ def test_paths_that_are_not_regular_files_are_refused(
 ) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
-    args = ("--table", study_dir / "table.biom", "--output-dir", tmp_path / "out")
     for path in (tmp_path / "fifo", tmp_path / "folder", tmp_path / "none", Path("/dev/zero")):
-        assert aam("embed", *args, "--model", path) == NO_INPUT
+        assert resume(study_dir, tmp_path / "out", path) == NO_INPUT
         assert f"'{path}" in capsys.readouterr().err
 
 
@@ -156,20 +153,6 @@ def test_a_file_larger_than_memory_is_refused(last: Path, tmp_path: Path) -> Non
         checkpoints.read(path)
 
 
-def test_predictions_that_are_not_finite(
-    study_dir: Path, content: Content, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Finite weights that overflow: no table of empty cells, whatever is written."""
-    table = ("--table", study_dir / "table.biom", "--device", "cpu", "--model", tmp_path / "m.ckpt")
-    content["state_dict"]["network.encoder.samples.out.weight"].fill_(3e38)
-    tensor_file.write(tmp_path / "m.ckpt", content)
-    assert aam("predict", *table, "--output", tmp_path / "p.tsv") == SOFTWARE
-    assert "embeddings are not finite numbers: samples 36 (" in capsys.readouterr().err
-    assert aam("embed", *table, "--output-dir", tmp_path / "e") == SOFTWARE
-    assert not (tmp_path / "p.tsv").exists()
-    assert not (tmp_path / "e").exists()
-
-
 @pytest.mark.medium
 def test_a_state_that_cannot_be_resumed(
     study_dir: Path,
@@ -180,27 +163,5 @@ def test_a_state_that_cannot_be_resumed(
 ) -> None:
     bad = write(tmp_path / "bad", states(content))
 
-    def resume(path: Path) -> int:
-        args = ("--profile-features", 16, "--patience", 3, "--epochs", 2)
-        return train(study_dir, tmp_path / "resumed", *args, "--resume-from", path)
-
-    refusals(bad, resume, capsys)
-    assert resume(run / "checkpoints/last.ckpt") == 0
-
-
-def test_folds_of_different_runs_are_refused(
-    study_dir: Path,
-    last: Path,
-    content: Content,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for fold in ("fold-1", "fold-2"):
-        (tmp_path / "run" / fold / "checkpoints").mkdir(parents=True)
-        shutil.copy(last, tmp_path / "run" / fold / "checkpoints/best.ckpt")
-    args = ("--table", study_dir / "table.biom", "--output", tmp_path / "p.tsv", "--device", "cpu")
-    assert aam("predict", *args, "--model", tmp_path / "run") == 0
-    content["aam"]["target"]["column"] = "depth"
-    tensor_file.write(tmp_path / "run/fold-2/checkpoints/best.ckpt", content)
-    assert aam("predict", *args, "--overwrite", "--model", tmp_path / "run") == DATA
-    assert "The folds are of different runs: '" in capsys.readouterr().err
+    refusals(bad, lambda path: resume(study_dir, tmp_path / "resumed", path), capsys)
+    assert resume(study_dir, tmp_path / "resumed", run / "checkpoints/last.ckpt") == 0

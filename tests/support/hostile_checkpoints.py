@@ -74,7 +74,7 @@ def files(good: bytes) -> Iterator[tuple[str, bytes]]:
 
 def contents(good: Content) -> Iterator[tuple[str, Content]]:
     """Yield contents of which one thing is not as it should be."""
-    for key in ("state_dict", "aam", "training", "resume"):
+    for key in ("state_dict", "aam", "resume"):
         yield f"without-{key}", {k: v for k, v in good.items() if k != key}
         yield f"other-{key}", good | {key: [1, {"a": torch.zeros(2)}]}
     changes: dict[str, Callable[[Content], object]] = {

@@ -13,9 +13,9 @@ from aam.contract.options.training import LoopOptions
 from aam.data.batches import FixedBatches
 from aam.data.study import Study
 from aam.inference.model_config import ModelConfig
+from aam.inference.stored_networks import read_networks
 from aam.model.network import Encoder, Predictor
 from aam.training.data_loader import loader
-from aam.training.run_files import checkpoint_paths, checkpoints
 from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.commands import aam, read
 
@@ -28,6 +28,8 @@ FILES = {
     "embeddings.tsv",
     "checkpoints/best.ckpt",
     "checkpoints/last.ckpt",
+    "model/model.json",
+    "model/transformer.safetensors",
 }
 FIRST = ["epoch", "step", "seconds", "lr"]
 PARTS = {
@@ -70,9 +72,8 @@ def check_one_side(splits: pd.DataFrame) -> None:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    _, content = checkpoints.read(checkpoint_paths.find(folder, "best.ckpt"))
-    found: dict[str, torch.Tensor] = content["state_dict"]
-    return found
+    """Return the weights of the first network of a model, by the names of the training module."""
+    return {f"network.{name}": value for name, value in read_networks(folder)[0].weights.items()}
 
 
 def predict(table: Path, model: Path, output: Path, *args: object) -> pd.DataFrame:

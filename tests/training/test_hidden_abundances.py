@@ -14,10 +14,10 @@ from aam.contract.errors import UsageError
 from aam.contract.options.training import LoopOptions
 from aam.data.batches import Batch, BatchPlan, make_batch
 from aam.data.study import Study
+from aam.inference.stored_networks import read_networks
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
 from aam.training.losses import count_loss
-from aam.training.run_files import checkpoints
 from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.commands import pretrain, train
 from tests.support.runs import NUMBER, check_metrics, columns, weights
@@ -142,7 +142,7 @@ def test_runs_with_and_without_the_head(
         folder / "metrics.csv", columns("unifrac", "nucleotide", "count"), epochs=2
     )
     assert table["train_count"].iloc[1] < table["train_count"].iloc[0]
-    config, _ = checkpoints.read(folder / "checkpoints/best.ckpt")
+    config = read_networks(folder)[0].config
     assert config.shape.predicts_counts and config.plan.hidden_ratio == 0.15
     readout = "network.samples.counts.readout.weight"
     given = weights(folder)[readout]

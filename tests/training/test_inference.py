@@ -18,23 +18,25 @@ from aam.inference.network_outputs import (
     encode_asvs,
     profile_terms,
 )
-from aam.inference.prediction import InferenceSettings, LoadedModel, embed
+from aam.inference.prediction import LoadedNetwork, embed
+from aam.inference.settings import InferenceSettings
 from aam.inference.target import Target
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
+from tests.support.models import loaded
 
 CPU = torch.device("cpu")
 WIDTH = 512
 PLAN = BatchPlan(seed=1, rarefy_depth=0, token_limit=1024)
 
 
-def model(study: Study) -> LoadedModel:
+def model(study: Study) -> LoadedNetwork:
     torch.manual_seed(0)
     target = Target("y", transform=TargetTransform("none", 0, 1))
     length = study.tokens_FL.shape[1]
     shape = NetworkShape(length, 8, 2, 1, outputs=target.outputs, profile_features=WIDTH)
     config = ModelConfig("train", shape, "unweighted", PLAN, DiversityScale(), target, {})
-    return LoadedModel(config, config.network().eval(), {}, None)
+    return loaded(config, config.network().eval())
 
 
 def test_features_of_the_profile_are_computed_once_for_each_asv(study: Study) -> None:
@@ -81,7 +83,7 @@ def test_an_embedding_needs_the_encoder_alone(study: Study) -> None:
     found = []
     for one in (predictor, encoder):
         with FlopCounterMode(display=False) as counter:
-            embeddings_ND = embed(one, study, InferenceSettings(4, CPU))
+            embeddings_ND = embed(one, study, InferenceSettings(4))
         found.append((counter.get_total_flops(), embeddings_ND))
     assert found[0][0] == found[1][0]
     np.testing.assert_array_equal(found[0][1], found[1][1])

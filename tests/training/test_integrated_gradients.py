@@ -13,16 +13,18 @@ from aam.data.study import Study
 from aam.data.target_transforms import TargetTransform
 from aam.inference.integrated_gradients import integrated_gradients
 from aam.inference.model_config import DiversityScale, ModelConfig
-from aam.inference.network_outputs import fit_profile
-from aam.inference.prediction import InferenceSettings, LoadedModel, predict
+from aam.inference.network_outputs import encode_asvs, fit_profile
+from aam.inference.prediction import LoadedNetwork, apply_to_study
+from aam.inference.settings import InferenceSettings
 from aam.inference.target import Target
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
+from tests.support.models import loaded
 
 CPU = torch.device("cpu")
 
 
-def _model(study: Study, target: Target, profile: int) -> LoadedModel:
+def _model(study: Study, target: Target, profile: int) -> LoadedNetwork:
     """Return a network with random weights; the baseline and the samples differ in its output."""
     torch.manual_seed(0)
     shape = NetworkShape(
@@ -38,7 +40,7 @@ def _model(study: Study, target: Target, profile: int) -> LoadedModel:
     network = config.network()
     assert isinstance(network, Predictor)
     fit_profile(network, study, plan, np.arange(len(study.table.sample_ids)))
-    return LoadedModel(config, network, {}, None)
+    return loaded(config, network)
 
 
 @pytest.fixture
@@ -61,12 +63,15 @@ def test_contributions_sum_to_the_difference_from_the_baseline(
     samples: Study, target: Target, profile: int
 ) -> None:
     model = _model(samples, target, profile)
-    found = integrated_gradients(model, samples, 7, CPU)
+    found = integrated_gradients(model, samples, 7)
     sums_NC = np.stack([values.sum(axis=1) for values in found.values], axis=1)
     expected_NC = found.scores_NC - found.baselines_NC
     assert expected_NC.std(axis=0).min() > 1e-3
     assert sums_NC == pytest.approx(expected_NC, abs=1e-3 * np.abs(expected_NC).max())
-    predicted_NC = predict([model], samples, InferenceSettings(9, CPU)).values_MNC[0]
+    vectors_FD = encode_asvs(model.network.encoder, samples, CPU)
+    (output,) = apply_to_study(model, samples, InferenceSettings(9), vectors_FD)
+    assert output.outputs_NC is not None
+    predicted_NC = target.decode(output.outputs_NC)
     if target.classes:
         logs = np.log(predicted_NC)
         wanted = (
@@ -80,14 +85,14 @@ def test_contributions_sum_to_the_difference_from_the_baseline(
 
 def test_contributions_do_not_depend_on_the_batch(samples: Study) -> None:
     model = _model(samples, Target("y", classes=("a", "b")), 32)
-    one, other = (integrated_gradients(model, samples, size, CPU).values[0] for size in (5, 12))
+    one, other = (integrated_gradients(model, samples, size).values[0] for size in (5, 12))
     assert one.toarray() == pytest.approx(other.toarray(), abs=1e-5)
 
 
 def test_only_asvs_with_reads_contribute(samples: Study) -> None:
     model = _model(samples, Target("y", classes=("a", "b")), 32)
     whole = dataclasses.replace(model.config.plan, rarefy_depth=0)
-    model = dataclasses.replace(model, config=dataclasses.replace(model.config, plan=whole))
-    (values,) = integrated_gradients(model, samples, 8, CPU).values
+    model = loaded(dataclasses.replace(model.config, plan=whole), model.network)
+    (values,) = integrated_gradients(model, samples, 8).values
     counts = samples.table.counts[np.arange(len(samples.table.sample_ids))]
     assert ((values != 0).toarray() == (counts.toarray() > 0)).all()

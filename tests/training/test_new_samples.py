@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import biom
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from aam.api import AamWarning, load
 from aam.contract.errors import DataError
 from aam.contract.options.commands.studies import Simulate
+from aam.contract.options.device import DeviceOptions
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
-from aam.inference.training_summary import TrainingSummary
-from aam.serialization import tensor_file
-from aam.training.run_files import checkpoints
+from aam.members.model_file import read_trained
 from tests.support.commands import aam, read, train
+from tests.support.models import Editable, rewrite
 
 Capture = pytest.CaptureFixture[str]
 
@@ -39,17 +40,6 @@ def predict(model: Path, table: Path, output: Path, *args: object) -> pd.DataFra
 
 def one_line(capsys: Capture) -> str:
     return " ".join(capsys.readouterr().err.split())
-
-
-def test_the_distance_of_a_sample_does_not_depend_on_the_others() -> None:
-    embeddings_ND = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
-    none, reference_RD = torch.zeros(0, dtype=torch.int64), torch.from_numpy(embeddings_ND[:30])
-    frequencies_L4 = torch.zeros(2, 4)
-    summary = TrainingSummary(none, none, none, none, frequencies_L4, 9, none, reference_RD, 0.5)
-    whole_N = summary.distances(embeddings_ND + 0.1)
-    for rows in (slice(1), slice(3, 9), slice(9, 40)):
-        part_N = summary.distances(embeddings_ND[rows] + 0.1)
-        np.testing.assert_array_equal(part_N, whole_N[rows])
 
 
 def test_samples_that_trained_the_model_are_marked_and_not_scored(
@@ -133,24 +123,38 @@ def test_another_study_is_unlike_the_training_samples_of_an_ensemble(
     assert "warning: 20 of 20 samples are unlike the training samples" in printed
 
 
-def test_damaged_training_data_of_an_ensemble_are_refused(
-    study_dir: Path, ensemble: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("landmarks/asvs", lambda found: found + 10**6),
+        ("landmarks/norms", lambda found: found.astype(np.int64)),
+        ("richness_R", lambda found: found[1:]),
+        ("richness_R", lambda found: found * 0.5),
+        ("train_N", lambda found: found.astype(np.float32)),
+        ("train_N", lambda found: found[:0]),
+        ("frequencies_L4", lambda found: found[:, :3]),
+        ("frequencies_L4", lambda found: found * np.float32(np.nan)),
+        ("asvs_F", lambda found: np.zeros((), np.int64)),
+        ("prefixes_F", lambda found: found[1:]),
+        ("tokens", lambda found: found.astype(np.int64)),
+        ("tokens", lambda found: found + 9),
+        ("limit", lambda found: -1.0),
+        ("length", lambda found: 0),
+        ("seed", lambda found: "one"),
+        ("rarefy_depth", lambda found: -1),
+    ],
+)
+def test_damaged_training_data_are_refused(
+    ensemble: Path, tmp_path: Path, name: str, change: Callable[[Any], Any]
 ) -> None:
-    file, table = tmp_path / "ensemble.ckpt", study_dir / "table.biom"
-    content = tensor_file.read(ensemble / "checkpoints/ensemble.ckpt")
-    training = content["training"]
-    given = ("--model", file, "--table", table, "--output", tmp_path / "q.tsv")
-    for part, name, value in (
-        ("landmarks", "asvs", training["landmarks"]["asvs"] + 10**6),
-        ("landmarks", "norms", training["landmarks"]["norms"].to(torch.int64)),
-        ("summary", "richness_R", training["summary"]["richness_R"][1:]),
-        ("summary", "limit", -1.0),
-        ("plan", "rarefy_depth", -1),
-    ):
-        tensor_file.write(
-            file, content | {"training": training | {part: training[part] | {name: value}}}
-        )
-        assert aam("predict", *given) == DataError.status
+    def damage(content: Editable) -> None:
+        numbers, arrays = content.facts["training"], content.arrays["training"]
+        place = numbers if name in numbers else arrays
+        place[name] = change(place[name])
+
+    model = rewrite(ensemble, tmp_path / "changed", damage)
+    with pytest.raises(DataError, match="The model is damaged: "):
+        read_trained(model, DeviceOptions())
 
 
 def test_the_condition_of_the_training_is_printed_or_applied(
@@ -168,13 +172,13 @@ def test_the_condition_of_the_training_is_printed_or_applied(
 
 
 @pytest.mark.medium
-def test_folds_count_the_models_that_a_sample_trained(
+def test_a_sample_of_any_fold_trained_the_model(
     study_dir: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     assert train(study_dir, tmp_path / "run", "--folds", 3, "--test-size", 0) == 0
     capsys.readouterr()
     found = predict(tmp_path / "run", study_dir / "table.biom", tmp_path / "p.tsv")
-    assert "35 of 36 samples trained this model (2 of its 3 models each)" in one_line(capsys)
+    assert "35 of 36 samples trained this model (by sample id" in one_line(capsys)
     assert found["split"].tolist().count("train") == 35
     assert (found["known_reads"][found["split"] == "train"] == 1).all()
 
@@ -215,41 +219,6 @@ def test_shorter_sequences_of_the_same_region_are_recognized(
     assert "compared by 64 nucleotides: here they have 75, in training 90" in printed
     assert found["known_reads"].min() > 0.9
     assert "another region" not in printed
-
-
-def test_a_checkpoint_without_the_summary_predicts_and_says_so(
-    study_dir: Path, model: Path, tmp_path: Path, capsys: Capture
-) -> None:
-    content = tensor_file.read(model / "checkpoints/best.ckpt")
-    content["training"] = None
-    tensor_file.write(tmp_path / "old.ckpt", content)
-    found = predict(tmp_path / "old.ckpt", study_dir / "table.biom", tmp_path / "p.tsv")
-    assert list(found.columns) == ["sample-id", "predicted"]
-    assert "has no data about its training samples" in one_line(capsys)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("embeddings_RD", torch.zeros(3, 5)),
-        ("embeddings_RD", torch.full((10, 8), torch.nan)),
-        ("richness_R", torch.zeros(2, dtype=torch.int64)),
-        ("train_N", torch.zeros(4)),
-        ("frequencies_L4", torch.zeros(4, 3)),
-        ("asvs_F", torch.zeros((), dtype=torch.int64)),
-        ("limit", -1.0),
-        ("length", 0),
-        ("train_N", "names"),
-    ],
-)
-def test_a_damaged_summary_is_refused(
-    model: Path, tmp_path: Path, name: str, value: object
-) -> None:
-    content = tensor_file.read(model / "checkpoints/best.ckpt")
-    content["training"][name] = value
-    tensor_file.write(tmp_path / "bad.ckpt", content)
-    with pytest.raises(DataError, match=r"training\."):
-        checkpoints.read(tmp_path / "bad.ckpt")
 
 
 def test_a_condition_that_no_sample_meets(study_dir: Path, model: Path, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Predictions and embeddings of a checkpoint: those of its run, whatever the other samples."""
+"""Predictions and embeddings of a model: those of its run, whatever the other samples."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -10,19 +11,18 @@ import numpy as np
 import pytest
 
 from aam.contract.errors import DataError
-from aam.serialization import tensor_file
 from tests.support.commands import aam, read
 from tests.support.runs import predict
 
 
 @pytest.mark.parametrize("kind", ["numbers", "classes"])
-def test_a_checkpoint_alone_predicts_what_the_run_did(
+def test_a_model_alone_predicts_what_the_run_did(
     request: pytest.FixtureRequest, study_dir: Path, tmp_path: Path, kind: str
 ) -> None:
     folder: Path = request.getfixturevalue(kind)
-    shutil.copy(folder / "checkpoints/best.ckpt", tmp_path / "model.ckpt")
+    shutil.copytree(folder / "model", tmp_path / "any name")
     shutil.copy(study_dir / "table.biom", tmp_path / "elsewhere.biom")
-    found = predict(tmp_path / "elsewhere.biom", tmp_path / "model.ckpt", tmp_path / "p.tsv")
+    found = predict(tmp_path / "elsewhere.biom", tmp_path / "any name", tmp_path / "p.tsv")
     expected = read(folder / "predictions.tsv").set_index("sample-id")
     found = found.set_index("sample-id").loc[expected.index]
     for column in found.columns[: list(found.columns).index("split")]:
@@ -33,8 +33,8 @@ def test_a_checkpoint_alone_predicts_what_the_run_did(
             assert found[column].tolist() == expected[column].tolist()
 
 
-@pytest.mark.parametrize(("number", "version"), [(2, "an earlier"), (99, "a newer")])
-def test_a_checkpoint_of_another_format_is_refused(
+@pytest.mark.parametrize(("number", "version"), [(0, "an earlier"), (99, "a newer")])
+def test_a_model_of_another_format_is_refused(
     study_dir: Path,
     numbers: Path,
     tmp_path: Path,
@@ -42,10 +42,10 @@ def test_a_checkpoint_of_another_format_is_refused(
     number: int,
     version: str,
 ) -> None:
-    content = tensor_file.read(numbers / "checkpoints/best.ckpt")
-    content["aam"]["format"] = number
-    tensor_file.write(tmp_path / "other.ckpt", content)
-    args = ("--table", study_dir / "table.biom", "--model", tmp_path / "other.ckpt")
+    model = Path(shutil.copytree(numbers / "model", tmp_path / "model"))
+    content = json.loads((model / "model.json").read_text()) | {"format": number}
+    (model / "model.json").write_text(json.dumps(content))
+    args = ("--table", study_dir / "table.biom", "--model", model)
     assert aam("predict", *args, "--output", tmp_path / "p.tsv") == DataError.status
     assert f"was written by {version} version: " in " ".join(capsys.readouterr().err.split())
 

@@ -17,13 +17,12 @@ from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.contract.options.training import LossType, TransformName
 from aam.data.study import Study, load_study
 from aam.data.target_transforms import TRANSFORMS, OutputRange, TargetTransform
-from aam.inference.model_config import load_network
+from aam.inference.stored_networks import read_networks
 from aam.inference.target import Target
 from aam.model.distance import PairwiseDistance
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape, least_weights
 from aam.training.losses import distance_loss
-from aam.training.run_files import checkpoint_paths, checkpoints
 from aam.training.target_losses import LOSSES, target_loss
 from tests.support.commands import pretrain, train
 from tests.support.runs import validate, weights
@@ -51,8 +50,8 @@ def test_validation_does_not_depend_on_the_batch_size(
     request: pytest.FixtureRequest, study: Study, kind: str
 ) -> None:
     folder: Path = request.getfixturevalue(kind)
-    config, content = checkpoints.read(checkpoint_paths.find(folder, "best.ckpt"))
-    network = load_network(config, content)
+    stored = read_networks(folder)[0]
+    config, network = stored.config, stored.build()
     samples = len(study.table.sample_ids)
     values = np.arange(samples) % 3 if kind == "classes" else np.linspace(4, 8, samples)
     labels = None if config.target is None else values.astype(float)

@@ -16,8 +16,8 @@ import torch
 from aam import __version__
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.pretrain import Pretrain
+from aam.inference.stored_networks import read_networks
 from aam.training.labelled_study import class_weights
-from aam.training.run_files import checkpoints
 from tests.support.commands import aam, read, train
 from tests.support.runs import (
     CLASS,
@@ -92,7 +92,7 @@ def test_classes(study_dir: Path, classes: Path) -> None:
     # Stratified: the same share of each site's samples validates.
     shares = predictions["actual"].value_counts() / truth.iloc[1:].value_counts()
     assert shares.max() - shares.min() < 0.15
-    config, _ = checkpoints.read(classes / "checkpoints/best.ckpt")
+    config = read_networks(classes)[0].config
     assert config.target is not None
     assert config.target.classes == tuple(names)
     assert len(config.target.class_weights) == 3
@@ -195,7 +195,7 @@ def test_run_json_records_command_versions_and_inputs(
     assert record["parameters"] == sum(v.numel() for v in learnt.values())
     best = read(numbers / "metrics.csv")["val_loss"].min()
     assert record["best"]["best_val_loss"] == pytest.approx(best, rel=1e-6)
-    config, _ = checkpoints.read(numbers / "checkpoints/best.ckpt")
+    config = read_networks(numbers)[0].config
     assert json.loads(json.dumps(config.options)) == record["options"]
     options = json.loads((encoder / "run.json").read_text())["options"]
     assert set(options) == {field.name for field in dataclasses.fields(Pretrain)}

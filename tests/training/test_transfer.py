@@ -11,10 +11,10 @@ import torch
 from aam.contract.options.training import LoopOptions
 from aam.data.batches import FixedBatches
 from aam.data.study import Study
-from aam.inference.model_config import ModelConfig, load_network
+from aam.inference.model_config import ModelConfig
 from aam.inference.network_outputs import encode_asvs
+from aam.inference.stored_networks import read_networks
 from aam.model.network import Predictor
-from aam.training.run_files import checkpoint_paths, checkpoints
 from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.commands import train
 from tests.support.runs import NUMBER, check_metrics, columns, validate, weights
@@ -25,7 +25,7 @@ def test_a_pretrained_encoder_decides_the_shape(
 ) -> None:
     args = ("--pretrained-encoder", encoder, "--embedding-dim", 32, "--attention-heads", 4)
     assert train(study_dir, tmp_path, *tree, *args) == 0
-    config, _ = checkpoints.read(tmp_path / "checkpoints/best.ckpt")
+    config = read_networks(tmp_path)[0].config
     assert config.shape.embedding_dim == 8
     learnt, given = weights(tmp_path), weights(encoder)
     moved = [not torch.equal(learnt[f"network.encoder.{k[8:]}"], v) for k, v in given.items()]
@@ -35,7 +35,7 @@ def test_a_pretrained_encoder_decides_the_shape(
 def test_a_frozen_encoder_does_not_change_and_its_vectors_are_reused(
     study_dir: Path, study: Study, tree: tuple[str, Path], encoder: Path, tmp_path: Path
 ) -> None:
-    args = ("--pretrained-encoder", encoder / "checkpoints/best.ckpt", "--freeze-base")
+    args = ("--pretrained-encoder", encoder / "model", "--freeze-base")
     assert train(study_dir, tmp_path, *tree, *args, "--epochs", 2, "--lr", 0.01) == 0
     check_metrics(tmp_path / "metrics.csv", columns("target") | NUMBER, epochs=2)
     learnt, given = weights(tmp_path), weights(encoder)
@@ -63,7 +63,7 @@ def test_a_frozen_encoder_does_not_change_and_its_vectors_are_reused(
 
 
 def load(folder: Path) -> tuple[Predictor, ModelConfig]:
-    config, content = checkpoints.read(checkpoint_paths.find(folder, "best.ckpt"))
-    network = load_network(config, content)
+    stored = read_networks(folder)[0]
+    config, network = stored.config, stored.build()
     assert isinstance(network, Predictor)
     return network, config

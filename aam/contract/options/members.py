@@ -40,7 +40,7 @@ MEMBERS = {
         default=True,
     ),
     "transformer": MemberEntry(
-        "transformer", "the network", "aam.members.transformer", network=True
+        "transformer", "the network", "aam.members.transformer_model", network=True
     ),
 }
 """To add a member, add a module and an entry."""

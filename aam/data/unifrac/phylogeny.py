@@ -28,6 +28,7 @@ from aam.contract.files import atomic_write, require, user_cache
 from aam.data.io import artifact
 from aam.data.io.newick import NewickTree, parse
 from aam.data.io.text import binary_format, decoded
+from aam.data.io.without_torch import without_torch
 from aam.memory import check_memory, memory_budget
 
 CACHED_FROM_TIPS = 20_000
@@ -128,8 +129,9 @@ def _check_size(size: int, budget: int, path: Path) -> None:
 
 def _rooted_at_midpoint(text: bytes, path: Path) -> bytes:
     """Return the Newick of the tree rooted halfway between its two most distant tips."""
-    from skbio import TreeNode
-    from skbio.tree import TreeError
+    with without_torch():
+        from skbio import TreeNode
+        from skbio.tree import TreeError
 
     try:
         tree = TreeNode.read(

@@ -25,7 +25,7 @@ from .types import (
 )
 
 GROUPS = "aam-groups"
-_NOT_KEPT = shutil.ignore_patterns("tensorboard", "progress.json", ".*")
+_NOT_KEPT = shutil.ignore_patterns("checkpoints", "tensorboard", "progress.json", ".*")
 
 
 @takes_options("pretrain")
@@ -192,9 +192,6 @@ def _model(run):
     """Wrap a run folder, without what only a resumed run needs."""
     result = AAMModelDirectoryFormat()
     shutil.copytree(run, str(result), ignore=_NOT_KEPT, dirs_exist_ok=True)
-    for last in Path(str(result)).rglob("last.ckpt"):
-        if last.with_name("best.ckpt").exists():
-            last.unlink()
     return result
 
 

@@ -40,15 +40,15 @@ class AnyFileFormat(plugin.BinaryFileFormat):
 
 
 class AAMModelDirectoryFormat(plugin.DirectoryFormat):
-    """Run folder: the run record, the checkpoint of each fold, splits, metrics, predictions."""
+    """Run folder: the run record, the model, splits, metrics, predictions."""
 
     record = plugin.model.File("run.json", format=RunRecordFormat)
-    checkpoints = FileCollection(r"(fold-\d+/)?checkpoints/\w+\.ckpt", format=AnyFileFormat)
-    others = FileCollection(r"(?!run\.json$)(?!.*\.ckpt$).+", format=AnyFileFormat, optional=True)
+    model = FileCollection(r"model/[\w-]+\.(json|safetensors)", format=AnyFileFormat)
+    others = FileCollection(r"(?!run\.json$)(?!model/).+", format=AnyFileFormat, optional=True)
 
-    @checkpoints.set_path_maker
-    def checkpoints_path_maker(self, name):
-        """Return the path of a checkpoint, below the run folder."""
+    @model.set_path_maker
+    def model_path_maker(self, name):
+        """Return the path of a file of the model, below the run folder."""
         return name
 
     @others.set_path_maker

@@ -1,0 +1,275 @@
+"""Model file: the members of `aam train` with their combination, or a pretrained encoder.
+
+A model is a folder (`aam.serialization.model_folder`). The facts in its `model.json` are those of
+`ModelFacts`; besides the arrays of the members it has the part `training`: `tokens` (the sequences
+of the ASVs, uint8 [F, L]), those of `TrainingData`, and `importance/MEMBER`, float64 [K, F]: the
+importance of the ASVs in each fold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from aam.contract import schema
+from aam.contract.errors import DataError
+from aam.contract.options.device import DeviceOptions
+from aam.contract.options.field import ABOVE_ZERO, ZERO_OR_MORE
+from aam.contract.options.members import MEMBERS
+from aam.contract.options.training import TransformName
+from aam.contract.schema import Mismatch
+from aam.data.covariates import CovariateEncoder
+from aam.data.sequences import MASK
+from aam.data.target_transforms import OutputRange, TargetScale
+from aam.inference.training_summary import SummaryNumbers
+from aam.members import training_data
+from aam.members.base import F64, Labels, Tokens
+from aam.members.ensemble import Ensemble
+from aam.members.model import Model, Outputs
+from aam.members.registry import reader
+from aam.members.relations import AsvRelations
+from aam.members.state import indices, numbers
+from aam.members.training_data import TrainingData
+from aam.members.uncertainty import ProportionalOdds
+from aam.serialization import model_folder
+from aam.serialization.model_folder import ModelFolder
+
+if TYPE_CHECKING:  # it imports PyTorch
+    from aam.members.onnx_export import Part
+
+_TRAINING, _IMPORTANCE = "training", "importance/"
+
+_Value = bool | int | float | str | None
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Plain values of a model.
+
+    Attributes:
+        column: that is predicted.
+        classes: names; empty for a number and for ranks.
+        levels: ordered categories, the lowest first, whose ranks are the number; else empty.
+        transform: of a number; the estimators read its forward values.
+        range: of the predictions of a number.
+        weights: of each member.
+        half_width: of the prediction intervals; None without.
+        temperature: of class probabilities.
+        odds: from a rank to the probabilities of the levels; None without levels.
+        options: of `aam train`.
+        training: numbers of the training summary.
+    """
+
+    column: str
+    classes: tuple[str, ...]
+    levels: tuple[str, ...]
+    transform: TransformName
+    range: OutputRange
+    weights: dict[str, Annotated[float, ZERO_OR_MORE]]
+    half_width: Annotated[float, ZERO_OR_MORE] | None
+    temperature: Annotated[float, ABOVE_ZERO]
+    odds: ProportionalOdds | None
+    options: dict[str, _Value | list[_Value] | dict[str, _Value | list[_Value]]]
+    training: SummaryNumbers
+
+    @classmethod
+    def of(
+        cls,
+        column: str,
+        labels: Labels,
+        scale: TargetScale,
+        ensemble: Ensemble,
+        options: dict[str, Any],
+        training: TrainingData,
+    ) -> ModelFacts:
+        """Gather the plain values of a model."""
+        return cls(
+            column,
+            labels.classes,
+            labels.levels,
+            scale.transform,
+            scale.range,
+            dict(ensemble.weights),
+            ensemble.half_width if math.isfinite(ensemble.half_width) else None,
+            ensemble.temperature,
+            ensemble.odds,
+            options,
+            training.summary.plain,
+        )
+
+    @property
+    def ensemble(self) -> Ensemble:
+        """Weights and uncertainty of the combination."""
+        half_width = math.inf if self.half_width is None else self.half_width
+        return Ensemble(self.weights, half_width, self.temperature, self.odds)
+
+    @property
+    def outputs(self) -> Outputs:
+        """What the members predict."""
+        return Outputs(self.column, self.classes, TargetScale(self.transform, self.range))
+
+
+Models = Mapping[str, Model[Any]]
+
+
+def largest_bp(models: Models) -> int:
+    """Return the nucleotides of the longest sequence that the models can read, see `Model`."""
+    return max(model.max_bp for model in models.values())
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """Model that predicts a target.
+
+    Attributes:
+        facts: plain values.
+        models: fitted members.
+        tokens_FL: sequences of the ASVs of the training study.
+        training: to compare new samples with.
+        fold_importance: of estimators, float64 [K, F], see `Importance.size_U`, of the models of K
+            folds in the training study; empty with one split.
+    """
+
+    facts: ModelFacts
+    models: Models
+    tokens_FL: Tokens
+    training: TrainingData
+    fold_importance: Mapping[str, F64] = field(default_factory=dict)
+
+    @cached_property
+    def relations(self) -> AsvRelations:
+        """Relations of the ASVs of the training study."""
+        return AsvRelations(self.tokens_FL)
+
+    @property
+    def column(self) -> str:
+        """The metadata column that the model predicts."""
+        return self.facts.column
+
+    @property
+    def max_bp(self) -> int:
+        """Nucleotides of the longest sequence that the models read."""
+        return largest_bp(self.models) or self.tokens_FL.shape[1]
+
+    @property
+    def encoder(self) -> CovariateEncoder | None:
+        """Encoder of the metadata that the model reads; None if it reads the counts alone."""
+        return next(iter(self.models.values())).encoder
+
+    def onnx_parts(self) -> list[Part]:
+        """Return what can be exported to ONNX, see `Model.onnx_parts`."""
+        given = self.tokens_FL, self.facts.outputs
+        return [part for model in self.models.values() for part in model.onnx_parts(*given)]
+
+    @property
+    def weighted(self) -> dict[str, Model[Any]]:
+        """Members that have a weight in the ensemble."""
+        return {name: model for name, model in self.models.items() if self.facts.weights[name]}
+
+    def save(self, path: Path) -> None:
+        """Write the model folder atomically."""
+        folds = {f"{_IMPORTANCE}{name}": sizes for name, sizes in self.fold_importance.items()}
+        training = {"tokens": self.tokens_FL, **self.training.arrays(), **folds}
+        members = {name: model.state() for name, model in self.models.items()}
+        facts = dataclasses.asdict(self.facts)
+        model_folder.write(path, "train", members, facts, {_TRAINING: training})
+
+
+@dataclass(frozen=True)
+class PretrainedModel:
+    """Encoder of `aam pretrain`, which predicts no target."""
+
+    models: Models
+    column: None = None
+
+    @property
+    def max_bp(self) -> int:
+        """Nucleotides of the longest sequence that the encoder reads."""
+        return largest_bp(self.models)
+
+    def onnx_parts(self) -> list[Part]:
+        """Return what can be exported to ONNX, see `Model.onnx_parts`."""
+        given = np.empty((0, 0), dtype=np.uint8), None
+        return [part for model in self.models.values() for part in model.onnx_parts(*given)]
+
+
+def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
+    """Read and validate a model, and restore its members on a device.
+
+    Args:
+        path: run folder, its folder `model`, or a copy of that.
+
+    Raises:
+        MissingInput, DataError: see `model_folder.read`.
+        DataError: it is damaged or edited, or has a member that this version does not know.
+    """
+    folder = model_folder.read(path)
+    try:
+        if unknown := sorted(folder.members.keys() - MEMBERS.keys()):
+            known = ", ".join(MEMBERS)
+            raise DataError(
+                "The model has an unknown member",
+                f"'{folder.path}' has '{unknown[0]}', known are {known}",
+                "use the version that trained it, or train again",
+            )
+        if folder.command == "pretrain":
+            return PretrainedModel(_restore(folder, 0, 0, device))
+        return _trained(folder, device)
+    except Mismatch as error:
+        raise model_folder.damaged(f"'{folder.path}', {error}") from error
+
+
+def trained(model: TrainedModel | PretrainedModel, path: Path) -> TrainedModel:
+    """Return a model that predicts a target.
+
+    Raises:
+        DataError: it was only pretrained.
+    """
+    if isinstance(model, TrainedModel):
+        return model
+    evidence = f"'{path}' was only pretrained"
+    raise DataError("The model has no target", evidence, "use `aam train` first")
+
+
+def read_trained(path: Path, device: DeviceOptions) -> TrainedModel:
+    """Read a model that predicts a target, see `read` and `trained`."""
+    return trained(read(path, device), path)
+
+
+def _restore(
+    folder: ModelFolder, asvs: int, outputs: int, device: DeviceOptions
+) -> dict[str, Model[Any]]:
+    if not folder.members:
+        raise Mismatch("it has no members")
+    return {
+        name: reader(name).restore(folder.state(name), asvs, outputs, device)
+        for name in folder.members
+    }
+
+
+def _trained(folder: ModelFolder, device: DeviceOptions) -> TrainedModel:
+    facts: ModelFacts = schema.parse(ModelFacts, folder.facts, model_folder.HEADER)
+    if len(facts.levels) != (facts.odds is not None and len(facts.odds.cutpoints) + 1):
+        raise Mismatch("levels and cutpoints differ")
+    if folder.members.keys() != facts.weights.keys() or not sum(facts.weights.values()):
+        raise Mismatch("members and weights differ")
+    arrays = folder.arrays(_TRAINING)
+    tokens_FL = arrays.get("tokens", np.empty(0))
+    if tokens_FL.dtype != np.uint8 or tokens_FL.ndim != 2:
+        raise Mismatch("tokens are not sequences")
+    indices({"tokens": tokens_FL.astype(np.int64)}, "tokens", MASK, None, None)
+    asvs, outputs = len(tokens_FL), len(facts.classes) or 1
+    models = _restore(folder, asvs, outputs, device)
+    training = training_data.restore(facts.training, arrays, asvs)
+    folded = {name for name in arrays if name.startswith(_IMPORTANCE)}
+    sizes = {
+        name.removeprefix(_IMPORTANCE): numbers(arrays, name, None, asvs) for name in sorted(folded)
+    }
+    return TrainedModel(facts, models, tokens_FL, training, sizes)

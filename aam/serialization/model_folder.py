@@ -1,0 +1,244 @@
+"""Model folder: `model.json` and the arrays of each part in safetensors files.
+
+    FOLDER/model.json          format, version, command, members with their settings, facts of the
+                               model, size and SHA-256 of each other file, and its own checksum
+           NAME.safetensors    arrays of a member, or of another part
+
+It is recognized by its content: the folder and the run folder around it may have any name. Reading
+runs no code of a file and imports no PyTorch. A file is read when its arrays are requested, and
+its size and SHA-256 are compared before it is parsed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from aam import __version__
+from aam.contract import run_record, schema
+from aam.contract.errors import AamError, DataError, MissingInput
+from aam.contract.files import require
+from aam.contract.folders import atomic_folder
+from aam.contract.json_files import read_json
+from aam.contract.options.field import ZERO_OR_MORE
+from aam.contract.preflight import MODEL, target_folders
+from aam.contract.schema import Mismatch
+from aam.memory import memory_available, shown_size
+
+FORMAT = 1
+
+HEADER = "model.json"
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+Command = Literal["pretrain", "train"]
+
+_REMEDY = "copy the model again, or train it again"
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+"""Names of parts, which are names of files."""
+
+
+@dataclass(frozen=True)
+class State:
+    """State of a fitted member.
+
+    Attributes:
+        settings: plain values, which JSON can hold.
+        arrays: by name.
+    """
+
+    settings: dict[str, Any]
+    arrays: Arrays
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """Size and SHA-256 of a file."""
+
+    bytes: Annotated[int, ZERO_OR_MORE]
+    sha256: str
+
+
+_HEADER = {
+    "command": Command,
+    "members": dict[str, dict[str, Any]],
+    "files": dict[str, StoredFile],
+}
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """Content of `model.json`, and the place of the arrays.
+
+    Attributes:
+        path: of the folder.
+        command: that wrote it.
+        members: settings of each member.
+        facts: further entries, see `aam.members.model_file`.
+        files: description of each other file, by the name of its part.
+    """
+
+    path: Path
+    command: Command
+    members: dict[str, dict[str, Any]]
+    facts: dict[str, Any]
+    files: dict[str, StoredFile]
+
+    def state(self, member: str) -> State:
+        """Read the state of a member; DataError as of `arrays`."""
+        return State(self.members[member], self.arrays(member))
+
+    def arrays(self, part: str) -> dict[str, npt.NDArray[Any]]:
+        """Read the arrays of a part.
+
+        Raises:
+            DataError: its file is missing, has another size or SHA-256, or exceeds the memory.
+        """
+        file, expected = self.path / f"{part}.safetensors", self.files.get(part)
+        if expected is None:
+            raise damaged(f"'{self.path / HEADER}' has no file for '{part}'")
+        try:
+            found, free = require(file, "file of the model").stat().st_size, memory_available()
+            if found != expected.bytes:
+                raise damaged(f"'{file}' has {found} bytes, of {expected.bytes} that were written")
+            if found > free:
+                evidence = f"'{file}' has {shown_size(found)}, {shown_size(free)} are free"
+                raise DataError("The model does not fit in memory", evidence, "use more memory")
+            content = file.read_bytes()
+        except (OSError, MissingInput) as error:
+            raise damaged(f"'{file}' is missing or may not be read") from error
+        if hashlib.sha256(content).hexdigest() != expected.sha256:
+            raise damaged(f"'{file}' was changed: its SHA-256 differs")
+        try:
+            return load(content)
+        except (SafetensorError, ValueError, LookupError, TypeError) as error:
+            raise damaged(f"'{file}' is no safetensors file, {error}") from error
+
+
+def damaged(evidence: str) -> DataError:
+    """Return the error of a model folder that is not as it was written."""
+    return DataError("The model is damaged", evidence, _REMEDY)
+
+
+def write(
+    path: Path,
+    command: Command,
+    members: Mapping[str, State],
+    facts: Mapping[str, Any] | None = None,
+    others: Mapping[str, Arrays] | None = None,
+) -> None:
+    """Write a model folder atomically: the previous one stays until this one is complete.
+
+    Args:
+        path: of the folder; an existing one is replaced.
+        command: that trained the model.
+        members: state of each member.
+        facts: further plain entries of `model.json`.
+        others: arrays of further parts.
+
+    Raises:
+        CannotCreate: see `atomic_folder`.
+    """
+    parts = {name: state.arrays for name, state in members.items()} | dict(others or {})
+    with atomic_folder(path, overwrite=True) as folder:
+        files = {}
+        for name, arrays in parts.items():
+            data = save({key: np.ascontiguousarray(array) for key, array in arrays.items()})
+            (folder / f"{name}.safetensors").write_bytes(data)
+            files[name] = StoredFile(len(data), hashlib.sha256(data).hexdigest())
+        content = {
+            "format": FORMAT,
+            "version": __version__,
+            "command": command,
+            **(facts or {}),
+            "members": {name: state.settings for name, state in members.items()},
+            "files": {name: asdict(file) for name, file in files.items()},
+        }
+        content["checksum"] = checksum(content)
+        text = json.dumps(content, indent=1)
+        (folder / HEADER).write_text(text + "\n", encoding="utf-8")
+
+
+def find(path: Path) -> Path:
+    """Return the model folder at `path`: a run folder, its folder `model`, or a copy of that.
+
+    Raises:
+        MissingInput: there is none, or it is of several targets.
+        DataError: it is of an earlier version.
+    """
+    if not path.exists():
+        raise MissingInput("No model", f"'{path}' does not exist", "name a run folder")
+    for folder in (path, path / MODEL):
+        if (folder / HEADER).is_file():
+            return folder
+    if not path.is_dir():
+        raise MissingInput(
+            "No model", f"'{path}' is a file, and a model is a folder", "name the run folder"
+        )
+    if targets := target_folders(path):
+        raise MissingInput(
+            "A run of several targets",
+            f"'{path}' has {', '.join(folder.name for folder in targets)}",
+            "name the folder of one target",
+        )
+    if next(path.glob("checkpoints/*.ckpt"), None) or next(path.glob("fold-*"), None):
+        if (path / "checkpoints" / "ensemble.ckpt").exists() or _has_ended(path):
+            evidence = f"'{path}' has checkpoints and no {MODEL}/{HEADER}"
+            raise DataError("The model was trained by an earlier version", evidence, "train again")
+        raise MissingInput(
+            "The run has not ended", f"'{path}' has no {MODEL}/{HEADER}", "resume it first"
+        )
+    raise MissingInput(
+        "No model", f"'{path}' has no {MODEL}/{HEADER}", "name the --output-dir of a run"
+    )
+
+
+def _has_ended(run: Path) -> bool:
+    try:
+        return "finished" in run_record.read(run / "run.json")
+    except AamError:
+        return False
+
+
+def read(path: Path) -> ModelFolder:
+    """Read `model.json` of a run folder or a model folder, see `find`.
+
+    Raises:
+        MissingInput, DataError: see `find`.
+        DataError: it is damaged, edited, of another program or of another version's format.
+    """
+    folder = find(path)
+    file = folder / HEADER
+    content = read_json(file, dict[str, Any], "model", _REMEDY)
+    try:
+        known = {"format": int, "version": str, "checksum": str}
+        version = schema.parse(known, content, HEADER)
+    except Mismatch as error:
+        evidence = f"'{file}', {error}"
+        raise DataError("Not a model of this program", evidence, "name a run folder") from error
+    place = f"'{file}', aam {version['version']}"
+    schema.check_format("model", version["format"], FORMAT, place)
+    if content.pop("checksum") != checksum(content):
+        raise damaged(f"'{file}' was changed: its checksum differs")
+    try:
+        header = schema.parse(_HEADER, content, HEADER)
+        if wrong := [name for name in header["files"] if not _NAME.fullmatch(name)]:
+            raise Mismatch(f"{HEADER} has a file '{wrong[0]}'")
+    except Mismatch as error:
+        raise damaged(f"'{file}', {error}") from error
+    facts = {k: v for k, v in content.items() if k not in (*_HEADER, "format", "version")}
+    return ModelFolder(folder, header["command"], header["members"], facts, header["files"])
+
+
+def checksum(content: Mapping[str, Any]) -> str:
+    """Return the checksum of the other entries of `model.json`."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
