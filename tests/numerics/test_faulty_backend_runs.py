@@ -147,9 +147,10 @@ def test_train_and_predict_replace_a_faulty_backend(
 ) -> None:
     study = runs.study
     args = [*TINY, "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
-            "--metadata-column", "ph", "--output-dir", tmp_path / "out"]  # fmt: skip
+            "--metadata-column", "ph", "--members", "transformer", "--folds", "1",
+            "--output-dir", tmp_path / "out"]  # fmt: skip
     policy = BackendPolicy(among(emulated.first_mask), ("cpu",))
-    train(built("train", [str(word) for word in args]), policy)
+    train(built("train", [str(word) for word in args]), policy=policy)
     assert attention(tmp_path / "out")["with_mask"] == "flash"
     capsys.readouterr()
     (model,) = build_networks(read_networks(tmp_path / "out"), DeviceOptions(device="cpu"), policy)
