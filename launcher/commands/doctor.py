@@ -27,7 +27,7 @@ from launcher.input_files import nearest_folder
 from launcher.options.launches import Doctor
 from launcher.plan.candidates import has_code
 from launcher.plan.catalog import Image
-from launcher.plan.decision import Assessment, assess
+from launcher.plan.decision import Assessment, assess, unrequested
 from launcher.plan.environment import LEAKS, unset
 from launcher.plan.inputs import BuiltImage, LaunchInputs
 from launcher.plan.plan import Plan
@@ -151,10 +151,8 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
 
 def _assessment(inputs: LaunchInputs) -> Assessment | None:
     """Return the candidates of a launch, whatever image and engine are requested."""
-    requested = {key: inputs.settings.entries[key][:1] for key in ("image", "runtime")}
-    settings = replace(inputs.settings, entries={**inputs.settings.entries, **requested})
     try:
-        return assess(replace(inputs, settings=settings))
+        return assess(unrequested(inputs))
     except AamError:  # the plan fails for the same reason
         return None
 

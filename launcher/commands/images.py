@@ -23,7 +23,7 @@ from launcher.options.images import (
     ImagesVerify,
 )
 from launcher.plan.catalog import Catalog
-from launcher.plan.decision import assess
+from launcher.plan.decision import assess, unrequested
 from launcher.plan.inputs import BuiltImage, LaunchInputs
 from launcher.plan.request import Request
 from launcher.planning import gather
@@ -40,8 +40,9 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     action = argv[0] if argv else "list"
     if action == "list":
         parse_own(Images, argv[1:], "images")
-        own = {flag: value for flag, value in launcher_options.items() if flag != "--image"}
-        inputs = gather(Request("check", {}, own), launcher_options.get(HOST) or Path("/"))
+        inputs = gather(
+            Request("check", {}, launcher_options), launcher_options.get(HOST) or Path("/")
+        )
         found = inventory.built(settings, catalog)
         _list("--json" in launcher_options, inputs, found, folder)
         return 0
@@ -68,7 +69,7 @@ def _format(engine: str | None) -> str | None:
 
 
 def _list(as_json: bool, inputs: LaunchInputs, built: Sequence[BuiltImage], folder: Path) -> None:
-    assessment, catalog = assess(inputs), inputs.catalog
+    assessment, catalog = assess(unrequested(inputs)), inputs.catalog
     fitting = {image.name for image in assessment.fitting}
     against = {image.name: assessment.against(image.name) for image in catalog.images}
     found = list(stored.listed(folder, index.read(folder)))

@@ -110,6 +110,13 @@ def assess(inputs: LaunchInputs, engines: Sequence[str] = ()) -> Assessment:
     return Assessment(situation, found)
 
 
+def unrequested(inputs: LaunchInputs) -> LaunchInputs:
+    """Return the inputs without a requested image or engine, to see what the host could run."""
+    entries = dict(inputs.settings.entries)
+    entries |= {key: entries[key][:1] for key in ("image", "runtime")}
+    return replace(inputs, settings=replace(inputs.settings, entries=entries))
+
+
 def decide(inputs: LaunchInputs, engines: Sequence[str] = ()) -> Choice:
     """Return the first candidate without a reason against it.
 

@@ -82,6 +82,13 @@ def test_explain_for_another_host(folder: Path) -> None:
     assert "/dev/dri/renderD152" in dry.stdout
     listed = launch(folder, "images", "--json", "--host", str(host))
     assert {"rocm63", "cpu"} <= {row["name"] for row in json.loads(listed.stdout) if row["fits"]}
+    # whatever image is requested, each that does not fit has the reason
+    listed = launch(folder, "images", "--json", "--host", str(host), AAM_LAUNCH_IMAGE="cpu")
+    reasons = {row["name"]: row["reason"] for row in json.loads(listed.stdout) if not row["fits"]}
+    assert "it is for GPUs of NVIDIA, not of AMD" in reasons["cuda130"]
+    # and `explain` shows the same ones
+    others = {d["value"]: d["why"] for d in printed["decisions"] if d["subject"] == "not used"}
+    assert others["cuda130"] == reasons["cuda130"]
 
 
 def test_what_was_captured_is_decided_alike(folder: Path) -> None:

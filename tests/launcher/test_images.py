@@ -155,7 +155,7 @@ def test_without_a_network_everything_but_a_build_works(tmp_path: Path) -> None:
         ["images", "add", "cpu", str(file)],
         ["images"],
         ["images", "verify", "cpu", "--no-test"],
-        ["env", "show", "--stack", "cpu"],
+        ["env", "cpu", str(tmp_path / "env"), "--dry-run"],
         ["explain", "simulate", "--output-dir", "out"],
     ):
         argv = [*isolated, sys.executable, "-m", "launcher.cli", *args]
