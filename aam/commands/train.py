@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.use import Importance
 from aam.contract.preflight import check_run_folder, is_usable, target_folders
 from aam.members.option_checks import resolve
 
@@ -12,6 +15,7 @@ def run(options: Train) -> None:
     check_run_folder(options.run.output_dir, is_usable(options.run))
     options = resolve(options)
     # PyTorch and scikit-learn take 3 CPU-seconds to import, which a refusal does without.
+    from aam.commands import importance
     from aam.data.metrics import summary
     from aam.pipeline.targets import train_targets
     from aam.report.page import write_reports
@@ -23,5 +27,19 @@ def run(options: Train) -> None:
             return
         if scored.folds:
             show(summary(scored, column))
-    folder = options.run.output_dir
-    write_reports(target_folders(folder) or [folder])
+    folders = target_folders(options.run.output_dir) or [options.run.output_dir]
+    for folder in folders if not options.uses_network else ():
+        importance.run(_importance_options(options, folder))
+    write_reports(folders)
+
+
+def _importance_options(options: Train, folder: Path) -> Importance:
+    """Return the options of `aam importance` for a run; a network takes too long for it."""
+    return Importance(
+        input=options.input,
+        device=options.device,
+        model=folder,
+        output=folder / "importance.tsv",
+        metadata=options.target.metadata,
+        overwrite=True,
+    )

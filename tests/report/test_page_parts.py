@@ -172,7 +172,9 @@ def test_a_training_ends_in_a_report(
     text = (run / "report.html").read_text(encoding="utf-8")
     tiles = dict(re.findall(r"<dt>([^<]*)</dt>.*?<dd class=\"note\">([^<]*)</dd>", text))
     assert all(" to " in tiles[name] for name in ("R²", "MAE", "RMSE", "Spearman"))
-    assert {"samples.svg", "ordination.svg"} < set(downloads(text))
+    assert {"samples.svg", "ordination.svg", "importance.svg", "abundance.svg"} < set(
+        downloads(text)
+    )
     assert "From 48 to 96 samples the R² changes by" in text
     points = text[text.index('id="ordination-points"') :].partition("</svg>")[0]
     assert points.count("<title>S") == 120
