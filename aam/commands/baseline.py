@@ -9,7 +9,7 @@ from aam.contract import run_record
 from aam.contract.errors import UsageError
 from aam.contract.files import refuse_existing, write_json
 from aam.contract.options import build, specs, to_plain
-from aam.contract.options.commands.compare import Baseline
+from aam.contract.options.commands.compare import BaselineOptions
 from aam.contract.options.commands.train import Train
 from aam.contract.options.members import MEMBERS
 from aam.data.metadata import read_metadata
@@ -28,7 +28,7 @@ from aam.training.labelled_study import label_study
 FILES = ("predictions.tsv", "metrics.json", "splits.tsv")
 
 
-def run(options: Baseline) -> None:
+def run(options: BaselineOptions) -> None:
     """Train and score the models; write predictions.tsv, metrics.json and splits.tsv.
 
     Raises:
@@ -48,7 +48,7 @@ def run(options: Baseline) -> None:
             options.n_estimators, options.max_features, options.min_samples_leaf, options.n_jobs
         )
     study = study or load_study(options.input)
-    given = {spec.flag: run_record.value_of(options, spec.field) for spec in specs(Baseline)}
+    given = {spec.flag: run_record.value_of(options, spec.field) for spec in specs(BaselineOptions)}
     of_run = {"--members": (name,), "--target-transform": "none"}
     training = build(Train, given | of_run)
     metadata = read_metadata(options.target.metadata)
@@ -69,7 +69,7 @@ def run(options: Baseline) -> None:
     info(f"{', '.join(FILES)} in {folder}")
 
 
-def _check_forest(options: Baseline) -> None:
+def _check_forest(options: BaselineOptions) -> None:
     """Check the parameters of the forest.
 
     Raises:

@@ -6,7 +6,7 @@ import numpy as np
 
 from aam.console import info
 from aam.contract.files import atomic_write, refuse_existing
-from aam.contract.options.commands.use import Importance
+from aam.contract.options.commands.use import ImportanceOptions
 from aam.data.metadata import groups, read_metadata
 from aam.data.study import Study, load_study
 from aam.data.taxonomy import read_taxonomy
@@ -19,7 +19,7 @@ from aam.members.sample_attention import attention_table
 from aam.report.figures.attention import draw_attention
 
 
-def run(options: Importance) -> None:
+def run(options: ImportanceOptions) -> None:
     """Write the importance of every ASV of a table, or the attention to the ASVs of a sample.
 
     Raises:
@@ -55,7 +55,7 @@ def run(options: Importance) -> None:
     info(f"Importance of {len(table)} ASVs in {samples} samples: {options.output}")
 
 
-def _groups(options: Importance, study: Study) -> Rows | None:
+def _groups(options: ImportanceOptions, study: Study) -> Rows | None:
     """Number the groups of the samples; None without --group-column."""
     if options.group_column is None or options.metadata is None:
         return None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from aam.console import info
 from aam.contract.files import write_json, write_text
 from aam.contract.options.commands.measure import Tune
-from aam.performance.measurement.bench import Measured
+from aam.performance.measurement.bench import BenchResult
 from aam.performance.measurement.results import (
     RATE_NOTE,
     failures,
@@ -19,15 +19,14 @@ from aam.performance.measurement.results import (
     tuned_json,
 )
 from aam.performance.measurement.settings import MYTHS, Setting
-from aam.performance.measurement.setup import Measured as Subject
-from aam.performance.measurement.setup import SetUp, set_up
+from aam.performance.measurement.setup import SetUp, TunedCommand, set_up
 from aam.performance.measurement.tune import Tuned, tune
 from aam.report.speed_page import Bar, write_page
 from aam.report.terminal import Table, print_table
 from aam.training.runtime import tuned_for
 
 
-def run(options: Tune, measured: Subject) -> None:
+def run(options: Tune, measured: TunedCommand) -> None:
     """Search, print the decisions, and write settings.yaml, tune.json and a page; or measure only.
 
     Args:
@@ -104,7 +103,7 @@ def _measure(given: SetUp) -> None:
     info(f"Report: {given.folder / 'report.html'}")
 
 
-def _rate_bars(measured: Sequence[Measured]) -> list[Bar]:
+def _rate_bars(measured: Sequence[BenchResult]) -> list[Bar]:
     """Return the speed of each setting that a run measured."""
     return [
         Bar(one.setting.label, one.rates.samples, one.rates.spread)

@@ -49,7 +49,7 @@ _FORMS = (
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ColumnComparison:
     """A comparison of a column with values.
 
     Attributes:
@@ -88,14 +88,14 @@ class Comparison:
         return met
 
 
-def parse_condition(condition: str) -> tuple[Comparison, ...]:
+def parse_condition(condition: str) -> tuple[ColumnComparison, ...]:
     """Parse a condition.
 
     Raises:
         UsageError: it is not of the forms above, or orders by something that is not a number.
     """
     condition, place = condition.strip(), 0
-    found: list[Comparison] = []
+    found: list[ColumnComparison] = []
     while place < len(condition) or not found:
         match = _COMPARISON.match(condition, place)
         column = _unquoted(match["column"]) if match else ""
@@ -117,7 +117,7 @@ def parse_condition(condition: str) -> tuple[Comparison, ...]:
                 f"--where '{condition}': '{values[0]}' after '{name}' is not a number",
                 _FORMS,
             )
-        found.append(Comparison(column, "in" if name in ("=", "==") else name, values))
+        found.append(ColumnComparison(column, "in" if name in ("=", "==") else name, values))
     return tuple(found)
 
 

@@ -48,7 +48,7 @@ SUBJECTS = re.compile(
 
 
 @dataclass(frozen=True)
-class Finding:
+class StudyFinding:
     """Something about the data.
 
     Attributes:
@@ -68,22 +68,22 @@ class Finding:
 class Inspection:
     """Findings about a study, in the order of its parts."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[StudyFinding] = field(default_factory=list)
 
     def fact(self, subject: str, text: str) -> None:
         """Add what is as it should be."""
-        self.findings.append(Finding("fact", subject, text))
+        self.findings.append(StudyFinding("fact", subject, text))
 
     def warn(self, subject: str, text: str) -> None:
         """Add what is noteworthy."""
-        self.findings.append(Finding("warning", subject, text))
+        self.findings.append(StudyFinding("warning", subject, text))
 
     def read(self, subject: str, reader: Callable[[], T]) -> T | None:
         """Return what a reader returns; None, and a finding, where it refuses the data."""
         try:
             return reader()
         except AamError as error:
-            self.findings.append(Finding("error", subject, str(error), error.status))
+            self.findings.append(StudyFinding("error", subject, str(error), error.status))
             return None
 
     @property
@@ -207,7 +207,7 @@ def _overlap(
         found.warn("ids", text)
     else:
         error = metadata.no_common_sample(ids)
-        found.findings.append(Finding("error", "ids", f"{error}{reason}", error.status))
+        found.findings.append(StudyFinding("error", "ids", f"{error}{reason}", error.status))
 
 
 LIKENESS: dict[str, Callable[[str], str]] = {

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from aam.contract.errors import Unavailable
 from aam.contract.options.device import ScaleOptions
 from aam.distributed.environment import Ranks
-from aam.model.transformer import Block
+from aam.model.transformer import TransformerBlock
 from aam.numerics.device import is_gpu
 
 try:
@@ -66,7 +66,7 @@ def parallelize(
 def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     """Shard a training module in place over a mesh, each transformer layer separately."""
     for part in module.modules():
-        if isinstance(part, Block):
+        if isinstance(part, TransformerBlock):
             fully_shard(part, mesh=mesh)
             part.register_forward_pre_hook(_unshard)
     fully_shard(module, mesh=mesh)

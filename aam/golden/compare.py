@@ -12,7 +12,7 @@ from torch import Tensor
 
 from aam.golden.case import CASES, SHAPE, STEPS
 from aam.golden.folder import Stack
-from aam.golden.measure import Measured, is_stage, stage_of
+from aam.golden.measure import GoldenResult, is_stage, stage_of
 from aam.model.network import Predictor
 from aam.model.transformer import FEED_FORWARD
 from aam.numerics.precision import Precision
@@ -45,7 +45,7 @@ class Row:
 
 
 def compare(
-    golden: Measured, found: Measured, precisions: Iterable[Precision], network: Predictor
+    golden: GoldenResult, found: GoldenResult, precisions: Iterable[Precision], network: Predictor
 ) -> list[Row]:
     """Return the rows in the order of computation: outputs, then gradients, then the loss curve.
 
@@ -72,7 +72,9 @@ def first_difference(rows: Iterable[Row]) -> Row | None:
     return next((row for row in rows if row.differs), None)
 
 
-def _outputs(golden: Measured, found: Measured, allowed: Callable[[int], float]) -> Iterable[Row]:
+def _outputs(
+    golden: GoldenResult, found: GoldenResult, allowed: Callable[[int], float]
+) -> Iterable[Row]:
     stages = {key.partition("/")[2]: products for key, products in golden.products.items()}
     for stage, products in stages.items():
         differences = {}
@@ -84,7 +86,7 @@ def _outputs(golden: Measured, found: Measured, allowed: Callable[[int], float])
 
 
 def _gradients(
-    golden: Measured, found: Measured, allowed: float, network: Predictor
+    golden: GoldenResult, found: GoldenResult, allowed: float, network: Predictor
 ) -> Iterable[Row]:
     for stage, names in _groups(network).items():
         differences = {}

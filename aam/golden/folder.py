@@ -26,7 +26,7 @@ from aam.contract.options.field import ABOVE_ZERO, ZERO_OR_MORE
 from aam.data.batches import Batch
 from aam.data.sequences import PAD
 from aam.golden import case as golden_case
-from aam.golden.measure import Measured, first_not_finite
+from aam.golden.measure import GoldenResult, first_not_finite
 from aam.numerics.device import arch_of, is_gpu
 from aam.numerics.precision import Precision
 
@@ -84,7 +84,7 @@ class Golden:
     stack: Stack
     weights: dict[str, Tensor]
     batches: dict[str, Batch]
-    measured: Measured
+    measured: GoldenResult
 
 
 def refuse(folder: Path, overwrite: bool) -> None:
@@ -138,7 +138,7 @@ def read(folder: Path) -> Golden:
     try:
         # The files keep their tensors in the order of names; the record keeps the other one.
         stages = {key: tensors["outputs"][key] for key in record["products"]}
-        measured = Measured(stages, record["products"], tensors["gradients"], record["losses"])
+        measured = GoldenResult(stages, record["products"], tensors["gradients"], record["losses"])
         batches = {name: _batch(name, tensors["inputs"]) for name in golden_case.CASES}
     except KeyError as error:
         reason = f"'{folder}' has no {error}"

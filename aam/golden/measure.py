@@ -23,7 +23,7 @@ from aam.data.batches import Batch
 from aam.data.sequences import PAD
 from aam.golden import case as golden_case
 from aam.model.attention import Backends
-from aam.model.transformer import AttentionPooling, Block
+from aam.model.transformer import AttentionPooling, TransformerBlock
 from aam.numerics.backend_selection import TORCH_POLICY, choose_attention
 from aam.numerics.device import arch_of, choose_device
 from aam.numerics.precision import Precision, choose_precision
@@ -37,7 +37,7 @@ _LOSS_SCALE = {"none": 1.0, "bf16": 1.0, "fp16": 1024.0}
 
 
 @dataclass
-class Measured:
+class GoldenResult:
     """Outputs, gradients and losses of the golden case.
 
     Attributes:
@@ -58,9 +58,9 @@ def measure(
     device: torch.device,
     backends: Backends,
     precision: Precision,
-) -> Measured:
+) -> GoldenResult:
     """Compute outputs and gradients of each batch from `weights`, then the loss curve."""
-    measured = Measured()
+    measured = GoldenResult()
     here = {name: batch.to(device) for name, batch in batches.items()}
     task = _fresh(weights, device, backends)
     for name, batch in here.items():
@@ -111,7 +111,9 @@ def _curve(
 
 
 @contextmanager
-def _recorded(task: TrainingModule, measured: Measured, case: str, batch: Batch) -> Iterator[None]:
+def _recorded(
+    task: TrainingModule, measured: GoldenResult, case: str, batch: Batch
+) -> Iterator[None]:
     """Record the output of every stage while the block runs, and count matrix products."""
     products = 0
 
@@ -142,7 +144,7 @@ def _recorded(task: TrainingModule, measured: Measured, case: str, batch: Batch)
             stage = stage_of(name)
             if isinstance(module, nn.Linear):
                 hooks.enter_context(module.register_forward_hook(counted))
-            if isinstance(module, Block):
+            if isinstance(module, TransformerBlock):
                 hook = partial(attended, stage)
                 hooks.enter_context(module.out.register_forward_pre_hook(hook))
             if is_stage(name, module):
@@ -165,7 +167,9 @@ _STAGES = ("abundance", "distance", "head", "nucleotides", "profile", "profile_h
 
 def is_stage(name: str, module: nn.Module) -> bool:
     """Return whether the output of a module is recorded."""
-    return name.rpartition(".")[2] in _STAGES or isinstance(module, AttentionPooling | Block)
+    return name.rpartition(".")[2] in _STAGES or isinstance(
+        module, AttentionPooling | TransformerBlock
+    )
 
 
 def stage_of(name: str) -> str:
@@ -181,7 +185,7 @@ def stage_of(name: str) -> str:
     return ".".join(part for part in within.split(".") if part != "transformer")
 
 
-def first_not_finite(measured: Measured) -> str | None:
+def first_not_finite(measured: GoldenResult) -> str | None:
     """Return the first output, gradient or step whose values are not finite; None if all are."""
     for kind, tensors in (("output", measured.stages), ("gradient", measured.gradients)):
         for name, value in tensors.items():

@@ -24,7 +24,7 @@ from aam.model.nucleotides import NucleotideEncoder
 from aam.model.profile import CommunityProfile
 from aam.model.samples import SampleEncoder
 from aam.model.shape import NetworkShape
-from aam.model.transformer import AttentionPooling, Transformer
+from aam.model.transformer import AttentionPooling, TransformerEncoder
 
 PROFILE_HIDDEN = 256
 """Width of the hidden layer of the profile head."""
@@ -97,7 +97,7 @@ class Predictor(nn.Module):
         super().__init__()
         dim = shape.embedding_dim
         self.encoder = Encoder(shape, metric, backends, recompute)
-        self.transformer = Transformer(shape, 1, backends, recompute)
+        self.transformer = TransformerEncoder(shape, 1, backends, recompute)
         self.pooling = AttentionPooling(dim)
         self.head = nn.Sequential(
             nn.LayerNorm(2 * dim),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from aam.model.attention import Backends
 from aam.model.shape import BASES, PAD, VOCABULARY, NetworkShape
-from aam.model.transformer import AttentionPooling, Transformer
+from aam.model.transformer import AttentionPooling, TransformerEncoder
 
 
 class NucleotideEncoder(nn.Module):
@@ -25,7 +25,7 @@ class NucleotideEncoder(nn.Module):
         self.patch = shape.nucleotide_patch
         self.patch_embedding = nn.Embedding(self.patch * VOCABULARY, dim)
         self.position = nn.Parameter(torch.empty(shape.tokens, dim))
-        self.transformer = Transformer(shape, shape.attention_layers, backends, recompute)
+        self.transformer = TransformerEncoder(shape, shape.attention_layers, backends, recompute)
         self.pooling = AttentionPooling(dim)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, self.patch * BASES)

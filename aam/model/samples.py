@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from aam.model.attention import Backends
 from aam.model.shape import NetworkShape
-from aam.model.transformer import AttentionPooling, Transformer
+from aam.model.transformer import AttentionPooling, TransformerEncoder
 
 ABUNDANCE_FEATURES = 3
 
@@ -56,7 +56,7 @@ class SampleEncoder(nn.Module):
         self.abundance = nn.Sequential(
             nn.Linear(ABUNDANCE_FEATURES, dim), nn.GELU(), nn.Linear(dim, dim)
         )
-        self.transformer = Transformer(shape, shape.attention_layers, backends, recompute)
+        self.transformer = TransformerEncoder(shape, shape.attention_layers, backends, recompute)
         self.pooling = AttentionPooling(dim)
         self.out = nn.Linear(dim, dim)
         self.counts = CountHead(dim) if shape.predicts_counts else None

@@ -18,7 +18,7 @@ FEED_FORWARD = 4  # width of the feed-forward layer, in embedding widths
 PRODUCTS = 6  # matrix products in a row of one block: qkv, scores, mix, out, widen, narrow
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """One pre-norm transformer layer."""
 
     def __init__(self, dim: int, heads: int, dropout: float, backends: Backends) -> None:
@@ -45,7 +45,7 @@ class Block(nn.Module):
         return x_NKD + self.dropout(self.narrow(wide))
 
 
-class Transformer(nn.Module):
+class TransformerEncoder(nn.Module):
     """Stack of blocks with a final norm; `recompute` enables gradient checkpointing."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.recompute = recompute
         self.blocks = nn.ModuleList(
-            Block(shape.embedding_dim, shape.attention_heads, shape.dropout, backends)
+            TransformerBlock(shape.embedding_dim, shape.attention_heads, shape.dropout, backends)
             for _ in range(layers)
         )
         self.norm = nn.LayerNorm(shape.embedding_dim)

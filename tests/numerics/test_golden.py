@@ -14,7 +14,7 @@ from torch import Tensor
 from aam.golden import case, random_numbers
 from aam.golden.compare import Row, as_plain, compare, conclusion, first_difference, lines
 from aam.golden.folder import Golden, Stack, read
-from aam.golden.measure import Measured, measure
+from aam.golden.measure import GoldenResult, measure
 from aam.model.attention import AUTO, Backend, Backends, named
 from aam.numerics.precision import Precision
 from tests.support.commands import aam
@@ -203,7 +203,7 @@ def test_generate_and_compare_on_the_command_line(
 
 def test_a_measurement_without_a_stage_differs(golden: Golden) -> None:
     lost = dataclasses.replace(golden.measured, stages={})
-    assert isinstance(lost, Measured)
+    assert isinstance(lost, GoldenResult)
     first = first_difference(compare(golden.measured, lost, ("none",), case.network()))
     assert first is not None
     assert first.stage == "nucleotides.blocks.0.attention"

@@ -21,8 +21,8 @@ from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
 from aam.performance.memory.ranks import Parallel
 from aam.performance.memory.step import (
+    StepWorkload,
     TrainingSteps,
-    Workload,
     fake,
     predict_step,
     training_workload,
@@ -61,7 +61,9 @@ def measured(communicator: Communicator, study_dir: Path, folder: Path, fsdp: bo
             task, broadcast_buffers=False, gradient_as_bucket_view=True
         )
         clip = task.loop.max_grad_norm
-        workload = Workload(task, lambda: step(own), lambda: make_optimizer(task, task.loop), clip)
+        workload = StepWorkload(
+            task, lambda: step(own), lambda: make_optimizer(task, task.loop), clip
+        )
         return TrainingSteps(workload, "none", foreach=True)
 
     return allocated_peak(make, folder / f"trace-{ranks.rank}.json", STEPS)

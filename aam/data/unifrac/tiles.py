@@ -60,7 +60,7 @@ Tile = tuple[slice, slice, Array]
 
 
 @dataclass(frozen=True)
-class Block:
+class SampleBlock:
     """Reads of n samples below the branches.
 
     Attributes:
@@ -113,7 +113,7 @@ class Tiles:
         ones = np.ones(phylogeny.indices.size, dtype=np.int64)
         shape = (counts.shape[1], self._lengths_K.size)
         self._ancestors = sparse.csr_array((ones, phylogeny.indices, phylogeny.indptr), shape=shape)
-        self._kept: dict[int, Block] = {}
+        self._kept: dict[int, SampleBlock] = {}
 
     @property
     def pairs(self) -> list[Pair]:
@@ -139,7 +139,7 @@ class Tiles:
     def _rows(self, number: int) -> slice:
         return rows_of(number, self._counts.shape[0])
 
-    def _block(self, number: int) -> Block:
+    def _block(self, number: int) -> SampleBlock:
         if number in self._kept:
             return self._kept[number]
         rows = self._rows(number)
@@ -158,12 +158,12 @@ class Tiles:
         by_sample = sparse.csr_array((values, below.indices, below.indptr), shape=below.shape)
         of_entry = np.repeat(np.arange(below.shape[0]), np.diff(below.indptr))
         totals = _bincount(of_entry, parts, below.shape[0])
-        block = Block(by_sample, by_sample.T.tocsr(), totals)
+        block = SampleBlock(by_sample, by_sample.T.tocsr(), totals)
         if sum(one.bytes for one in self._kept.values()) + block.bytes <= self._max_bytes:
             self._kept[number] = block
         return block
 
-    def _distances(self, a: Block, b: Block) -> Array:
+    def _distances(self, a: SampleBlock, b: SampleBlock) -> Array:
         pairs = np.diff(a.by_branch.indptr).astype(np.int64) * np.diff(b.by_branch.indptr)
         share = DENSE_FROM[self._kind] if self._device == "cpu" else 0.0
         is_dense = pairs > share * a.by_sample.shape[0] * b.by_sample.shape[0]
@@ -174,7 +174,7 @@ class Tiles:
             return self._weighted(a, b, some, is_dense)
         return self._generalized(a, b, some, is_dense)
 
-    def _unweighted(self, a: Block, b: Block, some: Branches, is_dense: Mask) -> Array:
+    def _unweighted(self, a: SampleBlock, b: SampleBlock, some: Branches, is_dense: Mask) -> Array:
         # Unlike in `batch`, branches stay those of the complete tree: a block serves many tiles.
         rows = a.by_sample[:, some]
         rows.data *= self._lengths_K[some][rows.indices]
@@ -184,7 +184,7 @@ class Tiles:
         both = a.totals[:, None] + b.totals
         return _ratio((both - 2 * shared).clip(min=0), both - shared)
 
-    def _weighted(self, a: Block, b: Block, some: Branches, is_dense: Mask) -> Array:
+    def _weighted(self, a: SampleBlock, b: SampleBlock, some: Branches, is_dense: Mask) -> Array:
         # Both sums are in the order of the branches, so equal samples are at distance 0.
         rows, columns = (block.by_sample @ (~is_dense).astype(float) for block in (a, b))
         (common,) = _sums(a, b, some, None, lambda p, q: (np.minimum(p, q),))
@@ -193,7 +193,7 @@ class Tiles:
             distances += torch.cdist(one, two, p=1).cpu().numpy()
         return _ratio(distances, a.totals[:, None] + b.totals) if self._normalized else distances
 
-    def _generalized(self, a: Block, b: Block, some: Branches, is_dense: Mask) -> Array:
+    def _generalized(self, a: SampleBlock, b: SampleBlock, some: Branches, is_dense: Mask) -> Array:
         alpha = self._alpha
 
         def less_than_alone(p: Array, q: Array) -> tuple[Array, ...]:
@@ -214,7 +214,9 @@ class Tiles:
                 total[row] += (both.mul_(weight) @ length).cpu().numpy()
         return _ratio(difference.clip(min=0), total)
 
-    def _dense(self, a: Block, b: Block, is_dense: Mask) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def _dense(
+        self, a: SampleBlock, b: SampleBlock, is_dense: Mask
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield values [n, u] and [m, u] of dense branches of two blocks, and their lengths [u]."""
         branches = np.flatnonzero(is_dense)
         for start in range(0, branches.size, BRANCHES):
@@ -234,8 +236,8 @@ def rows_of(number: int, samples: int) -> slice:
 
 
 def _sums(
-    a: Block,
-    b: Block,
+    a: SampleBlock,
+    b: SampleBlock,
     branches: Branches,
     lengths_S: Array | None,
     function: Callable[[Array, Array], tuple[Array, ...]],

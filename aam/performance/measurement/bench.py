@@ -59,7 +59,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Measured:
+class BenchResult:
     """A setting, its rates, and its gain over the setting that it is compared with.
 
     Attributes:
@@ -142,7 +142,7 @@ class Bench:
         default: Setting,
         settings: Sequence[Setting],
         go_on: GoOn = lambda setting, run, default: True,
-    ) -> list[Measured]:
+    ) -> list[BenchResult]:
         """Measure settings in turns with a default; return those of the default first.
 
         Args:
@@ -175,11 +175,11 @@ class Bench:
 
     def _measured(
         self, setting: Setting, runs: Sequence[RunResult], base: Sequence[RunResult]
-    ) -> Measured:
+    ) -> BenchResult:
         good = [run for run in runs if not run.failure]
         failure = next((run.failure for run in runs if run.failure), "")
         if not good:
-            return Measured(setting, None, failure=failure)
+            return BenchResult(setting, None, failure=failure)
         cost = COSTS[self.compare_by]
         pairs = [
             (one, two)
@@ -188,4 +188,4 @@ class Bench:
         ]
         gains = tuple(gain(one, two, self.warmup, cost) for one, two in pairs)
         middle = statistics.median(gains) if gains else 1.0
-        return Measured(setting, rates(good, self.warmup), middle, gains, failure)
+        return BenchResult(setting, rates(good, self.warmup), middle, gains, failure)

@@ -10,14 +10,14 @@ from datetime import date
 from typing import Any
 
 from aam.memory import shown_size
-from aam.performance.measurement.bench import Measured
+from aam.performance.measurement.bench import BenchResult
 from aam.performance.measurement.tune import Trial, Tuned
 
 Cells = tuple[list[str], list[list[str]]]
 """Heads and rows of a table."""
 
 
-def rate_cells(measured: Sequence[Measured]) -> Cells:
+def rate_cells(measured: Sequence[BenchResult]) -> Cells:
     """Return the rates of settings as cells; columns of a GPU only where one was used."""
     gpu = any(one.rates is not None and one.rates.reserved for one in measured)
     heads = ["setting", "samples/s", "ASVs/s", "CPU ms", "wait", "gain"]
@@ -59,7 +59,7 @@ def _digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def failures(measured: Sequence[Measured]) -> list[str]:
+def failures(measured: Sequence[BenchResult]) -> list[str]:
     """List a sentence for each setting with a run that failed."""
     return [f"{one.setting.label}: {one.failure}." for one in measured if one.failure]
 
@@ -78,7 +78,7 @@ def trial_cells(trials: Sequence[Trial]) -> Cells:
     return ["subject", "setting", "gain", "decision"], rows
 
 
-def measured_json(measured: Measured) -> dict[str, Any]:
+def measured_json(measured: BenchResult) -> dict[str, Any]:
     """Return a measurement as JSON."""
     return {
         "setting": measured.setting.label,

@@ -27,7 +27,7 @@ from aam.performance.measurement.settings import SUBJECTS, Propose, Setting, Val
 from aam.performance.measurement.workload import AamCommand, Program, Workload
 from aam.training.run_files import run_lock
 
-Measured = Pretrain | Train | tuple[str, ...]
+TunedCommand = Pretrain | Train | tuple[str, ...]
 """Options of a command, or the words of a program."""
 
 
@@ -52,7 +52,7 @@ class SetUp:
 
 
 @contextmanager
-def set_up(measure: Tune, measured: Measured) -> Iterator[SetUp]:
+def set_up(measure: Tune, measured: TunedCommand) -> Iterator[SetUp]:
     """Yield the measurement that options describe; its folder is locked meanwhile.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from aam.console import info
 from aam.contract.errors import DataError
-from aam.performance.measurement.bench import COSTS, REMEDY, Bench, Measured, gain
+from aam.performance.measurement.bench import COSTS, REMEDY, Bench, BenchResult, gain
 from aam.performance.measurement.device import DeviceFacts
 from aam.performance.measurement.parity import (
     EARLY,
@@ -49,7 +49,7 @@ class Trial:
 
     subject: str
     values: Values
-    measured: Measured
+    measured: BenchResult
     verdict: Verdict
     evidence: tuple[str, ...] = ()
 
@@ -67,8 +67,8 @@ class Tuned:
 
     trials: tuple[Trial, ...]
     chosen: Mapping[str, Trial]
-    default: Measured
-    final: Measured
+    default: BenchResult
+    final: BenchResult
     noise: float
 
     @property
@@ -197,7 +197,7 @@ class _Search:
         )
 
     def _decide(
-        self, measured: Measured, early: Evidence | None, kept: bool
+        self, measured: BenchResult, early: Evidence | None, kept: bool
     ) -> tuple[Verdict, tuple[str, ...]]:
         """Decide about a setting; `kept`: a faster one of its subject is kept already."""
         setting, rounds = measured.setting, measured.rounds

@@ -44,7 +44,7 @@ class StepMemory:
 
 
 @dataclass(frozen=True)
-class Workload:
+class StepWorkload:
     """A training step.
 
     Attributes:
@@ -61,9 +61,9 @@ class Workload:
     accumulates: bool = False
 
 
-def training_workload(task: TrainingModule, batch: Batch) -> Workload:
+def training_workload(task: TrainingModule, batch: Batch) -> StepWorkload:
     """Return the training step of a module on a batch."""
-    return Workload(
+    return StepWorkload(
         task.train(),
         lambda: task(batch),
         lambda: make_optimizer(task, task.loop),
@@ -73,7 +73,7 @@ def training_workload(task: TrainingModule, batch: Batch) -> Workload:
 
 
 def predict_step(
-    make: Callable[[], Workload],
+    make: Callable[[], StepWorkload],
     precision: Precision,
     block: int = BLOCK,
     foreach: bool = True,
@@ -116,7 +116,7 @@ def predict_step(
 class TrainingSteps:
     """Training steps in the order of `aam.training.loop`: gradients end before the next step."""
 
-    def __init__(self, workload: Workload, precision: Precision, foreach: bool) -> None:
+    def __init__(self, workload: StepWorkload, precision: Precision, foreach: bool) -> None:
         self.workload = workload
         self.dtype = torch.float16 if precision == "fp16" else torch.bfloat16
         self.mixed = precision != "none"

@@ -18,7 +18,7 @@ from aam.contract.options.study import (
 
 
 @dataclass(frozen=True)
-class Baseline:
+class BaselineOptions:
     """Train a random forest or a sequence kernel on the same split, as a baseline for a model.
 
     Examples:

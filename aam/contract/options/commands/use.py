@@ -137,7 +137,7 @@ class Neighbors:
 
 
 @dataclass(frozen=True)
-class Importance:
+class ImportanceOptions:
     """Rank the ASVs of a table by how much a model's predictions depend on them.
 
     Examples:
