@@ -24,7 +24,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_non_negative
 
 from aam.api.arguments import aligned, argument, metadata_ids, path_argument, shown
-from aam.api.model import load
+from aam.api.model import Model, load
 from aam.api.tables import (
     Table,
     as_biom,
@@ -45,7 +45,7 @@ from aam.contract.suggestions import nearest
 from aam.data.metadata import Metadata
 from aam.data.study import make_study
 from aam.members.option_checks import resolve
-from aam.pipeline.run import run
+from aam.pipeline.run import fit, run
 from aam.pipeline.session import sequence_length
 from aam.training.labelled_study import LabelledStudy, label_study
 
@@ -101,11 +101,10 @@ class _Estimator(_Parameters, BaseEstimator):  # type: ignore[misc]
         if groups is not None:
             columns[group_column] = _group_names(aligned(groups, _ids(X), "groups"), len(ids))
         records = sequences_in_memory(X, self.sequences)
-        # The folder of a run that has no other: its checkpoints, and a tree in memory.
+        # The folder for a tree in memory, and for the checkpoints of a network without another.
         with tempfile.TemporaryDirectory(prefix="aam-") as temporary, as_library():
-            folder, output_dir = Path(temporary), self.output_dir
-            if output_dir is None:
-                output_dir = folder / "run"
+            folder = Path(temporary)
+            output_dir = folder / "run" if self.output_dir is None else self.output_dir
             given = {
                 spec.field: argument(Train, spec.field, getattr(self, spec.field))
                 for spec in _PARAMETERS
@@ -126,6 +125,9 @@ class _Estimator(_Parameters, BaseEstimator):  # type: ignore[misc]
             options = resolve(options)
             labelled = self._labelled(X, records, Metadata(ids, columns), options)
             with torch.random.fork_rng():
+                if self.output_dir is None:
+                    self.model_ = Model(IN_MEMORY, options.device, fit(options, labelled))
+                    return
                 run(options, labelled)
             self.model_ = load(options.run.output_dir, options.device.device)
 

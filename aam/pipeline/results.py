@@ -44,7 +44,7 @@ def write_results(options: Train, study: LabelledStudy, result: Result) -> dict[
         Facts for the run record.
     """
     folds = result.folds
-    _write_model(options, study, result)
+    model_of(options, study, result).save(options.run.output_dir / MODEL)
     _write_predictions(options, study, result)
     scores = _write_scores(options, study, result)
     if len(study.study.table.sample_ids) <= MOST_SAMPLES:
@@ -61,8 +61,8 @@ def write_results(options: Train, study: LabelledStudy, result: Result) -> dict[
     return facts | {"members": list(result.members), "best": facts.get("best", {}) | best}
 
 
-def _write_model(options: Train, labelled: LabelledStudy, result: Result) -> None:
-    """Write the model folder."""
+def model_of(options: Train, labelled: LabelledStudy, result: Result) -> TrainedModel:
+    """Return the model for new samples: the members, their combination, and the training data."""
     folds, study, samples = result.folds, labelled.study, result.samples
     labels, scale = folds.labels, folds.scale
     training = describe(
@@ -79,8 +79,7 @@ def _write_model(options: Train, labelled: LabelledStudy, result: Result) -> Non
     facts = ModelFacts.of(column, labels, scale, ensemble, plain, training)
     models = {name: found.model for name, found in result.members.items() if found.model}
     importance = _fold_importance(result, facts.outputs) if len(folds.splits) > 1 else {}
-    model = TrainedModel(facts, models, samples.samples.tokens_FL, training, importance)
-    model.save(options.run.output_dir / MODEL)
+    return TrainedModel(facts, models, samples.samples.tokens_FL, training, importance)
 
 
 def _fold_importance(result: Result, outputs: Outputs) -> dict[str, F64]:

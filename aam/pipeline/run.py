@@ -1,4 +1,4 @@
-"""Run of `aam train`: the training pipeline in a run folder."""
+"""Run of `aam train`: the training pipeline in a run folder, and without one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from aam.console import info
 from aam.contract.options.commands.train import Train
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
-from aam.pipeline.results import write_results
+from aam.members.model_file import TrainedModel
+from aam.pipeline.results import model_of, write_results
 from aam.pipeline.session import session
 from aam.pipeline.train import estimators_of, folds_of, samples_of, train
 from aam.training.labelled_study import LabelledStudy, check_labels, load_labelled_study
@@ -55,3 +56,23 @@ def run(
             record.finish(**labelled.facts, **facts)
     info(f"Model: {prepared.folder}")
     return result.scored
+
+
+def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
+    """Train the members on a study in memory, without a run folder and without scores.
+
+    Args:
+        options: as `resolve` returns them; a network has its checkpoints in the run folder.
+        labelled: the study.
+
+    Raises:
+        AamError: see `run`.
+    """
+    with session(options, labelled) as members:
+        options = members.options
+        check_labels(options, labelled)
+        folds, samples = folds_of(options, labelled), samples_of(labelled)
+        members.check(labelled)
+        result = train(labelled, samples, folds, estimators_of(options), members)
+        assert result is not None  # several ranks write a run folder
+        return model_of(options, labelled, result)

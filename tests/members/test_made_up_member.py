@@ -1,0 +1,79 @@
+"""A member that a test registers by one module and one entry works in every command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aam.contract.errors import DataError, UsageError
+from aam.contract.options import options_of
+from aam.contract.options.members import MEMBERS, MemberEntry
+from tests.support.commands import aam, read
+from tests.support.run_folders import make_study
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A simulated study, and the registered member."""
+    entry = MemberEntry("line", "linear regression on richness", "tests.support.richness_member")
+    monkeypatch.setitem(MEMBERS, "richness", entry)
+    options_of.cache_clear()
+    make_study(tmp_path / "study", samples=60)
+    yield tmp_path / "study"
+    options_of.cache_clear()
+
+
+def train(study: Path, folder: Path, *members: str) -> int:
+    table = ("--table", study / "table.biom", "--metadata", study / "metadata.tsv")
+    given = ("--metadata-column", "ph", "--output-dir", folder, "--members", *members)
+    return aam("train", *table, *given)
+
+
+def test_help_names_it(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert aam("train", "--help") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "richness: linear regression on richness." in shown
+    assert "Choices: kernel, forest, transformer, richness." in shown
+
+
+def test_an_unregistered_member_is_refused(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(study, tmp_path / "run", "evenness") == UsageError.status
+    assert "--members 'evenness'; give kernel" in capsys.readouterr().err
+
+
+@pytest.mark.medium
+def test_it_trains_predicts_and_reports(study: Path, tmp_path: Path) -> None:
+    run, table = tmp_path / "run", ("--table", study / "table.biom")
+    assert train(study, run, "richness", "kernel") == 0
+    held_out = read(run / "predictions.tsv")
+    assert sorted(held_out["fold"].unique()) == [1, 2, 3, 4, 5]
+    assert held_out["richness_predicted"].nunique() > 5
+    models = json.loads((run / "scores.json").read_text())["models"]
+    assert list(models) == ["ensemble", "richness", "kernel", "constant"]
+    predicted = tmp_path / "predicted.tsv"
+    assert aam("predict", "--model", run, *table, "--output", predicted) == 0
+    assert read(predicted)["richness_predicted"].nunique() > 5
+    assert aam("report", "--run-dir", run) == 0
+    assert "richness" in (run / "report.html").read_text()
+    assert aam("export", "--model", run, "--output-dir", tmp_path / "onnx") == 0
+
+
+@pytest.mark.medium
+def test_it_explains_and_has_nothing_to_export(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, ranked = tmp_path / "run", tmp_path / "importance.tsv"
+    assert train(study, run, "richness") == 0
+    table = ("--table", study / "table.biom")
+    assert aam("importance", "--model", run, *table, "--output", ranked) == 0
+    assert (read(ranked)["richness"] > 0).all()
+    capsys.readouterr()
+    command = ("export", "--model", run, "--output-dir", tmp_path / "onnx")
+    assert aam(*command) == DataError.status
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not (tmp_path / "onnx").exists()
