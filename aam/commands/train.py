@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from aam.contract.options.commands.train import Train
-from aam.contract.options.commands.use import Importance
+from aam.contract.options.commands.use import ImportanceOptions
 from aam.contract.preflight import check_run_folder, is_usable, target_folders
 from aam.members.option_checks import resolve
 
@@ -33,9 +33,9 @@ def run(options: Train) -> None:
     write_reports(folders)
 
 
-def _importance_options(options: Train, folder: Path) -> Importance:
+def _importance_options(options: Train, folder: Path) -> ImportanceOptions:
     """Return the options of `aam importance` for a run; a network takes too long for it."""
-    return Importance(
+    return ImportanceOptions(
         input=options.input,
         device=options.device,
         model=folder,
