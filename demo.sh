@@ -23,7 +23,7 @@ aam-launch train --table "$study/table.biom" --tree "$study/tree.nwk" \
     --metadata "$study/metadata.tsv" --metadata-column ph \
     --pretrained-encoder "$out/pretrain" --freeze-base --output-dir "$out/train" --epochs 60 --seed 7
 
-step "Predict: the checkpoint and a table, nothing else"
+step "Predict: the model and a table, nothing else"
 aam-launch predict --model "$out/train" --table "$study/table.biom" \
     --output "$out/predictions.tsv"
 

@@ -33,6 +33,9 @@ from tests.support.runs import (
 
 BOTH = ("unifrac", "nucleotide", "target")
 
+TRAINED = {"model/training.safetensors", "predictions.tsv", "report.html", "scores.json"}
+"""Files of a run with a target, besides those of pretraining."""
+
 
 @pytest.mark.parametrize(
     "args",
@@ -49,7 +52,7 @@ BOTH = ("unifrac", "nucleotide", "target")
 def test_train_numbers(study_dir: Path, tree: tuple[str, Path], tmp_path: Path, args: str) -> None:
     folder = tmp_path / "run"
     assert train(study_dir, folder, *tree, *args.split()) == 0
-    assert files(folder) == FILES | {"predictions.tsv", "report.html", "scores.json"}
+    assert files(folder) == FILES | TRAINED
     check_metrics(folder / "metrics.csv", columns(*BOTH) | NUMBER)
     predictions = read(folder / "predictions.tsv")
     assert list(predictions.columns) == [
@@ -79,7 +82,7 @@ def test_quantiles_rise(study_dir: Path, tmp_path: Path) -> None:
 
 
 def test_classes(study_dir: Path, classes: Path) -> None:
-    assert files(classes) == FILES | {"predictions.tsv", "report.html", "scores.json"}
+    assert files(classes) == FILES | TRAINED
     check_metrics(classes / "metrics.csv", columns("nucleotide", "target") | CLASS)
     predictions = read(classes / "predictions.tsv")
     names = ["site-1", "site-2", "site-3"]
@@ -113,7 +116,7 @@ def test_folds_test_every_sample_once(
     assert printed.err.splitlines()[-1] == f"Report: {tmp_path / 'run' / 'report.html'}"
     inside = {"metrics.csv", "checkpoints/best.ckpt", "checkpoints/last.ckpt"}
     top = {".lock", "run.json", "progress.json", "splits.tsv", "predictions.tsv", "embeddings.tsv"}
-    top |= {"scores.json", "report.html"}
+    top |= {"model/model.json", "model/transformer.safetensors", *TRAINED}
     assert files(tmp_path / "run") == top | {f"fold-{k}/{n}" for k in (1, 2, 3) for n in inside}
     splits = read(tmp_path / "run/splits.tsv")
     check_one_side(splits)

@@ -27,12 +27,6 @@ def find(path: Path, name: str) -> Path:
             "name the folder of one target",
         )
     absent = f"the folder '{path}' has no checkpoints/{name}"
-    if others := sorted(other.name for other in file.parent.glob("*.ckpt")):
-        raise MissingInput(
-            "No checkpoint of a network",
-            f"{absent}, but {', '.join(others)}",
-            "name the run folder of `aam pretrain`, or of `aam train --members transformer`",
-        )
     raise MissingInput("No checkpoint", absent, "name the --output-dir of a run")
 
 

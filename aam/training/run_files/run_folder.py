@@ -26,8 +26,8 @@ from aam.training.callbacks import loggers
 from aam.training.run_files import checkpoint_paths, run_lock
 
 _ATOMIC_FILES = ("run.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt",
-                 "checkpoints/ensemble.ckpt", "metrics.csv", "progress.json", "splits.tsv",
-                 "predictions.tsv", "scores.json", "embeddings.tsv")  # fmt: skip
+                 "metrics.csv", "progress.json", "splits.tsv", "predictions.tsv",
+                 "scores.json", "embeddings.tsv")  # fmt: skip
 
 
 Note = Callable[[str, Any], None]
