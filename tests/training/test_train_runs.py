@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from aam.contract.options.commands.pretrain import Pretrain
 from aam.inference.stored_networks import read_networks
 from aam.training.labelled_study import class_weights
 from tests.support.commands import aam, read, train
+from tests.support.models import Editable, rewrite
 from tests.support.runs import (
     CLASS,
     FILES,
@@ -101,6 +103,17 @@ def test_classes(study_dir: Path, classes: Path) -> None:
     assert len(config.target.class_weights) == 3
 
 
+def keep(fold: int, content: Editable) -> None:
+    """Leave the network of one fold in a model."""
+    settings, arrays = content.settings["transformer"], content.arrays
+    settings["networks"] = [settings["networks"][fold - 1]]
+    arrays["transformer"] = {
+        f"1/{name.removeprefix(f'{fold}/')}": array
+        for name, array in arrays["transformer"].items()
+        if name.startswith(f"{fold}/")
+    }
+
+
 @pytest.mark.medium
 def test_folds_test_every_sample_once(
     study_dir: Path, tree: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -137,7 +150,11 @@ def test_folds_test_every_sample_once(
     assert [line.split("\t")[:3] for line in text] == [line.split("\t")[:3] for line in given]
     means = predict(study_dir / "table.biom", tmp_path / "run", tmp_path / "mean.tsv")
     each = [
-        predict(study_dir / "table.biom", tmp_path / f"run/fold-{k}", tmp_path / f"{k}.tsv")
+        predict(
+            study_dir / "table.biom",
+            rewrite(tmp_path / "run", tmp_path / f"network-{k}", partial(keep, k)),
+            tmp_path / f"{k}.tsv",
+        )
         for k in (1, 2, 3)
     ]
     expected = np.mean([table["predicted"] for table in each], axis=0)
