@@ -24,8 +24,15 @@ from aam.model.network import PROFILE_HIDDEN, Predictor
 from aam.numerics.precision import Precision
 from aam.performance.memory.batches import LargestBatches
 from aam.performance.memory.ranks import ONE_RANK, Parallel
-from aam.performance.memory.step import StepMemory, fake, predict_step, training_workload
-from aam.performance.memory.storages import BLOCK, LiveStorages, size_of
+from aam.performance.memory.step import (
+    BLOCK,
+    LiveStorages,
+    StepMemory,
+    fake,
+    predict_step,
+    size_of,
+    training_workload,
+)
 from aam.training.fit import freeze_unused
 from aam.training.labelled_study import LabelledStudy, load_labelled_study, transformer_folds
 from aam.training.pretrain import load_pretraining_study
