@@ -56,7 +56,7 @@ def add_commands(
     """Add commands and their options to a parser; return the parsers by command.
 
     Args:
-        parser: of the arguments before the command.
+        parser: parser of the arguments before the command.
         commands: command -> its options.
         values: flag -> candidates for its value, where the type has no choices.
     """

@@ -25,9 +25,9 @@ class AamError(Exception):
     """Base class of all errors that a user, an input or a host can cause.
 
     Args:
-        cause: what is wrong, without a full stop.
-        evidence: the ids, numbers or places concerned.
-        remedy: what the user can do about it.
+        cause: one clause that names the error, without a full stop.
+        evidence: ids, numbers or places concerned.
+        remedy: action by which the user can correct it.
     """
 
     status = 70

@@ -23,7 +23,7 @@ class GpuVendor:
     """A vendor whose GPUs `aam` computes on.
 
     Attributes:
-        name: in sites, records and the command line of jobs.
+        name: name in sites, records and the command line of jobs.
         driver_file: the file below the root that states the version of the kernel driver.
         driver_version: finds the version in the content of that file; None: it states none.
     """

@@ -62,10 +62,10 @@ def not_installed(
     """Return the error about a missing package, with the command that installs it.
 
     Args:
-        what: the first part of the message, what needs the package.
-        error: of the import.
-        extra: of this program, which has the package.
-        alternative: to installing it.
+        what: first part of the message, which names the part that needs the package.
+        error: error of the import.
+        extra: extra of this program's installation that has the package.
+        alternative: other action than an installation; "" if there is none.
     """
     remedy = f"install it with `{install_command(extra)}`{alternative and f', or {alternative}'}"
     return Unavailable(what, f"no module '{error.name}'", remedy)

@@ -28,9 +28,9 @@ def read_json(path: Path, expected: Any, what: str, remedy: str = EDITED) -> Any
 
     Args:
         path: the file.
-        expected: its schema, see `aam.contract.schema`.
+        expected: schema of the content (`aam.contract.schema`).
         what: name of the file in messages, such as `run record`.
-        remedy: what the user can do if it is damaged.
+        remedy: action by which the user can replace a damaged file.
 
     Raises:
         MissingInput: there is no such file, or it cannot be read.

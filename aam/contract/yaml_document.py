@@ -39,9 +39,9 @@ def entries(text: str, name: str, known: Iterable[str]) -> dict[str, Entry]:
     """Read the top-level mapping of a YAML file.
 
     Args:
-        text: the file.
-        name: what to call it in messages.
-        known: the keys that may occur.
+        text: content of the file.
+        name: name of the file in messages.
+        known: keys that may occur.
 
     Raises:
         ConfigurationError: broken YAML, no mapping, a key twice, an unknown key, or a value that no

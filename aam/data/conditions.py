@@ -53,9 +53,9 @@ class ColumnComparison:
     """A comparison of a column with values.
 
     Attributes:
-        column: of the metadata.
+        column: name of the metadata column.
         operator: "in", "!=", "<", "<=", ">" or ">="; `=` is "in" with one value.
-        values: one, or several of "in".
+        values: text of the value; several for "in".
     """
 
     column: str

@@ -170,8 +170,8 @@ def read_covariates(
 
     Args:
         options: --categorical-columns and --numeric-columns.
-        metadata: of the samples.
-        sample_ids: N ids.
+        metadata: metadata of the samples.
+        sample_ids: ids of the N samples that the result has, in this order.
         others: flag -> column of options that may not name a covariate.
 
     Raises:

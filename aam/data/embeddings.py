@@ -21,9 +21,9 @@ class Embeddings:
     """Embeddings of samples.
 
     Attributes:
-        path: of the table.
-        ids: of the samples, unique.
-        values: float32 [N, D].
+        path: file that they were read from.
+        ids: N unique sample ids.
+        values: float32 [N, D], one embedding of width D for each sample.
         model: SHA-256 of the checkpoint that made them; None if the run record is absent.
     """
 

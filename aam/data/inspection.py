@@ -49,13 +49,13 @@ SUBJECTS = re.compile(
 
 @dataclass(frozen=True)
 class StudyFinding:
-    """Something about the data.
+    """Fact, warning or error about a study.
 
     Attributes:
-        severity: an error is refused by the other commands.
-        subject: what it is about, such as "reads" or a column of the metadata.
-        text: one sentence or phrase.
-        status: exit status of an error, else 0.
+        severity: "fact", "warning" or "error"; other commands refuse a study with an error.
+        subject: part of the study, such as "reads" or a column of the metadata.
+        text: one sentence or phrase for the user.
+        status: exit status of an error; 0 for a fact or a warning.
     """
 
     severity: Severity
@@ -71,11 +71,11 @@ class Inspection:
     findings: list[StudyFinding] = field(default_factory=list)
 
     def fact(self, subject: str, text: str) -> None:
-        """Add what is as it should be."""
+        """Add a fact, which needs no action."""
         self.findings.append(StudyFinding("fact", subject, text))
 
     def warn(self, subject: str, text: str) -> None:
-        """Add what is noteworthy."""
+        """Add a warning, which the user should look at."""
         self.findings.append(StudyFinding("warning", subject, text))
 
     def read(self, subject: str, reader: Callable[[], T]) -> T | None:
@@ -98,10 +98,10 @@ def inspect(
     """Inspect the files of a study.
 
     Args:
-        input: table and sequences.
-        tree: phylogeny.
-        metadata: of the samples.
-        column: of the metadata, to predict.
+        input: options of the feature table and its sequences.
+        tree: Newick file of the phylogeny; None: not inspected.
+        metadata: TSV file with metadata of the samples; None: not inspected.
+        column: metadata column of the target; None: not inspected.
     """
     found = Inspection()
     table = found.read("table", lambda: load_table(input))

@@ -104,7 +104,7 @@ def split_samples(
         options: --test-size, --stratify, --group-column and --splits.
         folds: folds of the cross-validation; 1 for one split; "auto": `FOLDS`, or one for each
             group if there are fewer.
-        seed: of the shuffles.
+        seed: seed of the shuffles.
         sample_ids: ids of the samples.
         metadata: contains the group column.
         codes: class or rank of each sample, see `category_codes`; None for a numeric target.

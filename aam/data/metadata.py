@@ -385,9 +385,9 @@ def _labelled(
     """Return positions and values of labelled samples; print how many are left out, and why.
 
     Args:
-        metadata: of the samples.
-        column: of the labels.
-        sample_ids: of the samples.
+        metadata: metadata of the study.
+        column: name of the column with the labels.
+        sample_ids: N ids, of which the positions are counted.
         named: values that are not missing, since the user names them.
         words: warn about missing values that may be classes, such as "none".
     """

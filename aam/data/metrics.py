@@ -60,7 +60,7 @@ class ScoredPredictions:
 
     @property
     def type(self) -> TargetType:
-        """What was predicted; it decides the metrics."""
+        """Type of the target, which decides the metrics."""
         if not self.classes:
             return "regression"
         return "ordinal" if self.ordered else "classification"

@@ -67,8 +67,8 @@ class Agreement:
     """Agreement of the distances of embeddings with UniFrac.
 
     Attributes:
-        samples: that both have.
-        correlation: Spearman's, of the distances of all pairs.
+        samples: number of samples that both have.
+        correlation: Spearman's correlation of the distances of all pairs, -1 to 1.
         recall: fraction of the K nearest samples by UniFrac that are among those by embedding.
         chance: the same fraction for K random samples.
     """

@@ -95,8 +95,8 @@ def write_ordination(
     Args:
         path: the file.
         sample_ids: N names.
-        coordinates_NA: of N samples on A axes.
-        explained_A: fraction of the variance that each axis explains.
+        coordinates_NA: coordinates of N samples on A axes.
+        explained_A: fraction of the variance that each axis explains, 0 to 1.
     """
     axes = coordinates_NA.shape[1]
     eigenvalues = np.square(coordinates_NA).sum(axis=0)

@@ -113,8 +113,8 @@ def other_labels(frame: pd.DataFrame, scored: ScoredPredictions, ids: Sequence[s
     """Count the samples whose label is not the one that the predictions file has for them.
 
     Args:
-        frame: of `read_predictions`; without the column `actual` there is nothing to compare.
-        scored, ids: of `join_labels`.
+        frame: predictions from `read_predictions`; without the column `actual` the count is 0.
+        scored, ids: scored samples and their ids, from `join_labels`.
     """
     if "actual" not in frame.columns:
         return 0

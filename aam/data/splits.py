@@ -58,7 +58,7 @@ def make_splits(
         test_size: fraction of the (remaining) samples for validation, 0 to below 1; 0 only with
             folds.
         folds: 1 for one split, else the number of folds of the cross-validation.
-        seed: of the shuffles.
+        seed: seed of the shuffles.
         groups: group of each row; rows of one group are in one part.
         classes: class of each row, to stratify by as far as classes and groups are large enough:
             a class with fewer samples than parts is absent from some of them.

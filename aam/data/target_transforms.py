@@ -23,7 +23,7 @@ class TransformFunctions:
     """Functions of a transform `(forward(value) - shift) / scale`.
 
     Attributes:
-        fit: from the forward values of the training samples to (shift, scale).
+        fit: maps the forward values of the training samples [N] to (shift, scale).
         forward, inverse: elementwise functions [N] -> [N], inverse to each other.
         slope: elementwise derivative of `inverse`.
         above: exclusive lower bound of the values that `forward` accepts.
@@ -129,8 +129,8 @@ class TargetScale:
     """Scale on which estimators predict a target: its transform without fitted parameters.
 
     Attributes:
-        transform: of a number; "none" for class probabilities.
-        range: of the predictions of a number, in the units of the target.
+        transform: name of the transform of a numeric target; "none" for class probabilities.
+        range: range of the predictions of a numeric target, in its units.
     """
 
     transform: TransformName = "none"

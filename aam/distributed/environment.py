@@ -29,8 +29,8 @@ class Ranks:
         rank: number among all processes, from 0.
         local_rank: number among the processes of this node, from 0.
         local_world_size: number of processes on this node.
-        main_address, main_port: where rank 0 keeps the common store.
-        launcher: the program that started the processes, for messages.
+        main_address, main_port: host and port at which rank 0 keeps the common store.
+        launcher: program that started the processes, for messages.
     """
 
     rank: int = 0

@@ -77,7 +77,7 @@ class Heartbeat:
         """Publish heartbeats and detect failures while the block runs.
 
         Raises:
-            RankFailure: in place of an error that the failure of another rank has caused.
+            RankFailure: another rank failed; it replaces the error that this caused here.
         """
         thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         thread.start()

@@ -28,7 +28,7 @@ class Row:
 
     Attributes:
         kind: "output", "gradient" or "loss".
-        difference: by case, the largest difference relative to the largest value; NaN where a
+        difference: largest difference relative to the largest value, by case; NaN where a
             value is not finite.
         allowed: tolerance, the difference that rounding explains.
     """
@@ -50,7 +50,7 @@ def compare(
     """Return the rows in the order of computation: outputs, then gradients, then the loss curve.
 
     Args:
-        precisions: of both; the coarser one decides the tolerance.
+        precisions: precisions of both runs; the coarser one decides the tolerance.
         network: the network that was measured, for the order of its parts.
     """
     used = [*precisions]

@@ -43,7 +43,7 @@ class GoldenResult:
     Attributes:
         stages: output of each stage by "CASE/STAGE", in the order in which they were computed.
         products: number of matrix products before the output of each stage.
-        gradients: by "CASE/PARAMETER", in the order of the backward pass.
+        gradients: gradient of each parameter by "CASE/PARAMETER", in backward order.
     """
 
     stages: dict[str, Tensor] = field(default_factory=dict)

@@ -150,11 +150,11 @@ class Predictor(nn.Module):
         """Return the outputs [R, B, C] of R heads, from outputs and inputs of the sample encoder.
 
         Args:
-            attend_BS: True where a member exists; None where all do.
+            attend_BS: True where a sample has an ASV; None where every place holds one.
             tokens_UL: distinct sequences, not masked.
-            slots_BS: row of `tokens_UL` of each member.
+            slots_BS: row of `tokens_UL` of each ASV of each sample.
             counts_BS: its reads, 0 where there is none.
-            covariates: of a network that reads them; None: all unknown.
+            covariates: covariates of the samples, for a network that reads them; None: all unknown.
         """
         profile_BH = None
         if self.profile is not None:

@@ -84,7 +84,7 @@ class CommunityProfile(nn.Module):
         """Return the profiles [B, W] before standardization.
 
         Args:
-            features_UW: of distinct sequences, see `features`.
+            features_UW: features of the distinct sequences, from `features`.
             slots_BS: row of `features_UW` of each ASV of each sample.
             counts_BS: its reads, 0 where there is none.
         """

@@ -49,7 +49,7 @@ class NetworkShape:
         outputs: outputs of the target head; 0 for a network without a target.
         profile_features: random features of the community profile; 0: no profile.
         profile_dropout: dropout of the profile head.
-        covariates: of the target; None if it reads the ASVs alone.
+        covariates: sizes of the covariates that the target reads; None: it reads the ASVs alone.
         predicts_counts: whether the sample encoder predicts abundances that are hidden from it.
     """
 

@@ -68,8 +68,8 @@ def reported_status(
     """Return the status of each backend by a report; a backend wrong in one use is wrong in both.
 
     Args:
-        dtypes: those that the run computes in.
-        recomputed: the run uses gradient checkpointing.
+        dtypes: names of the types in which the run computes.
+        recomputed: whether the run uses gradient checkpointing.
     """
 
     def status_of(backend: str, use: Use) -> Status:

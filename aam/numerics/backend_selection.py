@@ -41,7 +41,7 @@ class BackendPolicy:
     """Policy of the selection: the candidate backends, and the devices on which they are measured.
 
     Attributes:
-        backends: in order of preference.
+        backends: candidate backends in order of preference.
         devices: types of devices on which they are measured.
         patience: seconds after which a GPU counts as hanging.
     """
@@ -177,7 +177,7 @@ def choose_attention(
     """Choose attention backends that compute correctly: those of the options, or the next ones.
 
     Args:
-        precision: of training; inference uses fp32.
+        precision: precision of training; inference uses fp32.
 
     Raises:
         Unavailable: no backend computes correctly, or the GPU does not work.

@@ -52,10 +52,10 @@ class CheckPlan:
     """The probes of a check.
 
     Attributes:
-        quick: small probes, no times.
+        quick: whether to run small probes alone and measure no times.
         dtypes: names of `probes.DTYPES`.
-        recomputed: also probe recomputation, for which torch imports its compiler.
-        heads, width: of the network; 0 for the default.
+        recomputed: whether to probe recomputation too, for which torch imports its compiler.
+        heads, width: attention heads of the network and width of each; 0 for the default.
     """
 
     quick: bool

@@ -32,10 +32,10 @@ class Case:
     """Result of one probe of one backend.
 
     Attributes:
-        outcome: see `Outcome`.
-        shape, members: sizes.
+        outcome: result of the probe, one of `Outcome`.
+        shape, members: name of the probe's shape and its number of members.
         forward: largest difference of the output, relative to the largest true value.
-        backward: that of the three gradients.
+        backward: largest relative difference of the three gradients.
         allowed: tolerance of both.
         fault: name of a fault of `aam.numerics.faults`; "" if none.
         note: first line of the backend's error, where it raised one.
@@ -99,7 +99,7 @@ class CheckReport:
 
     Attributes:
         made: time in UTC.
-        identity: of the stack, see `aam.numerics.stack_identity`, as plain values.
+        identity: identity of the stack (`aam.numerics.stack_identity`), as plain values.
         key: stack for which it is valid; None for a report that is not stored.
         overhead: bytes of GPU memory that are no tensors: driver, kernels, BLAS workspace, and
             other processes; None on a CPU.

@@ -43,9 +43,9 @@ def compile_in_place(
     Its mode, its gradients and the random state do not change.
 
     Args:
-        module: gives a tensor or a tuple of tensors.
-        arguments: what it is called with; the shapes may differ later.
-        context: the precision that it will run in.
+        module: module that returns a tensor or a tuple of tensors.
+        arguments: arguments of the call; the shapes may differ later.
+        context: autocast context of the precision in which it will run.
         products: matrix products in a row of the module, for the tolerance.
     """
     device = next(module.parameters()).device

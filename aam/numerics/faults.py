@@ -29,8 +29,8 @@ class KernelFault:
     """Known fault of an attention kernel.
 
     Attributes:
-        name: for tables and records.
-        harmless: no model is affected; another right backend is preferred.
+        name: name in tables and records.
+        harmless: whether no model is affected; another correct backend is preferred.
     """
 
     name: str

@@ -39,7 +39,7 @@ class Shape:
     """Sizes of a probe.
 
     Attributes:
-        name: of the encoder that has them.
+        name: name of the encoder that has these sizes.
         sets: N, at least 2.
         heads: H.
         members: K.

@@ -39,9 +39,9 @@ def key_of(
     """Return the key of the reports of this stack; None if nothing identifies the image.
 
     Args:
-        here: the stack.
+        here: identity of the stack.
         heads: number of attention heads of the network.
-        width: of a head.
+        width: width of one head.
         environment: holds the launcher's record, which names the image.
     """
     launch = launched_by(environment) or {}

@@ -27,9 +27,9 @@ def tolerance(precision: MixedPrecision, products: int, inner: int) -> float:
     """Return the largest difference of two correct results, relative to their largest value.
 
     Args:
-        precision: of the matrix products, never "auto".
+        precision: precision of the matrix products, never "auto".
         products: matrix products in a row that lead to the result, at least 1.
-        inner: inner size of the largest of them.
+        inner: inner dimension of the largest of them, at least 1.
     """
     wide = math.sqrt(inner) * UNIT["none"]
     each = wide if precision == "none" else wide + UNIT[precision]

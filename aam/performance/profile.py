@@ -19,7 +19,7 @@ class KernelTime:
     """Total of all calls of one kernel, or of one direction of memory copies.
 
     Attributes:
-        name: as the profiler wrote it, without the suffix `.kd` of a kernel descriptor.
+        name: name in the profiler's output, without the suffix `.kd` of a kernel descriptor.
         calls: number of calls.
         total_ns: sum of their durations in nanoseconds.
     """
@@ -192,7 +192,7 @@ LARGE = 0.3
 
 @dataclass(frozen=True)
 class Verdict:
-    """What limits a run, and what to do about it."""
+    """Limit of a run, with advice on how to raise it."""
 
     limit: str
     advice: str

@@ -53,7 +53,7 @@ class State:
 
     Attributes:
         settings: plain values, which JSON can hold.
-        arrays: by name.
+        arrays: arrays by name.
     """
 
     settings: dict[str, Any]
@@ -80,8 +80,8 @@ class ModelFolder:
     """Content of `model.json`, and the place of the arrays.
 
     Attributes:
-        path: of the folder.
-        command: that wrote it.
+        path: path of the folder.
+        command: name of the command that wrote it.
         members: settings of each member.
         facts: further entries, see `aam.members.model_file`.
         files: description of each other file, by the name of its part.
@@ -139,8 +139,8 @@ def write(
     """Write a model folder atomically: the previous one stays until this one is complete.
 
     Args:
-        path: of the folder; an existing one is replaced.
-        command: that trained the model.
+        path: path of the folder; an existing one is replaced.
+        command: name of the command that trained the model.
         members: state of each member.
         facts: further plain entries of `model.json`.
         others: arrays of further parts.

@@ -106,7 +106,7 @@ def parse_options(
     """Return flag -> value of the options that a command line gives to a command.
 
     Args:
-        options: of the command.
+        options: options of the command.
         argv: the arguments after the command.
         command: its name, for messages.
         program: its program, for messages.

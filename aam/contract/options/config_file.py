@@ -29,7 +29,7 @@ def read_config(path: Path, options: Iterable[OptionSpec], command: str) -> dict
 
     Args:
         path: YAML with `option: value` lines, or the run.json of a run or its folder.
-        options: of the command.
+        options: options of the command.
         command: its name; a run record must be of the same command.
 
     Raises:

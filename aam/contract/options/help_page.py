@@ -52,12 +52,12 @@ def page(
     """Return the help page of a command: usage, summary, options in sections, examples.
 
     Args:
-        program: `aam`, `aam-launch`, or what else stands before the command.
+        program: words before the command, such as `aam` or `aam-launch`.
         command: its name.
-        options_class: that of the command; its docstring has the summary and the examples.
-        options: of the command.
+        options_class: class of its options, whose docstring has the summary and the examples.
+        options: options of the command.
         more: title and options of further sections.
-        everything: show the options that are not basic, too.
+        everything: whether to show the options that are not basic, too.
     """
     usage = f"{program} {command}"
     required = [spec for spec in options if spec.required]

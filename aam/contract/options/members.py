@@ -43,7 +43,7 @@ MEMBERS = {
         "transformer", "the network", "aam.members.transformer_model", network=True
     ),
 }
-"""To add a member, add a module and an entry."""
+"""Members by name; a module and an entry add one."""
 
 MemberName = Annotated[str, MEMBERS]
 

@@ -151,9 +151,9 @@ def parse(
 
     Args:
         argv: the command and its options.
-        program: for messages.
+        program: name of the program, for messages.
         others: options that are not of the command but may be meant by a misspelt one.
-        incomplete: required options may be absent, and are not compared with others.
+        incomplete: whether required options may be absent; they are then not compared with others.
 
     Raises:
         UsageError: an unknown command or option, an option without its value, a value that does not

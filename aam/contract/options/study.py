@@ -195,7 +195,7 @@ class TargetOptions:
 
     @property
     def type(self) -> TargetType:
-        """What is predicted; it decides the metrics."""
+        """Type of the target, which decides the metrics."""
         if self.classifier:
             return "classification"
         return "ordinal" if self.ordinal else "regression"

@@ -198,9 +198,9 @@ def hdf5_array(
 
     Args:
         path: the file.
-        name: of the array.
-        shape: of the array.
-        dtype: of the array.
+        name: name of the array in the file.
+        shape: its shape.
+        dtype: its type.
         ids: sample ids, as `order`.
         more: other arrays by name.
 

@@ -17,7 +17,7 @@ _OBJECT_BYTES = 8
 """Bytes of memory per byte of text once it is split into cells."""
 
 LARGEST_NUMBER = 3.4e38
-"""Of a table of this program, which computes in float32; squares of larger ones overflow."""
+"""Largest number that a table of this program may hold; larger ones overflow float32."""
 
 
 _BINARY = {
@@ -37,7 +37,7 @@ def decoded(data: bytes, path: Path, what: str) -> str:
 
     Args:
         data: content of the file.
-        path: of the file, for messages.
+        path: path of the file, for messages.
         what: name of the file in messages, such as `splits file`.
 
     Raises:
@@ -77,8 +77,8 @@ def read_rows(
     Args:
         path: the file.
         what: name of the file in messages, such as `predictions file`.
-        columns: that it must have.
-        delimiter: of the cells.
+        columns: columns that the table must have.
+        delimiter: character between two cells; a tab by default.
 
     Raises:
         MissingInput: there is no such file.

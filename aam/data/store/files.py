@@ -66,7 +66,7 @@ class Header:
         arrays: description of each array, by name.
         columns: names of the metadata's columns; None without metadata.
         made_from: name, size and SHA-256 of each file that was read, by option.
-        checksum: of all of this, in hexadecimal digits.
+        checksum: SHA-256 of the other entries, in hexadecimal digits.
     """
 
     arrays: dict[str, ArrayDescription]

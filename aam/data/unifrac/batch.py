@@ -87,10 +87,10 @@ def pairwise(
     Args:
         counts: reads [B, F], integers >= 0, columns as the features of `phylogeny`.
         phylogeny: the tree of the F features.
-        metric: which UniFrac; "unifrac" is "unweighted".
+        metric: name of the UniFrac metric; "unifrac" is "unweighted".
         alpha: exponent of generalized UniFrac, 0 (presence-like) to 1 (weighted_normalized).
         dtype: precision of the computation and the result.
-        device: of the computation and the result; the CPU in data-loader processes.
+        device: device of the computation and the result; the CPU in data-loader processes.
 
     Returns:
         Tensor [B, B], exactly symmetric, with a diagonal of zeros; in [0, 1], except for

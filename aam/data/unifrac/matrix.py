@@ -44,12 +44,12 @@ def unifrac_matrix(
     Args:
         table: reads of N samples; its features are those of `phylogeny`, in this order.
         phylogeny: the tree of the features.
-        metric: which UniFrac; "unifrac" is "unweighted".
+        metric: name of the UniFrac metric; "unifrac" is "unweighted".
         alpha: exponent of generalized UniFrac, 0 to 1.
         engine: "ssu" is the program of unifrac-binaries, "unifrac" its Python package; "auto" is
             "torch"; for their times see docs/experiments/unifrac.md.
         max_bytes: memory for tiles, in addition to the result of N * N * 8 bytes.
-        device: of the computation with torch.
+        device: device on which torch computes, "cpu" by default.
 
     Raises:
         Unavailable: `engine` is "ssu" or "unifrac", which is not installed or fails.

@@ -89,9 +89,9 @@ class Tiles:
         counts: reads [N, F], whose columns are the features of `phylogeny`; rows are selected by
             an array of their numbers.
         phylogeny: the tree of the features.
-        metric: which UniFrac; "unifrac" is "unweighted".
+        metric: name of the UniFrac metric; "unifrac" is "unweighted".
         alpha: exponent of generalized UniFrac, 0 to 1.
-        device: of dense branches.
+        device: device on which torch computes dense branches, "cpu" by default.
         max_bytes: memory for blocks that several tiles use; it does not change the result.
     """
 
@@ -245,10 +245,10 @@ def _sums(
     """Sum functions of the values of all pairs of samples over the branches that both have.
 
     Args:
-        a, b: n and m samples.
+        a, b: reads of n and of m samples below the branches.
         branches: int64 [S], ascending.
         lengths_S: weights of the sum; None for 1.
-        function: of the values of a and of b; returns one array for each sum.
+        function: maps the values of a and of b to one array for each sum.
 
     Returns:
         The sums, each [n, m].

@@ -63,10 +63,10 @@ class BenchResult:
     """A setting, its rates, and its gain over the setting that it is compared with.
 
     Attributes:
-        rates: None if no run succeeded.
+        rates: rates of the successful runs; None if no run succeeded.
         gain: ratio of the times, above 1 where the setting is faster.
-        rounds: the gain of each round.
-        failure: of the first run that failed; "" if none did.
+        rounds: gain of each round.
+        failure: cause of the first run that failed; "" if none did.
     """
 
     setting: Setting

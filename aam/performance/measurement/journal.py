@@ -37,7 +37,7 @@ class Runs:
     """Runs of a workload, computed once.
 
     Args:
-        folder: of the journal, and of a folder for the run in progress.
+        folder: folder of the journal, in which the run in progress has a folder of its own.
         timeout: seconds without a step after which a run counts as hanging.
     """
 
@@ -72,8 +72,8 @@ def open_runs(
     """Open the journal in `folder`, or begin one.
 
     Args:
-        identity: what is measured, as JSON; that of the journal must be equal.
-        overwrite: begin a new one if there is another.
+        identity: description of the measurement as JSON; that of the journal must be equal.
+        overwrite: whether to replace the journal of another measurement.
 
     Raises:
         CannotCreate: the journal is of another measurement and `overwrite` is false, or the folder

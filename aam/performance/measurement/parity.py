@@ -58,7 +58,7 @@ def compare_early(
     """Compare the losses of the first steps one by one.
 
     Args:
-        losses, default: of the setting and of the default, from step 0, of equal length or more.
+        losses, default: losses of the setting and of the default, from step 0 on.
         noise: largest early difference of the runs with moved weights, or of a repeated run for
             `Parity.SAME`: 0 where the device repeats a run exactly.
     """

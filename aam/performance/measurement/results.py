@@ -113,7 +113,7 @@ def settings_file(tuned: Tuned, command: str, tuned_for: str | None) -> str:
     """Return the settings file: YAML for --config, with reason, gain and evidence of each value.
 
     Args:
-        command: that was tuned.
+        command: name of the command that was tuned.
         tuned_for: value of the option of this name; None for a program that is not `aam`.
     """
     chosen = tuned.chosen

@@ -21,11 +21,11 @@ class Setting:
     """A setting to try.
 
     Attributes:
-        label: unique in its subject.
+        label: name of the setting, unique in its subject.
         values: flag or name -> value.
-        parity: what it may change.
-        reason: why it may be faster.
-        redraws: it changes the values that dropout draws, so it is compared without dropout.
+        parity: change of the losses that it may cause.
+        reason: reason for which it may be faster.
+        redraws: whether it changes what dropout draws; it is then compared without dropout.
     """
 
     label: str

@@ -39,7 +39,7 @@ class SetUp:
         stages: subject -> its settings.
         defaults: values of all options of the workload.
         no_dropout: values that switch dropout off.
-        identity: what is measured, as JSON.
+        identity: description of the measurement, as JSON.
     """
 
     bench: Bench
@@ -56,8 +56,8 @@ def set_up(measure: Tune, measured: TunedCommand) -> Iterator[SetUp]:
     """Yield the measurement that options describe; its folder is locked meanwhile.
 
     Args:
-        measure: how it is measured.
-        measured: what is measured.
+        measure: options of the measurement.
+        measured: options of the `aam` command, or the words of another program.
 
     Raises:
         UsageError: no step is measured, or this is one of several ranks.

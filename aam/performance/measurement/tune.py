@@ -42,9 +42,9 @@ class Trial:
     """A setting that was tried.
 
     Attributes:
-        values: of the setting alone; those of `measured` contain what was chosen before.
-        verdict: the decision.
-        evidence: sentences about it.
+        values: values of the setting alone; `measured` has those of earlier subjects too.
+        verdict: decision about the setting.
+        evidence: sentences with the reasons of the decision.
     """
 
     subject: str
@@ -59,7 +59,7 @@ class Tuned:
     """Result of a search.
 
     Attributes:
-        trials: in their order.
+        trials: settings that were tried, in their order.
         chosen: settings that were kept, subject -> setting.
         default, final: the default and the kept settings, measured in turns at the end.
         noise: largest early difference of a run from moved weights.

@@ -119,12 +119,12 @@ class RunResult:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run computes.
+    """Description of one run: settings, steps and seed.
 
     Attributes:
-        settings: that differ from the default.
-        steps: to run, more than 0.
-        repeat: distinguishes runs of the same settings.
+        settings: settings that differ from the default.
+        steps: number of training steps, at least 1.
+        repeat: number that distinguishes runs of the same settings.
         noise, seed: relative standard deviation of noise on the initial weights, and its seed.
     """
 
@@ -145,7 +145,7 @@ def run_workload(
     """Run a workload in a child process and return its steps.
 
     Args:
-        folder: for its files; replaced.
+        folder: folder of the run's files; an existing one is replaced.
         timeout: seconds without a step after which it counts as hanging.
         variables: further environment variables.
     """

@@ -54,7 +54,7 @@ class MemoryLimit:
     Attributes:
         total: bytes that a process can use.
         overhead: bytes that driver and libraries take.
-        place: for messages.
+        place: name of the device, for messages.
     """
 
     total: int

@@ -69,7 +69,7 @@ class TrainingRun:
     Attributes:
         values: the target of each row of the study; None in pretraining.
         frozen: the encoder is not trained, and every ASV of the study is encoded once.
-        covariates: of every sample of the study; None without metadata columns as input.
+        covariates: covariates of every sample of the study; None: the network reads none.
     """
 
     config: ModelConfig
@@ -121,9 +121,9 @@ class InferenceMemory:
     """Bytes of inference.
 
     Attributes:
-        parameters: of all networks, with buffers.
-        vectors: of all ASVs of the table.
-        peak: the most at any time.
+        parameters: bytes of the parameters and buffers of all networks.
+        vectors: bytes of the vectors of all ASVs of the table.
+        peak: largest number of bytes at any time.
     """
 
     parameters: int
@@ -164,7 +164,7 @@ def training_run(options: Train, labelled: LabelledStudy | None = None) -> Train
     """Read the study and the labels of a training run; of several folds, the first is taken.
 
     Args:
-        options: of the run.
+        options: options of the run.
         labelled: the study, if it is read already.
 
     Raises:

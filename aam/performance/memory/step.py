@@ -37,10 +37,10 @@ class StepMemory:
     """Bytes of a training step of one rank, as the allocator counts them.
 
     Attributes:
-        parameters, optimizer: the weights and buffers, and the states of the optimizer.
-        gradients: of all trained parameters.
-        activations: stored by the forward pass for the backward pass.
-        peak: the most at any time, with the batch and temporary tensors.
+        parameters, optimizer: bytes of weights and buffers, and of the optimizer's states.
+        gradients: bytes of the gradients of all trained parameters.
+        activations: bytes that the forward pass stores for the backward pass.
+        peak: largest number of bytes at any time, with the batch and temporary tensors.
     """
 
     parameters: int

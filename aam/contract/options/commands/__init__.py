@@ -126,7 +126,7 @@ def split_command(
     Args:
         argv: the command and its options.
         more: commands besides those of `aam`.
-        program: for messages.
+        program: name of the program, for messages.
 
     Raises:
         UsageError: there is no such command.
