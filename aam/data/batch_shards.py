@@ -4,7 +4,7 @@ Samples and ASVs are divided separately. Exactly one rank encodes each distinct 
 whichever samples contain it; then the ranks gather the vectors. So the work of encoding, which
 dominates, is even for any samples and does not grow with the number of ranks. Every rank makes the
 same complete batch and takes its shard of it, so reads, masks and distances do not depend on the
-number of ranks. Shape suffixes: see `aam.data.batches`; M ASVs of the shard's samples, A all
+number of ranks. Shape suffixes: see `aam.data.batches`; V ASVs of the shard's samples, A all
 samples of the batch.
 """
 
@@ -34,14 +34,14 @@ class BatchShard(Batch):
         samples: number of samples of the complete batch.
         first_sample: index of the shard's first sample in the complete batch.
         first_asv: index of the first ASV that the rank encodes.
-        sequences_ML: uint8, sequences of the ASVs of the shard's samples, not masked.
-        sequence_slots_BS: row of `sequences_ML` of each ASV of each sample of the shard.
+        sequences_VL: uint8, sequences of the ASVs of the shard's samples, not masked.
+        sequence_slots_BS: row of `sequences_VL` of each ASV of each sample of the shard.
     """
 
     samples: int = 0
     first_sample: int = 0
     first_asv: int = 0
-    sequences_ML: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0, 0))
+    sequences_VL: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0, 0))
     sequence_slots_BS: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0, 0))
 
 
@@ -52,7 +52,7 @@ def shard_batch(batch: Batch, samples: slice, asvs: slice, sequences: bool) -> B
         batch: the complete batch.
         samples: the samples of the rank; may be empty.
         asvs: the distinct ASVs that the rank encodes; may be empty.
-        sequences: whether to add `sequences_ML`, which the k-mer profile of the samples needs.
+        sequences: whether to add `sequences_VL`, which the k-mer profile of the samples needs.
     """
     local = {name: value[samples] for name in ("rows_B", "slots_BS", "counts_BS", "hidden_BS")
            if (value := getattr(batch, name)) is not None}  # fmt: skip
@@ -79,11 +79,11 @@ def shard_batch(batch: Batch, samples: slice, asvs: slice, sequences: bool) -> B
     )
     if not sequences:
         return shard
-    members_M, slots = torch.unique(local["slots_BS"][present_BS], return_inverse=True)
+    members_V, slots = torch.unique(local["slots_BS"][present_BS], return_inverse=True)
     sequence_slots_BS = torch.zeros_like(local["slots_BS"])
     sequence_slots_BS[present_BS] = slots
     return dataclasses.replace(
-        shard, sequences_ML=unmasked(batch)[members_M], sequence_slots_BS=sequence_slots_BS
+        shard, sequences_VL=unmasked(batch)[members_V], sequence_slots_BS=sequence_slots_BS
     )
 
 

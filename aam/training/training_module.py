@@ -220,8 +220,8 @@ class TrainingModule(nn.Module):
         if self.target is None:
             return terms, None
         assert isinstance(self.network, Predictor) and self.encoded_N is not None
-        sequences_ML, slots_BS = (
-            (batch.sequences_ML, batch.sequence_slots_BS)
+        sequences_VL, slots_BS = (
+            (batch.sequences_VL, batch.sequence_slots_BS)
             if isinstance(batch, BatchShard)
             else (unmasked(batch), batch.slots_BS)
         )
@@ -229,7 +229,7 @@ class TrainingModule(nn.Module):
             embedding_BD,
             members_BSD,
             batch.attend_BS,
-            sequences_ML,
+            sequences_VL,
             slots_BS,
             batch.counts_BS,
             self.covariates.take(batch.rows_B) if self.covariates is not None else None,

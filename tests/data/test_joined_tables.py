@@ -78,7 +78,7 @@ def test_parts_of_a_study_are_joined_to_the_study(study_dir: Path, tmp_path: Pat
     np.testing.assert_array_equal(found.tokens_FL, complete.tokens_FL)
     assert found.phylogeny is not None
     assert complete.phylogeny is not None
-    np.testing.assert_array_equal(found.phylogeny.lengths_K, complete.phylogeny.lengths_K)
+    np.testing.assert_array_equal(found.phylogeny.lengths_G, complete.phylogeny.lengths_G)
     expected, stored = read_metadata(study_dir / "metadata.tsv"), read_metadata(joined)
     ids = complete.table.sample_ids
     for column in expected.columns:

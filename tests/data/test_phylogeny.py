@@ -37,7 +37,7 @@ def of(text: str, features: Sequence[str], drop_missing: bool = False) -> Phylog
 def lists(phylogeny: Phylogeny) -> list[list[float]]:
     """The branch lengths from each feature to the root."""
     ends = phylogeny.indptr[1:-1]
-    return [part.tolist() for part in np.split(phylogeny.lengths_K[phylogeny.indices], ends)]
+    return [part.tolist() for part in np.split(phylogeny.lengths_G[phylogeny.indices], ends)]
 
 
 def refusal(text: str, features: Sequence[str] = ("a", "b")) -> str:
@@ -84,10 +84,10 @@ def test_path_lengths_equal_those_of_scikit_bio(
     found = lists(phylogeny)
     np.testing.assert_allclose([sum(path) for path in found], expected, atol=1e-12)
     # Binary or not, chains are collapsed: at most F tips, F - 1 inner branches and a stem.
-    assert phylogeny.lengths_K.size <= 2 * len(features)
+    assert phylogeny.lengths_G.size <= 2 * len(features)
     together = {node for path in paths for node in path}
     total = sum(node.length or 0 for node in together)
-    np.testing.assert_allclose(phylogeny.lengths_K.sum(), total, atol=1e-12)
+    np.testing.assert_allclose(phylogeny.lengths_G.sum(), total, atol=1e-12)
     # The promises that UniFrac of a batch stands on: postorder, tip branches in tree order.
     for start, end in zip(phylogeny.indptr, phylogeny.indptr[1:], strict=False):
         assert (np.diff(phylogeny.indices[start:end]) > 0).all()
@@ -204,7 +204,7 @@ def test_a_large_tree_is_cached(big: str, cache: Path) -> None:
     files = list(cache.iterdir())
     assert len(files) == 1
     again = of(big, features)
-    for name in ("lengths_K", "indptr", "indices"):
+    for name in ("lengths_G", "indptr", "indices"):
         np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
     assert lists(of(big, features[::-1])) == lists(first)[::-1]
     assert len(list(cache.iterdir())) == 2

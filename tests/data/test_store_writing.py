@@ -110,7 +110,7 @@ def test_prepare_prints_what_is_left_out(
     same_study(found, expected)
     assert found.phylogeny is not None
     assert expected.phylogeny is not None
-    for name in ("lengths_K", "indptr", "indices"):
+    for name in ("lengths_G", "indptr", "indices"):
         one, two = getattr(found.phylogeny, name), getattr(expected.phylogeny, name)
         assert np.array_equal(one, two)
         assert one.dtype == two.dtype

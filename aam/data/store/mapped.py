@@ -22,33 +22,33 @@ _STRINGS_AT_ONCE = 4096
 
 @dataclass(frozen=True, eq=False)
 class MappedCounts:
-    """Counts of reads [N, F] over arrays of M >= N samples.
+    """Counts of reads [N, F] over the arrays of all samples of a store.
 
     Attributes:
         data: int32 [entries], all above 0.
         indices: int32 [entries], their ASVs, ascending within a sample.
-        indptr: int64 [M + 1], sample m is `indptr[m]` to `indptr[m + 1] - 1`.
-        reads_M: int64 [M], sum of each sample.
+        indptr: int64, sample m is `indptr[m]` to `indptr[m + 1] - 1`.
+        all_reads: int64, reads of each sample of the store.
         asvs: F.
-        rows: int64 [N], the samples of this selection; None for all M.
+        rows: int64 [N], the samples of this selection; None: all of the store.
     """
 
     data: NDArray[np.int32]
     indices: NDArray[np.int32]
     indptr: NDArray[np.int64]
-    reads_M: NDArray[np.int64]
+    all_reads: NDArray[np.int64]
     asvs: int
     rows: NDArray[np.int64] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
         """N samples, F ASVs."""
-        return len(self.reads_M if self.rows is None else self.rows), self.asvs
+        return len(self.all_reads if self.rows is None else self.rows), self.asvs
 
     @property
     def reads(self) -> NDArray[np.int64]:
         """Reads of each sample, [N]."""
-        return self.reads_M if self.rows is None else self.reads_M[self.rows]
+        return self.all_reads if self.rows is None else self.all_reads[self.rows]
 
     @property
     def richness(self) -> NDArray[np.int64]:

@@ -85,7 +85,7 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> S
             budget,
         )
         columns = columns[placed]
-        arrays["lengths"] = write_array(folder, "lengths", phylogeny.lengths_K)
+        arrays["lengths"] = write_array(folder, "lengths", phylogeny.lengths_G)
         arrays["ancestors"] = write_array(folder, "ancestors", phylogeny.indices)
         arrays["ancestors_ends"] = write_array(folder, "ancestors_ends", phylogeny.indptr)
         del phylogeny

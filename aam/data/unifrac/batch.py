@@ -1,9 +1,9 @@
 """UniFrac and Faith's PD between the samples of a training batch.
 
 The cost depends on the samples of the batch, not on the study or the tree: only the tree spanned by
-the samples' ASVs is used. With these T ASVs in tree order, the ASVs below a branch are contiguous,
+the samples' ASVs is used. With these U ASVs in tree order, the ASVs below a branch are contiguous,
 so its reads are the difference of two prefix sums (exact, because they are integers), and branches
-above the same ASVs merge into one branch with the sum of their lengths. At most 2 T - 1 branches
+above the same ASVs merge into one branch with the sum of their lengths. At most 2 U - 1 branches
 remain.
 
 For samples i and j, with l_b the length of branch b, p_ib the fraction of i's reads below b
@@ -19,7 +19,7 @@ Lozupone and Knight 2005, Lozupone et al. 2007, Chen et al. 2012, Faith 1992. Th
 common ancestor counts, as in scikit-bio. The distance of a sample without reads is that of
 p = 0 (1 from any other; the weighted sum if not normalized); two of them are at distance 0.
 
-Shapes: B samples, F features of the table, T of them in the samples, U branches above those.
+Shapes: B samples, F features of the table, U of them in the samples, G branches above those.
 """
 
 from __future__ import annotations
@@ -49,29 +49,29 @@ class _Reads:
     """Reads of some samples below the branches of the tree that their ASVs span.
 
     Attributes:
-        prefix_BT: int64 [B, T + 1], reads of each sample in all ASVs before each, in tree order.
+        prefix_BU: int64 [B, U + 1], reads of each sample in all ASVs before each, in tree order.
         totals_B: int64 [B], reads of each sample.
-        firsts_U, ends_U: int64 [U], branch u is above the ASVs `firsts_U[u]` to `ends_U[u] - 1`.
-        lengths_U: float64 [U].
+        firsts_G, ends_G: int64 [G], branch g is above the ASVs `firsts_G[g]` to `ends_G[g] - 1`.
+        lengths_G: float64 [G].
     """
 
-    prefix_BT: NDArray[np.int64]
+    prefix_BU: NDArray[np.int64]
     totals_B: NDArray[np.int64]
-    firsts_U: NDArray[np.int64]
-    ends_U: NDArray[np.int64]
-    lengths_U: NDArray[np.float64]
+    firsts_G: NDArray[np.int64]
+    ends_G: NDArray[np.int64]
+    lengths_G: NDArray[np.float64]
 
     def blocks(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-        """Yield the reads [B, u] and lengths [u] of the branches, u at a time."""
+        """Yield the reads [B, g] and lengths [g] of the branches, g at a time."""
         width = max(1, BLOCK_ELEMENTS // max(1, self.totals_B.size))
-        for start in range(0, self.lengths_U.size, width):
+        for start in range(0, self.lengths_G.size, width):
             part = slice(start, start + width)
-            ends, firsts = self.ends_U[part], self.firsts_U[part]
-            yield self.prefix_BT[:, ends] - self.prefix_BT[:, firsts], self.lengths_U[part]
+            ends, firsts = self.ends_G[part], self.firsts_G[part]
+            yield self.prefix_BU[:, ends] - self.prefix_BU[:, firsts], self.lengths_G[part]
 
-    def proportions(self, reads_BU: NDArray[np.int64]) -> NDArray[np.float64]:
+    def proportions(self, reads_BG: NDArray[np.int64]) -> NDArray[np.float64]:
         """Divide by the reads of each sample; a sample without reads stays at zero."""
-        return reads_BU / np.maximum(self.totals_B, 1)[:, None]
+        return reads_BG / np.maximum(self.totals_B, 1)[:, None]
 
 
 def pairwise(
@@ -131,42 +131,42 @@ def faith_pd(
 
 
 def _reads(counts: sparse.csr_array, phylogeny: Phylogeny) -> _Reads:
-    features_T, tips = _in_tree_order(counts, phylogeny)
+    features_U, tips = _in_tree_order(counts, phylogeny)
     samples = counts.shape[0]
     rows = np.repeat(np.arange(samples), np.diff(counts.indptr))
-    prefix = np.zeros((samples, features_T.size + 1), dtype=np.int64)
+    prefix = np.zeros((samples, features_U.size + 1), dtype=np.int64)
     prefix[rows, tips + 1] = counts.data
     np.cumsum(prefix, axis=1, out=prefix)
-    firsts, ends, lengths = _spanned_branches(features_T, phylogeny)
+    firsts, ends, lengths = _spanned_branches(features_U, phylogeny)
     return _Reads(prefix, prefix[:, -1], firsts, ends, lengths)
 
 
 def _presence(
     counts: sparse.csr_array, phylogeny: Phylogeny
 ) -> tuple[sparse.csr_array, NDArray[np.float64]]:
-    """Return the branches [B, U] with reads of each sample, 1 where there are any, and lengths [U].
+    """Return the branches [B, G] with reads of each sample, 1 where there are any, and lengths [G].
 
     A sample has reads of few of the branches that a diverse batch spans.
     """
-    features_T, tips = _in_tree_order(counts, phylogeny)
-    firsts, ends, lengths_U = _spanned_branches(features_T, phylogeny)
+    features_U, tips = _in_tree_order(counts, phylogeny)
+    firsts, ends, lengths_G = _spanned_branches(features_U, phylogeny)
     sizes = ends - firsts
     below = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes - firsts, sizes)
     branches = np.repeat(np.arange(sizes.size), sizes)
     ones = np.ones(below.size, dtype=np.int32)
-    above_TU = sparse.csr_array((ones, (below, branches)), shape=(features_T.size, sizes.size))
+    above_UG = sparse.csr_array((ones, (below, branches)), shape=(features_U.size, sizes.size))
     present = (counts.data > 0).astype(np.int32)
-    shape = (counts.shape[0], features_T.size)
-    presence_BU = sparse.csr_array((present, tips, counts.indptr), shape=shape) @ above_TU
-    presence_BU.eliminate_zeros()
-    presence_BU.data[:] = 1
-    return presence_BU, lengths_U
+    shape = (counts.shape[0], features_U.size)
+    presence_BG = sparse.csr_array((present, tips, counts.indptr), shape=shape) @ above_UG
+    presence_BG.eliminate_zeros()
+    presence_BG.data[:] = 1
+    return presence_BG, lengths_G
 
 
 def _in_tree_order(
     counts: sparse.csr_array, phylogeny: Phylogeny
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the features [T] of some samples in the tree's order, and that of each count in it."""
+    """Return the features [U] of some samples in the tree's order, and that of each count in it."""
     features = counts.shape[1]
     if features != phylogeny.indptr.size - 1:
         raise ValueError(f"{features} columns, but a phylogeny of {phylogeny.indptr.size - 1}")
@@ -179,7 +179,7 @@ def _in_tree_order(
 
 
 def _spanned_branches(
-    features_T: NDArray[np.int64], phylogeny: Phylogeny
+    features_U: NDArray[np.int64], phylogeny: Phylogeny
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Find the branches above features in tree order, as distinct spans of these features.
 
@@ -187,49 +187,49 @@ def _spanned_branches(
     would take 0.2 ms instead of 0.4 for 1,000 ASVs below 42 branches each, of the 1.2 ms of a
     batch.
     """
-    starts = phylogeny.indptr[features_T]
-    depths = phylogeny.indptr[features_T + 1] - starts
+    starts = phylogeny.indptr[features_U]
+    depths = phylogeny.indptr[features_U + 1] - starts
     offsets = np.cumsum(depths) - depths
     places = np.arange(depths.sum()) + np.repeat(starts - offsets, depths)
     branches = phylogeny.indices[places]
-    tips = np.repeat(np.arange(features_T.size), depths)
+    tips = np.repeat(np.arange(features_U.size), depths)
     order = np.argsort(branches, kind="stable")
     branches = branches[order]
     news = np.flatnonzero(np.diff(branches, prepend=-1))
     firsts: NDArray[np.int64] = tips[order[news]]
     ends = tips[order[np.append(news[1:], order.size) - 1]] + 1 if news.size else firsts
     # Branches of one span form a chain in the spanned tree and are merged.
-    width = features_T.size + 1
+    width = features_U.size + 1
     spans, which = np.unique(firsts * width + ends, return_inverse=True)
     lengths: NDArray[np.float64] = np.bincount(
-        which, phylogeny.lengths_K[branches[news]], minlength=spans.size
+        which, phylogeny.lengths_G[branches[news]], minlength=spans.size
     ).astype(np.float64, copy=False)
     return spans // width, spans % width, lengths
 
 
 def _unweighted(
-    presence_BU: sparse.csr_array,
-    lengths_U: NDArray[np.float64],
+    presence_BG: sparse.csr_array,
+    lengths_G: NDArray[np.float64],
     dtype: torch.dtype,
     device: str | torch.device,
 ) -> Tensor:
     """Multiply presences: dense for branches of many samples, sparse for the others."""
-    samples = presence_BU.shape[0]
-    number_U = np.bincount(presence_BU.indices, minlength=lengths_U.size)
-    is_many = number_U > max(1, DENSE_FROM * samples)
+    samples = presence_BG.shape[0]
+    number_G = np.bincount(presence_BG.indices, minlength=lengths_G.size)
+    is_many = number_G > max(1, DENSE_FROM * samples)
     many = np.flatnonzero(is_many)
-    few = np.flatnonzero(~is_many & (number_U > 1))  # No pair shares a branch of one sample.
+    few = np.flatnonzero(~is_many & (number_G > 1))  # No pair shares a branch of one sample.
     shared = torch.zeros(samples, samples, dtype=dtype, device=device)
     if few.size:
-        rare = presence_BU[:, few].astype(np.float64)
-        products = rare @ sparse.diags_array(lengths_U[few]) @ rare.T
+        rare = presence_BG[:, few].astype(np.float64)
+        products = rare @ sparse.diags_array(lengths_G[few]) @ rare.T
         shared += torch.from_numpy(products.toarray()).to(device, dtype)
     width = max(1, BLOCK_ELEMENTS // max(1, samples))
     for start in range(0, many.size, width):
         block = many[start : start + width]
-        present = torch.from_numpy(presence_BU[:, block].toarray()).to(device, dtype)
-        shared += (present * torch.from_numpy(lengths_U[block]).to(device, dtype)) @ present.T
-    above = torch.from_numpy(presence_BU @ lengths_U).to(device, dtype)
+        present = torch.from_numpy(presence_BG[:, block].toarray()).to(device, dtype)
+        shared += (present * torch.from_numpy(lengths_G[block]).to(device, dtype)) @ present.T
+    above = torch.from_numpy(presence_BG @ lengths_G).to(device, dtype)
     both = above[:, None] + above
     return _mirrored(ratio((both - 2 * shared).clamp_(min=0), both - shared))
 

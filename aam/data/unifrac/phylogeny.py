@@ -44,20 +44,20 @@ _LAYOUT = b"aam phylogeny 2"  # Part of the cache key; change it when the arrays
 
 @dataclass(frozen=True)
 class Phylogeny:
-    """K branches above F features.
+    """G branches above F features.
 
     Branches are numbered in postorder (descendants first), and the features below a branch are
     contiguous when features are sorted by their tip branch, `indices[indptr[:-1]]`.
 
     Attributes:
-        lengths_K: float64 [K], branch lengths in the tree's unit, all >= 0. The stem, if it has a
+        lengths_G: float64 [G], branch lengths in the tree's unit, all >= 0. The stem, if it has a
             length, is the last branch and an ancestor of every feature.
         indptr: int64 [F + 1], see `indices`.
         indices: int32 [indptr[F]], the branches from feature f up to the root are
             `indices[indptr[f] : indptr[f + 1]]`, its own tip branch first.
     """
 
-    lengths_K: NDArray[np.float64]
+    lengths_G: NDArray[np.float64]
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
 
@@ -205,18 +205,18 @@ def _shear(tree: NewickTree, tips: NDArray[np.int64], path: Path, budget: int) -
     chained = (tree.parents[kept[:-1]] == kept[1:]) & (below[kept[:-1]] == below[kept[1:]])
     bottoms = np.flatnonzero(np.concatenate(([True], ~chained)))
     tops = np.concatenate((bottoms[1:], [kept.size])) - 1
-    lengths_K = np.add.reduceat(lengths, bottoms)
+    lengths_G = np.add.reduceat(lengths, bottoms)
     branch_of = np.full(tree.parents.size + 1, -1, dtype=np.int64)  # The last: the root's parent.
     branch_of[kept] = np.repeat(np.arange(bottoms.size), tops - bottoms + 1)
     parents = branch_of[tree.parents[kept[tops]]]
-    if lengths_K[-1] == 0.0 and lengths_K.size > 1:
+    if lengths_G[-1] == 0.0 and lengths_G.size > 1:
         # No stem. (A single feature's only branch is its own, and stays.)
-        lengths_K, parents = lengths_K[:-1], parents[:-1]
-        parents[parents == lengths_K.size] = -1
+        lengths_G, parents = lengths_G[:-1], parents[:-1]
+        parents[parents == lengths_G.size] = -1
     # Every branch is an ancestor of the features below it, and `_ancestors` lists them twice.
     _check_size(_ANCESTOR_BYTES * int(below[kept[bottoms]].sum()), budget, path)
     indptr, indices = _ancestors(parents, branch_of[tips])
-    return Phylogeny(lengths_K, indptr, indices)
+    return Phylogeny(lengths_G, indptr, indices)
 
 
 def _check_lengths(
@@ -287,7 +287,7 @@ def _load(path: Path) -> tuple[Phylogeny, NDArray[np.int64]] | None:
     """Read a phylogeny and its columns from the cache; None if it is absent or damaged."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            phylogeny = Phylogeny(arrays["lengths_K"], arrays["indptr"], arrays["indices"])
+            phylogeny = Phylogeny(arrays["lengths_G"], arrays["indptr"], arrays["indices"])
             return phylogeny, arrays["columns"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None

@@ -15,7 +15,7 @@ have in common
 
 On a GPU all branches are dense. For the definition of the metrics see `aam.data.unifrac.batch`.
 
-Shapes: N samples, F features, K branches, n and m samples of two blocks, u branches at a time.
+Shapes: N samples, F features, G branches, n and m samples of two blocks, g branches at a time.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class SampleBlock:
     """Reads of n samples below the branches.
 
     Attributes:
-        by_sample: float64 [n, K]: proportions of the reads of a sample; for weighted UniFrac, times
+        by_sample: float64 [n, G]: proportions of the reads of a sample; for weighted UniFrac, times
             the branch length; for unweighted UniFrac, 1.
-        by_branch: the same, [K, n].
+        by_branch: the same, [G, n].
         totals: float64 [n], length of the branches above a sample's ASVs (unweighted UniFrac), or
             mean distance of its reads from the root.
     """
@@ -104,14 +104,14 @@ class Tiles:
         device: str = "cpu",
         max_bytes: int = 1 << 30,
     ) -> None:
-        self._counts, self._lengths_K = counts, np.asarray(phylogeny.lengths_K)
+        self._counts, self._lengths_G = counts, np.asarray(phylogeny.lengths_G)
         self._device, self._alpha, self._max_bytes = device, alpha, max_bytes
         self._normalized = metric != "weighted"
         self._kind = "unweighted" if metric in ("unifrac", "unweighted") else "weighted"
         if metric == "generalized" and alpha != 1:
             self._kind = "generalized"
         ones = np.ones(phylogeny.indices.size, dtype=np.int64)
-        shape = (counts.shape[1], self._lengths_K.size)
+        shape = (counts.shape[1], self._lengths_G.size)
         self._ancestors = sparse.csr_array((ones, phylogeny.indices, phylogeny.indptr), shape=shape)
         self._kept: dict[int, SampleBlock] = {}
 
@@ -146,7 +146,7 @@ class Tiles:
         counts = self._counts[np.arange(rows.start, rows.stop)].astype(np.int64)
         below = counts @ self._ancestors
         below.sort_indices()
-        lengths = self._lengths_K[below.indices]
+        lengths = self._lengths_G[below.indices]
         if self._kind == "unweighted":
             values, parts = np.ones(below.nnz), lengths
         else:
@@ -177,7 +177,7 @@ class Tiles:
     def _unweighted(self, a: SampleBlock, b: SampleBlock, some: Branches, is_dense: Mask) -> Array:
         # Unlike in `batch`, branches stay those of the complete tree: a block serves many tiles.
         rows = a.by_sample[:, some]
-        rows.data *= self._lengths_K[some][rows.indices]
+        rows.data *= self._lengths_G[some][rows.indices]
         shared = (rows @ b.by_branch[some]).toarray()
         for one, other, length in self._dense(a, b, is_dense):
             shared += ((one * length) @ other.T).cpu().numpy()
@@ -202,9 +202,9 @@ class Tiles:
             alone = p**alpha + q**alpha
             return np.abs(p - q) * weight - alone, both * weight - alone
 
-        weights_K = self._lengths_K * ~is_dense
-        rows, columns = (_powers(block.by_sample, alpha) @ weights_K for block in (a, b))
-        sums = _sums(a, b, some, self._lengths_K[some], less_than_alone)
+        weights_G = self._lengths_G * ~is_dense
+        rows, columns = (_powers(block.by_sample, alpha) @ weights_G for block in (a, b))
+        sums = _sums(a, b, some, self._lengths_G[some], less_than_alone)
         difference, total = (one + rows[:, None] + columns for one in sums)
         for one, two, length in self._dense(a, b, is_dense):
             for row, p in enumerate(one):
@@ -217,7 +217,7 @@ class Tiles:
     def _dense(
         self, a: SampleBlock, b: SampleBlock, is_dense: Mask
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield values [n, u] and [m, u] of dense branches of two blocks, and their lengths [u]."""
+        """Yield values [n, g] and [m, g] of dense branches of two blocks, and their lengths [g]."""
         branches = np.flatnonzero(is_dense)
         for start in range(0, branches.size, BRANCHES):
             chosen = branches[start : start + BRANCHES]
@@ -225,7 +225,7 @@ class Tiles:
             one, two, lengths = (
                 # A copy, whose alignment in memory is always the same.
                 torch.tensor(np.ascontiguousarray(part), device=self._device)
-                for part in (*parts, self._lengths_K[chosen])
+                for part in (*parts, self._lengths_G[chosen])
             )
             yield one, two, lengths
 
@@ -239,15 +239,15 @@ def _sums(
     a: SampleBlock,
     b: SampleBlock,
     branches: Branches,
-    lengths_S: Array | None,
+    lengths_g: Array | None,
     function: Callable[[Array, Array], tuple[Array, ...]],
 ) -> list[Array]:
     """Sum functions of the values of all pairs of samples over the branches that both have.
 
     Args:
         a, b: reads of n and of m samples below the branches.
-        branches: int64 [S], ascending.
-        lengths_S: weights of the sum; None for 1.
+        branches: int64 [g], ascending.
+        lengths_g: weights of the sum; None for 1.
         function: maps the values of a and of b to one array for each sum.
 
     Returns:
@@ -264,8 +264,8 @@ def _sums(
         first = np.repeat(np.arange(len(indptr) - 1) * others, np.diff(indptr))
         places = np.repeat(first, repeats) + chosen.indices
         values = function(np.repeat(rows.data[entries], repeats), chosen.data)
-        if lengths_S is not None:
-            weights = np.repeat(lengths_S[rows.indices[entries]], repeats)
+        if lengths_g is not None:
+            weights = np.repeat(lengths_g[rows.indices[entries]], repeats)
             values = tuple(value * weights for value in values)
         size = (len(indptr) - 1) * others
         found.append([_bincount(places, value, size).reshape(-1, others) for value in values])

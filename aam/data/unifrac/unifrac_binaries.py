@@ -121,7 +121,7 @@ def newick(phylogeny: Phylogeny) -> str:
     there is one, is the only child of the root.
     """
     branches, indptr = phylogeny.indices, phylogeny.indptr
-    total = phylogeny.lengths_K.size
+    total = phylogeny.lengths_G.size
     parents = np.full(total, total)
     inside = np.ones(branches.size, dtype=bool)
     inside[indptr[1:] - 1] = False  # The last branch of each list has none above it.
@@ -134,7 +134,7 @@ def newick(phylogeny: Phylogeny) -> str:
     opened = np.bincount(first_tips, minlength=total) - 1
     names = dict(zip(tips.tolist(), range(tips.size), strict=True))
     pieces = ["("]
-    for branch, length in enumerate(phylogeny.lengths_K.tolist()):
+    for branch, length in enumerate(phylogeny.lengths_G.tolist()):
         column = names.get(branch)
         pieces.append(")" if column is None else f"{'(' * opened[branch]}f{column}")
         pieces.append(f":{length!r}" if parents[branch] == branch + 1 else f":{length!r},")

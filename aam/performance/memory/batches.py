@@ -84,6 +84,6 @@ class LargestBatches:
         if ranks == 1:
             return Batch(**values)
         if sequences:
-            sequences_ML = torch.empty(self.asvs(samples), length, dtype=torch.uint8)
-            values |= {"sequences_ML": sequences_ML, "sequence_slots_BS": values["slots_BS"]}
+            sequences_VL = torch.empty(self.asvs(samples), length, dtype=torch.uint8)
+            values |= {"sequences_VL": sequences_VL, "sequence_slots_BS": values["slots_BS"]}
         return BatchShard(**values, samples=size)
