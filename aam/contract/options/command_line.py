@@ -7,7 +7,6 @@ The values of the options that are given are a mapping flag -> value, in the ord
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import numbers
 import os
 import re
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import UsageError
-from aam.contract.options.field import SYNONYMS, OptionSpec, flag_of, members, specs
+from aam.contract.options.field import SYNONYMS, OptionSpec, members, specs, values_by_flag
 from aam.contract.suggestions import nearest
 
 ADDRESS = re.compile(r"(file|https?|ftp|sftp|s3|gs):", re.IGNORECASE)
@@ -178,16 +177,7 @@ def check(options: Any) -> None:
     Raises:
         UsageError: names each number out of range, and its range.
     """
-    values: dict[str, Any] = {}
-    groups = [options]
-    for group in groups:
-        for field in dataclasses.fields(group):
-            value = getattr(group, field.name)
-            if dataclasses.is_dataclass(value):
-                groups.append(value)
-            else:
-                values[flag_of(field.name)] = value
-    _check_ranges(specs(type(options)), values)
+    _check_ranges(specs(type(options)), values_by_flag(options))
 
 
 def _check_ranges(options: Iterable[OptionSpec], values: Mapping[str, Any]) -> None:

@@ -7,13 +7,18 @@ page.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from aam.contract.errors import UsageError
-from aam.contract.options.field import EVERY_MEMBER, Conditions, OptionSpec, flag_of, specs
+from aam.contract.options.field import (
+    EVERY_MEMBER,
+    Conditions,
+    OptionSpec,
+    specs,
+    values_by_flag,
+)
 
 
 @dataclass(frozen=True)
@@ -131,15 +136,7 @@ def _described(conditions: Conditions) -> list[str]:
 
 
 def _values_of(options: Any) -> _Values:
-    values: dict[str, Any] = {}
-    groups = [options]
-    for group in groups:
-        for field in dataclasses.fields(group):
-            value = getattr(group, field.name)
-            if dataclasses.is_dataclass(value):
-                groups.append(value)
-            else:
-                values[flag_of(field.name)] = value
+    values = values_by_flag(options)
     if (members := getattr(options, "chosen_members", None)) is not None:
         values["--members"] = members
     return _Values({spec.flag: spec for spec in specs(type(options))}, values)

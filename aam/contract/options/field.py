@@ -210,6 +210,20 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
     return tuple(spec for spec in found if spec.field not in without)
 
 
+def values_by_flag(options: Any) -> dict[str, Any]:
+    """Return the values of an options object by flag, those of its groups included."""
+    values: dict[str, Any] = {}
+    groups = [options]
+    for group in groups:
+        for field in dataclasses.fields(group):
+            value = getattr(group, field.name)
+            if dataclasses.is_dataclass(value):
+                groups.append(value)
+            else:
+                values[flag_of(field.name)] = value
+    return values
+
+
 def _help(field: dataclasses.Field[Any]) -> str:
     """Return the help text of an option, with what each name of its registry means."""
     text: str = field.metadata["help"]

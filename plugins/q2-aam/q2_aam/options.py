@@ -5,6 +5,7 @@ import typing
 from pathlib import Path
 
 from aam.contract.options import find, specs
+from aam.contract.options.field import members
 
 from .framework import plugin
 
@@ -24,6 +25,8 @@ _PLAIN = {
     bool: (plugin.Bool, bool),
     str: (plugin.Str, str),
 }
+_NAMED = (typing.Literal, typing.Annotated)
+"""Types of options that are one of several names: of a list, or of a registry."""
 
 
 def options_of(command):
@@ -74,7 +77,7 @@ def _default(value):
 
 def _types(kind):
     """Return the alternatives of a type without None and paths."""
-    if typing.get_origin(kind) in (None, typing.Literal, tuple):
+    if typing.get_origin(kind) in (None, *_NAMED, tuple):
         choices = (kind,)
     else:
         choices = typing.get_args(kind)
@@ -86,8 +89,8 @@ def _qiime_type(kind):
     for each in _types(kind):
         if typing.get_origin(each) is tuple:
             one = plugin.List[_qiime_type(typing.get_args(each)[0])]
-        elif typing.get_origin(each) is typing.Literal:
-            values = typing.get_args(each)
+        elif typing.get_origin(each) in _NAMED:
+            values = members(each)
             numbers = [value for value in values if not isinstance(value, str)]
             one = plugin.Int if numbers else plugin.Str % plugin.Choices(*values)
         else:
@@ -98,4 +101,4 @@ def _qiime_type(kind):
 
 def _view_type(kind):
     (first, *_) = _types(kind)
-    return _PLAIN[first][1] if first in _PLAIN else str
+    return str if typing.get_origin(first) else _PLAIN[first][1]
