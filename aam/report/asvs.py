@@ -91,7 +91,8 @@ def heat_picture(given: ReportInput) -> Drawing | None:
     else:
         known = list(rows_of)
         actual = scored.actual[[rows_of[name] for name in known]]
-        for inside in quantile_bins(actual, BINS).values():
+        # Between equal values an interpolated quantile may leave a bin empty.
+        for inside in filter(len, quantile_bins(actual, BINS).values()):
             middle = f"{np.median(actual[inside]):.3g}"
             columns.setdefault(middle, []).extend(place[known[row]] for row in inside.tolist())
     if len(columns) < 2:

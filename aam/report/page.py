@@ -66,6 +66,8 @@ def write_reports(folders: Sequence[Path]) -> None:
             write_report(folder)
         except AamError as error:
             warn(f"No report: {error}")
+        except Exception as error:  # the run is complete, whatever a picture meets in it
+            warn(f"No report, the run is complete: {type(error).__name__}, {error}")
 
 
 def page(given: ReportInput, place: Path) -> str:

@@ -112,12 +112,16 @@ def test_prediction_intervals_are_lines(run_folder: Path) -> None:
     assert "Lines: prediction intervals." in report(run_folder)
 
 
-@pytest.mark.medium
-def test_leading_asvs_are_drawn(study_folder: Path, run_folder: Path) -> None:
+def write_importance(run_folder: Path, study_folder: Path) -> None:
     table = read_table(study_folder / "study" / "table.biom")
     rows = [f"{name}\t{0.5 - k}\t0.1" for k, name in enumerate(table.feature_ids[:20])]
     header = "feature-id\teffect\tprevalence"
     (run_folder / "importance.tsv").write_text("\n".join([header, *rows]) + "\n")
+
+
+@pytest.mark.medium
+def test_leading_asvs_are_drawn(study_folder: Path, run_folder: Path) -> None:
+    write_importance(run_folder, study_folder)
     text = report(run_folder)
     assert 'id="part-asvs"' in text
     assert "Heat map of 15 ASVs." in text
@@ -126,6 +130,20 @@ def test_leading_asvs_are_drawn(study_folder: Path, run_folder: Path) -> None:
     record["inputs"]["--table"]["path"] = str(run_folder / "lost.biom")
     (run_folder / "run.json").write_text(json.dumps(record))
     assert "abundance.svg" not in downloads(report(run_folder))
+
+
+def test_equal_values_of_a_target_leave_no_empty_column(
+    study_folder: Path, run_folder: Path
+) -> None:
+    predictions = (run_folder / "predictions.tsv").read_text().splitlines()
+    actual = predictions[0].split("\t").index("actual")
+    rows = [line.split("\t") for line in predictions[1:]]
+    for number, row in enumerate(rows):
+        row[actual] = repr([0.1, -0.1, 0.6, 0.1, -0.5][number % 5])
+    lines = [predictions[0], *("\t".join(row) for row in rows)]
+    (run_folder / "predictions.tsv").write_text("\n".join(lines) + "\n")
+    write_importance(run_folder, study_folder)
+    assert "Heat map of" in report(run_folder)
 
 
 def test_shuffled_labels_reach_the_score_of_chance_alone() -> None:
