@@ -161,6 +161,12 @@ def draw_asvs(
     """Return the rarefied counts [B, F] of `rows`, and those of the ASVs that the model reads.
 
     Neither has explicit zeros; at most `token_limit` ASVs of a sample are read.
+
+    Args:
+        study: the study of the samples.
+        plan: its rarefaction depth, seed and token limit are used.
+        rows: int64 [B], positions of the samples in the study.
+        reads_draw: number of the draw of reads, such as the epoch; each gives other reads.
     """
     sample_ids = list(take_strings(study.table.sample_ids, rows))
     drawn = _draw_reads(study.table.counts[rows], plan, sample_ids, reads_draw)

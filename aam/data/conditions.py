@@ -89,10 +89,16 @@ class ColumnComparison:
 
 
 def parse_condition(condition: str) -> tuple[ColumnComparison, ...]:
-    """Parse a condition.
+    """Parse a condition into its comparisons, all of which a sample must meet.
+
+    Args:
+        condition: one or more comparisons joined by `and`, in the forms above.
 
     Raises:
         UsageError: it is not of the forms above, or orders by something that is not a number.
+
+    >>> parse_condition("age >= 2 and site in (gut, skin)")[1]
+    ColumnComparison(column='site', operator='in', values=('gut', 'skin'))
     """
     condition, place = condition.strip(), 0
     found: list[ColumnComparison] = []
@@ -124,7 +130,15 @@ def parse_condition(condition: str) -> tuple[ColumnComparison, ...]:
 def rows_where(
     condition: str | None, metadata: Metadata, sample_ids: Sequence[str]
 ) -> npt.NDArray[np.int64]:
-    """Return the rows whose metadata meet a condition; all rows for None.
+    """Return the samples whose metadata meet a condition.
+
+    Args:
+        condition: a condition in the forms above; None selects all samples.
+        metadata: metadata that has the columns of the condition.
+        sample_ids: ids of the N samples to select from.
+
+    Returns:
+        int64 [n], positions in `sample_ids`, ascending; n is at least 1 with a condition.
 
     Raises:
         UsageError: see `parse_condition`.

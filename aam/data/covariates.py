@@ -217,7 +217,12 @@ def require_columns(metadata: Metadata, columns: Sequence[str]) -> None:
 
 
 def check_folds(covariates: Covariates, splits: Sequence[Split]) -> None:
-    """Warn about columns whose held-out categories are all unknown to the training samples."""
+    """Warn about columns whose held-out categories are all unknown to the training samples.
+
+    Args:
+        covariates: covariates of the N labelled samples.
+        splits: one split for each fold, with rows of those samples.
+    """
     for name, values in covariates.categories.items():
         unknown = [
             fold
@@ -233,7 +238,13 @@ def check_folds(covariates: Covariates, splits: Sequence[Split]) -> None:
 
 
 def check_target(covariates: Covariates, values_N: npt.NDArray[np.float64], column: str) -> None:
-    """Warn about categories in which the target is constant."""
+    """Warn about categories in which the target is constant.
+
+    Args:
+        covariates: covariates of N samples.
+        values_N: labels of the samples, numbers or codes.
+        column: name of the target, for the message.
+    """
     for name, categories in covariates.categories.items():
         known = sorted(set(categories.tolist()) - {""})
         several = [one for one in known if (categories == one).sum() > 1]

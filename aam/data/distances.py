@@ -100,6 +100,10 @@ def write_distances(path: Path, matrix: DistanceMatrix) -> None:
 
     The ids of a .npy are in a .txt of the same name, one per line; .h5 has the layout of ssu.
 
+    Args:
+        path: file to write; an existing one is replaced when the new one is complete.
+        matrix: distances of N samples with their ids.
+
     Raises:
         UsageError: another suffix.
         CannotCreate: the folder cannot be written to.

@@ -38,11 +38,18 @@ def metrics_by(scored: ScoredPredictions, texts: Sequence[str]) -> dict[str, Met
 
 
 def quantile_bins(values: npt.NDArray[np.float64], number: int) -> dict[str, npt.NDArray[np.int64]]:
-    """Divide values at their quantiles into at most `number` bins of about equal size.
+    """Divide values at their quantiles into bins of about equal size.
+
+    Args:
+        values: float64 [N], at least one of them finite.
+        number: largest number of bins; equal quantiles make fewer.
 
     Returns:
         The rows of each bin by its range, with four significant digits, or more where four do not
         tell the ranges apart; values that are not finite are in none.
+
+    >>> {name: rows.tolist() for name, rows in quantile_bins(np.arange(4.0), 2).items()}
+    {'0 to 1.5': [0, 1], '1.5 to 3': [2, 3]}
     """
     known = np.isfinite(values)
     edges = np.unique(np.quantile(values[known], np.linspace(0, 1, number + 1)))

@@ -43,6 +43,14 @@ def read_labels(
 ) -> LabelledSamples:
     """Read the label of each sample; leave out samples without one or outside --where.
 
+    Args:
+        target: --metadata-column, --classifier, --ordinal and --where.
+        metadata: metadata of the study.
+        sample_ids: ids of the N samples of the study.
+
+    Returns:
+        The labelled samples: rows of `sample_ids`, their values, and the classes if there are any.
+
     Raises:
         DataError: see `numeric_target`, `class_target` and `ordinal_target`; --where leaves no
             sample.
@@ -72,7 +80,15 @@ def read_labels(
 def category_codes(
     target: TargetOptions, values: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.int64] | None:
-    """Return the codes or ranks of categories, to stratify samples by; None for numbers."""
+    """Return the codes or ranks by which samples are stratified.
+
+    Args:
+        target: options of the target.
+        values: float64 [N], labels as `read_labels` encodes them.
+
+    Returns:
+        int64 [N], codes of classes or ranks of ordered classes; None for a numeric target.
+    """
     return values.astype(np.int64) if target.type != "regression" else None
 
 

@@ -209,7 +209,15 @@ def _columns_of(lines: Iterable[str]) -> list[str] | None:
 
 
 def listed_columns(given: Sequence[str], metadata: Metadata) -> tuple[str, ...]:
-    """Split `a,b` into columns, unless a column has that name."""
+    """Split `a,b` into columns, unless a column has that name.
+
+    Args:
+        given: values of an option that names columns; each may name several.
+        metadata: metadata of the study.
+
+    Returns:
+        Names of columns in the order given; they need not exist.
+    """
     parts = [[one] if one in metadata.columns else one.split(",") for one in given]
     return tuple(name.strip() for names in parts for name in names if name.strip())
 

@@ -93,12 +93,34 @@ where it is not defined."""
 
 
 def value_of(metric: ResampledMetric, scored: ScoredPredictions) -> float:
-    """Return a metric of all samples."""
+    """Compute a metric of all samples, each counted once.
+
+    Args:
+        metric: a metric of resamples, such as `r2`.
+        scored: predictions of N samples with their labels.
+
+    Returns:
+        The metric; NaN where it is not defined.
+
+    >>> scored = ScoredPredictions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 4.0]))
+    >>> value_of(r2, scored), round(value_of(mean_absolute_error, scored), 3)
+    (0.5, 0.333)
+    """
     return float(metric(scored, np.ones((1, len(scored.actual))))[0])
 
 
 def r2(scored: ScoredPredictions, weights_BN: F64) -> F64:
-    """Return the coefficient of determination; the reference is the mean of the labels."""
+    """Compute the coefficient of determination, 1 - errors / variance.
+
+    The variance of a resample is that around the mean of its own labels.
+
+    Args:
+        scored: numeric predictions of N samples.
+        weights_BN: number of times that each of B resamples has each sample, float64 >= 0.
+
+    Returns:
+        float64 [B], at most 1; NaN where all labels of the resample are the same.
+    """
     centred_N = scored.actual - scored.actual.mean()
     sum_B = weights_BN @ centred_N
     variance_B = weights_BN @ np.square(centred_N) - np.square(sum_B) / weights_BN.sum(axis=1)
@@ -107,7 +129,15 @@ def r2(scored: ScoredPredictions, weights_BN: F64) -> F64:
 
 
 def weighted_kappa(scored: ScoredPredictions, weights_BN: F64) -> F64:
-    """Return Cohen's kappa with quadratic weights; it is not defined for a single true rank."""
+    """Compute Cohen's kappa with quadratic weights (Cohen 1968) of ordered classes.
+
+    Args:
+        scored: predicted ranks of N samples.
+        weights_BN: number of times that each of B resamples has each sample, float64 >= 0.
+
+    Returns:
+        float64 [B], at most 1; NaN where all true ranks of the resample are the same.
+    """
     actual_N, predicted_N = (
         ranks.astype(np.float64) for ranks in (scored.actual, scored.predicted)
     )
@@ -120,23 +150,45 @@ def weighted_kappa(scored: ScoredPredictions, weights_BN: F64) -> F64:
 
 
 def mean_absolute_error(scored: ScoredPredictions, weights_BN: F64) -> F64:
-    """Return the mean absolute error of numbers, or of ranks."""
+    """Compute the mean absolute error of numbers, or of ranks.
+
+    Args:
+        scored: predictions of N samples, numbers or ranks.
+        weights_BN: number of times that each of B resamples has each sample, float64 >= 0.
+
+    Returns:
+        float64 [B], in the unit of the target or in ranks, at least 0.
+    """
     mean_B: F64 = weights_BN @ np.abs(scored.actual - scored.predicted) / weights_BN.sum(axis=1)
     return mean_B
 
 
 def root_mean_squared_error(scored: ScoredPredictions, weights_BN: F64) -> F64:
-    """Return the root of the mean squared error of numbers."""
+    """Compute the root of the mean squared error of numbers.
+
+    Args:
+        scored: numeric predictions of N samples.
+        weights_BN: number of times that each of B resamples has each sample, float64 >= 0.
+
+    Returns:
+        float64 [B], in the unit of the target, at least 0.
+    """
     squares_N = np.square(scored.actual - scored.predicted)
     error_B: F64 = np.sqrt(weights_BN @ squares_N / weights_BN.sum(axis=1))
     return error_B
 
 
 def spearman(scored: ScoredPredictions, weights_BN: F64) -> F64:
-    """Return the correlation of the ranks of labels and predictions within their folds.
+    """Compute Spearman's correlation: of the ranks of labels and predictions within their folds.
 
-    Ranks are divided by the size of the fold plus 1, so their mean is 1/2 in every fold. It is not
-    defined if all labels or all predictions of each fold are the same.
+    Ranks are divided by the size of the fold plus 1, so their mean is 1/2 in every fold.
+
+    Args:
+        scored: numeric predictions of N samples, with their folds.
+        weights_BN: number of times that each of B resamples has each sample, float64 >= 0.
+
+    Returns:
+        float64 [B], -1 to 1; NaN where all labels or all predictions of each fold are the same.
     """
     actual_BN, predicted_BN = (
         _centred_ranks(values_N, scored.fold_N, weights_BN)
@@ -152,6 +204,7 @@ def spearman(scored: ScoredPredictions, weights_BN: F64) -> F64:
 
 def _centred_ranks(values_N: npt.NDArray[Any], fold_N: Codes, weights_BN: F64) -> F64:
     """Return ranks in the fold over its size plus 1, less 1/2, [B, N]; ties have their mean."""
+    # One sort serves all resamples: they differ in weights alone, so the ranks are sums of weights.
     order = np.lexsort((values_N, fold_N))
     begins_fold = np.diff(fold_N[order], prepend=-1) != 0
     begins_tie = begins_fold | (np.diff(values_N[order], prepend=np.nan) != 0)
@@ -168,18 +221,39 @@ def _centred_ranks(values_N: npt.NDArray[Any], fold_N: Codes, weights_BN: F64) -
 
 
 def accuracy(scored: ScoredPredictions, weights_BN: F64) -> F64:
-    """Return the fraction of samples whose class is predicted."""
+    """Compute the fraction of samples whose class is predicted correctly.
+
+    Args:
+        scored: predicted classes of N samples.
+        weights_BN: number of times that each of B resamples has each sample, float64 >= 0.
+
+    Returns:
+        float64 [B], 0 to 1.
+    """
     right_B: F64 = weights_BN @ (scored.actual == scored.predicted) / weights_BN.sum(axis=1)
     return right_B
 
 
 def auc(scored: ScoredPredictions, weights_BN: F64) -> F64:
-    """Return the AUC of the second of two classes, or the mean of each class against the rest.
+    """Compute the AUC of the second of two classes, or the mean of each class against the rest.
 
     It is the fraction of concordant pairs, ties counted half, among all pairs of a sample of the
     class and another sample of the same fold (the statistic of Mann and Whitney, stratified by
     fold; `survival::concordance` of R pools strata likewise). The mean of the folds' AUC would give
     a fold with one sample of the class the weight of one with many.
+
+    Args:
+        scored: class probabilities of N samples, with their folds.
+        weights_BN: number of times that each of B resamples has each sample, float64 >= 0.
+
+    Returns:
+        float64 [B], 0 to 1; NaN where no fold has a pair of two classes.
+
+    >>> chances = np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7], [0.8, 0.2]])
+    >>> codes = np.array([0, 0, 1, 1])
+    >>> scored = ScoredPredictions(codes, chances.argmax(axis=1), (), ("no", "yes"), chances)
+    >>> value_of(auc, scored)
+    0.75
     """
     codes = [1] if len(scored.classes) == 2 else range(len(scored.classes))
     each_CB = np.stack([class_auc(scored, code, weights_BN) for code in codes])
@@ -188,7 +262,16 @@ def auc(scored: ScoredPredictions, weights_BN: F64) -> F64:
 
 
 def class_auc(scored: ScoredPredictions, code: int, weights_BN: F64) -> F64:
-    """Return the AUC of a class against the rest; NaN where no fold has samples of both."""
+    """Compute the AUC of a class against the rest.
+
+    Args:
+        scored: class probabilities of N samples, with their folds.
+        code: number of the class, 0 to C - 1.
+        weights_BN: number of times that each of B resamples has each sample, float64 >= 0.
+
+    Returns:
+        float64 [B], 0 to 1; NaN where no fold has samples of the class and of another.
+    """
     assert scored.probabilities is not None
     concordant_B, pairs_B = _concordance(
         scored.probabilities[:, code], scored.actual == code, scored.fold_N, weights_BN
@@ -320,7 +403,16 @@ def metrics_by_fold(scored: ScoredPredictions) -> dict[str, Metrics]:
 
 
 def summary(scored: ScoredPredictions, column: str) -> dict[str, Any]:
-    """Return the content of `metrics.json`: all metrics, overall and by fold."""
+    """Compute the content of `metrics.json`: all metrics, overall and by fold.
+
+    Args:
+        scored: predictions of N samples with their labels.
+        column: name of the metadata column of the target.
+
+    Returns:
+        `column`, `kind` (type of the target), `overall` (name -> value; None where a metric is not
+        defined), `folds` (the same for each fold) and, for classes, `confusion`.
+    """
     found: dict[str, Any] = {
         "column": column,
         "kind": scored.type,
@@ -334,6 +426,18 @@ def summary(scored: ScoredPredictions, column: str) -> dict[str, Any]:
 
 
 def confusion(actual: Codes, predicted: Codes, classes: int) -> Codes:
-    """Return the confusion matrix: samples by class, int64 [C actual, C predicted]."""
+    """Compute the confusion matrix.
+
+    Args:
+        actual: int64 [N], codes of the true classes.
+        predicted: int64 [N], codes of the predicted classes.
+        classes: number of classes C.
+
+    Returns:
+        int64 [C, C], number of samples by true class (row) and predicted class (column).
+
+    >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 2).tolist()
+    [[1, 1], [0, 1]]
+    """
     counts: Codes = confusion_matrix(actual, predicted, labels=np.arange(classes))
     return counts

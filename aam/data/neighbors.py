@@ -82,6 +82,11 @@ class Agreement:
 def agreement(embeddings: Embeddings, unifrac: DistanceMatrix, number: int) -> Agreement:
     """Compare the distances of embeddings with a UniFrac matrix of some of the samples.
 
+    Args:
+        embeddings: embeddings of a collection of samples.
+        unifrac: UniFrac distances; samples that are not in both are left out.
+        number: number of neighbors K, at least 1.
+
     Raises:
         DataError: fewer than `number` + 2 samples are in both.
     """

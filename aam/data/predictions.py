@@ -38,6 +38,13 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
     Training rows are left out, and validation rows too if there are test rows; a line is printed.
     In a file of several targets, the columns `TARGET_predicted`, ... of one are read.
 
+    Args:
+        path: TSV file of `aam predict`, or `predictions.tsv` of a run folder.
+        target: name of the target in a file of several; "" if there is one.
+
+    Returns:
+        A row for each sample and fold, all cells strings.
+
     Raises:
         MissingInput: no such file.
         DataError: no sample-id or predicted column, no test or validation row, or a sample twice in
@@ -127,7 +134,11 @@ def other_labels(frame: pd.DataFrame, scored: ScoredPredictions, ids: Sequence[s
 
 
 def numeric_predictions(frame: pd.DataFrame, actual: npt.NDArray[np.float64]) -> ScoredPredictions:
-    """Combine numeric predictions with the labels [n].
+    """Combine numeric predictions with the labels.
+
+    Args:
+        frame: predictions of n rows, from `read_predictions`.
+        actual: float64 [n], label of each row.
 
     Raises:
         DataError: a prediction is not a finite number.
@@ -180,7 +191,11 @@ def folds_of(frame: pd.DataFrame) -> tuple[str, ...]:
 
 
 def numeric_column(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
-    """Return a column as finite numbers [n].
+    """Return a column as finite numbers, float64 [n].
+
+    Args:
+        frame: predictions of n rows, from `read_predictions`.
+        column: name of the column.
 
     Raises:
         DataError: naming the samples without a finite number.

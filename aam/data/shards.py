@@ -40,6 +40,10 @@ _MAY_DIFFER = ("asv_vectors_dir", "shard", "overwrite", "device", "max_memory_gb
 def take_shard(study: Study, options: Any) -> Study:
     """Return the samples of the shard of `options`; the study itself without --shard.
 
+    Args:
+        study: the complete study.
+        options: options of a command with --shard ("I/N" or None) and --batch-size.
+
     Raises:
         UsageError: there are more shards than batches.
     """
@@ -64,6 +68,10 @@ def take_shard(study: Study, options: Any) -> Study:
 
 def finished(command: str, options: Any) -> dict[str, object] | None:
     """Return the facts of the shard of `options` if an earlier run completed it; None otherwise.
+
+    Args:
+        command: name of the command, such as "predict".
+        options: its options, with --shard and --overwrite.
 
     Raises:
         CannotCreate: the file is of other inputs or options, and --overwrite is not given; the
@@ -97,7 +105,12 @@ def finished(command: str, options: Any) -> dict[str, object] | None:
 
 
 def facts_of(file: Path, samples: int) -> dict[str, object]:
-    """Return the facts of a shard's file for its run record."""
+    """Return the facts of a shard's file for its run record: number of samples and SHA-256.
+
+    Args:
+        file: complete file of the shard.
+        samples: number of samples in it.
+    """
     return {FACTS: {"samples": samples, "sha256": sha256(file)}}
 
 

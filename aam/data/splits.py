@@ -91,7 +91,17 @@ def write_splits(
     splits: Sequence[Split],
     groups: Sequence[str] | None = None,
 ) -> None:
-    """Write `splits.tsv`, one line per sample and fold: sample-id, fold (from 1), split, group."""
+    """Write `splits.tsv`, one line per sample and fold: sample-id, fold (from 1), split, group.
+
+    Args:
+        path: file to write; an existing one is replaced when the new one is complete.
+        sample_ids: ids of the N samples.
+        splits: one split for each fold.
+        groups: group of each of the N samples; None: the column is empty.
+
+    Raises:
+        CannotCreate: the folder cannot be written to.
+    """
     lines = (
         f"{sample_ids[row]}\t{fold}\t{part}\t{'' if groups is None else groups[row]}\n"
         for fold, split in enumerate(splits, start=1)
@@ -108,6 +118,13 @@ def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
 
     Samples that are not in the file are not used, and ids of the file that are not in `sample_ids`
     neither; a message lists both.
+
+    Args:
+        path: a `splits.tsv`, as `write_splits` writes it.
+        sample_ids: ids of the N samples of this run.
+
+    Returns:
+        One split for each fold of the file, with rows of `sample_ids`.
 
     Raises:
         MissingInput: no such file.

@@ -231,6 +231,15 @@ def with_phylogeny(
 ) -> tuple[FeatureTable, Phylogeny]:
     """Read the tree at `path`; keep its ASVs of the table, and the samples that have any of them.
 
+    Args:
+        table: feature table of the study.
+        path: Newick file of the phylogeny.
+        options: --drop-missing-asvs and --root-at-midpoint.
+        input: --drop-empty-samples and --max-memory-gb.
+
+    Returns:
+        The table without the samples and ASVs that were dropped, and the phylogeny of its features.
+
     Raises:
         MissingInput, DataError: see `read_phylogeny`; samples have no ASV of the tree, without
             --drop-empty-samples.

@@ -151,6 +151,13 @@ UNSCALED = TargetScale()
 def fit_transform(name: TransformName, values: Values) -> TargetTransform:
     """Fit a transform to the values of the training samples.
 
+    Args:
+        name: value of --target-transform, a key of `TRANSFORMS`.
+        values: float64 [N], labels of the training samples in the units of the target.
+
+    Returns:
+        The transform with its shift and scale.
+
     Raises:
         DataError: a value is outside the domain of the transform, or all values are equal.
     """

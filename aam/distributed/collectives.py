@@ -79,7 +79,15 @@ def all_reduce_sum(value: Tensor) -> Tensor:
 def all_gather_arrays(
     local: npt.NDArray[np.float64], device: torch.device
 ) -> npt.NDArray[np.float64]:
-    """All-gather arrays [n, C] of float64 along the first axis; n may differ between ranks."""
+    """All-gather arrays along the first axis.
+
+    Args:
+        local: float64 [n, C] of this rank; n may differ between ranks.
+        device: device of the process group's backend.
+
+    Returns:
+        float64, the rows of all ranks in the order of the ranks; the same on every rank.
+    """
     if world_size() == 1:
         return local
     rows = torch.as_tensor(local, dtype=torch.float64, device=device)

@@ -55,7 +55,15 @@ SINGLE_RANK = Ranks()
 
 
 def shard_sizes(number: int, world_size: int) -> tuple[int, ...]:
-    """Return how many of `number` items each rank has (`Ranks.shard`)."""
+    """Return how many items each rank has (`Ranks.shard`).
+
+    Args:
+        number: number of items, at least 0.
+        world_size: number of ranks, at least 1.
+
+    >>> shard_sizes(10, 4)
+    (3, 3, 2, 2)
+    """
     cuts = (even_slice(number, world_size, rank) for rank in range(world_size))
     return tuple(cut.stop - cut.start for cut in cuts)
 

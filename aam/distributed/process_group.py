@@ -50,6 +50,14 @@ def process_group(
 ) -> Iterator[Communicator]:
     """Join the process group of the run, and leave it at the end of the block.
 
+    Args:
+        scale: --distributed, --data-parallel, --fsdp and --rank-timeout.
+        device: device options of this rank.
+        batch_size: samples of a batch over all ranks; at least one for each rank.
+
+    Yields:
+        The communicator of the ranks; for a single process one that has itself alone.
+
     Raises:
         UsageError: see `check` and `aam.distributed.network_settings.check_interfaces`.
         RankFailure: another rank has failed.

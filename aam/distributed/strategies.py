@@ -39,6 +39,15 @@ def parallelize(
 
     FSDP shards the module itself, DDP returns a wrapper of it.
 
+    Args:
+        module: training module, equal on all ranks.
+        scale: --fsdp; without it several ranks use DDP.
+        ranks: rank and world size of this process.
+        device: device of this rank.
+
+    Returns:
+        `module` itself for one rank or FSDP, a DistributedDataParallel of it otherwise.
+
     Raises:
         Unavailable: --fsdp on a CPU with PyTorch 2.5 ("FSDP requires CUDA for streams").
     """
@@ -64,7 +73,12 @@ def parallelize(
 
 
 def shard(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Shard a training module in place over a mesh, each transformer layer separately."""
+    """Shard a training module in place over a mesh, each transformer layer separately.
+
+    Args:
+        module: training module on the device of this rank.
+        mesh: mesh of one dimension with all ranks.
+    """
     for part in module.modules():
         if isinstance(part, TransformerBlock):
             fully_shard(part, mesh=mesh)

@@ -78,7 +78,12 @@ def backend_name(requested: AttnImplementation) -> str:
 
 
 def named(name: AttnImplementation, backends: tuple[Backend, ...] = TORCH) -> Backend:
-    """Return a requested backend."""
+    """Return a requested backend.
+
+    Args:
+        name: value of --attn-implementation.
+        backends: implementations to choose from, those of torch by default.
+    """
     return next(backend for backend in backends if backend.name == backend_name(name))
 
 
@@ -95,8 +100,12 @@ def attention(
 ) -> Tensor:
     """Compute scaled dot-product attention of each member of a set to all members.
 
+    softmax(q k^T / sqrt(E)) v for each head (Vaswani et al. 2017, "Attention is all you need").
+
     Args:
+        q_NHKE, k_NHKE, v_NHKE: queries, keys and values of N sets of K members, H heads of width E.
         attend_NK: True where a member exists; None where all do (a mask is never passed then).
+        backends: implementations without and with a mask; the choice of torch by default.
 
     Returns:
         Tensor [N, H, K, E]; sets without any member give zeros on every torch version.
@@ -107,6 +116,7 @@ def attention(
     if v_NHKE.shape[0] == 0:  # a rank with fewer sets than others; some kernels reject empty input
         return v_NHKE
     if attend_NK is None:
+        # Flash attention takes no mask, so a mask of ones would exclude the fastest kernel.
         return backends.plain.function(q_NHKE, k_NHKE, v_NHKE, None)
     # A row without members is 0/0 in some kernels: it attends to all, then its output is zeroed.
     inhabited_N = attend_NK.any(dim=-1)
@@ -118,7 +128,14 @@ def attention(
 def runs(
     backend: Backend, device: torch.device, masked: bool, dtype: torch.dtype = torch.float32
 ) -> bool:
-    """Return whether a backend runs on a device, with or without a mask."""
+    """Return whether a backend runs on a device, with or without a mask.
+
+    Args:
+        backend: implementation of attention.
+        device: device of the probe, on which it allocates a few kB.
+        masked: whether the probe passes a mask.
+        dtype: type of queries, keys and values.
+    """
     q_NHKE = torch.zeros(2, 1, 8, 16, device=device, dtype=dtype)
     mask_N11K = torch.ones(2, 1, 1, 8, dtype=torch.bool, device=device) if masked else None
     try:

@@ -33,7 +33,13 @@ def log_abundance(counts_BS: Tensor) -> Tensor:
 
 
 def weighted_sum(values_UW: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
-    """Return the sums [B, W] of the ASVs' values, weighted by their log abundances."""
+    """Return the sums [B, W] of the ASVs' values, weighted by their log abundances.
+
+    Args:
+        values_UW: values of the distinct ASVs of the batch.
+        slots_BS: row of `values_UW` of each ASV of each sample, int64.
+        counts_BS: its reads, 0 where there is none.
+    """
     weight_BS = log_abundance(counts_BS).to(values_UW.dtype)
     return F.embedding_bag(slots_BS, values_UW, per_sample_weights=weight_BS, mode="sum")
 

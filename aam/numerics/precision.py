@@ -37,15 +37,26 @@ def has_bf16(arch: str) -> bool | None:
 
 
 def choose_precision(requested: MixedPrecision, arch: str) -> Precision:
-    """Return the precision to train in.
+    """Choose the precision of training.
 
     'auto' is bf16 on a GPU known to support it, else none: fp16 needs loss scaling and can
     overflow, so it must be requested. A CPU gains nothing from either.
 
+    Args:
+        requested: value of --mixed-precision: "auto", "none", "bf16" or "fp16".
+        arch: architecture of the device, such as "gfx942", "sm_90" or "cpu".
+
+    Returns:
+        "none" (fp32), "bf16" or "fp16".
+
     Raises:
         UsageError: bf16 on a GPU without it, or fp16 on a CPU.
+
+    >>> choose_precision("auto", "sm_90"), choose_precision("auto", "cpu")
+    ('bf16', 'none')
     """
     if requested == "auto":
+        # An unknown architecture (None) counts as one without bf16.
         return "bf16" if arch != CPU and has_bf16(arch) else "none"
     if requested == "fp16" and arch == CPU:
         raise UsageError("fp16 needs a GPU", "--mixed-precision fp16", "use bf16 or none on a CPU")

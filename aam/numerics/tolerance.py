@@ -30,6 +30,9 @@ def tolerance(precision: MixedPrecision, products: int, inner: int) -> float:
         precision: precision of the matrix products, never "auto".
         products: matrix products in a row that lead to the result, at least 1.
         inner: inner dimension of the largest of them, at least 1.
+
+    >>> tolerance("bf16", products=1, inner=64) > 1000 * tolerance("none", products=1, inner=64)
+    True
     """
     wide = math.sqrt(inner) * UNIT["none"]
     each = wide if precision == "none" else wide + UNIT[precision]

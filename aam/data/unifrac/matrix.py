@@ -84,7 +84,15 @@ def fill(matrix: Matrix, tiles: Iterable[Tile]) -> tuple[float, float]:
 
 
 def faith_pd_of_all(table: FeatureTable, phylogeny: Phylogeny) -> NDArray[np.float64]:
-    """Compute Faith's PD [N] of all samples of a table, in the tree's unit."""
+    """Compute Faith's phylogenetic diversity (Faith 1992) of all samples of a table.
+
+    Args:
+        table: reads of N samples; its features are those of `phylogeny`, in this order.
+        phylogeny: the tree of the features.
+
+    Returns:
+        float64 [N], length of all branches above the ASVs of each sample, in the tree's unit.
+    """
     samples = np.arange(len(table.sample_ids))
     starts = range(0, len(samples), TILE // 2)
     parts = (table.counts[samples[start : start + TILE // 2]] for start in starts)
