@@ -4,8 +4,7 @@ Samples and ASVs are divided separately. Exactly one rank encodes each distinct 
 whichever samples contain it; then the ranks gather the vectors. So the work of encoding, which
 dominates, is even for any samples and does not grow with the number of ranks. Every rank makes the
 same complete batch and takes its shard of it, so reads, masks and distances do not depend on the
-number of ranks. Shape suffixes: see `aam.data.batches`; V ASVs of the shard's samples, A all
-samples of the batch.
+number of ranks. Shape suffixes: see `aam.data.batches`; V ASVs of the shard's samples.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def shard_batch(batch: Batch, samples: slice, asvs: slice, sequences: bool) -> B
     widest = max(int(present_BS.sum(dim=1).max()) if len(present_BS) else 0, 1)
     local = {name: value[:, :widest] if value.ndim > 1 else value for name, value in local.items()}
     present_BS = present_BS[:, :widest]
-    distances_BA, diversity_B = batch.distances_BB, batch.diversity_B
+    distances_BB, diversity_B = batch.distances_BB, batch.diversity_B
     complete: dict[str, Any] = {f.name: getattr(batch, f.name) for f in dataclasses.fields(Batch)}
     shard = BatchShard(
         **complete
@@ -70,7 +69,7 @@ def shard_batch(batch: Batch, samples: slice, asvs: slice, sequences: bool) -> B
             "labels_UL": None if batch.labels_UL is None else batch.labels_UL[asvs],
             "shortest": shortest(batch.tokens_UL[asvs]),
             "attend_BS": None if bool(present_BS.all()) else present_BS,
-            "distances_BB": None if distances_BA is None else distances_BA[samples],
+            "distances_BB": None if distances_BB is None else distances_BB[samples],
             "diversity_B": None if diversity_B is None else diversity_B[samples],
         },
         samples=len(batch.rows_B),

@@ -3,7 +3,7 @@
 The encoder is fitted to training samples. Category 0 is "unknown": a value that is missing, that no
 training sample has, or that a single one has, so that samples of a new site can be predicted. A
 missing number is the mean of the training samples, and marked as missing.
-Shape suffixes: N samples, K categorical columns, J numeric columns, P features.
+Shape suffixes: N samples, K categorical columns, J numeric columns, W features.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class CovariateEncoder:
 
     @property
     def width(self) -> int:
-        """Number of features, P."""
+        """Number of features, W."""
         return sum(map(len, self.categories.values())) + 2 * len(self.numbers)
 
     def codes_NK(self, covariates: Covariates) -> npt.NDArray[np.int64]:
@@ -115,7 +115,7 @@ class CovariateEncoder:
         return np.hstack([np.where(missing, 0.0, values), missing])
 
     def features_NP(self, covariates: Covariates) -> F64:
-        """Return indicators of the known categories and the numbers, float64 [N, P]."""
+        """Return indicators of the known categories and the numbers, float64 [N, W]."""
         codes_NK, known = self.codes_NK(covariates), self.categories.values()
         parts = [
             np.eye(len(names) + 1)[codes][:, 1:]

@@ -11,7 +11,7 @@ To add a metric, add an entry to `REGRESSION`, `CLASSIFICATION`, `ORDINAL` or `P
 `metrics.json` and `aam evaluate` then contain it. A metric that is not defined for the given
 samples (R2 of one sample, AUC of one class) is None.
 
-Shape suffixes: N samples, B resamples of them, F folds, T blocks of tied samples.
+Shape suffixes: N samples, B resamples of them, K folds, Y blocks of tied samples.
 """
 
 from __future__ import annotations
@@ -208,15 +208,15 @@ def _centred_ranks(values_N: npt.NDArray[Any], fold_N: Codes, weights_BN: F64) -
     order = np.lexsort((values_N, fold_N))
     begins_fold = np.diff(fold_N[order], prepend=-1) != 0
     begins_tie = begins_fold | (np.diff(values_N[order], prepend=np.nan) != 0)
-    ties_T = np.flatnonzero(begins_tie)
-    fold_T = np.cumsum(begins_fold[ties_T]) - 1
-    size_BT = np.add.reduceat(weights_BN[:, order], ties_T, axis=1)
-    size_BF = np.add.reduceat(size_BT, np.flatnonzero(begins_fold[ties_T]), axis=1)
-    before_BT = np.cumsum(size_BT, axis=1) - size_BT
-    before_BT -= (np.cumsum(size_BF, axis=1) - size_BF)[:, fold_T]
-    rank_BT = (before_BT + (size_BT + 1) / 2) / (size_BF[:, fold_T] + 1)
+    ties_Y = np.flatnonzero(begins_tie)
+    fold_Y = np.cumsum(begins_fold[ties_Y]) - 1
+    size_BY = np.add.reduceat(weights_BN[:, order], ties_Y, axis=1)
+    size_BK = np.add.reduceat(size_BY, np.flatnonzero(begins_fold[ties_Y]), axis=1)
+    before_BY = np.cumsum(size_BY, axis=1) - size_BY
+    before_BY -= (np.cumsum(size_BK, axis=1) - size_BK)[:, fold_Y]
+    rank_BY = (before_BY + (size_BY + 1) / 2) / (size_BK[:, fold_Y] + 1)
     ranks_BN = np.empty_like(weights_BN)
-    ranks_BN[:, order] = rank_BT[:, np.cumsum(begins_tie) - 1]
+    ranks_BN[:, order] = rank_BY[:, np.cumsum(begins_tie) - 1]
     return ranks_BN - 0.5
 
 
@@ -291,18 +291,18 @@ def _concordance(
     order = np.lexsort((score_N, fold_N))
     begins_fold = np.diff(fold_N[order], prepend=-1) != 0
     begins_tie = begins_fold | (np.diff(score_N[order], prepend=np.nan) != 0)
-    ties_T = np.flatnonzero(begins_tie)
-    folds_F = np.flatnonzero(begins_fold[ties_T])
+    ties_Y = np.flatnonzero(begins_tie)
+    folds_K = np.flatnonzero(begins_fold[ties_Y])
     sorted_BN = weights_BN[:, order]
-    positive_BT = np.add.reduceat(sorted_BN * positive_N[order], ties_T, axis=1)
-    negative_BT = np.add.reduceat(sorted_BN, ties_T, axis=1) - positive_BT
-    positive_BF = np.add.reduceat(positive_BT, folds_F, axis=1)
-    negative_BF = np.add.reduceat(negative_BT, folds_F, axis=1)
+    positive_BY = np.add.reduceat(sorted_BN * positive_N[order], ties_Y, axis=1)
+    negative_BY = np.add.reduceat(sorted_BN, ties_Y, axis=1) - positive_BY
+    positive_BK = np.add.reduceat(positive_BY, folds_K, axis=1)
+    negative_BK = np.add.reduceat(negative_BY, folds_K, axis=1)
     # Negative samples that are sorted before, less those of other folds.
-    before_BT = np.cumsum(negative_BT, axis=1) - negative_BT / 2
-    before_BF = np.cumsum(negative_BF, axis=1) - negative_BF
-    concordant_B = (positive_BT * before_BT).sum(axis=1) - (positive_BF * before_BF).sum(axis=1)
-    return concordant_B, (positive_BF * negative_BF).sum(axis=1)
+    before_BY = np.cumsum(negative_BY, axis=1) - negative_BY / 2
+    before_BK = np.cumsum(negative_BK, axis=1) - negative_BK
+    concordant_B = (positive_BY * before_BY).sum(axis=1) - (positive_BK * before_BK).sum(axis=1)
+    return concordant_B, (positive_BK * negative_BK).sum(axis=1)
 
 
 def _varies(values_N: npt.NDArray[Any], weights_BN: F64) -> npt.NDArray[np.bool_]:
