@@ -40,10 +40,10 @@ class Shape:
 
     Attributes:
         name: name of the encoder that has these sizes.
-        sets: N, at least 2.
-        heads: H.
-        members: K.
-        width: E, of one head.
+        sets: number of sets N, at least 2.
+        heads: number of heads H, at least 1.
+        members: members K of a set, at least 1.
+        width: width E of one head.
     """
 
     name: str
@@ -72,8 +72,8 @@ class ProbeInput:
     Attributes:
         qkv_NK3HE: packed queries, keys and values, in the dtype of the probe.
         upstream_NHKE: gradient of the loss by the output.
-        mask_N11K: True where a member exists; None for none.
-        recomputed: compute it under gradient checkpointing.
+        mask_N11K: True where a member exists; None: no mask is passed.
+        recomputed: whether it is computed under gradient checkpointing.
     """
 
     qkv_NK3HE: Tensor
@@ -110,6 +110,8 @@ def shapes(quick: bool, heads: int = 0, width: int = 0) -> tuple[Shape, ...]:
 def probe_input(probe: Probe) -> ProbeInput:
     """Return the inputs of a probe on the CPU; the same for every backend and on every machine."""
     n, h, k, e = probe.shape.sets, probe.shape.heads, probe.shape.members, probe.shape.width
+    # Drawn on the CPU and rounded once: the expected result is that of the rounded inputs, so a
+    # difference is an error of the backend and not of the dtype.
     generator = torch.Generator().manual_seed(1000 * k + n)
     dtype = DTYPES[probe.dtype]
     qkv = torch.randn(n, k, 3, h, e, generator=generator).to(dtype)
@@ -148,6 +150,8 @@ def expected_for_mask(given: ProbeInput, mask: Tensor | None) -> ProbeResult:
     q, k, v = (part.clone().requires_grad_() for part in packed.unbind(0))
     scores_NHKK = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
     if mask is not None:
+        # The softmax of a row of -inf is NaN, and so is its gradient. Such rows get scores of 0
+        # before the softmax and weights of 0 after it, which makes both 0.
         scores_NHKK = scores_NHKK.masked_fill(~mask, float("-inf"))
         empty = (~mask).all(dim=-1, keepdim=True)
         weights_NHKK = scores_NHKK.masked_fill(empty, 0.0).softmax(dim=-1).masked_fill(empty, 0.0)
@@ -165,7 +169,10 @@ def run_probe(
     """Run a probe forward and backward on a backend and device.
 
     Args:
-        packed: pass views of one tensor, as the model does; else separate tensors.
+        backend: implementation of attention to probe.
+        given: inputs on the CPU, see `probe_input`.
+        device: device on which the backend runs.
+        packed: whether to pass views of one tensor, as the model does, or separate tensors.
 
     Raises:
         RuntimeError: raised by the backend.

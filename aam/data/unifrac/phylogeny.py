@@ -192,6 +192,7 @@ def _shear(tree: NewickTree, tips: NDArray[np.int64], path: Path, budget: int) -
     """Keep the branches above `tips` [F], with chains collapsed; feature f is `tips[f]`."""
     is_kept_tip = np.zeros(tree.parents.size, dtype=np.int64)
     is_kept_tip[tips] = 1
+    # In postorder the nodes below a node are the run before it, so prefix sums count its kept tips.
     tips_until = np.concatenate(([0], np.cumsum(is_kept_tip)))
     below = tips_until[1:] - tips_until[tree.starts]
     kept = np.flatnonzero(below)
@@ -261,6 +262,7 @@ def _ancestors(
     features: NDArray[np.int64] = np.arange(tips.size, dtype=np.int64)
     branches = tips
     steps = []  # One step towards the root for all features that are below it.
+    # All features climb together: as many steps as the tree is deep, instead of one loop for each.
     while features.size:
         steps.append((features, branches))
         counts[features] += 1

@@ -145,7 +145,7 @@ class Tiles:
         rows = self._rows(number)
         counts = self._counts[np.arange(rows.start, rows.stop)].astype(np.int64)
         below = counts @ self._ancestors
-        below.sort_indices()
+        below.sort_indices()  # Sums take the branches in one order, which fixes their rounding.
         lengths = self._lengths_G[below.indices]
         if self._kind == "unweighted":
             values, parts = np.ones(below.nnz), lengths
@@ -154,6 +154,7 @@ class Tiles:
             values = below.data / np.repeat(reads, np.diff(below.indptr))
             parts = values * lengths
         if self._kind == "weighted":
+            # |l p - l q| = l |p - q|, and the same for the minimum: lengths are multiplied once.
             values = parts
         by_sample = sparse.csr_array((values, below.indices, below.indptr), shape=below.shape)
         of_entry = np.repeat(np.arange(below.shape[0]), np.diff(below.indptr))
@@ -164,6 +165,7 @@ class Tiles:
         return block
 
     def _distances(self, a: SampleBlock, b: SampleBlock) -> Array:
+        # Pairs of samples that both have reads below a branch: the number of its sparse products.
         pairs = np.diff(a.by_branch.indptr).astype(np.int64) * np.diff(b.by_branch.indptr)
         share = DENSE_FROM[self._kind] if self._device == "cpu" else 0.0
         is_dense = pairs > share * a.by_sample.shape[0] * b.by_sample.shape[0]
@@ -199,6 +201,8 @@ class Tiles:
         def less_than_alone(p: Array, q: Array) -> tuple[Array, ...]:
             both = p + q
             weight = power(torch.from_numpy(both), alpha - 1).numpy()
+            # A branch of one sample alone adds p ** alpha to both sums. `rows` and `columns` add it
+            # for all branches, so it is subtracted where both samples have reads.
             alone = p**alpha + q**alpha
             return np.abs(p - q) * weight - alone, both * weight - alone
 
@@ -259,8 +263,11 @@ def _sums(
     for start in range(0, samples, ROWS):
         indptr = rows.indptr[start : start + ROWS + 1]
         entries = slice(indptr[0], indptr[-1])
+        # For each entry (sample, branch) of a, the samples of b with reads below that branch.
         chosen = columns[rows.indices[entries]]
         repeats = np.diff(chosen.indptr)
+        # `bincount` sums by place (row * m + column) in the order of the entries, so that a sum has
+        # the same bits in any process.
         first = np.repeat(np.arange(len(indptr) - 1) * others, np.diff(indptr))
         places = np.repeat(first, repeats) + chosen.indices
         values = function(np.repeat(rows.data[entries], repeats), chosen.data)
