@@ -352,13 +352,32 @@ def _warn_of_single(column: str, labels: Sequence[str]) -> None:
 
 
 def encode_labels(labels: Sequence[str], classes: Sequence[str]) -> NDArray[np.int64]:
-    """Return the index of each label in `classes`; KeyError for a label that is not a class."""
+    """Encode labels as numbers of their classes.
+
+    Args:
+        labels: names of classes.
+        classes: names of all classes, without repeats.
+
+    Returns:
+        int64 [N], place of each label in `classes`.
+
+    Raises:
+        KeyError: a label is not a class.
+
+    >>> encode_labels(["sick", "well", "sick"], ["well", "sick"]).tolist()
+    [1, 0, 1]
+    """
     code_of = {name: code for code, name in enumerate(classes)}
     return np.array([code_of[label] for label in labels], dtype=np.int64)
 
 
 def label_names(values_N: NDArray[Any], names: Sequence[str]) -> object:
-    """Return the names of codes or ranks; the numbers themselves without names."""
+    """Return the names of codes or ranks; the numbers themselves without names.
+
+    Args:
+        values_N: codes of classes, ranks, or numbers.
+        names: names of the classes or ranks; empty for a numeric target.
+    """
     return [names[int(code)] for code in values_N] if names else values_N
 
 
@@ -366,6 +385,11 @@ def groups(metadata: Metadata, column: str, sample_ids: Sequence[str]) -> NDArra
     """Return the group of each sample: the value of `column`, such as a subject.
 
     A sample without a value is a group of its own; a warning gives their number.
+
+    Args:
+        metadata: metadata of the study.
+        column: name of the column, such as that of --group-column.
+        sample_ids: ids of the N samples.
 
     Returns:
         str [N], in the order of `sample_ids`.

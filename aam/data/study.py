@@ -158,6 +158,10 @@ def load_table(input: TableOptions) -> FeatureTable:
 def has_phylogeny(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
     """Return whether `load_study` finds a tree or a distance matrix for these options.
 
+    Args:
+        input: --table, which may be a store with a tree.
+        phylogeny: --tree and --unifrac-matrix.
+
     Raises:
         MissingInput, DataError: the header of the store cannot be read or is invalid.
     """
@@ -169,8 +173,12 @@ def has_phylogeny(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
 def check_store_options(input: TableOptions, tree: Path | None) -> None:
     """Refuse options for files that the store already contains.
 
+    Args:
+        input: --table, which is a store, and --sequences.
+        tree: value of --tree; None if it is not given.
+
     Raises:
-        UsageError: --sequences or --tree.
+        UsageError: --sequences or --tree is given.
     """
     given = {"--tree": tree, "--sequences": input.sequences}
     if conflicting := [f"{flag} {path}" for flag, path in given.items() if path is not None]:

@@ -148,7 +148,13 @@ _WHERE: dict[tuple[str, ...], str] = {
 
 
 def lines(rows: Sequence[Row], there: Stack, here: Stack) -> Iterator[str]:
-    """Yield the lines of the table and the conclusion."""
+    """Yield the lines of the table and the conclusion.
+
+    Args:
+        rows: differences of all stages.
+        there: stack that made the golden folder.
+        here: stack of this computation.
+    """
     yield f"golden: {there}"
     yield f"here:   {here}"
     yield ""
@@ -181,7 +187,13 @@ def conclusion(rows: Sequence[Row]) -> str:
 
 
 def as_plain(rows: Sequence[Row], there: Stack, here: Stack) -> dict[str, Any]:
-    """Return the comparison as JSON values; values that are not finite are null."""
+    """Return the comparison as JSON values; values that are not finite are null.
+
+    Args:
+        rows: differences of all stages.
+        there: stack that made the golden folder.
+        here: stack of this computation.
+    """
     first = first_difference(rows)
     return {
         "agree": first is None,

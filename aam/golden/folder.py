@@ -90,14 +90,23 @@ class Golden:
 def refuse(folder: Path, overwrite: bool) -> None:
     """Refuse to replace a golden folder without --overwrite.
 
+    Args:
+        folder: folder to write.
+        overwrite: value of --overwrite.
+
     Raises:
-        CannotCreate: it holds a golden run.
+        CannotCreate: the folder holds a golden run and `overwrite` is false.
     """
     refuse_existing(folder / RECORD, overwrite)
 
 
 def write(folder: Path, golden: Golden) -> None:
-    """Write a golden folder; golden.json is removed first, so no mix of two runs is complete."""
+    """Write a golden folder; golden.json is removed first, so no mix of two runs is complete.
+
+    Args:
+        folder: folder to write, which exists.
+        golden: content of the folder.
+    """
     measured = golden.measured
     files = {
         "weights": golden.weights,

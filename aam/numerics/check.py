@@ -112,7 +112,17 @@ Event = Begin | Identity | Case | Cost | Overhead
 def measure(
     backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device
 ) -> Iterator[Event]:
-    """Run all probes in this process."""
+    """Run all probes in this process.
+
+    Args:
+        backends: implementations of attention.
+        plan: probes of the check.
+        device: device on which they run.
+
+    Yields:
+        An event before each probe (`Begin`), so that a probe that ends the process is known, and
+        its result after it.
+    """
     yield Begin()
     yield identify(device)
     for backend in backends:
@@ -247,7 +257,12 @@ def overhead_of(device: torch.device) -> Overhead:
 
 
 def conclude(events: Iterable[Event], quick: bool) -> CheckReport:
-    """Collect events into a report."""
+    """Collect the events of a check into a report.
+
+    Args:
+        events: events of `measure`, also from a child process.
+        quick: whether the probes were the small ones.
+    """
     began = time.monotonic()
     identity: Identity | None = None
     overhead: int | None = None

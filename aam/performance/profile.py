@@ -257,7 +257,16 @@ def verdict(profile: KernelProfile, wait: float = 0.0) -> Verdict:
 
 
 def differences(first: KernelProfile, second: KernelProfile) -> list[tuple[str, float, float]]:
-    """List category, milliseconds in `first` and in `second`, largest difference first."""
+    """Compare two profiles by category of kernels.
+
+    Args:
+        first: profile to compare with.
+        second: other profile.
+
+    Returns:
+        Category, milliseconds in `first` and milliseconds in `second`, the largest difference
+        first.
+    """
 
     def milliseconds(profile: KernelProfile) -> dict[str, float]:
         return {k: v * profile.total_ns / 1e6 for k, v in shares(profile).items()}

@@ -100,8 +100,12 @@ class OpenTable:
 def check_ids(ids: Sequence[str], what: str) -> None:
     """Refuse duplicated and empty ids of samples or features.
 
+    Args:
+        ids: all ids of the table along one axis.
+        what: name of what has the ids, "sample" or "feature", for the message.
+
     Raises:
-        DataError: naming the duplicated ids.
+        DataError: an id occurs twice or is empty.
     """
     if twice := [name for name, count in Counter(ids).items() if count > 1]:
         raise DataError(f"Duplicated {what} ids", first_few(twice), f"give each {what} one id")

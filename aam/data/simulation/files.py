@@ -28,6 +28,13 @@ def write_study(study: SimulatedStudy, options: Simulate) -> tuple[Path, ...]:
 
     The table leaves out ASVs without reads, the tree does not.
 
+    Args:
+        study: study to write.
+        options: options of `aam simulate`; --output-dir is the folder of the files.
+
+    Returns:
+        Paths of the four files.
+
     Raises:
         CannotCreate: a file exists and `options.overwrite` is false, or no permission.
     """

@@ -119,7 +119,16 @@ class ArrayFile:
 
 
 def write_array(folder: Path, name: str, array: NDArray[Any]) -> ArrayDescription:
-    """Write a complete array."""
+    """Write a complete array as NAME.npy.
+
+    Args:
+        folder: folder of the store that is being written.
+        name: name of the array.
+        array: its values, with any number of axes.
+
+    Returns:
+        Type, shape, size and SHA-256 of the file, for the header.
+    """
     with ArrayFile(folder, name, array.dtype.str, array.shape) as file:
         file.append(array)
         return file.close()
@@ -180,6 +189,14 @@ def read_header(path: Path) -> Header:
 
 def read_arrays(path: Path, header: Header, names: tuple[str, ...]) -> list[NDArray[Any]]:
     """Map arrays of a store read-only: pages are read when touched, and shared by processes.
+
+    Args:
+        path: folder of the store.
+        header: its header, which describes the arrays.
+        names: names of the arrays to map.
+
+    Returns:
+        The arrays in the order of `names`.
 
     Raises:
         DataError: an array is not the one that the header describes.

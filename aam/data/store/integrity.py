@@ -24,8 +24,13 @@ MESSAGE_FROM = 1 << 30
 def check_files(path: Path, header: Header) -> None:
     """Compare sizes, and all bytes unless these very files were compared before.
 
+    Args:
+        path: folder of the store.
+        header: its header, with the sizes and checksums.
+
     Raises:
-        MissingInput, DataError: as `verify`.
+        MissingInput: a file cannot be read.
+        DataError: a file is absent, has another size or another checksum.
     """
     note = user_cache() / f"store-{_identity(path, header)}"
     if note.exists():
@@ -41,6 +46,10 @@ def check_files(path: Path, header: Header) -> None:
 
 def verify(path: Path, header: Header) -> None:
     """Read every byte and compare the checksums.
+
+    Args:
+        path: folder of the store.
+        header: its header, with the sizes and checksums.
 
     Raises:
         MissingInput: a file cannot be read.

@@ -21,13 +21,32 @@ from aam.data.unifrac.tiles import Pair, Tile, Tiles, rows_of
 
 
 def write_matrix(path: Path, ids: Sequence[str], tiles: Tiles) -> tuple[float, float]:
-    """Compute and write a matrix; return the smallest and the largest distance."""
+    """Compute and write a matrix; return the smallest and the largest distance.
+
+    Args:
+        path: .h5 file to write; an existing one is replaced when the new one is complete.
+        ids: ids of the N samples of the tiles.
+        tiles: tiles of the matrix, of which one at a time is in memory.
+
+    Raises:
+        CannotCreate: the folder cannot be written to, or the disk is full.
+    """
     with hdf5_matrix(path, ids) as matrix:
         return fill(matrix, tiles.compute(tiles.pairs))
 
 
 def write_tiles(path: Path, ids: Sequence[str], tiles: Tiles, pairs: Sequence[Pair]) -> None:
-    """Compute and write the tiles `pairs`."""
+    """Compute and write some tiles: a shard of a matrix, for `join_tiles`.
+
+    Args:
+        path: .h5 file to write; an existing one is replaced when the new one is complete.
+        ids: ids of all N samples of the matrix.
+        tiles: tiles of the matrix.
+        pairs: tiles to compute, some of `tiles.pairs` in their order.
+
+    Raises:
+        CannotCreate: the folder cannot be written to, or the disk is full.
+    """
     shapes = [[rows_of(number, len(ids)) for number in pair] for pair in pairs]
     size = sum((rows.stop - rows.start) * (cols.stop - cols.start) for rows, cols in shapes)
     more = {"pairs": np.array(pairs, dtype=np.int64)}
@@ -39,7 +58,12 @@ def write_tiles(path: Path, ids: Sequence[str], tiles: Tiles, pairs: Sequence[Pa
 
 
 def join_tiles(files: Sequence[Path], output: Path) -> int:
-    """Write the matrix of the tiles in `files`; return the number of samples."""
+    """Write the matrix of the tiles in several files; return the number of samples.
+
+    Args:
+        files: files of `write_tiles`, which together have all tiles of one matrix.
+        output: .h5 file to write.
+    """
     with h5py.File(files[0], "r") as first:
         ids = first["order"].asstr()[()].tolist()
     with hdf5_matrix(output, ids) as matrix:

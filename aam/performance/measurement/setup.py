@@ -124,7 +124,12 @@ def _interrupted_by_sigterm() -> Iterator[None]:
 
 
 def command_of(measured: Pretrain | Train, wrapper: str) -> AamCommand:
-    """Return the command that a `wrapper` measures, with the values that are no default."""
+    """Return the command that a wrapper measures, with the values that are not the defaults.
+
+    Args:
+        measured: options of `aam pretrain` or `aam train`.
+        wrapper: name of the measuring command, such as "tune", whose options it takes.
+    """
     command = "train" if isinstance(measured, Train) else "pretrain"
     values = {
         spec.flag: value

@@ -42,7 +42,16 @@ GPUS = 8
 
 
 def show_training(run: TrainingRun, options: Pretrain | Train, gpu: Memory) -> None:
-    """Print the memory of a step, where it fits, and the largest settings for --device-memory."""
+    """Print the memory of a step, where it fits, and the largest settings for --device-memory.
+
+    Args:
+        run: training run of which a step is predicted.
+        options: options of that run.
+        gpu: options of `aam memory`.
+
+    Raises:
+        MissingInput, DataError: the check report of --check-report cannot be read.
+    """
     scale, measured = options.scale, measured_overhead(gpu.check_report)
     overhead = ASSUMED if measured is None else measured
     settings = StepSettings(
@@ -72,8 +81,13 @@ def show_training(run: TrainingRun, options: Pretrain | Train, gpu: Memory) -> N
 def show_step(memory: StepMemory | InferenceMemory, subject: str, gpu: Memory) -> None:
     """Print memory, and the GPUs on which the subject fits; with --json the memory alone.
 
+    Args:
+        memory: predicted memory, in bytes.
+        subject: subject of the sentence about the GPUs, such as "A batch of 32 samples".
+        gpu: options of `aam memory`.
+
     Raises:
-        MissingInput, DataError: see `measured_overhead`.
+        MissingInput, DataError: the check report of --check-report cannot be read.
     """
     measured, console = measured_overhead(gpu.check_report), Console(highlight=False)
     overhead = ASSUMED if measured is None else measured
