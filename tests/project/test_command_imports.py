@@ -68,6 +68,14 @@ def test_a_kernel_and_a_forest_predict_without_pytorch(
 
 
 @pytest.mark.medium
+def test_a_study_is_inspected_without_pytorch(study_dir: Path) -> None:
+    metadata, tree = study_dir / "metadata.tsv", study_dir / "tree.nwk"
+    modules = imported("inspect", study_dir / "table.biom", "--metadata", metadata, "--tree", tree)
+    assert "skbio" in modules
+    assert "torch" not in modules
+
+
+@pytest.mark.medium
 def test_a_kernel_and_a_forest_train_without_pytorch(study_dir: Path, tmp_path: Path) -> None:
     data = ("--table", study_dir / "table.biom", "--metadata", study_dir / "metadata.tsv")
     given = (*data, "--metadata-column", "ph", "--folds", 2, "--members", "kernel", "forest")

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+
+
+class _NoTorch(MetaPathFinder):
+    """Finder of modules that does not find PyTorch."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> None:
+        if fullname == "torch":
+            raise ModuleNotFoundError("PyTorch is not imported here", name=fullname)
 
 
 @contextmanager
@@ -13,11 +22,9 @@ def without_torch() -> Iterator[None]:
 
     scikit-bio imports it where it is installed, for tests of its own (skbio/util/_testing.py).
     """
-    if "torch" in sys.modules:
-        yield
-        return
-    sys.modules["torch"] = None  # type: ignore[assignment]
+    finder = _NoTorch()
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        del sys.modules["torch"]
+        sys.meta_path.remove(finder)
