@@ -141,7 +141,7 @@ def rows_where(
         int64 [n], positions in `sample_ids`, ascending; n is at least 1 with a condition.
 
     Raises:
-        UsageError: see `parse_condition`.
+        UsageError: the condition is not of the forms above.
         DataError: no such column, a column that is not numeric, or no sample meets the condition.
     """
     if condition is None:

@@ -52,8 +52,8 @@ def read_labels(
         The labelled samples: rows of `sample_ids`, their values, and the classes if there are any.
 
     Raises:
-        DataError: see `numeric_target`, `class_target` and `ordinal_target`; --where leaves no
-            sample.
+        DataError: no such column, no labelled sample, a label of another type than the target or
+            the same label in all samples; --where leaves no sample.
         UsageError: --where is not a condition, or see `ordinal_target`.
     """
     inside = rows_where(target.where, metadata, sample_ids)
@@ -126,8 +126,8 @@ def split_samples(
         codes: class or rank of each sample, see `category_codes`; None for a numeric target.
 
     Raises:
-        DataError: see `make_splits` and `read_splits`; the splits file divides a group; all
-            validation samples are of one class.
+        DataError: fewer groups or samples than parts; an invalid splits file, or one that divides
+            a group; all validation samples are of one class.
     """
     labels = None
     if options.group_column is not None:

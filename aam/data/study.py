@@ -101,12 +101,14 @@ def load_study(
     """Read the files of a study, or memory-map its store.
 
     Args:
-        input: table and sequences.
+        input: --table, --sequences, --drop-empty-samples and --max-memory-gb.
         phylogeny: tree or matrix; None for neither.
         max_bp: nucleotides to keep of each sequence; None for all.
 
     Raises:
-        MissingInput, DataError, UsageError: see the readers.
+        MissingInput: a file does not exist or cannot be read.
+        DataError: a file is not of its format, does not fit in memory, or does not fit the table.
+        UsageError: options for files that the store already contains.
     """
     if is_store(input.table):
         return _load_store(input, phylogeny, max_bp)
@@ -127,10 +129,13 @@ def make_study(
         table: its ASVs in any order.
         sequences: file, or sequences by feature id; None if the ids are the sequences.
         input: limits of the memory, and whether samples that are emptied are left out.
-        phylogeny, max_bp: see `load_study`.
+        phylogeny: tree or matrix; None for neither.
+        max_bp: nucleotides to keep of each sequence; None for all.
 
     Raises:
-        MissingInput, DataError, UsageError: see the readers.
+        MissingInput: a file does not exist or cannot be read.
+        DataError: a file is not of its format, does not fit in memory, or does not fit the table.
+        UsageError: options for files that the store already contains.
     """
     budget = memory_budget(input.max_memory_gb)
     table, tree, distances = _sort_features(table), None, None
@@ -145,8 +150,13 @@ def make_study(
 def load_table(input: TableOptions) -> FeatureTable:
     """Read only the feature table into memory, with its ASVs in the order of the file.
 
+    Args:
+        input: --table, --drop-empty-samples and --max-memory-gb.
+
     Raises:
-        MissingInput, DataError, UsageError: see the readers.
+        MissingInput: a file does not exist or cannot be read.
+        DataError: a file is not of its format, does not fit in memory, or does not fit the table.
+        UsageError: options for files that the store already contains.
     """
     if is_store(input.table):
         check_store_options(input, None)
@@ -249,8 +259,9 @@ def with_phylogeny(
         The table without the samples and ASVs that were dropped, and the phylogeny of its features.
 
     Raises:
-        MissingInput, DataError: see `read_phylogeny`; samples have no ASV of the tree, without
-            --drop-empty-samples.
+        MissingInput: there is no such file.
+        DataError: the tree is invalid or lacks ASVs (see `read_phylogeny`); samples have no ASV of
+            the tree, without --drop-empty-samples.
     """
     phylogeny, columns = read_phylogeny(
         path,

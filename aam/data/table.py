@@ -84,7 +84,8 @@ def read_table(
 
     Raises:
         MissingInput: there is no such file.
-        DataError: see `open_blocks`; samples without reads; no reads at all.
+        DataError: the file is of no known format, is damaged or does not fit in memory; ids occur
+            twice; values are not counts of reads; samples without reads; no reads at all.
     """
     table = open_blocks(path, block_bytes=sys.maxsize, max_bytes=max_bytes)
     read = list(table.blocks())  # One block; none for a table without samples.
@@ -103,7 +104,7 @@ def table_of(
         sample_ids, feature_ids: N and F names.
 
     Raises:
-        DataError: see `read_table`.
+        DataError: ids occur twice, values are not counts of reads, or a sample has no reads.
     """
     try:
         check_names(sample_ids, feature_ids)

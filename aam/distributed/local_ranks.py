@@ -37,7 +37,7 @@ def ranks_to_start(scale: ScaleOptions, device: DeviceOptions, batch_size: int) 
 
     Raises:
         Unavailable: --data-parallel without a GPU.
-        UsageError: see `check_options`.
+        UsageError: the options contradict the number of ranks.
     """
     if "RANK" in os.environ or int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
         return 0

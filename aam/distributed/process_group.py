@@ -59,7 +59,8 @@ def process_group(
         The communicator of the ranks; for a single process one that has itself alone.
 
     Raises:
-        UsageError: see `check` and `aam.distributed.network_settings.check_interfaces`.
+        UsageError: options and variables of the environment contradict each other, or a network
+            interface does not exist.
         RankFailure: another rank has failed.
     """
     ranks = read_environment(os.environ)

@@ -3,7 +3,7 @@
 A category is an embedding of its code, the numbers together are a linear map; their vectors are
 concatenated. Code 0 is the unknown category: some codes are replaced with it in training, so that
 its vector is trained too. UniFrac and nucleotides are predicted without covariates, so a pretrained
-encoder and stored vectors of ASVs stay valid. Shape suffixes: K categorical columns, J numbers, C
+encoder and stored vectors of ASVs stay valid. Shape suffixes: K categorical columns, J numbers, W
 width of the vector; others see `aam.model`.
 """
 
@@ -53,7 +53,7 @@ class CovariateInputs:
 
 
 class CovariateEmbedding(nn.Module):
-    """Vector [B, C] of the covariates."""
+    """Vector [B, W] of the covariates."""
 
     def __init__(self, shape: CovariateShape) -> None:
         super().__init__()

@@ -150,6 +150,8 @@ class Predictor(nn.Module):
         """Return the outputs [R, B, C] of R heads, from outputs and inputs of the sample encoder.
 
         Args:
+            embedding_BD: embeddings of the samples.
+            hidden_BSD: hidden states of their ASVs.
             attend_BS: True where a sample has an ASV; None where every place holds one.
             tokens_UL: distinct sequences, not masked.
             slots_BS: row of `tokens_UL` of each ASV of each sample.
@@ -190,35 +192,40 @@ class Predictor(nn.Module):
         profile_BH: Tensor | None,
         covariates: CovariateInputs | None = None,
     ) -> Tensor:
-        """Return the outputs [R, B, C].
+        """Return the outputs [R, B, C] of R heads: of the transformer, and of the profile if any.
 
-        `profile_BH` is the hidden layer of the profile head, before covariates and activation; None
-        without a profile.
+        Args:
+            embedding_BD: embeddings of the samples.
+            hidden_BSD: hidden states of their ASVs.
+            attend_BS: True where a sample has an ASV; None where every place holds one.
+            profile_BH: hidden layer of the profile head, before covariates and activation; None
+                without a profile.
+            covariates: covariates of the samples, for a network that reads them; None: all unknown.
         """
-        known_BC = None
+        known_BW = None
         if self.covariates is not None:
             sizes, device = self.encoder.shape.covariates, hidden_BSD.device
             assert sizes is not None
             covariates = covariates or CovariateInputs.unknown(sizes, len(hidden_BSD), device)
             if self.training:
                 covariates = covariates.with_unknown(UNKNOWN_RATE)
-            known_BC = self.covariates(covariates)
-            hidden_BSD = self._fuse(hidden_BSD, known_BC)
+            known_BW = self.covariates(covariates)
+            hidden_BSD = self._fuse(hidden_BSD, known_BW)
         pooled_BD = self.pooling(self.transformer(hidden_BSD, attend_BS), attend_BS)
         outputs = [self.head(torch.cat([embedding_BD, pooled_BD], dim=-1))]
         if profile_BH is not None:
-            if known_BC is not None:
-                profile_BH = profile_BH + self.profile_fusion(known_BC)
+            if known_BW is not None:
+                profile_BH = profile_BH + self.profile_fusion(known_BW)
             outputs.append(self.profile_head(profile_BH).to(outputs[0].dtype))
         return torch.stack(outputs)
 
-    def _fuse(self, hidden_BSD: Tensor, known_BC: Tensor) -> Tensor:
+    def _fuse(self, hidden_BSD: Tensor, known_BW: Tensor) -> Tensor:
         """Join the vector of the covariates with the hidden state of every member."""
         assert self.encoder.shape.covariates is not None
-        known_B1C = known_BC[:, None].to(hidden_BSD.dtype)
+        known_B1W = known_BW[:, None].to(hidden_BSD.dtype)
         if self.encoder.shape.covariates.fusion == "add":
-            fused_BSD: Tensor = hidden_BSD + self.fusion(known_B1C)
+            fused_BSD: Tensor = hidden_BSD + self.fusion(known_B1W)
             return fused_BSD
-        known_BSC = known_B1C.expand(-1, hidden_BSD.shape[1], -1)
-        fused_BSD = self.fusion(torch.cat([hidden_BSD, known_BSC], dim=-1))
+        known_BSW = known_B1W.expand(-1, hidden_BSD.shape[1], -1)
+        fused_BSD = self.fusion(torch.cat([hidden_BSD, known_BSW], dim=-1))
         return fused_BSD

@@ -61,7 +61,12 @@ class NucleotideEncoder(nn.Module):
         return bool((tokens_UL[:, self.last_patch(tokens_UL.shape[1])] == PAD).any())
 
     def logits(self, hidden_UTD: Tensor, length: int) -> Tensor:
-        """Return the logits [U, L, 4] of A, C, G, T for each of the `length` nucleotides."""
+        """Return the logits [U, L, 4] of A, C, G, T for each nucleotide.
+
+        Args:
+            hidden_UTD: hidden states of the patches, from `forward`.
+            length: number of nucleotides L of the padded sequences.
+        """
         # The head maps every patch: its output is narrower than a copy of the hidden states of
         # the patches with a masked nucleotide.
         u, t, _ = hidden_UTD.shape

@@ -19,7 +19,14 @@ PRODUCTS = 6  # matrix products in a row of one block: qkv, scores, mix, out, wi
 
 
 class TransformerBlock(nn.Module):
-    """One pre-norm transformer layer."""
+    """One pre-norm transformer layer (Xiong et al. 2020): attention, then feed-forward.
+
+    Args:
+        dim: embedding width D, a multiple of `heads`.
+        heads: number of attention heads, at least 1.
+        dropout: rate on both residual branches, 0 to below 1.
+        backends: attention backends without and with a mask.
+    """
 
     def __init__(self, dim: int, heads: int, dropout: float, backends: Backends) -> None:
         super().__init__()
@@ -34,8 +41,14 @@ class TransformerBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_NKD: Tensor, attend_NK: Tensor | None) -> Tensor:
-        """Map [N, K, D] to [N, K, D]; `attend_NK` is None where every member exists."""
+        """Map hidden states [N, K, D] to hidden states [N, K, D].
+
+        Args:
+            x_NKD: hidden states of the members of N sets.
+            attend_NK: True where a member exists; None where all do.
+        """
         n, k, d = x_NKD.shape
+        # One product for queries, keys and values: the GPU reads the hidden states once.
         qkv_NK3HE = self.qkv(self.attention_norm(x_NKD)).view(n, k, 3, self.heads, d // self.heads)
         q_NHKE, k_NHKE, v_NHKE = qkv_NK3HE.permute(2, 0, 3, 1, 4).unbind(0)
         mixed_NHKE = attention(q_NHKE, k_NHKE, v_NHKE, attend_NK, self.backends)
@@ -46,7 +59,15 @@ class TransformerBlock(nn.Module):
 
 
 class TransformerEncoder(nn.Module):
-    """Stack of blocks with a final norm; `recompute` enables gradient checkpointing."""
+    """Stack of transformer blocks with a final norm.
+
+    Args:
+        shape: sizes of the network, of which width, heads and dropout are read.
+        layers: number of blocks, at least 0.
+        backends: attention backends, the choice of torch by default.
+        recompute: whether to use gradient checkpointing, which recomputes each block in the
+            backward pass.
+    """
 
     def __init__(
         self,
@@ -64,7 +85,12 @@ class TransformerEncoder(nn.Module):
         self.norm = nn.LayerNorm(shape.embedding_dim)
 
     def forward(self, x_NKD: Tensor, attend_NK: Tensor | None = None) -> Tensor:
-        """Map [N, K, D] to [N, K, D]."""
+        """Map hidden states [N, K, D] to normalized hidden states [N, K, D].
+
+        Args:
+            x_NKD: hidden states of the members of N sets.
+            attend_NK: True where a member exists; None where all do.
+        """
         for block in self.blocks:
             if self.recompute and self.training:
                 x_NKD = checkpoint(block, x_NKD, attend_NK, use_reentrant=False)
@@ -81,7 +107,12 @@ class AttentionPooling(nn.Module):
         self.score = nn.Linear(dim, 1)
 
     def forward(self, x_NKD: Tensor, attend_NK: Tensor | None = None) -> Tensor:
-        """Map [N, K, D] to [N, D]; sets without members give zeros."""
+        """Map hidden states [N, K, D] to vectors [N, D]; sets without members give zeros.
+
+        Args:
+            x_NKD: hidden states of the members of N sets.
+            attend_NK: True where a member exists; None where all do.
+        """
         weight_NK = self.weights(x_NKD, attend_NK)
         return torch.einsum("nk,nkd->nd", weight_NK.to(x_NKD.dtype), x_NKD)
 
@@ -89,6 +120,7 @@ class AttentionPooling(nn.Module):
         """Return the weight of each member [N, K], at least float32; the sum of a set is 1."""
         score_NK = at_least_fp32(self.score(x_NKD).squeeze(-1))
         if attend_NK is not None:
+            # The lowest number and not -inf, whose softmax is NaN in a set without members.
             score_NK = score_NK.masked_fill(~attend_NK, torch.finfo(score_NK.dtype).min)
         weight_NK = score_NK.softmax(dim=-1)
         return weight_NK if attend_NK is None else weight_NK * attend_NK
