@@ -121,7 +121,7 @@ class Dendrogram:
         return features_NB
 
     def arrays(self) -> Arrays:
-        """Return the state, see `base.Model`."""
+        """Return the state, see `FittedModel`."""
         return {"parents": self.parents_B, "heights": self.heights_B}
 
     @classmethod

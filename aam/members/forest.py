@@ -27,7 +27,7 @@ from aam.contract.schema import Mismatch
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.members.base import F64, Labels, Rows, Samples, Tokens
 from aam.members.member import Estimator
-from aam.members.model import Importance, Model, Outputs
+from aam.members.model import FittedModel, Importance, Outputs
 from aam.members.relations import AsvRelations
 from aam.members.state import indices, numbers
 from aam.serialization.model_folder import State
@@ -74,7 +74,7 @@ class ForestInputs:
 
 
 @dataclass(frozen=True)
-class ForestModel(Model[ForestInputs]):
+class ForestModel(FittedModel[ForestInputs]):
     """Nodes of all trees, one tree after the other; a child comes after its parent.
 
     Attributes:
@@ -98,7 +98,7 @@ class ForestModel(Model[ForestInputs]):
     clades_VF: Rows | None = None
 
     def predict(self, inputs: ForestInputs) -> F64:
-        """Return the mean over the trees [N, C], see `Model`."""
+        """Return the mean over the trees [N, C], see `FittedModel`."""
         predictions = [np.empty((0, self.values.shape[1]))]
         for levels in self._descents(inputs):
             *_, leaves = levels
@@ -157,14 +157,14 @@ class ForestModel(Model[ForestInputs]):
     def importance(
         self, inputs: ForestInputs, tokens_UL: Tokens, relations: AsvRelations, outputs: Outputs
     ) -> Importance:
-        """Compute the impurity decrease of each ASV, 0 for one that is not known, see `Model`."""
+        """Compute the impurity decrease of each ASV, 0 for an unknown one, see `FittedModel`."""
         importance_U = np.zeros(len(tokens_UL))
         rows, known = relations.known(tokens_UL)
         importance_U[rows] = self.impurity_decrease(inputs)[known]
         return Importance({"forest": importance_U}, importance_U)
 
     def state(self) -> State:
-        """Return the state, see `Model`."""
+        """Return the state, see `FittedModel`."""
         encoder = self.encoder and dataclasses.asdict(self.encoder)
         arrays = {name: value for name, value in vars(self).items() if value is not None}
         arrays.pop("encoder", None)

@@ -51,7 +51,7 @@ from aam.members.kernel_ridge import (
     product,
 )
 from aam.members.member import Estimator
-from aam.members.model import Importance, Model, Outputs, of_effects
+from aam.members.model import FittedModel, Importance, Outputs, of_effects
 from aam.members.relations import AsvRelations, similarity
 from aam.members.state import numbers
 from aam.memory import shown_size
@@ -74,7 +74,7 @@ _BYTES = 80
 
 
 @dataclass(frozen=True)
-class KernelModel(Model[KernelInputs]):
+class KernelModel(FittedModel[KernelInputs]):
     """Coefficients of the landmarks.
 
     Attributes:
@@ -99,11 +99,11 @@ class KernelModel(Model[KernelInputs]):
 
     @property
     def encoder(self) -> CovariateEncoder | None:
-        """Encoder of the covariates, see `Model`."""
+        """Encoder of the covariates, see `FittedModel`."""
         return self.summands.encoder
 
     def predict(self, inputs: KernelInputs) -> F64:
-        """Return predictions [N, C], see `Model`."""
+        """Return predictions [N, C], see `FittedModel`."""
         outputs_NC = product(self.kernel(inputs), self.dual_MC) + self.offset_C
         if len(self.limits):
             outputs_NC = outputs_NC.clip(*self.limits)
@@ -122,12 +122,12 @@ class KernelModel(Model[KernelInputs]):
     def importance(
         self, inputs: KernelInputs, tokens_UL: Tokens, relations: AsvRelations, outputs: Outputs
     ) -> Importance:
-        """Compute effects of one standard deviation of each ASV, see `Model`."""
+        """Compute effects of one standard deviation of each ASV, see `FittedModel`."""
         effects_UC = kernel_effects(self, inputs, tokens_UL, relations, outputs)
         return of_effects("effect", effects_UC, outputs.classes)
 
     def state(self) -> State:
-        """Return the state, see `Model`."""
+        """Return the state, see `FittedModel`."""
         arrays = {
             **self.landmarks.arrays(),
             "dual": self.dual_MC,
@@ -139,7 +139,7 @@ class KernelModel(Model[KernelInputs]):
         return State({"gamma": self.gamma, **self.summands.settings()}, arrays)
 
     def onnx_parts(self, tokens_FL: Tokens, outputs: Outputs | None) -> Sequence[Part]:
-        """Return the readout, see `Model`."""
+        """Return the readout, see `FittedModel`."""
         # PyTorch takes 2 CPU-seconds to import, which predictions do without.
         from aam.members.onnx_export import kernel_part
 

@@ -45,7 +45,7 @@ class Summands:
     scale: float = 0.0
 
     def arrays(self) -> Arrays:
-        """Return the arrays of the state, see `Model`."""
+        """Return the arrays of the state, see `FittedModel`."""
         return {} if self.clades is None else self.clades.arrays()
 
     def settings(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class Landmarks:
         return squared_NM.clip(min=0)
 
     def arrays(self) -> Arrays:
-        """Return the state, see `Model`; it holds the clades by the weights."""
+        """Return the state, see `FittedModel`; it holds the clades by the weights."""
         arrays = {
             "weights": self.weights.data,
             "asvs": self.weights.indices.astype(np.int64),

@@ -19,7 +19,7 @@ from aam.contract.options.device import DeviceOptions
 from aam.contract.options.members import MEMBERS
 from aam.members.base import F64, Labels, Samples, T
 from aam.members.folds import Folds, training_rows
-from aam.members.model import Model
+from aam.members.model import FittedModel
 from aam.members.relations import AsvRelations
 from aam.serialization.model_folder import State
 
@@ -75,8 +75,8 @@ class CrossValidated:
 
     predictions_MC: F64
     cpu_seconds: float
-    fold_models: tuple[Model[Any], ...] = ()
-    model: Model[Any] | None = None
+    fold_models: tuple[FittedModel[Any], ...] = ()
+    model: FittedModel[Any] | None = None
     inputs: Any = None
     columns: Mapping[str, F64] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -114,11 +114,13 @@ class Reader(ABC, Generic[T]):
         """
 
     @abstractmethod
-    def restore(self, state: State, asvs: int, outputs: int, device: DeviceOptions) -> Model[T]:
+    def restore(
+        self, state: State, asvs: int, outputs: int, device: DeviceOptions
+    ) -> FittedModel[T]:
         """Build a model from its state.
 
         Args:
-            state: of `Model.state`.
+            state: of `FittedModel.state`.
             asvs: number of ASVs of the training study.
             outputs: number of outputs, C.
             device: of a network.
@@ -135,7 +137,7 @@ class Estimator(Reader[T]):
     """
 
     @abstractmethod
-    def fit(self, inputs: T, labels: Labels, seed: int) -> Model[T]:
+    def fit(self, inputs: T, labels: Labels, seed: int) -> FittedModel[T]:
         """Fit a model to labelled samples; hyper-parameters are chosen by leaving out groups."""
 
     def cross_validate(

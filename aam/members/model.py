@@ -71,7 +71,7 @@ class Outputs:
     scale: TargetScale
 
 
-class Model(Protocol[Reads]):
+class FittedModel(Protocol[Reads]):
     """A fitted member. A class that inherits from it has the defaults of the optional parts."""
 
     @property
@@ -104,7 +104,7 @@ class Model(Protocol[Reads]):
         """Return predictions in the units of the target, and further columns of their table."""
         return Applied(scale.inverse(self.predict(inputs)))
 
-    def prepared(self, samples: Samples) -> tuple[Model[Reads], Samples]:
+    def prepared(self, samples: Samples) -> tuple[FittedModel[Reads], Samples]:
         """Prepare many predictions of samples that have the ASVs of these.
 
         Returns:

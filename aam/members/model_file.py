@@ -32,7 +32,7 @@ from aam.inference.training_summary import SummaryNumbers
 from aam.members import training_data
 from aam.members.base import F64, Labels, Tokens
 from aam.members.ensemble import Ensemble
-from aam.members.model import Model, Outputs
+from aam.members.model import FittedModel, Outputs
 from aam.members.registry import reader
 from aam.members.relations import AsvRelations
 from aam.members.state import indices, numbers
@@ -116,11 +116,11 @@ class ModelFacts:
         return Outputs(self.column, self.classes, TargetScale(self.transform, self.range))
 
 
-Models = Mapping[str, Model[Any]]
+Models = Mapping[str, FittedModel[Any]]
 
 
 def largest_bp(models: Models) -> int:
-    """Return the nucleotides of the longest sequence that the models can read, see `Model`."""
+    """Return the nucleotides of the longest sequence that models can read, see `FittedModel`."""
     return max(model.max_bp for model in models.values())
 
 
@@ -164,12 +164,12 @@ class TrainedModel:
         return next(iter(self.models.values())).encoder
 
     def onnx_parts(self) -> list[Part]:
-        """Return what can be exported to ONNX, see `Model.onnx_parts`."""
+        """Return what can be exported to ONNX, see `FittedModel.onnx_parts`."""
         given = self.tokens_FL, self.facts.outputs
         return [part for model in self.models.values() for part in model.onnx_parts(*given)]
 
     @property
-    def weighted(self) -> dict[str, Model[Any]]:
+    def weighted(self) -> dict[str, FittedModel[Any]]:
         """Members that have a weight in the ensemble."""
         return {name: model for name, model in self.models.items() if self.facts.weights[name]}
 
@@ -195,7 +195,7 @@ class PretrainedModel:
         return largest_bp(self.models)
 
     def onnx_parts(self) -> list[Part]:
-        """Return what can be exported to ONNX, see `Model.onnx_parts`."""
+        """Return what can be exported to ONNX, see `FittedModel.onnx_parts`."""
         given = np.empty((0, 0), dtype=np.uint8), None
         return [part for model in self.models.values() for part in model.onnx_parts(*given)]
 
@@ -245,7 +245,7 @@ def read_trained(path: Path, device: DeviceOptions) -> TrainedModel:
 
 def _restore(
     folder: ModelFolder, asvs: int, outputs: int, device: DeviceOptions
-) -> dict[str, Model[Any]]:
+) -> dict[str, FittedModel[Any]]:
     if not folder.members:
         raise Mismatch("it has no members")
     return {

@@ -41,7 +41,7 @@ from aam.inference.stored_networks import network_state, restore_networks
 from aam.inference.target import Target
 from aam.members.base import F64, Rows, Samples, Tokens
 from aam.members.member import Reader
-from aam.members.model import Applied, Importance, Model, Outputs, moments, of_effects
+from aam.members.model import Applied, FittedModel, Importance, Outputs, moments, of_effects
 from aam.members.onnx_export import Part, encoder_parts
 from aam.members.relations import AsvRelations
 from aam.numerics.device import print_device
@@ -79,7 +79,7 @@ class _Encoded:
 
 
 @dataclass(frozen=True)
-class TransformerModel(Model[TransformerInputs]):
+class TransformerModel(FittedModel[TransformerInputs]):
     """Networks of the folds, or a pretrained encoder.
 
     Attributes:
@@ -92,7 +92,7 @@ class TransformerModel(Model[TransformerInputs]):
 
     @property
     def encoder(self) -> CovariateEncoder | None:
-        """Encoder of the covariates, see `Model`."""
+        """Encoder of the covariates, see `FittedModel`."""
         return self.networks[0].config.covariates
 
     @property
@@ -106,17 +106,17 @@ class TransformerModel(Model[TransformerInputs]):
         return {"attention": self.networks[0].attention}
 
     def state(self) -> State:
-        """Return configurations and weights, see `Model`."""
+        """Return configurations and weights, see `FittedModel`."""
         return network_state([network.stored for network in self.networks])
 
     def predict(self, inputs: TransformerInputs) -> F64:
-        """Return predictions [N, C] in the units of the target, see `Model`."""
+        """Return predictions [N, C] in the units of the target, see `FittedModel`."""
         return self.apply(inputs, TargetScale(), InferenceSettings()).values_NC
 
     def apply(
         self, inputs: TransformerInputs, scale: TargetScale, settings: InferenceSettings
     ) -> Applied:
-        """Return the mean of the networks and rarefactions, see `Model`.
+        """Return the mean of the networks and rarefactions, see `FittedModel`.
 
         The further columns are the quantiles, and the standard deviation of a number.
         """
@@ -190,7 +190,7 @@ class TransformerModel(Model[TransformerInputs]):
         relations: AsvRelations,
         outputs: Outputs,
     ) -> Importance:
-        """Compute effects by integrated gradients, the mean of the networks, see `Model`."""
+        """Compute effects by integrated gradients, the mean of the networks, see `FittedModel`."""
         samples, each = inputs.samples, []
         for network in self.networks:
             contributions = integrated_gradients(
@@ -205,7 +205,7 @@ class TransformerModel(Model[TransformerInputs]):
         return Importance(columns, size_U, tuple(one.size_U for one in each))
 
     def prepared(self, samples: Samples) -> tuple[TransformerModel, Samples]:
-        """Encode the ASVs and draw the reads once, see `Model`."""
+        """Encode the ASVs and draw the reads once, see `FittedModel`."""
         plan, counts = self.networks[0].config.plan, samples.counts.copy()
         ends = zip(counts.indptr[:-1], counts.indptr[1:], samples.sample_ids, strict=True)
         drawn = [
@@ -224,7 +224,7 @@ class TransformerModel(Model[TransformerInputs]):
         return TransformerModel(self.networks, known), dataclasses.replace(samples, counts=counts)
 
     def attention(self, sample: Samples) -> Sequence[SampleAttention]:
-        """Return the attention of each network to the ASVs of a sample, see `Model`."""
+        """Return the attention of each network to the ASVs of a sample, see `FittedModel`."""
         study = TransformerInputs(sample).study
         return [
             sample_attention(network.stored, study, network.device, sample.covariates)
@@ -237,7 +237,7 @@ class TransformerModel(Model[TransformerInputs]):
         return embed(self.networks[0], study, settings)
 
     def onnx_parts(self, tokens_FL: Tokens, outputs: Outputs | None) -> Sequence[Part]:
-        """Return the ASV encoder of each network, see `Model`."""
+        """Return the ASV encoder of each network, see `FittedModel`."""
         networks = [network.stored.build().eval() for network in self.networks]
         return encoder_parts([network.encoder.nucleotides for network in networks], self.max_bp)
 

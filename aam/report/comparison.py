@@ -21,7 +21,7 @@ _OF_EACH_RUN = ("started", "finished", "--output-dir", "--overwrite")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """Comparison of runs.
 
     Attributes:
@@ -43,7 +43,7 @@ class _Scored:
     drawn: Drawn | None
 
 
-def comparison(runs: Sequence[Run]) -> Comparison:
+def comparison(runs: Sequence[Run]) -> RunComparison:
     """Compare runs with the first of them.
 
     Raises:
@@ -72,7 +72,7 @@ def comparison(runs: Sequence[Run]) -> Comparison:
             tables.append(_difference_table(shared, differences))
             drawings["intervals"] = _interval_drawing(shared, differences)
         drawings["overlay"] = _overlay_drawing(shared)
-    return Comparison(tuple(table for table in tables if table is not None), drawings)
+    return RunComparison(tuple(table for table in tables if table is not None), drawings)
 
 
 def _on(

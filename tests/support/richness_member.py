@@ -10,7 +10,7 @@ from aam.contract.options.device import DeviceOptions
 from aam.data.covariates import CovariateEncoder
 from aam.members.base import F64, Labels, Rows, Samples, Tokens
 from aam.members.member import Estimator
-from aam.members.model import Importance, Model, Outputs
+from aam.members.model import FittedModel, Importance, Outputs
 from aam.members.relations import AsvRelations
 from aam.members.state import numbers
 from aam.serialization.model_folder import State
@@ -27,7 +27,7 @@ class Richness:
 
 
 @dataclass(frozen=True)
-class RichnessModel(Model[Richness]):
+class RichnessModel(FittedModel[Richness]):
     """Slope and intercept, float64 [2]."""
 
     line: F64
