@@ -110,7 +110,16 @@ def blocks(run: RunResult, warmup: int) -> list[tuple[Step, ...]]:
 
 
 def gain(run: RunResult, other: RunResult, warmup: int, cost: Cost) -> float:
-    """Return the median over the blocks of the time per sample of `other` over that of `run`."""
+    """Compute the gain of a run over another one, above 1 where it is faster.
+
+    Args:
+        run, other: runs of equal batches, compared block by block.
+        warmup: steps at the start of each run that do not count.
+        cost: time of a step, an entry of `COSTS`.
+
+    Returns:
+        Median over the blocks of the time per sample of `other` over that of `run`.
+    """
 
     def times(result: RunResult) -> list[float]:
         return [
@@ -154,6 +163,8 @@ class Bench:
         """
         results: dict[str, list[RunResult]] = {one.label: [] for one in (default, *settings)}
         dropped: set[str] = set()
+        # In turns, not one setting after the other: a clock or a load that drifts over minutes
+        # then slows all settings alike.
         for number in range(self.rounds):
             for one in (default, *settings):
                 if one.label in dropped:

@@ -59,6 +59,7 @@ def compare_early(
 
     Args:
         losses, default: losses of the setting and of the default, from step 0 on.
+        parity: change of the losses that the setting may cause.
         noise: largest early difference of the runs with moved weights, or of a repeated run for
             `Parity.SAME`: 0 where the device repeats a run exactly.
     """
@@ -95,6 +96,7 @@ def compare_late(
     """Compare the mean over the last third of the steps.
 
     Args:
+        losses, default: losses of the setting and of the default, from step 0 on.
         noise: losses of runs of the default from moved weights.
     """
     number = min(len(losses), len(default))
@@ -104,6 +106,7 @@ def compare_late(
     found, error = late_difference(losses, default)
     band = max((abs(late_difference(run, default)[0]) for run in noise), default=0.0)
     limit = max(LATE_DIFFERENCE, 2 * band)
+    # Both bounds: a difference within the noise of training, or within its own error, is none.
     outside = abs(found) > limit and abs(found) > STANDARD_ERRORS * error
     return Evidence(
         not outside,
@@ -122,6 +125,8 @@ def late_difference(losses: Sequence[float], default: Sequence[float]) -> tuple[
     number = min(len(losses), len(default))
     late = slice(number - late_steps(number), number)
     one, two = np.array(losses[late]), np.array(default[late])
+    # Step by step, since both runs have the same batches. Consecutive losses depend on each other,
+    # so the error is that of the means of blocks.
     differences = (one - two) / max(abs(float(two.mean())), 1e-12)
     means = [float(part.mean()) for part in np.array_split(differences, BLOCKS) if len(part)]
     error = float(np.std(means, ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else math.inf

@@ -145,6 +145,8 @@ def run_workload(
     """Run a workload in a child process and return its steps.
 
     Args:
+        workload: program to run.
+        plan: settings, number of steps and seed of the run.
         folder: folder of the run's files; an existing one is replaced.
         timeout: seconds without a step after which it counts as hanging.
         variables: further environment variables.
@@ -169,7 +171,7 @@ def run_workload(
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=True,
+                start_new_session=True,  # `_end` kills the group, with data loaders and ranks.
             )
         except (OSError, ValueError) as error:
             return RunResult((), f"it cannot be started: {getattr(error, 'strerror', error)}")
@@ -197,6 +199,7 @@ def read_steps(log: Path) -> tuple[tuple[Step, ...], str]:
     except OSError:
         return (), ""
     found: list[Step] = []
+    # After the last newline stands an unfinished line, or nothing.
     for number, line in enumerate(text.split("\n")[:-1], 1):
         try:
             found.append(step_of(json.loads(line)))
@@ -228,6 +231,7 @@ def step_of(line: dict[str, Any]) -> Step:
 
 def _wait(process: subprocess.Popen[bytes], log: Path, timeout: float) -> bool:
     """Wait for the end of a process; return whether it hangs."""
+    # A step is a line of the log, so a log that does not grow is a run without progress.
     size, reached = 0, time.monotonic()
     while process.poll() is None:
         now = time.monotonic()
@@ -254,6 +258,7 @@ def _failure(status: int, output: Path, steps: int, planned: int) -> str:
         return ""
     with output.open("rb") as stream:
         stream.seek(max(0, output.stat().st_size - 100_000))
+        # The last lines name the cause; a run in a loop of warnings may print gigabytes.
         lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines()]
     message = next((line for line in reversed(lines) if line), "")
     place = f"after step {steps} of {planned}"

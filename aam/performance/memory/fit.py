@@ -185,12 +185,16 @@ def choose(
     """Return the largest settings that fit, and the number of batches of an optimizer step.
 
     Args:
-        settings: the batch size is that of an optimizer step; "auto" chunks are chosen.
-        divide: the batch may be a part of it.
+        run: training run whose steps are predicted.
+        settings: settings whose batch size is that of an optimizer step; "auto" chunks are chosen.
+        limit: memory of the device.
+        divide: whether a batch may be a part of an optimizer step's.
 
     Raises:
         UsageError: nothing fits.
     """
+    # Parts of equal size, so that accumulated gradients are those of the whole batch; every rank
+    # has at least one sample.
     samples, least = settings.batch_size, settings.parallel.ranks
     sizes = [size for size in range(samples, least - 1, -1) if samples % size == 0]
     for size in sizes if divide else sizes[:1]:

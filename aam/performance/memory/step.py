@@ -90,8 +90,9 @@ def predict_step(
 
     Args:
         make: builds the workload; every tensor that it makes is fake.
+        precision: "none" (fp32), "bf16" or "fp16".
         block: bytes to which the allocator rounds up.
-        foreach: update all parameters at once, as optimizers do on GPUs.
+        foreach: whether all parameters are updated at once, as optimizers do on GPUs.
         parallel: ranks, of which the memory of the first is returned.
     """
     with (
@@ -106,6 +107,7 @@ def predict_step(
             use_buckets(workload.model)
         steps = TrainingSteps(workload, precision, foreach)
         steps.begin()
+        # From here on as in any later step: weights, gradients and optimizer states exist.
         before = storages.live
         storages.peak = before
         stored = steps.run(lambda: storages.live - before)
