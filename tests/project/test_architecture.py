@@ -101,3 +101,12 @@ def test_what_pytorch_2_4_lacks_is_imported_with_an_alternative() -> None:
             if isinstance(node, ast.ImportFrom) and node.module in lacking:
                 unguarded += [str(file.relative_to(ROOT))] * (id(node) not in guarded)
     assert unguarded == []
+
+
+def test_every_class_has_a_name_of_its_own() -> None:
+    places: dict[str, list[str]] = {}
+    for file in (*(ROOT / "aam").rglob("*.py"), *(ROOT / "launcher").rglob("*.py")):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    assert not {name: files for name, files in places.items() if len(files) > 1}
