@@ -25,11 +25,11 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "containers/locks"
-PYTHONS, PLATFORM = ("3.11", "3.12"), "x86_64-manylinux_2_36"  # Debian 12
+PYTHONS, PLATFORM = ("3.11", "3.12"), "{}-manylinux_2_36"  # Debian 12 on a processor
 WITH_TORCH = re.compile(r"(torch|triton|nvidia-.*|cuda-.*|pytorch-triton-rocm|triton-rocm)==")
 WHEEL = (
-    r"-(?:{0}-{0}|(?:cp3[2-9]|cp31[01])-abi3|(?:py2\.)?py3-none)"
-    r"-(?:any|(?:many)?linux\S*x86_64)\.whl$"
+    r"-(?:{0}-{0}|cp3(?:[2-9]|1[0-{2}])-abi3|(?:py2\.)?py3-none)"
+    r"-(?:any|(?:many)?linux\S*{1})\.whl$"
 )
 HEAD = """\
 # Every Python package of the image {name}, by version and hash; made by `make locks`.
@@ -43,7 +43,9 @@ def main(names: list[str]) -> int:
     for name in names or images:
         path = LOCKS / f"{name}.txt"
         held = path.read_text() if path.is_file() else ""
-        text = lock(name, images[name], resolve(images[name]["pins"]["torch"]), held)
+        (machine,) = images[name]["machines"]
+        found = resolve(images[name]["pins"]["torch"], machine)
+        text = lock(name, images[name], found, held)
         aside = path.with_name(f".{path.name}.new")
         aside.write_text(text)
         aside.rename(path)
@@ -51,10 +53,11 @@ def main(names: list[str]) -> int:
     return 0
 
 
-def resolve(torch: str) -> list[str]:
+def resolve(torch: str, machine: str) -> list[str]:
     """Return what uv finds for the extras `model` and `search` with this release of PyTorch.
 
-    The versions suit every Python of the images, and each has the hashes of its wheels for them.
+    The versions suit every Python of the images, and each has the hashes of its wheels for them
+    on the processor `machine`.
     """
     with tempfile.TemporaryDirectory() as folder:
         # uv prefers the versions in its output file, but may change them.
@@ -64,30 +67,31 @@ def resolve(torch: str) -> list[str]:
         torch_only.write_text(f"torch=={torch}\n")
         extras = ("--extra", "model", "--extra", "search")
         model = (*extras, "--override", torch_only, "--output-file", pins)
-        _uv(PYTHONS[0], *model, "pyproject.toml")
+        _uv(PYTHONS[0], machine, *model, "pyproject.toml")
         hashes: dict[str, set[str]] = {}
         for python in PYTHONS:
             wheels = Path(folder, f"pylock.{python.replace('.', '')}.toml")
-            _uv(python, "--no-deps", "--format", "pylock.toml", "--output-file", wheels, pins)
+            _uv(python, machine, "--no-deps", "--format", "pylock.toml", "--output-file", wheels,
+                pins)  # fmt: skip
             for package in tomllib.loads(wheels.read_text())["packages"]:
                 pin = f"{package['name']}=={package['version']}"
-                hashes.setdefault(pin, set()).update(_hashes(package, python))
+                hashes.setdefault(pin, set()).update(_hashes(package, python, machine))
     return [
         " \\\n".join([pin, *(f"    --hash=sha256:{value}" for value in sorted(values))])
         for pin, values in hashes.items()
     ]
 
 
-def _uv(python: str, *arguments: str | Path) -> None:
+def _uv(python: str, machine: str, *arguments: str | Path) -> None:
     fixed = ["--no-config", "--no-annotate", "--no-header", "--only-binary", ":all:"]
-    platform = ["--python-version", python, "--python-platform", PLATFORM]
+    platform = ["--python-version", python, "--python-platform", PLATFORM.format(machine)]
     subprocess.run(["uv", "pip", "compile", "--quiet", *fixed, *platform, *arguments], cwd=ROOT,
                    stdout=subprocess.DEVNULL, check=True)  # fmt: skip
 
 
-def _hashes(package: dict[str, Any], python: str) -> list[str]:
-    """Return the hashes of a package's wheels for one Python."""
-    suits = re.compile(WHEEL.format(f"cp{python.replace('.', '')}"))
+def _hashes(package: dict[str, Any], python: str, machine: str) -> list[str]:
+    """Return the hashes of a package's wheels for one Python and processor."""
+    suits = re.compile(WHEEL.format(f"cp{python.replace('.', '')}", machine, python[-1]))
     found = [
         wheel["hashes"]["sha256"]
         for wheel in package["wheels"]
@@ -95,7 +99,7 @@ def _hashes(package: dict[str, Any], python: str) -> list[str]:
     ]
     if not found:
         raise SystemExit(f"{package['name']}=={package['version']} has no wheel for Python "
-                         f"{python} on {PLATFORM}")  # fmt: skip
+                         f"{python} on {PLATFORM.format(machine)}")  # fmt: skip
     return found
 
 
@@ -114,7 +118,9 @@ def lock(name: str, image: dict[str, object], found: list[str], held: str) -> st
             # The name of Triton's build for ROCm since PyTorch 2.10.
             triton = "triton-rocm" if _release(torch) >= (2, 10) else "pytorch-triton-rocm"
             of_torch += [_kept(f"{triton}=={pins['triton']}", held)] if "triton" in pins else []
-    head = HEAD.format(name=name, pythons=" and ".join(PYTHONS), platform=PLATFORM)
+    head = HEAD.format(
+        name=name, pythons=" and ".join(PYTHONS), platform=PLATFORM.format(*image["machines"])
+    )
     return "\n".join([head.rstrip(), *common, f"# torch: {index}", *of_torch]) + "\n"
 
 

@@ -197,6 +197,11 @@ def serves(image: Image, arch: str) -> bool:
     return image.vendor in VENDORS and VENDORS[image.vendor].serves(image.archs, arch)
 
 
+def built_for(image: Image, machine: str) -> bool:
+    """Return whether an image is built for a processor (`uname -m`), as far as it is known."""
+    return not image.machines or machine in image.machines
+
+
 def has_code(catalog: Catalog, vendor: str, arch: str) -> bool:
     """Return whether an image of the catalog for a vendor's GPUs runs on an architecture."""
     return any(image.vendor == vendor and serves(image, arch) for image in catalog.images)

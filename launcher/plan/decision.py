@@ -23,6 +23,7 @@ from launcher.plan.candidates import (
     Candidate,
     GpuGroup,
     Reason,
+    built_for,
     counted,
     for_gpus,
     fused,
@@ -195,10 +196,12 @@ def _sort(situation: Situation) -> Situation:
             fitting.sort(key=lambda image: order[image.name])
             served.append((group, tuple(fitting)))
             continue
-        # By the example of the least demanding image: the oldest one compiled for these GPUs.
+        # By the example of the least demanding image: the oldest one compiled for this processor
+        # and these GPUs.
         why = f"the catalog has no image for GPUs of {VENDORS[group.vendor].title}"
         if own:
-            oldest = ([image for image in own if serves(image, group.arch)] or own)[-1]
+            here = [image for image in own if built_for(image, inputs.host.machine)] or own
+            oldest = ([image for image in here if serves(image, group.arch)] or here)[-1]
             why = f"{oldest.name}: {'; '.join(against[oldest.name])}"
         unserved.append(Reason("No image serves these GPUs", f"{group}; {why}"))
 
@@ -395,8 +398,9 @@ def _refusal(assessment: Assessment) -> AamError:
         reason = RULES["idle GPUs"](Candidate("", candidate.image), situation) or reason
     elif fit:
         catalog, host = situation.inputs.catalog, situation.inputs.host
-        machines = sorted({machine for image in catalog.images for machine in image.machines})
-        evidence = f"{host.machine}; the images are built for {', '.join(machines)}"
+        without = [image for image in catalog.images if not for_gpus(image)]
+        machines = sorted({machine for image in without for machine in image.machines})
+        evidence = f"{host.machine}; those without a GPU are built for {', '.join(machines)}"
         remedy = f"install PyTorch here: `{situation.inputs.native.install}`"
         reason = Reason("No image is built for this processor", evidence, remedy)
     evidence, remedies = reason.evidence, [reason.remedy]

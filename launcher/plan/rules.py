@@ -18,6 +18,7 @@ from launcher.plan.candidates import (
     GpuGroup,
     GpuSurvey,
     Reason,
+    built_for,
     for_gpus,
     fused,
     serves,
@@ -78,7 +79,7 @@ def _request(candidate: Candidate, situation: Situation) -> Reason | None:
 
 def _processor(candidate: Candidate, situation: Situation) -> Reason | None:
     image, machine = candidate.image, situation.inputs.host.machine
-    if image is None or not image.machines or machine in image.machines:
+    if image is None or built_for(image, machine):
         return None
     evidence = f"it is built for {' and '.join(image.machines)} and the processor is {machine}"
     return _misfit(image, evidence)

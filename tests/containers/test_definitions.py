@@ -204,7 +204,8 @@ def test_the_index_has_every_wheel_of_a_lock_by_its_hash(name: str, tmp_path: Pa
         except OSError:
             (tmp_path / lock.name).write_text(packages_of(lock))
             lock = tmp_path / lock.name
-    done = pip("install", lock, image(name).pins["python"], *more)
+    (machine,) = image(name).machines
+    done = pip("install", lock, image(name).pins["python"], *more, machine=machine)
     assert done.returncode == 0, done.stderr
 
 

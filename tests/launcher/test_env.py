@@ -77,7 +77,7 @@ def test_gpus_that_the_stack_leaves_out_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver", "stack"), [("470.82", None), ("550.54", "cuda128"), ("580.1", "cuda130")]
+    ("driver", "stack"), [("470.82", None), ("550.54", "cuda128"), ("580.1", "cuda132")]
 )
 def test_the_driver_limits_the_stack(tmp_path: Path, driver: str, stack: str | None) -> None:
     tree = Tree(tmp_path).nvidia(0x20B0, 1, 0, "NVIDIA A100-SXM4-40GB").nvidia_driver(driver)
@@ -91,7 +91,7 @@ def test_the_driver_limits_the_stack(tmp_path: Path, driver: str, stack: str | N
 def test_two_vendors_are_chosen_between_by_stack(tmp_path: Path) -> None:
     tree = Tree(tmp_path).cpu().amd(MI300A, 1).amd_driver(None)
     tree.nvidia(0x20B0, 9, 0, "NVIDIA A100-SXM4-40GB").nvidia_driver("580.1")
-    with pytest.raises(UsageError, match="choose with --image rocm64 or cuda130"):
+    with pytest.raises(UsageError, match="choose with --image rocm64 or cuda132"):
         choose(tree)
     assert choose(tree, "cuda128")[1].gpus[0].vendor == "nvidia"
 

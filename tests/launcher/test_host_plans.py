@@ -46,6 +46,7 @@ STRIX_HALO = (110501, 0x1586)
 ENGINE = (EngineFact("apptainer", "/usr/bin/apptainer", traits=ENGINES["apptainer"].traits),)
 NATIVE = NativeStack("/usr/bin/python3", ("torch",), False, None, "cpu")
 A100, H100, B200, V100, K80, RTX5090 = 0x20B2, 0x2330, 0x2901, 0x1DB1, 0x102D, 0x2B85
+B300 = 0x3182
 Make = Callable[[Tree], Tree]
 
 
@@ -178,24 +179,27 @@ CASES: dict[str, Case] = {
     "a job with two of four": Case(confined, "rocm64", devices=(144, 152), variable="0,1"),
     "a container in a container": Case(container, "rocm64", devices=(129, 131), variable="0,1"),
     "MI210 held for guests": Case(passed_through, refused="vfio-pci holds it for a virtual"),
-    "B200": Case(nvidia(B200), "cuda130", variable=UUID.format(1)),
-    "RTX 5090": Case(nvidia(RTX5090), "cuda130"),
+    "B200": Case(nvidia(B200), "cuda132", variable=UUID.format(1)),
+    "B300": Case(nvidia(B300), "cuda132", variable=UUID.format(1)),
+    "RTX 5090": Case(nvidia(RTX5090), "cuda132"),
     "H100, CUDA 12's driver": Case(nvidia(H100, driver="550.54.15"), "cuda128"),
     "A100, an old driver": Case(nvidia(A100, driver="470.82"), refused="needs driver"),
     "V100": Case(nvidia(V100), "cuda128"),
     "K80": Case(nvidia(K80, driver="470.82"), refused="not compiled for sm_37|needs driver"),
-    "A100 with MIG": Case(nvidia(A100, mig=("gi1/ci0", "gi2/ci0")), "cuda130"),
-    "two A100, one masked": Case(nvidia(A100, A100), "cuda130", variable=UUID.format(2),
+    "A100 with MIG": Case(nvidia(A100, mig=("gi1/ci0", "gi2/ci0")), "cuda132"),
+    "two A100, one masked": Case(nvidia(A100, A100), "cuda132", variable=UUID.format(2),
                                  variables={CUDA: "1"}),
     "AMD and NVIDIA": Case(both(amd(MI300A), nvidia(A100)),
-                           refused="choose with --image rocm64 or cuda130"),
+                           refused="choose with --image rocm64 or cuda132"),
     "AMD and an NVIDIA that is too old": Case(both(amd(MI300A), nvidia(K80)), "rocm64",
                                               devices=(128,)),
-    "NVIDIA and an integrated AMD": Case(both(amd(PHOENIX), nvidia(A100)), "cuda130",
+    "NVIDIA and an integrated AMD": Case(both(amd(PHOENIX), nvidia(A100)), "cuda132",
                                          variable=UUID.format(1)),
     "Jetson": Case(jetson, refused="NVIDIA's builds of PyTorch for JetPack"),
     "WSL2": Case(wsl, refused="WSL2 offers it through /dev/dxg"),
-    "Arm server": Case(arm, refused="built for x86_64 and the processor is aarch64"),
+    "Arm server": Case(arm, "cuda132-aarch64", variable=UUID.format(1)),
+    "Arm server with AMD": Case(lambda tree: amd(MI210)(tree).recorded(machine="aarch64"),
+                                refused="built for x86_64 and the processor is aarch64"),
     "no GPU": Case(lambda tree: tree.cpu(), "cpu", devices=()),
     "captured: 4 x MI300A": Case("mi300a-4apu-spx", "rocm64", devices=(128, 136, 144, 152),
                                  variable="0,1,2,3"),

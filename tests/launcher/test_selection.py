@@ -122,10 +122,12 @@ def test_amd(tmp_path: Path, kind: tuple[int, int], driver: str | None, image: s
         (0x1DB1, "580.65.06", "cuda128"),  # sm_70, which CUDA 13 does not have
         (0x20B2, "525.60.13", "cuda128"),
         (0x2684, "555.42.02", "cuda128"),  # sm_89 runs what was compiled for sm_86
-        (0x20B2, "580.65.06", "cuda130"),
-        (0x2B85, "580.65.06", "cuda130"),  # RTX 5090
+        (0x20B2, "580.65.06", "cuda132"),
+        (0x2B85, "580.65.06", "cuda132"),  # RTX 5090, sm_120
         (0x2B85, "570.86.10", "cuda128"),
-        (0x2901, "580.65.06", "cuda130"),  # B200
+        (0x2901, "580.65.06", "cuda132"),  # B200, sm_100
+        (0x3182, "580.65.06", "cuda132"),  # B300, sm_103, runs what was compiled for sm_100
+        (0x3182, "570.124.06", "cuda128"),
     ],
 )
 def test_nvidia(tmp_path: Path, device: int, driver: str, image: str) -> None:
@@ -163,22 +165,51 @@ def test_an_unknown_driver_is_reported_as_unknown(
 # --- processors
 
 
+@pytest.mark.parametrize(
+    ("device", "driver", "decided"),
+    [
+        (0x2342, "580.65.06", "cuda132-aarch64"),  # GH200, sm_90
+        (0x2941, "580.65.06", "cuda132-aarch64"),  # GB200, sm_100
+        (0x31C2, "580.65.06", "cuda132-aarch64"),  # GB300, sm_103
+        (0x2342, "560.28", "cuda132-aarch64: .*needs driver 580"),
+        (0x1EB8, "580.65.06", "cuda132-aarch64: its PyTorch was not compiled for sm_75"),  # T4
+    ],
+)
+def test_nvidia_on_arm(tmp_path: Path, device: int, driver: str, decided: str) -> None:
+    tree = Tree(tmp_path).nvidia(device, 1, 0, "GPU").nvidia_driver(driver)
+    host = detect(tree.recorded(machine="aarch64").root)
+    if ":" in decided:
+        with pytest.raises(Unavailable, match=rf"1 x GPU \(sm_.*{decided}"):
+            decide(host)
+    else:
+        assert name_of(decide(host)) == decided
+        assert decide(host, use="never").gpus == ()
+
+
 def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
-    tree = Tree(tmp_path).nvidia(0x2342, 1, 0, "NVIDIA GH200 480GB").nvidia_driver("560.28")
-    tree.recorded(machine="aarch64")
-    host = detect(tree.root)
     refused = "built for x86_64 and the processor is aarch64"
-    with pytest.raises(Unavailable, match=f"1 x NVIDIA GH200 480GB .*{refused}"):
+    tree = Tree(tmp_path / "nvidia").nvidia(0x2342, 1, 0, "GH200").nvidia_driver("580.65.06")
+    nearest = f"{refused}; the nearest fit is --image cuda132-aarch64"
+    with pytest.raises(Unavailable, match=nearest):
+        decide(detect(tree.recorded(machine="aarch64").root), image="cuda130")
+    tree = Tree(tmp_path / "x86_64").nvidia(0x2342, 1, 0, "H100").nvidia_driver("580.65.06")
+    with pytest.raises(Unavailable, match="built for aarch64 and the processor is x86_64"):
+        decide(detect(tree.root), image="cuda132-aarch64")
+    tree = Tree(tmp_path / "amd").cpu().amd(MI210, 3).amd_driver("6.12.12")
+    host = detect(tree.recorded(machine="ppc64le").root)
+    refused = "built for x86_64 and the processor is ppc64le"
+    with pytest.raises(Unavailable, match=f"1 x MI210 .*{refused}"):
         decide(host)
     with pytest.raises(Unavailable, match=refused):
-        decide(host, image="cuda")
+        decide(host, image="rocm64")
     with pytest.raises(
-        Unavailable, match="No image is built for this processor: aarch64"
+        Unavailable, match="No image is built for this processor: ppc64le"
     ) as caught:
         decide(host, native=PLAIN, use="never")
     assert "pip install" in str(caught.value)
-    assert refused in decide(host, image="cuda", force=True).forced[0]
-    able = replace(NATIVE, vendor="nvidia", torch="2.7.1+cu128")
+    assert "without a GPU are built for x86_64" in str(caught.value)
+    assert refused in decide(host, image="rocm64", force=True).forced[0]
+    able = replace(NATIVE, vendor="amd", torch="2.8.0+rocm6.4")
     choice = decide(replace(host, root="/", engines=(APPTAINER,)), native=able)
     assert (choice.engine, len(choice.gpus)) == ("native", 1)
     assert decide(replace(host, root="/"), native=able, use="never").engine == "native"

@@ -31,8 +31,8 @@ from launcher.images.index import locked
 from tests.support.engines import PYTHON, ROOT, USER, Engines
 
 PARTS = ("aam", "launcher", "containers")
-WHEEL_TAGS = [f"manylinux_2_{minor}_x86_64" for minor in range(5, 37)]
-WHEEL_TAGS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
+WHEEL_TAGS = [f"manylinux_2_{minor}" for minor in range(5, 37)]
+WHEEL_TAGS += ["manylinux2014", "manylinux2010", "manylinux1", "linux"]
 CATALOG = yaml.safe_load((ROOT / "launcher/catalog.yaml").read_text())["images"]
 LOCKS = ROOT / "containers/locks"
 SMALL = ("numpy", "pyyaml")
@@ -170,14 +170,16 @@ def fetch(lock: Path, python: str, folder: Path, *more: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def pip(command: str, lock: Path, python: str, *more: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of pip on the wheels of a lock, for a Python on the platform of the images."""
+def pip(
+    command: str, lock: Path, python: str, *more: str, machine: str = "x86_64"
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of pip on the wheels of a lock, for a Python and a processor of the images."""
     abi = f"cp{python.replace('.', '')}"
     program = [sys.executable if _has_pip(sys.executable) else "python3", "-m", "pip", command]
     program += ["--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes"]
     program += ["--python-version", python, "--implementation", "cp"]
     program += ["--abi", abi, "--abi", "abi3", "--abi", "none"]
-    program += [word for tag in WHEEL_TAGS for word in ("--platform", tag)]
+    program += [word for tag in WHEEL_TAGS for word in ("--platform", f"{tag}_{machine}")]
     program += ["--requirement", str(lock), *more]
     return subprocess.run(program, capture_output=True, text=True, check=False)
 
