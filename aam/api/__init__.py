@@ -13,11 +13,21 @@ from aam.console import AamWarning
 if TYPE_CHECKING:
     from aam.api.distances import unifrac
     from aam.api.estimators import AAMClassifier, AAMRegressor
+    from aam.api.expected_failures import EXPECTED_FAILED_CHECKS
     from aam.api.model import Model, load
 
-__all__ = ["AAMClassifier", "AAMRegressor", "AamWarning", "Model", "load", "unifrac"]
+__all__ = [
+    "EXPECTED_FAILED_CHECKS",
+    "AAMClassifier",
+    "AAMRegressor",
+    "AamWarning",
+    "Model",
+    "load",
+    "unifrac",
+]
 
 _MODULES = {
+    "EXPECTED_FAILED_CHECKS": "expected_failures",
     "AAMClassifier": "estimators",
     "AAMRegressor": "estimators",
     "Model": "model",

@@ -21,7 +21,8 @@ from aam.data.io.table_blocks import check_ids
 def argument(command: type, field: str, value: Any, name: str | None = None) -> Any:
     """Return the value of an argument as its option takes it.
 
-    A string stands for a tuple of one, a NumPy number for that of Python, `gpu` for `cuda`.
+    A string or a number stands for a tuple of one, a NumPy number for that of Python, `gpu` for
+    `cuda`.
 
     Args:
         command: class of the options.
@@ -38,7 +39,8 @@ def argument(command: type, field: str, value: Any, name: str | None = None) -> 
         value = value.item()
     if isinstance(value, str) and SYNONYMS.get(value) in spec.choices:
         value = SYNONYMS[value]
-    if isinstance(value, str) and typing.get_origin(spec.type) is tuple:
+    one = isinstance(value, (str, numbers.Real))
+    if one and typing.get_origin(spec.type) is tuple:
         value = (value,)
     cause, evidence = f"Invalid {name or field}", shown(value)
     if not fits(spec.type, value):

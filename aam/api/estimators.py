@@ -25,22 +25,20 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative
 
 from aam.api.arguments import aligned, argument, metadata_ids, path_argument, shown
 from aam.api.model import Model, load
+from aam.api.parameters import PARAMETERS, Parameters, documented
 from aam.api.tables import (
     Table,
     as_biom,
-    has_sample_ids,
+    is_array,
     sequences_in_memory,
     table_in_memory,
     tree_file,
 )
 from aam.console import as_library
 from aam.contract.errors import DataError, UsageError, first_few
-from aam.contract.options import from_plain, specs
+from aam.contract.options import from_plain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.contradictions import require_consistent
-from aam.contract.options.device import ScaleOptions
-from aam.contract.options.study import CovariateOptions, TableOptions, TargetOptions
-from aam.contract.options.training import RunOptions
 from aam.contract.suggestions import nearest
 from aam.data.metadata import Metadata
 from aam.data.study import make_study
@@ -52,40 +50,21 @@ from aam.training.labelled_study import LabelledStudy, label_study
 IN_MEMORY = Path("in memory")
 """Path of a table and of labels that are no files, in the record of the options."""
 
-_REPLACED = {"group_column", "loss_config"} | {
-    spec.field
-    for group in (TableOptions, TargetOptions, CovariateOptions, RunOptions, ScaleOptions)
-    for spec in specs(group)
-}
-"""Options that the arguments of `fit` replace, or of several processes or targets."""
 
-_PARAMETERS = [spec for spec in specs(Train) if spec.field not in _REPLACED]
-
-_Parameters: Any = dataclasses.make_dataclass(
-    "_Parameters",
-    [
-        ("sequences", Any, None),
-        ("output_dir", Any, None),
-        *((spec.field, Any, spec.default) for spec in _PARAMETERS),
-    ],
-    kw_only=True,
-    eq=False,
-    repr=False,
-)
-
-
-class _Estimator(_Parameters, BaseEstimator):  # type: ignore[misc]
+class _Estimator(Parameters, BaseEstimator):  # type: ignore[misc]
     """Training of `aam train` on a table in memory.
 
     Attributes:
         model_: the trained `aam.Model`.
         n_features_in_: number of features of the training table. New tables may have others: they
             are read by their DNA.
+        feature_names_in_: ids of these features, object [n_features_in_]; a table whose features
+            have no ids, such as an array, leaves it out.
     """
 
-    @functools.wraps(_Parameters.__init__)  # type: ignore[misc]
+    @functools.wraps(Parameters.__init__)  # type: ignore[misc]
     def __init__(self, **parameters: Any) -> None:
-        known = [field.name for field in dataclasses.fields(_Parameters)]
+        known = [field.name for field in dataclasses.fields(Parameters)]
         if unknown := [name for name in parameters if name not in known]:
             remedy = nearest(unknown[0], known, "`aam train --help-all` lists them")
             raise UsageError(f"{type(self).__name__} has no parameter", unknown[0], remedy)
@@ -107,7 +86,7 @@ class _Estimator(_Parameters, BaseEstimator):  # type: ignore[misc]
             output_dir = folder / "run" if self.output_dir is None else self.output_dir
             given = {
                 spec.field: argument(Train, spec.field, getattr(self, spec.field))
-                for spec in _PARAMETERS
+                for spec in PARAMETERS
                 if spec.field != "tree"
             }
             values = given | {
@@ -147,7 +126,7 @@ class _Estimator(_Parameters, BaseEstimator):  # type: ignore[misc]
     def _predict(self, X: Table) -> pd.DataFrame:
         """Predict a table with the trained model."""
         check_is_fitted(self)
-        if not has_sample_ids(X):
+        if is_array(X):
             X = self._checked_array(X)
         return self.model_.predict(X, self.sequences)
 
@@ -163,17 +142,21 @@ class _Estimator(_Parameters, BaseEstimator):  # type: ignore[misc]
         return X
 
     def _checked(self, X: Table, y: Any, numeric: bool) -> tuple[Table, npt.NDArray[Any]]:
-        """Check table and targets as scikit-learn does, and set `n_features_in_`.
+        """Check table and targets as scikit-learn does, and set the attributes of the features.
 
         Targets with sample ids are put in the order of the table.
         """
         y = aligned(y, _ids(X), "y")
-        if not has_sample_ids(X):
+        if is_array(X):
             X, y = check_X_y(X, y, accept_sparse="csr", y_numeric=numeric, ensure_min_samples=2)
             check_non_negative(X, type(self).__name__)
             counts = X
+            if hasattr(self, "feature_names_in_"):
+                delattr(self, "feature_names_in_")
         else:
-            counts = as_biom(X).matrix_data.T
+            read = as_biom(X)
+            counts = read.matrix_data.T
+            self.feature_names_in_ = np.asarray(read.ids("observation"), dtype=object)
             _, y = check_X_y(
                 counts, y, accept_sparse="csr", y_numeric=numeric, ensure_min_samples=2
             )
@@ -187,6 +170,7 @@ class _Estimator(_Parameters, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
+@documented
 class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     """Regressor of a number from a table of reads, with the options of `aam train`.
 
@@ -225,6 +209,7 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         return predicted_N
 
 
+@documented
 class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     """Classifier of samples from a table of reads, with the options of `aam train`.
 
@@ -272,7 +257,7 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
 def _ids(X: Table) -> list[str] | None:
     """Return the sample ids of a table; None of an array, whose samples have none."""
-    return list(as_biom(X).ids()) if has_sample_ids(X) else None
+    return None if is_array(X) else list(as_biom(X).ids())
 
 
 def _group_names(groups: Any, samples: int) -> list[str]:

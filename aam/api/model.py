@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import html
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
 
 from aam.api.arguments import argument, path_argument
 from aam.api.tables import Sequences, Table, has_sample_ids, metadata_file, table_files
 from aam.console import as_library
-from aam.contract.errors import DataError
-from aam.contract.options.commands.use import Predict
+from aam.contract.errors import DataError, MissingInput, UsageError
+from aam.contract.options.commands.use import Predict, Report
 from aam.contract.options.device import Device, DeviceOptions
+from aam.contract.suggestions import nearest
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.taxonomy import read_taxonomy
@@ -24,9 +27,17 @@ from aam.inference.settings import NO_VECTORS, InferenceSettings
 from aam.members.importance import importance_table
 from aam.members.model_file import PretrainedModel, TrainedModel, read, trained
 from aam.members.predict import predict_table
+from aam.report.asvs import importance_drawing, read_abundances
+from aam.report.base import Drawing, ReportInput
+from aam.report.page import write_report
+from aam.report.pictures import PICTURES
+from aam.report.run import read_run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _UNNAMED = "unnamed-"
-"""Begins the sample ids of an array, so that they are not those of the training samples."""
+"""Begins the ids of samples that have none, so that they are not those of the training samples."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,19 @@ class Model:
         members = f"members {', '.join(self.loaded.models)}"
         return f"aam.Model('{self.path}', device='{self.device.device}')\n  {predicts}, {members}"
 
+    def _repr_html_(self) -> str:
+        """Return the model as a table for a notebook."""
+        rows = {
+            "predicts": "nothing: a pretrained encoder" if self.column is None else self.column,
+            "members": ", ".join(self.loaded.models),
+            "device": self.device.device,
+            "path": str(self.path),
+        }
+        cells = (
+            f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items()
+        )
+        return f"<table><caption>aam.Model</caption>{''.join(cells)}</table>"
+
     def predict(
         self,
         table: Table,
@@ -67,7 +91,7 @@ class Model:
 
         Args:
             table: see `aam.api.tables.Table`; its ASVs need not be those of the training. The
-                samples of an array have no ids, and count as new.
+                samples of an array, and of a DataFrame with row numbers, count as new.
             sequences: DNA of the features; None if the ids are the sequences.
             metadata: of a model that reads metadata columns: file, or DataFrame by sample id. It
                 applies the --where of the training.
@@ -84,7 +108,8 @@ class Model:
                 of its type or range.
             DataError: not a table of reads, features without DNA, or a model without target.
         """
-        unnamed = "" if has_sample_ids(table) else _UNNAMED
+        # Metadata are read by the numbers of the samples.
+        unnamed = "" if metadata is not None or has_sample_ids(table) else _UNNAMED
         with table_files(table, sequences, drop_empty_samples, unnamed) as (input, folder):
             options = Predict(
                 input=input,
@@ -169,6 +194,132 @@ class Model:
         index = pd.Index(study.table.sample_ids, name=ID_HEADER)
         names = [f"e{axis}" for axis in range(embeddings.shape[1])]
         return pd.DataFrame(embeddings, index=index, columns=names)
+
+    def report(
+        self,
+        output: str | PathLike[str] | None = None,
+        *,
+        metadata: str | PathLike[str] | pd.DataFrame | None = None,
+        color_by: str | Sequence[str] = (),
+        categories: str | Sequence[str] = (),
+        unit: str = "",
+    ) -> Path:
+        """Write the HTML report of the run folder, as `aam report` does, and return its path.
+
+        Args:
+            output: the page; None for report.html in the run folder.
+            metadata: for the colours, file or DataFrame by sample id; None for that of the run.
+            color_by: metadata columns that colour the samples; the target and others if empty.
+            categories: metadata columns whose numbers are names of categories.
+            unit: of a numeric target, such as months.
+
+        Raises:
+            MissingInput: the model was loaded without its run folder.
+            UsageError: an argument is not of its type.
+            DataError: a file of the run folder is damaged, or the metadata lack a column.
+        """
+        given = {"color_by": color_by, "categories": categories, "unit": unit}
+        values = {name: argument(Report, name, value) for name, value in given.items()}
+        page = None if output is None else path_argument("output", output, "None")
+        with tempfile.TemporaryDirectory(prefix="aam-") as folder, as_library():
+            columns = metadata_file(metadata, Path(folder))
+            return write_report(self._run_folder(), page, columns, **values)
+
+    def plot_predictions(self, *, unit: str = "") -> Axes:
+        """Plot held-out predictions against the truth: points, or the confusion matrix of classes.
+
+        Args, returns and raises: see `plot`.
+        """
+        return self._draw(("agreement", "confusion"), unit)
+
+    def plot_importance(self, importance: pd.DataFrame | None = None, *, unit: str = "") -> Axes:
+        """Plot the most important ASVs as bars.
+
+        Args:
+            importance: what `importance` returned; None for importance.tsv of the run folder.
+            unit: of a numeric target, such as months.
+
+        Returns, raises: see `plot`.
+        """
+        if importance is None:
+            return self._draw(("importance",), unit)
+        texts = importance.reset_index().map(lambda value: "" if pd.isna(value) else str(value))
+        effect = f"effect ({unit})" if unit else "effect"
+        drawing = importance_drawing(texts.to_dict("records"), effect)
+        if drawing is None:
+            what = f"columns {', '.join(map(str, importance.columns)) or 'none'}"
+            raise DataError("No importance of ASVs", what, "give what `importance` returns")
+        return _shown(drawing)
+
+    def plot_learning_curve(self) -> Axes:
+        """Plot the score over the number of groups or samples in training, or the loss over epochs.
+
+        Args, returns and raises: see `plot`.
+        """
+        return self._draw(("samples", "curve-loss"), "")
+
+    def plot(self, name: str, *, unit: str = "") -> Axes:
+        """Plot a picture of the report.
+
+        >>> import aam
+        >>> aam.load("runs/age").plot("errors", unit="months")  # doctest: +SKIP
+
+        Args:
+            name: a name of `aam.report.pictures.PICTURES`, such as errors, roc, calibration,
+                abundance, ordination or embedding.
+            unit: of a numeric target, such as months.
+
+        Returns:
+            The axes, in a figure of pyplot that a notebook shows.
+
+        Raises:
+            UsageError: there is no such picture.
+            MissingInput: the model was loaded without its run folder.
+            DataError: the run folder lacks what the picture shows, or a file of it is damaged.
+        """
+        if name not in PICTURES:
+            remedy = nearest(str(name), list(PICTURES), f"give one of {', '.join(PICTURES)}")
+            raise UsageError("Invalid picture", repr(name), remedy)
+        return self._draw((name,), unit)
+
+    def _draw(self, names: tuple[str, ...], unit: str) -> Axes:
+        """Draw the first of these pictures for which the run folder has the data."""
+        folder, unit = self._run_folder(), argument(Report, "unit", unit)
+        with as_library():
+            run = read_run(folder)
+            abundances = read_abundances(run) if "abundance" in names else None
+            given = ReportInput(run, unit=unit, abundances=abundances)
+            drawings = (PICTURES[name][1](given) for name in names)
+            drawing = next((drawing for drawing in drawings if drawing is not None), None)
+        if drawing is None:
+            remedy = "plot another picture, or write them, such as by `aam importance`"
+            raise DataError(
+                f"Nothing to draw for '{names[0]}'", f"'{folder}' lacks the data", remedy
+            )
+        return _shown(drawing)
+
+    def _run_folder(self) -> Path:
+        """Return the run folder of the model.
+
+        Raises:
+            MissingInput: the model was loaded from a copy, or fitted without a run folder.
+        """
+        for folder in (self.path, self.path.parent):
+            if (folder / "run.json").is_file() and (folder / "model").is_dir():
+                return folder
+        raise MissingInput(
+            "No run folder of the model",
+            f"neither '{self.path}' nor its parent has a run.json",
+            "load the --output-dir of the run, or fit with output_dir",
+        )
+
+
+def _shown(drawing: Drawing) -> Axes:
+    """Return the axes of a figure that pyplot takes over, so that a notebook shows it."""
+    import matplotlib.pyplot as plt  # 0.7 s, which predictions do without
+
+    plt.figure(FigureClass=lambda **_: drawing.figure)  # type: ignore[arg-type]
+    return drawing.figure.axes[0]
 
 
 def load(run: str | PathLike[str], device: Device | Literal["gpu"] = "auto") -> Model:

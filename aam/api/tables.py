@@ -48,7 +48,7 @@ def as_biom(table: Table, unnamed: str = "") -> biom.Table:
 
     Args:
         table: see `Table`.
-        unnamed: text before the numbers that are the sample ids of an array.
+        unnamed: text before the numbers of samples without ids, see `has_sample_ids`.
 
     Raises:
         DataError: not a table, not numeric, or ids that `checked_ids` refuses.
@@ -63,6 +63,8 @@ def as_biom(table: Table, unnamed: str = "") -> biom.Table:
         return table
     if isinstance(table, pd.DataFrame):
         samples, features, values = table.index, table.columns, table
+        if not has_sample_ids(table):
+            samples = [f"{unnamed}{row}" for row in table.index]
     elif _is_anndata(table):
         samples, features, values = table.obs_names, table.var_names, table.X
     else:
@@ -88,9 +90,16 @@ def as_biom(table: Table, unnamed: str = "") -> biom.Table:
     return biom.Table(counts.T, feature_ids, sample_ids, type="OTU table")
 
 
+def is_array(table: Table) -> bool:
+    """Return whether a table is an array, whose samples and features have no ids."""
+    named = isinstance(table, (str, PathLike, pd.DataFrame, biom.Table)) or _is_anndata(table)
+    return not named
+
+
 def has_sample_ids(table: Table) -> bool:
-    """Return whether the samples of a table have ids; those of an array have none."""
-    return isinstance(table, (str, PathLike, pd.DataFrame, biom.Table)) or _is_anndata(table)
+    """Return whether samples have ids: not of an array, nor of a DataFrame with row numbers."""
+    numbered = isinstance(table, pd.DataFrame) and isinstance(table.index, pd.RangeIndex)
+    return not (numbered or is_array(table))
 
 
 def table_in_memory(table: Table) -> FeatureTable:

@@ -54,8 +54,21 @@ def leading_abundances(table: FeatureTable, feature_ids: Sequence[str]) -> Abund
 
 
 def importance_picture(given: ReportInput) -> Drawing | None:
-    """Draw the measure of the most important ASVs as bars."""
-    rows = given.run.importance[:ASVS]
+    """Draw the measure of the most important ASVs of importance.tsv as bars."""
+    return importance_drawing(given.run.importance, given.with_unit("effect"))
+
+
+def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> Drawing | None:
+    """Draw the measure of the most important ASVs as bars.
+
+    Args:
+        importance: rows of importance.tsv, the most important ASV first.
+        effect: name of an effect, with the unit of the target.
+
+    Returns:
+        The drawing; None without rows, or where they have no measure.
+    """
+    rows = importance[:ASVS]
     if not rows or (column := _measure(rows[0])) is None:
         return None
     columns = [name for name in rows[0] if name == column or name.startswith(f"{column}_")]
@@ -64,8 +77,7 @@ def importance_picture(given: ReportInput) -> Drawing | None:
     classes = [name.removeprefix(column).removeprefix("_") for name in strongest]
     names = [f"{number}. {_name(row)}" for number, row in enumerate(rows, start=1)]
     of_effects = column in ("effect", NETWORK_EFFECT)
-    unit = given.with_unit("effect") if of_effects else column
-    figure = importance_figure(names, sizes, classes, unit)
+    figure = importance_figure(names, sizes, classes, effect if of_effects else column)
     caption = f"The first {len(rows)} ASVs of importance.tsv" + (
         ": change of the prediction for one standard deviation of the log abundance."
         if of_effects

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import pickle
+import re
+import shutil
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import biom
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,6 +29,7 @@ from skbio import DistanceMatrix, TreeNode
 import aam
 from aam.cli import main
 from aam.contract.errors import DataError, MissingInput, Unavailable, UsageError
+from aam.report.run import read_run
 
 SMALL = {
     "epochs": 1,
@@ -84,10 +91,12 @@ def test_embeddings_are_those_of_the_run(run: Path, study_dir: Path) -> None:
 
 
 def anndata(table: biom.Table, names: list[str]) -> Any:
-    """What AnnData is to this interface: X, obs_names, var_names and var."""
+    """Return the table as AnnData, or as what that is to this interface where it is missing."""
     var = pd.DataFrame({"sequence": list(table.ids("observation"))}, index=names)
-    X = sparse.csr_matrix(table.matrix_data.T)
-    return SimpleNamespace(X=X, obs_names=pd.Index(table.ids()), var_names=var.index, var=var)
+    X, obs = sparse.csr_matrix(table.matrix_data.T), pd.DataFrame(index=list(table.ids()))
+    if find_spec("anndata"):
+        return import_module("anndata").AnnData(X, obs, var)
+    return SimpleNamespace(X=X, obs_names=obs.index, var_names=var.index, var=var)
 
 
 def test_tables_of_every_type_are_equal(run: Path, table: biom.Table) -> None:
@@ -300,6 +309,64 @@ def test_a_model_is_shown_on_two_lines(run: Path) -> None:
         f"aam.Model('{run}', device='cpu')",
         "  predicts 'ph', members transformer",
     ]
+
+
+def test_a_notebook_shows_a_model_as_a_table(run: Path) -> None:
+    model = aam.load(run, device="cpu")
+    shown = replace(model, path=Path("<b>&"))._repr_html_()
+    cells = re.findall("<tr><th>(.*?)</th><td>(.*?)</td></tr>", shown)
+    assert cells == [
+        ("predicts", "ph"),
+        ("members", "transformer"),
+        ("device", "cpu"),
+        ("path", "&lt;b&gt;&amp;"),
+    ]
+
+
+def test_plots_are_those_of_the_report(run: Path, table: biom.Table) -> None:
+    model = aam.load(run / "model")  # beside the files of its run
+    scored = read_run(run).scored
+    assert scored is not None
+    axes = model.plot_predictions(unit="pH")
+    assert plt.gca() is axes
+    assert axes.get_xlabel() == "true ph (pH)"
+    points = np.asarray(axes.collections[-1].get_offsets())
+    assert_allclose(points, np.column_stack([scored.actual, scored.predicted]))
+    assert model.plot_learning_curve().get_title("left") == "Loss"
+    assert model.plot("errors").get_title("left") == "Errors"
+    with pytest.raises(DataError, match="Nothing to draw for 'importance': .* lacks the data"):
+        model.plot_importance()
+    importance = pd.DataFrame(
+        {"prevalence": [1.0, 0.5], "effect": [-2.0, 1.0]},
+        index=pd.Index(["a", "b"], name="feature-id"),
+    )
+    axes = model.plot_importance(importance, unit="pH")
+    assert [bar.get_width() for bar in axes.patches] == [-2, 1]
+    assert axes.get_xlabel() == "effect (pH)"
+    with pytest.raises(DataError, match="No importance of ASVs: columns prevalence;"):
+        model.plot_importance(importance[["prevalence"]])
+    with pytest.raises(UsageError, match="Invalid picture: 'eror'; did you mean 'errors'?"):
+        model.plot("eror")
+    plt.close("all")
+
+
+def test_the_report_is_that_of_the_command(
+    run: Path, metadata: pd.DataFrame, tmp_path: Path
+) -> None:
+    page = aam.load(run).report(
+        tmp_path / "page.html", metadata=metadata, color_by="site", unit="pH"
+    )
+    assert page == tmp_path / "page.html"
+    assert "ph (pH)" in page.read_text()
+    with pytest.raises(DataError, match="sitee"):
+        aam.load(run).report(page, metadata=metadata, color_by="sitee")
+
+
+def test_a_model_without_its_run_folder_says_what_to_load(run: Path, tmp_path: Path) -> None:
+    copy = aam.load(shutil.copytree(run / "model", tmp_path / "copied" / "model"))
+    for call in (copy.report, copy.plot_predictions, copy.plot_importance):
+        with pytest.raises(MissingInput, match="No run folder of the model: .*copied.* load the"):
+            call()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -1,0 +1,52 @@
+"""The blocks of docs/python.md run as they are, from top to bottom."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import sklearn
+
+from aam.cli import main
+
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    names: dict[str, Any] = {}
+    before = set(plt.get_fignums())
+    # The page enables metadata routing, which the context undoes.
+    with sklearn.config_context():
+        for language, block in BLOCK.findall(PAGE.read_text()):
+            if language == "python":
+                exec(compile(block, PAGE, "exec"), names)
+                continue
+            for line in block.splitlines():
+                program, *arguments = shlex.split(line)
+                assert program == "aam"
+                assert main(arguments) == 0
+    assert names["predictions"].index.equals(names["frame"].index[names["test"]])
+    assert (
+        np.corrcoef(names["predictions"].predicted, names["metadata"].ph[names["test"]])[0, 1] > 0.5
+    )
+    assert np.isfinite(names["scores"]).all()
+    drawn = set(plt.get_fignums()) - before
+    titles = [plt.figure(number).axes[0].get_title("left") for number in sorted(drawn)]
+    assert titles == [
+        "Predicted against true",
+        "Most important ASVs",
+        "Would more samples help?",
+        "Sequences (kernel)",
+    ]
+    assert (tmp_path / "runs" / "ph" / "report.html").is_file()
+    assert (tmp_path / "onnx" / "kernel.onnx").is_file()
+    plt.close("all")
