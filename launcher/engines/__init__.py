@@ -14,7 +14,7 @@ from dataclasses import replace
 from aam.contract.errors import Unavailable
 from launcher.engines import apptainer, docker, native, podman, singularity
 from launcher.engines.base import Builder, Engine
-from launcher.engines.folders import make_outputs, make_private
+from launcher.engines.folders import make_folders
 from launcher.engines.oci import OciEngine
 from launcher.host.facts import EngineFact
 from launcher.host.tree import HostTree
@@ -113,8 +113,7 @@ def exec_plan(plan: Plan) -> None:
         CannotCreate, NotPermitted: a folder cannot be made, or belongs to another user.
         Unavailable: the program cannot be started.
     """
-    make_private(plan.folders)
-    make_outputs(plan.outputs)
+    make_folders(plan)
     argv = command(plan)
     try:
         os.execve(argv[0], argv, plan.environment(os.environ))

@@ -8,6 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aam.contract.errors import CannotCreate, NotPermitted
+from launcher.plan.plan import Plan
+
+
+def make_folders(plan: Plan) -> None:
+    """Make the private and the output folders of a plan, which a container has to find as mounts.
+
+    Raises:
+        CannotCreate, NotPermitted: see `make_private` and `make_outputs`.
+    """
+    make_private(plan.folders)
+    make_outputs(plan.outputs)
 
 
 def make_private(folders: Sequence[str]) -> None:

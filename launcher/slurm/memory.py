@@ -15,7 +15,7 @@ from aam.contract.errors import AamError, UsageError
 from aam.contract.options.commands import wrapped_options
 from launcher import processes
 from launcher.engines import command
-from launcher.engines.folders import make_private
+from launcher.engines.folders import make_folders
 from launcher.findings import Finding
 from launcher.plan.plan import Plan
 from launcher.plan.request import JSON, Request
@@ -76,7 +76,7 @@ def predicted(request: Request, ranks: int, make: Callable[[Request], Plan]) -> 
     given = {flag: value for flag, value in request.given.items() if flag in kept}
     given |= {JSON: True} | ({"--processes": ranks} if ranks > 1 else {})
     plan = make(Request("memory", given, wrapped=request.command))
-    make_private(plan.folders)
+    make_folders(plan)
     print("aam-launch: predicting the memory of the job", file=sys.stderr, flush=True)
     done = processes.run(command(plan), TIMEOUT, plan.environment(os.environ))
     if done.returncode:

@@ -29,7 +29,7 @@ from launcher import input_files
 from launcher.detect import detect
 from launcher.engines import command
 from launcher.engines.base import LIBRARIES
-from launcher.engines.folders import make_outputs, make_private
+from launcher.engines.folders import make_folders, make_outputs, make_private
 from launcher.findings import REQUESTED, warn
 from launcher.plan.assembly import STRATEGIES
 from launcher.plan.mounts import Mount
@@ -71,7 +71,6 @@ def run(task: Task) -> int:
         ready = read_json(task.ready_file, READY, "record of the node")
         plan = _plan(task, request, ready["copies"])
         require_same(summary(plan), ready["plan"], f"rank {task.rank}", "the first of its node")
-    make_private(plan.folders)
     _bind_cpus(task, plan)
     with _child(plan) as rank:
         mirror = None
@@ -276,11 +275,13 @@ class _Rank:
 
 @contextmanager
 def _child(plan: Plan) -> Iterator[_Rank]:
-    """Start the program of a plan; SIGTERM is passed on to it.
+    """Make the folders of a plan and start its program; SIGTERM is passed on to it.
 
     Raises:
-        Unavailable: it cannot be started.
+        CannotCreate, NotPermitted: a folder cannot be made, or belongs to another user.
+        Unavailable: the program cannot be started.
     """
+    make_folders(plan)
     argv = command(plan)
     try:
         process = subprocess.Popen(argv, env=plan.environment(os.environ))

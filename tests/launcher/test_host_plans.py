@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import AamError
+from aam.contract.gpus import CHECK_REPORTS
 from launcher.detect import detect
 from launcher.engines import ENGINES
 from launcher.host.facts import EngineFact, Host
@@ -21,7 +22,7 @@ from launcher.plan.inputs import NativeStack
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
 from tests.launcher.test_plan import BUILT, PRETRAIN
-from tests.support.decisions import inputs_of
+from tests.support.decisions import CONTEXT, inputs_of
 from tests.support.hosts import (
     MI25,
     MI50,
@@ -239,6 +240,18 @@ def test_a_host_gives_the_expected_plan(tmp_path: Path, name: str) -> None:
     assert len(given) <= 1
     if case.variable is not None:
         assert list(given.values()) == [case.variable]
+
+
+@pytest.mark.parametrize(("name", "mounted"), [("MI50", True), ("no GPU", False)])
+def test_the_folder_of_check_reports_is_mounted_for_a_gpu(
+    tmp_path: Path, name: str, mounted: bool
+) -> None:
+    host = detected(CASES[name], tmp_path)
+    inputs = inputs_of(host, parse(PRETRAIN), context=replace(CONTEXT, reports="/r"), built=BUILT)
+    plan = assemble_plan(inputs, choose(inputs))
+    writable = {mount.source for mount in plan.mounts if mount.writable}
+    assert (CHECK_REPORTS in dict(plan.variables)) is mounted
+    assert ("/r" in writable, "/r" in plan.outputs) == (mounted, mounted)
 
 
 @pytest.mark.parametrize("name", ["Jetson", "WSL2"])

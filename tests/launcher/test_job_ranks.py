@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 
 from aam.contract import stop_file
 from aam.contract.errors import DataError, MissingInput, Unavailable, UsageError
+from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.yaml_document import Entry
 from launcher import config
 from launcher.host.facts import Gpu
@@ -224,6 +226,24 @@ def test_gpus_other_than_the_site_states_are_in_the_log(
     ]
     rank._say(task(content(place, arch="gfx90a"), place), plan)
     assert "states GPUs" not in capsys.readouterr().err
+
+
+def test_a_rank_starts_with_the_folders_of_its_plan(place: Path) -> None:
+    """The folder of the check reports is mounted, and an engine refuses a mount of no folder."""
+    reports, private = place / "cache/aam/check-reports", place / "disk/private"
+    code = (f"import os; folder = os.environ['{CHECK_REPORTS}']; "
+            "open(os.path.join(folder, 'one.json'), 'x')")  # fmt: skip
+    program = place / "python"
+    program.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(code)}\n")
+    program.chmod(0o755)
+    plan = Plan(
+        "native", str(program), ("pretrain",), variables=((CHECK_REPORTS, str(reports)),),
+        folders=(str(private),), outputs=(str(reports),),
+    )  # fmt: skip
+    with rank._child(plan) as started:
+        assert started.process.wait() == 0
+    assert (reports / "one.json").exists()
+    assert (private.stat().st_mode & 0o777) == 0o700
 
 
 # --- checks on the node
