@@ -28,7 +28,7 @@ from launcher.plan.mounts import PathFact, absolute_paths
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request, request_of
 from launcher.planning import gather
-from launcher.slurm import allocation, checks, history, job_file, memory, queue
+from launcher.slurm import allocation, checks, history, job_file, queue
 from launcher.slurm.allocation import TRIALS, node_of, shares_trials
 from launcher.slurm.job_file import FORMAT, JobFile
 from launcher.slurm.script import SRUN, Allocation, script
@@ -254,7 +254,7 @@ def decided(request: Request, requested: SubmitOptions) -> Job:
     findings = [*plan.findings, *checks.advice(paths, site)]
     findings += checks.launcher_advice(sys.executable, str(CODE), site)
     one_job = requested.array is None and requested.memory_check and not request.dry_run
-    if one_job and not problems and memory.predicts(request, site):
+    if one_job and not problems and checks.predicts_memory(request, site):
 
         def make(of_memory: Request) -> Plan:
             on_login_node = replace(
@@ -263,7 +263,7 @@ def decided(request: Request, requested: SubmitOptions) -> Job:
             )  # fmt: skip
             return assemble_plan(on_login_node, replace(choice, gpus=(), selection=None))
 
-        more, unknown = memory.check(request, what.nodes * what.ranks, site, make)
+        more, unknown = checks.memory(request, what.nodes * what.ranks, site, make)
         problems, findings = problems + more, findings + unknown
     warn(findings)
     content = JobFile(

@@ -22,8 +22,7 @@ from aam.contract import stop_file
 from aam.contract.errors import AamError, CannotCreate, Interrupted
 from aam.contract.files import system_error
 from launcher.engines.folders import make_private
-from launcher.slurm import job_file, queue, rank
-from launcher.slurm.log import log
+from launcher.slurm import job_file, log, queue, rank
 from launcher.slurm.sync import Mirror, update_patiently
 from launcher.slurm.task import Task, task_of
 

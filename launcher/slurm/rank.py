@@ -36,9 +36,8 @@ from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request
 from launcher.planning import plan_launch
-from launcher.slurm import queue, topology
+from launcher.slurm import log, queue, topology
 from launcher.slurm.job_file import require_image
-from launcher.slurm.log import log
 from launcher.slurm.staging import checksums, stage
 from launcher.slurm.sync import Mirror, restore
 from launcher.slurm.task import Task

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aam.contract.errors import AamError, CannotCreate, MissingInput
 from aam.contract.files import sha256
-from launcher.slurm.log import log
+from launcher.slurm import log
 
 GB = 10**9
 ATTEMPTS = 3

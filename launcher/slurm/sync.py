@@ -18,7 +18,7 @@ from pathlib import Path
 
 from aam.contract.errors import AamError, CannotCreate, MissingInput
 from aam.contract.json_files import read_json
-from launcher.slurm.log import log
+from launcher.slurm import log
 
 RESTORED = ".restored"
 """File of the local run folder that lists what was there when the job started."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from aam.contract.errors import Unavailable
 from launcher.detect import detect
 from launcher.host.facts import Gpu, Host
-from launcher.slurm.log import log
+from launcher.slurm import log
 
 SYS = Path("/sys")
 

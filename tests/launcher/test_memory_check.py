@@ -11,7 +11,7 @@ from launcher import config
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request, parse
 from launcher.planning import plan_launch
-from launcher.slurm import memory
+from launcher.slurm import checks
 from launcher.slurm.site import Site
 from tests.support.submissions import SITE, WORDS, submit
 
@@ -38,7 +38,7 @@ def training(study_dir: Path, *more: str) -> Request:
 @pytest.mark.slow
 def test_a_training_is_predicted_by_aam(study_dir: Path, tmp_path: Path) -> None:
     request = training(study_dir, "--distributed")
-    needed = memory.predicted(request, 4, natively)
+    needed = checks.predicted_memory(request, 4, natively)
     assert 10**9 < needed < 1.2 * 10**9, "1 GiB of driver and libraries, and a small network"
 
 
@@ -46,7 +46,7 @@ def test_a_training_is_predicted_by_aam(study_dir: Path, tmp_path: Path) -> None
 def test_input_that_cannot_be_read_is_a_warning(tmp_path: Path) -> None:
     for name in ("table.biom", "tree.nwk"):
         (tmp_path / name).write_text("x")
-    problems, (finding,) = memory.check(training(tmp_path), 1, site(tmp_path, 1), natively)
+    problems, (finding,) = checks.memory(training(tmp_path), 1, site(tmp_path, 1), natively)
     assert not problems and finding.severity == "warning"
     assert str(finding).startswith("The memory of the job is not predicted: aam: ")
     assert str(finding).endswith("`aam-launch memory pretrain` with the same options shows why.")
@@ -56,16 +56,16 @@ def test_a_program_that_cannot_be_started_is_a_warning(tmp_path: Path) -> None:
     def absent(request: Request) -> Plan:
         return replace(natively(request), program="/no/such/python")
 
-    problems, (finding,) = memory.check(training(tmp_path), 1, site(tmp_path, 1), absent)
+    problems, (finding,) = checks.memory(training(tmp_path), 1, site(tmp_path, 1), absent)
     assert not problems and "No such file or directory" in str(finding)
 
 
 def test_a_prediction_is_compared_with_the_gpus_of_the_site(tmp_path: Path) -> None:
     request, gpus = training(tmp_path), site(tmp_path, 16)
-    (problem,) = memory.misfit(request, 17 * 10**9, gpus)
+    (problem,) = checks.misfit(request, 17 * 10**9, gpus)
     assert "The job does not fit into the memory of a GPU: 17.0 GB predicted" in str(problem)
     assert "MI210 has 16 GB" in str(problem) and "--no-memory-check" in str(problem)
-    assert not memory.misfit(request, 16 * 10**9, gpus)
+    assert not checks.misfit(request, 16 * 10**9, gpus)
 
 
 @pytest.mark.parametrize(
@@ -81,18 +81,18 @@ def test_a_run_on_a_gpu_of_given_sizes_is_predicted(
     tmp_path: Path, args: tuple[str, ...], expected: bool
 ) -> None:
     request = training(tmp_path, *args)
-    assert memory.predicts(request, site(tmp_path, 16)) is expected
-    assert not memory.predicts(request, site(tmp_path, 0)), "the site has no memory of a GPU"
+    assert checks.predicts_memory(request, site(tmp_path, 16)) is expected
+    assert not checks.predicts_memory(request, site(tmp_path, 0)), "the site has no memory of a GPU"
 
 
 def test_only_networks_are_predicted(tmp_path: Path) -> None:
     train = ["train", "--table", "t", "--metadata", "m", "--metadata-column", "c",
              "--output-dir", "run"]  # fmt: skip
     gpus = site(tmp_path, 16)
-    assert not memory.predicts(parse(train), gpus), "kernel and forest use no GPU"
-    assert memory.predicts(parse([*train, "--members", "transformer"]), gpus)
-    assert memory.predicts(parse([*train, "--pretrained-encoder", "run"]), gpus)
-    assert not memory.predicts(
+    assert not checks.predicts_memory(parse(train), gpus), "kernel and forest use no GPU"
+    assert checks.predicts_memory(parse([*train, "--members", "transformer"]), gpus)
+    assert checks.predicts_memory(parse([*train, "--pretrained-encoder", "run"]), gpus)
+    assert not checks.predicts_memory(
         parse(["predict", "--table", "t", "--model", "m", "--output", "o"]), gpus
     )
 
