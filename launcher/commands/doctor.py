@@ -24,7 +24,7 @@ from launcher.host.facts import EngineFact, Host
 from launcher.host.versions import with_versions
 from launcher.host_table import host_lines, report_lines
 from launcher.input_files import nearest_folder
-from launcher.options.launches import Doctor
+from launcher.options.inspection import Doctor
 from launcher.plan.candidates import has_code
 from launcher.plan.catalog import Image
 from launcher.plan.decision import Assessment, assess, unrequested

@@ -13,7 +13,7 @@ from typing import Any
 
 from launcher.commands import parse_own, print_json
 from launcher.documents import user_folder
-from launcher.options.clusters import Jobs
+from launcher.options.inspection import Jobs
 from launcher.slurm import history, queue
 from launcher.slurm.history import Submitted
 from launcher.slurm.queue import Queued

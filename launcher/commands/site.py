@@ -14,7 +14,7 @@ from typing import Any, Literal
 from aam.contract.errors import Unavailable
 from launcher import config, processes
 from launcher.commands import parse_own, print_json
-from launcher.options.clusters import SiteShow
+from launcher.options.inspection import SiteShow
 from launcher.options.submit import seconds
 from launcher.slurm import queue
 from launcher.slurm.site import SITE_KEYS, Fact, Site, filled

@@ -4,8 +4,8 @@ import importlib
 
 COMMANDS: dict[str, dict[str, str]] = {
     "Understand": {
-        "explain": "launcher.options.launches.Explain",
-        "doctor": "launcher.options.launches.Doctor",
+        "explain": "launcher.options.inspection.Explain",
+        "doctor": "launcher.options.inspection.Doctor",
     },
     "Images": {
         "images": "launcher.options.images.Images",
@@ -19,9 +19,9 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Slurm": {
         "submit": "launcher.options.submit.SubmitOptions",
-        "jobs": "launcher.options.clusters.Jobs",
-        "site show": "launcher.options.clusters.SiteShow",
-        "site check": "launcher.options.clusters.SiteCheck",
+        "jobs": "launcher.options.inspection.Jobs",
+        "site show": "launcher.options.inspection.SiteShow",
+        "site check": "launcher.options.inspection.SiteCheck",
     },
     "Set up": {
         "completion": "aam.contract.completion.Completion",
