@@ -12,8 +12,7 @@ from pathlib import Path
 from launcher import engines
 from launcher.gpus import VENDORS, device_nodes
 from launcher.host import cdi, pci
-from launcher.host.facts import DeviceNode, Driver, Gpu, Host, Slurm, User
-from launcher.host.numbers import numbers, whole_number
+from launcher.host.facts import DeviceNode, Driver, Gpu, Host, Slurm, User, numbers, whole_number
 from launcher.host.tree import HostTree, open_tree
 
 

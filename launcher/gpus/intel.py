@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from launcher.gpus.base import Vendor
 from launcher.host import pci
-from launcher.host.facts import Driver, Gpu
-from launcher.host.numbers import whole_number
+from launcher.host.facts import Driver, Gpu, whole_number
 from launcher.host.tree import HostTree
 
 PCI_VENDOR = 0x8086

@@ -16,8 +16,7 @@ from typing import Any
 from aam.contract.gpus import GPU, nvidia_driver_version
 from launcher.gpus.base import Vendor
 from launcher.host import pci
-from launcher.host.facts import Driver, Gpu, GpuInstance
-from launcher.host.numbers import whole_number
+from launcher.host.facts import Driver, Gpu, GpuInstance, whole_number
 from launcher.host.tree import HostTree
 
 PCI_VENDOR = 0x10DE

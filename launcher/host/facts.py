@@ -1,4 +1,4 @@
-"""Facts about a host as frozen dataclasses: GPUs, drivers, engines, Slurm, user."""
+"""Facts about a host as frozen dataclasses, and the numbers that files and variables hold."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 CDI_ENABLED = "features.cdi: true"
 """Setting of an engine that takes devices by their CDI names only where a site enables it."""
+
+LONGEST_LIST = 4096
+"""Members of a list of GPUs; no node has as many."""
 
 
 @dataclass(frozen=True)
@@ -276,3 +279,25 @@ class Host:
         """Return the traits of an engine, whether or not this host has it."""
         known = (*self.engines, *self.absent_engines)
         return next((engine.traits for engine in known if engine.name == name), EngineTraits())
+
+
+def whole_number(text: str) -> int | None:
+    """Return a decimal number of a file or a variable; None for anything else.
+
+    >>> whole_number("128"), whole_number("-1"), whole_number("9" * 5000)
+    (128, None, None)
+    """
+    digits = text.strip()
+    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= 20 else None
+
+
+def numbers(text: str) -> tuple[int, ...] | None:
+    """Read "0,2-4" as (0, 2, 3, 4); None for anything else and for long ranges."""
+    found: list[int] = []
+    for item in text.split(","):
+        first, _, last = item.partition("-")
+        start, end = whole_number(first), whole_number(last or first)
+        if start is None or end is None or end - start > LONGEST_LIST:
+            return None
+        found.extend(range(start, end + 1))
+    return tuple(found)

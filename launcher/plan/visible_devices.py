@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from aam.contract.errors import ConfigurationError, NotPermitted, Unavailable
 from launcher.findings import Finding
 from launcher.gpus import VENDORS, device_nodes
-from launcher.host.facts import Gpu, Host, Slurm
-from launcher.host.numbers import numbers, whole_number
+from launcher.host.facts import Gpu, Host, Slurm, numbers, whole_number
 
 ABSENT = "A device node is absent"
 NOTHING = ("", "-1", "none", "void", "nodevfiles", "no_dev_files")

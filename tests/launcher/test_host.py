@@ -15,7 +15,7 @@ import pytest
 from aam.contract.errors import MissingInput
 from aam.contract.gpus import kfd_address
 from launcher.detect import detect
-from launcher.host.numbers import numbers
+from launcher.host.facts import numbers
 from launcher.host.tree import natural
 from tests.support.hosts import MI50, MI300A, NODES, PHOENIX, RX7900, Tree, write
 
