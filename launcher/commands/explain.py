@@ -18,7 +18,7 @@ from launcher.findings import Decision
 from launcher.host.facts import Host
 from launcher.host_table import shortened
 from launcher.input_files import require_inputs
-from launcher.plan.launch_record import RECORD
+from launcher.plan.assembly import RECORD
 from launcher.plan.plan import Plan
 from launcher.plan.request import request_of
 from launcher.planning import plan_launch

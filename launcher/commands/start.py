@@ -1,37 +1,50 @@
-"""Run a command of `aam`: plan it, then replace this process, or print the command line."""
+"""Run a command of `aam`: plan it, then replace this process, or print the command line.
+
+Of a run that is repeated (--config run.json), what differs from its record is a warning.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from aam import __version__
+from aam.contract.files import sha256
+from aam.contract.json_files import read_json
+from aam.contract.options import parse_known
 from aam.contract.options.command_line import CONFIG
 from launcher.engines import exec_plan, shell_line
-from launcher.findings import warn
+from launcher.findings import Finding, warn
+from launcher.host.facts import Host
 from launcher.input_files import require_inputs
 from launcher.options import HOST
-from launcher.plan.request import request_of
+from launcher.plan.assembly import engine_version
+from launcher.plan.plan import Plan
+from launcher.plan.request import Request, request_of
 from launcher.planning import plan_launch
+
+LAUNCH = {"gpus?": [str], **{f"{key}?": str | None for key in (
+    "engine", "engine_version", "image", "digest", "stack", "driver", "kernel")}}  # fmt: skip
+RECORD: dict[str, Any] = {
+    "aam": str,
+    "launch?": (None, LAUNCH),
+    "inputs?": {str: {"path": str, "sha256": str}},
+}
+"""Schema of a run record (`aam.contract.run_record`) as far as it is compared."""
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
-    """Plan a command, then replace this process by it or print its command line.
-
-    Of a run that is repeated (--config run.json), what differs from its record is a warning.
-    """
+    """Plan a command, then replace this process by it or print its command line."""
     request = request_of(launcher_options, argv)
     capture = launcher_options.get(HOST)  # with --dry-run alone
     if capture is None:
         require_inputs(request)
     host, plan = plan_launch(request, capture or Path("/"), starting=not request.dry_run)
     warn(plan.findings)
-    if any(argument.partition("=")[0] == CONFIG.flag for argument in argv):
-        from launcher import recorded_run  # a launch without --config saves its import
-
-        record = recorded_run.file_of(argv)
-        warn(recorded_run.differences(record, request, host, plan) if record else ())
+    if record := _recorded(argv):
+        warn(_differences(record, request, host, plan))
     if request.dry_run:
         print(shell_line(plan))
         return 0
@@ -43,3 +56,55 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     sys.stderr.flush()
     exec_plan(plan)
     raise AssertionError("unreachable")
+
+
+def _recorded(argv: Sequence[str]) -> Path | None:
+    """Return the run record that --config names in a command line, or None."""
+    given, _ = parse_known([CONFIG], argv)
+    path: Path | None = given.get(CONFIG.flag)
+    path = path / "run.json" if path is not None and path.is_dir() else path
+    return path if path is not None and path.suffix == ".json" else None
+
+
+def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterator[Finding]:
+    """Yield a warning for each fact of a run record that differs in this launch.
+
+    Inputs that the command line replaces are others on purpose, and are not compared.
+
+    Raises:
+        DataError: the record is damaged.
+    """
+    record = read_json(file, RECORD, "run record", "give the run.json of a run")
+    if record["aam"] != __version__:
+        yield _other("version of aam", record["aam"], __version__)
+    recorded = {entry["path"]: entry["sha256"] for entry in record.get("inputs", {}).values()}
+    for spec, path in request.paths("input"):
+        digest = recorded.get(str(path))
+        # Of a store of `aam prepare` the header is compared; it holds the checksums of its files.
+        content = path / "store.json" if path.is_dir() else path
+        if digest is not None and content.is_file() and sha256(content) != digest:
+            evidence = f"'{path}' has another SHA-256 than then"
+            yield Finding("warning", f"The input of {spec.flag} has changed", evidence)
+    driver = host.driver(plan.gpus[0].vendor) if plan.gpus else None
+    now: dict[str, Any] = {
+        "engine": plan.engine,
+        "engine_version": engine_version(plan, host),
+        "image": plan.image,
+        "digest": plan.digest,
+        "stack": plan.stack,
+        "gpus": [f"{gpu.product} ({gpu.arch})" for gpu in plan.gpus],
+        "driver": driver.version if driver else None,
+        "kernel": host.kernel,
+    }
+    then = record.get("launch") or {}
+    if "gpus" in then:
+        then["gpus"] = [gpu.partition(" at ")[0] for gpu in then["gpus"]]
+    for name, value in now.items():
+        if name in then and then[name] != value:
+            yield _other(name.replace("_", " "), then[name], value)
+
+
+def _other(name: str, then: object, now: object) -> Finding:
+    shown = [", ".join(each) if isinstance(each, list) else each for each in (then, now)]
+    evidence = f"{shown[0] or 'none'} then, {shown[1] or 'none'} now"
+    return Finding("warning", f"Another {name}", evidence, "the results may differ too")

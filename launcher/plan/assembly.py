@@ -1,8 +1,9 @@
-"""Assembly of the plan from its inputs and the choice; options that it adds to a command. Pure."""
+"""Assembly of the plan from its inputs and the choice, and the record of the launch. Pure."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,17 +14,25 @@ from aam.contract.options import arguments, parse_known
 from launcher.findings import Decision, Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
-from launcher.plan.candidates import has_code
+from launcher.plan.candidates import NATIVE, has_code
 from launcher.plan.catalog import Catalog, StackFault
 from launcher.plan.decision import Choice
 from launcher.plan.engine_plan import container_plan, native_plan
 from launcher.plan.inputs import LaunchInputs
-from launcher.plan.launch_record import MAX_VARIABLE_BYTES, RECORD, record
 from launcher.plan.mounts import absolute_paths
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request
 
 STRATEGIES = ("--distributed", "--fsdp", "--data-parallel")
+
+RECORD = "AAM_PLAN"
+"""The variable that hands the plan to `aam`, which keeps it in the record of the run."""
+
+MAX_VARIABLE_BYTES = 100_000
+"""Bytes of a variable: Linux takes 131072 (MAX_ARG_STRLEN, execve(2)). Mounts go first."""
+
+PASSING = ("--dry-run", "--json", "--host")
+"""Options that are about showing a plan, not about the run."""
 
 
 def assemble_plan(inputs: LaunchInputs, choice: Choice) -> Plan:
@@ -154,3 +163,51 @@ def _processes(request: Request, gpus: Sequence[Gpu]) -> tuple[list[str], list[D
     argv += [] if any(request.value(flag) for flag in STRATEGIES) else ["--distributed"]
     why = "one process for each GPU" if gpus else "there is no GPU; they share the cores"
     return argv, [Decision("processes", str(number), why, "command line, --gpus")]
+
+
+def record(plan: Plan, inputs: LaunchInputs) -> dict[str, object]:
+    """Return the launch as run.json stores it, complete enough to repeat it."""
+    request, host = inputs.request, inputs.host
+    launcher_options: dict[str, list[str]] = {}
+    for flag, value in request.launcher_options.items():
+        if flag in PASSING:
+            continue
+        if isinstance(value, bool):
+            launcher_options[flag if value else f"--no-{flag[2:]}"] = []
+        else:
+            launcher_options[flag] = list(map(str, value if isinstance(value, tuple) else (value,)))
+    driver = host.driver(plan.gpus[0].vendor) if plan.gpus else None
+    return {
+        "command": request.command,
+        "arguments": list(request.arguments),
+        "launcher_options": launcher_options,
+        "folder": inputs.context.folder,
+        "host": host.name,
+        "engine": plan.engine,
+        "engine_version": engine_version(plan, host),
+        "program": plan.program,
+        "image": plan.image,
+        "place": plan.place,
+        "digest": plan.digest,
+        "stack": plan.stack,
+        "gpus": [f"{gpu.product} ({gpu.arch}) at {gpu.pci}" for gpu in plan.gpus],
+        "driver": driver.version if driver else None,
+        "kernel": host.kernel,
+        "job": host.slurm.job if host.slurm else None,
+        "mounts": [[m.source, m.target, "rw" if m.writable else "ro"] for m in plan.mounts],
+        "devices": list(plan.devices),
+        "forced": list(plan.forced),
+        "decisions": [
+            [d.subject, d.value, d.why, d.source]
+            for d in plan.decisions
+            if d.subject not in ("mount", "variable", "kept out", "device", "not used")
+        ],
+    }
+
+
+def engine_version(plan: Plan, host: Host) -> str | None:
+    """Return the version of the engine; of Python for a native launch."""
+    if plan.engine == NATIVE:
+        return sys.version.split()[0]
+    fact = host.engine(plan.engine)
+    return fact.version if fact else None

@@ -13,11 +13,10 @@ from aam.contract.yaml_document import load
 from launcher.detect import detect
 from launcher.engines import ENGINES, command, shell_line
 from launcher.host.facts import CdiDevice, DeviceNode, EngineFact, Host, User
-from launcher.plan.assembly import assemble_plan
+from launcher.plan.assembly import RECORD, assemble_plan
 from launcher.plan.catalog import SHIPPED, catalog_of
 from launcher.plan.decision import decide as choose
 from launcher.plan.inputs import BuiltImage, LaunchContext, NativeStack
-from launcher.plan.launch_record import RECORD
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
