@@ -13,7 +13,7 @@ from launcher import config
 from launcher.commands import parse_own, print_json
 from launcher.engines import BUILDERS
 from launcher.engines.sif import SIF
-from launcher.images import builder, index, inventory, stored
+from launcher.images import index, inventory, stored
 from launcher.options import HOST
 from launcher.options.images import (
     Images,
@@ -117,7 +117,7 @@ def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:
         evidence = "--from makes a SIF of what is built already"
         remedy = "leave --build-arg, --wheels and other engines out"
         raise UsageError("Options that exclude each other", evidence, remedy)
-    found = builder.find(options.engine, SIF if options.from_ else None)
+    found = build.find_builder(options.engine, SIF if options.from_ else None)
     jobs = [
         build.BuildJob(
             image, found, folder, definitions.arguments(image, options.build_arg), options

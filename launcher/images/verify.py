@@ -17,8 +17,8 @@ from launcher.engines import BUILDERS, builders, spython_client
 from launcher.engines.base import PYTHON, SMOKE
 from launcher.engines.sif import SIF
 from launcher.engines.sif_file import labels_of
-from launcher.images import builder, index
-from launcher.images.builder import InstalledBuilder
+from launcher.images import index
+from launcher.images.build import InstalledBuilder, find_builder
 from launcher.plan.catalog import Image
 from launcher.plan.environment import unset
 
@@ -39,7 +39,7 @@ def verify(image: Image, engine: str | None, folder: Path, test: bool) -> None:
         if image_format == SIF and not test:  # a file, compared without a program
             builders(SIF)[0].verify("", image.name, recorded, place)
         else:
-            found = builder.find(engine, image_format)
+            found = find_builder(engine, image_format)
             name = found.engine.verify(found.program, image.name, recorded, place)
         print(f"ok      {image.name} ({image_format}) is what was recorded")
         _pins(image, recorded.get("labels", {}))
