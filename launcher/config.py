@@ -45,7 +45,7 @@ def read(flags: Mapping[str, Any], variables: Mapping[str, str]) -> LaunchSettin
     top: list[Layer] = [from_variables(variables), from_flags(flags)]
     system, personal = _file(SYSTEM), _file(user)
     of_site: Layer = {}
-    if name := merge([system, personal, *top]).text("site"):
+    if name := merge([system, personal, *top]).site.value:
         of_site = site(name).settings(who(variables))
     scratch = variables.get("SLURM_TMPDIR") or variables.get("TMPDIR") or "/tmp"
     defaults = {
@@ -53,9 +53,9 @@ def read(flags: Mapping[str, Any], variables: Mapping[str, str]) -> LaunchSettin
         "scratch": Entry(scratch, "default"),
     }
     settings = merge([defaults, system, of_site, personal, *top])
-    runtime = settings.text("runtime")
+    runtime = settings.runtime.value
     if runtime not in runtimes():
-        evidence = f"'{runtime}' from {settings.source('runtime')}"
+        evidence = f"'{runtime}' from {settings.runtime.source}"
         known = f"known are {', '.join(runtimes())}"
         raise ConfigurationError("No such runtime", evidence, nearest(runtime, runtimes(), known))
     return settings
@@ -110,13 +110,13 @@ def private_folder(settings: LaunchSettings, uid: int, host: str, job: str | Non
     if job is not None and not (job.isascii() and job.isdigit()):
         remedy = "unset it outside of Slurm"
         raise ConfigurationError("Not the number of a Slurm job", f"SLURM_JOB_ID={job!r}", remedy)
-    scratch = os.path.abspath(settings.text("scratch"))
+    scratch = os.path.abspath(settings.scratch.value)
     return f"{scratch}/aam-{uid}/{job or 'local'}-{host}"
 
 
 def catalog(settings: LaunchSettings) -> Catalog:
     """Return the catalog of this package, with the images of configurations."""
-    return extended(catalog_of(yaml_document.load(SHIPPED.read_text())), settings.given("images"))
+    return extended(catalog_of(yaml_document.load(SHIPPED.read_text())), settings.images)
 
 
 def content(path: Path) -> bytes | None:

@@ -50,7 +50,7 @@ def gather(
     look = input_files.path_facts if host.live else input_files.lexical_path_facts
     if host.live:
         built = inventory.built(settings, catalog)
-        catalog = inventory.measured(catalog, built, settings.text("runtime"))
+        catalog = inventory.measured(catalog, built, settings.runtime.value)
     else:
         built = inventory.assumed(settings, catalog)
     user = host.user.uid if host.user else 0
@@ -121,7 +121,5 @@ def _check(choice: Choice) -> None:
 def requested_mounts(settings: LaunchSettings) -> tuple[Mount, ...]:
     """Return the mounts of --bind and of configurations."""
     return tuple(
-        parse_bind(text, os.path.exists(text), entry.where)
-        for entry in settings.given("bind")
-        for text in entry.value
+        parse_bind(bind.value, os.path.exists(bind.value), bind.source) for bind in settings.bind
     )

@@ -123,7 +123,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     fitting = assessment.fitting if assessment else ()
     findings = examine(inputs, assessment)
     if host.live:
-        findings += tuple(_disk_space(inputs.settings.text("image_dir")))
+        findings += tuple(_disk_space(inputs.settings.image_dir.value))
         findings += (*_trials(host, fitting, built), *_instances())
     error = refusal(launcher_options, root)
     if error:

@@ -58,7 +58,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
             print(f"# {decision.subject} {decision.value}: {decision.why} [{decision.source}]")
         print("\n".join(map(shlex.join, (*steps, check))))
         return 0
-    images = Path(inputs.settings.text("image_dir")).expanduser().absolute()
+    images = Path(inputs.settings.image_dir.value).expanduser().absolute()
     log = BuildLog(images / "logs" / f"environment-{stack.name}.log",
                    "The environment was not made", OFFLINE)  # fmt: skip
     log.step(f"{stack.title}, lock {lock}; log {log.path}")

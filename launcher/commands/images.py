@@ -36,7 +36,7 @@ ROW = "{:<9} {:<26} {:<4} {:<7} {:<9} {:<9} {:<10} {:<10} {}"
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Run one action on images; without an action, list them."""
     settings, catalog = config.configured(launcher_options)
-    folder = Path(settings.text("image_dir")).expanduser().absolute()
+    folder = Path(settings.image_dir.value).expanduser().absolute()
     action = argv[0] if argv else "list"
     if action == "list":
         parse_own(Images, argv[1:], "images")

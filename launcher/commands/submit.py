@@ -222,7 +222,7 @@ def decided(request: Request, requested: SubmitOptions) -> Job:
     """
     inputs = gather(request)
     settings, here, paths, force = inputs.settings, inputs.host, inputs.paths, request.force
-    site = config.site(settings.text("site") or PLAIN_SITE)
+    site = config.site(settings.site.value or PLAIN_SITE)
     shared = absolute_paths(request, paths)
     tasks: tuple[tuple[str, ...], ...] = ()
     if requested.array is not None:
@@ -271,7 +271,7 @@ def decided(request: Request, requested: SubmitOptions) -> Job:
         written_by=__version__,
         command=request.command,
         arguments=shared.arguments,
-        settings=dict(settings.entries),
+        settings=settings,
         image=job_file.submitted_image(
             plan.engine, choice.image.name if choice.image else None, choice.built
         ),

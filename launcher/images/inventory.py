@@ -35,7 +35,7 @@ def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
         ConfigurationError: images.json is damaged.
         MissingInput: an image requested by its path is not there.
     """
-    folder = Path(settings.text("image_dir"))
+    folder = Path(settings.image_dir.value)
     listed = index.read(folder)
     found: list[BuiltImage] = []
     for image in catalog.images:
@@ -51,12 +51,12 @@ def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
                 place = str(recorded.get("id") or recorded["reference"])
                 digest, labels = recorded.get("digest"), recorded.get("labels", {})
                 found.append(BuiltImage(image.name, (engine.name,), place, digest, labels))
-    return (*found, *_by_path(settings.text("image"), catalog))
+    return (*found, *_by_path(settings.image.value, catalog))
 
 
 def assumed(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
     """Return every image of the catalog as built, to decide for another host."""
-    folder = settings.text("image_dir")
+    folder = settings.image_dir.value
     return tuple(
         BuiltImage(image.name, tuple(e.name for e in containers()), f"{folder}/{image.name}.sif")
         for image in catalog.images

@@ -33,6 +33,7 @@ from launcher.plan.candidates import (
 from launcher.plan.catalog import CPU, Image, StackFault
 from launcher.plan.inputs import BuiltImage, LaunchInputs
 from launcher.plan.rules import FIT, RULES, Situation, misfits, reasons
+from launcher.plan.settings import AUTO
 from launcher.plan.visible_devices import DeviceSelection
 
 
@@ -113,9 +114,7 @@ def assess(inputs: LaunchInputs, engines: Sequence[str] = ()) -> Assessment:
 
 def unrequested(inputs: LaunchInputs) -> LaunchInputs:
     """Return the inputs without a requested image or engine, to see what the host could run."""
-    entries = dict(inputs.settings.entries)
-    entries |= {key: entries[key][:1] for key in ("image", "runtime")}
-    return replace(inputs, settings=replace(inputs.settings, entries=entries))
+    return replace(inputs, settings=replace(inputs.settings, image=AUTO, runtime=AUTO))
 
 
 def decide(inputs: LaunchInputs, engines: Sequence[str] = ()) -> Choice:
@@ -141,10 +140,10 @@ def decide(inputs: LaunchInputs, engines: Sequence[str] = ()) -> Choice:
         group = None
     why, source = _why(chosen, assessment, forced)
     decisions = situation.gpus.decisions
-    engine = (REQUESTED, settings.source("runtime"))
+    engine = (REQUESTED, settings.runtime.source)
     if image:
         decisions.append(Decision("image", image.name, why, source))
-        if settings.text("runtime") == "auto":
+        if settings.runtime.value == "auto":
             fact = inputs.host.engine(chosen.engine)
             there = f"{fact.path}, and the image is there for it" if fact else ""
             engine = (there or "assumed for a capture", "host")
@@ -230,7 +229,7 @@ def _candidates(situation: Situation, engines: Sequence[str]) -> Iterator[Candid
                 own: list[GpuGroup | None] = [g for g in groups if g.vendor == image.vendor]
                 ordered += [(image, g) for g in own or [None] if (image.name, id(g)) not in known]
         ordered += [(image, None) for image in processor]
-    name = settings.text("image")
+    name = settings.image.value
     if name != "auto" and catalog.image(name) is None:
         ordered += [(_unlisted(name, situation), _best(situation))]
     for image, group in ordered:
@@ -238,7 +237,7 @@ def _candidates(situation: Situation, engines: Sequence[str]) -> Iterator[Candid
             found = (b for b in inputs.built if b.image == image.name and engine in b.engines)
             yield Candidate(engine, image, next(found, None), group)
     # A capture has another Python environment.
-    if not engines and (host.live or settings.text("runtime") == NATIVE):
+    if not engines and (host.live or settings.runtime.value == NATIVE):
         same = [group for group in groups if group.vendor == inputs.native.vendor]
         same.sort(key=lambda group: (not group.gpus[0].instances, len(group.gpus)), reverse=True)
         used = same[0] if same and situation.use != "never" else None
@@ -247,7 +246,7 @@ def _candidates(situation: Situation, engines: Sequence[str]) -> Iterator[Candid
 
 def _engines(situation: Situation) -> tuple[str, ...]:
     """Return the engines to try: that requested, those of the host, or the usual one."""
-    host, runtime = situation.inputs.host, situation.inputs.settings.text("runtime")
+    host, runtime = situation.inputs.host, situation.inputs.settings.runtime.value
     if runtime not in ("auto", NATIVE):
         return (runtime,)
     known = host.engines or host.absent_engines[:1]
@@ -263,7 +262,7 @@ def _unlisted(name: str, situation: Situation) -> Image:
     inputs = situation.inputs
     if not any(found.image == name for found in inputs.built):
         return inputs.catalog.require(name)
-    source = inputs.settings.source("image")
+    source = inputs.settings.image.source
     return Image(name, "an image that is not in the catalog", None, {}, source=source)
 
 
@@ -287,17 +286,17 @@ def _why(chosen: Candidate, assessment: Assessment, forced: Sequence[str]) -> tu
     inputs, image, group = situation.inputs, chosen.image, chosen.group
     settings, native = inputs.settings, inputs.native
     if image is None:
-        if settings.text("runtime") == NATIVE:
-            return REQUESTED, settings.source("runtime")
+        if settings.runtime.value == NATIVE:
+            return REQUESTED, settings.runtime.source
         fits = (found for _, found in assessment.candidates if not {*found}.intersection(FIT))
         before = next((found for found in fits if found), None) or next(
             (found for _, found in assessment.candidates if found), {}
         )
         here = f"PyTorch {native.torch} is installed here"
         return (f"{_first(before).cause}, and {here}" if before else here), "host"
-    if settings.text("image") != "auto":
+    if settings.image.value != "auto":
         why = f"{REQUESTED}, although {'; '.join(forced)}" if forced else REQUESTED
-        return why, settings.source("image")
+        return why, settings.image.source
     if group is None:
         never = situation.use == "never"
         why = "the command computes on the processor" if never else situation.gpus.absent
@@ -392,7 +391,7 @@ def _refusal(assessment: Assessment) -> AamError:
     candidate, found = max(assessment.candidates, key=lambda pair: _stage(pair[1]))
     reason = _first(found)
     fit = next(iter(found)) in FIT
-    if fit and settings.text("image") != "auto":
+    if fit and settings.image.value != "auto":
         return _misfit(candidate, assessment)
     if fit and situation.obstacles and situation.use != "never":
         reason = RULES["idle GPUs"](Candidate("", candidate.image), situation) or reason
@@ -405,7 +404,7 @@ def _refusal(assessment: Assessment) -> AamError:
         reason = Reason("No image is built for this processor", evidence, remedy)
     evidence, remedies = reason.evidence, [reason.remedy]
     natively = assessment.against(NATIVE)
-    requested = settings.text("image") != "auto" or settings.text("runtime") != "auto"
+    requested = settings.image.value != "auto" or settings.runtime.value != "auto"
     if natively and natively is not reason and not requested:
         evidence += f"; natively: {natively.evidence}"
         remedies.append(natively.remedy)

@@ -55,7 +55,7 @@ def native_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) -> 
     reports = _reports(inputs, choice)
     variables |= reports
     decisions += [Decision("aam check", f, REPORTS_WHY, "default") for f in reports.values()]
-    for name, (given, where) in _requested(inputs.settings).items():
+    for name, (given, where) in inputs.settings.env.items():
         if given is not None:
             variables[name] = given
             decisions.append(Decision("variable", f"{name}={given}", REQUESTED, where))
@@ -77,18 +77,17 @@ def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) 
     """Return the plan of a command in a container; `argv` are those of `aam`."""
     assert choice.image is not None
     host, settings, context = inputs.host, inputs.settings, inputs.context
-    private, requested = context.private, _requested(settings)
+    private = context.private
     engine, traits = host.engine(choice.engine), host.traits(choice.engine)
-    passed = [name for entry in settings.given("pass_env") for name in entry.value]
     variables, decisions = environment.container_variables(
-        host.environment, passed, requested, private
+        host.environment, settings.pass_env, settings.env, private
     )
     reports = _reports(inputs, choice)
     variables |= reports
     decisions += [Decision("aam check", f, REPORTS_WHY, "default") for f in reports.values()]
     mounts = _mounts(inputs, traits, reports.values())
     names = [path for mount in mounts for path in (mount.source, mount.target)]
-    require_passable(mounts, [*argv, *names, *(variables.get(name, "") for name in requested)])
+    require_passable(mounts, [*argv, *names, *(variables.get(name, "") for name in settings.env)])
     for mount in mounts:
         access = "rw" if mount.writable else "ro"
         source = f" from {mount.source}" if mount.source != mount.target else ""
@@ -102,7 +101,7 @@ def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) 
         for fact in inputs.paths
         if fact.role == "output" and fact.file_type != "file"
     ]
-    image, folder = choice.image.name, settings.text("image_dir")
+    image, folder = choice.image.name, settings.image_dir.value
     named_by_path = "/" in image
     plan = Plan(
         engine=choice.engine,
@@ -205,10 +204,10 @@ def _libraries(
         why = "the driver's libraries have to come from the host"
         return vendor.name, [Decision("engine option", bring, why, "default")]
     key = vendor.libraries_setting
-    libraries = host_libraries(vendor.name, settings.on(key) and traits.host_libraries)
+    libraries = host_libraries(vendor.name, settings.libraries[key].value and traits.host_libraries)
     why = REQUESTED if libraries else "it would replace the image's libraries with the host's"
     value = bring if libraries else keep_out
-    return libraries, [Decision("engine option", value, why, settings.source(key))]
+    return libraries, [Decision("engine option", value, why, settings.libraries[key].source)]
 
 
 def _reports(inputs: LaunchInputs, choice: Choice) -> dict[str, str]:
@@ -231,8 +230,8 @@ def _mounts(
         mounts.append(Mount("/dev/shm", "/dev/shm", True, why, "default"))
     mounts += [Mount(folder, folder, True, "check reports", "default") for folder in reports]
     mounts += [*of_paths(inputs.paths), *context.requested_mounts]
-    if settings.on("mount_home"):
-        mounts.append(Mount(context.home, context.home, True, HOME, settings.source("mount_home")))
+    if settings.mount_home.value:
+        mounts.append(Mount(context.home, context.home, True, HOME, settings.mount_home.source))
     return fold(mounts)
 
 
@@ -244,12 +243,3 @@ def _selected(choice: Choice, visible: Sequence[Gpu]) -> tuple[dict[str, str], D
     why = "one variable instead of many; it counts what the program will see"
     decision = Decision("GPU selection", f"{name}={value}", why, choice.selection.source)
     return {name: value}, decision
-
-
-def _requested(settings: LaunchSettings) -> dict[str, tuple[str | None, str]]:
-    """Return the variables of --env and configurations, later layers last."""
-    return {
-        name: (None if value is None else str(value), entry.where)
-        for entry in settings.given("env")
-        for name, value in entry.value.items()
-    }

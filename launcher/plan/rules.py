@@ -64,13 +64,13 @@ Rule = Callable[[Candidate, Situation], Reason | None]
 
 def _request(candidate: Candidate, situation: Situation) -> Reason | None:
     settings = situation.inputs.settings
-    image, runtime = settings.text("image"), settings.text("runtime")
+    image, runtime = settings.image.value, settings.runtime.value
     if candidate.engine == ENVIRONMENT:  # --runtime is about launches
         runtime = "auto"
     if runtime not in ("auto", candidate.engine):
-        return Reason("Another engine is requested", f"{runtime}, {settings.source('runtime')}")
+        return Reason("Another engine is requested", f"{runtime}, {settings.runtime.source}")
     if runtime != NATIVE and image not in ("auto", candidate.name):
-        return Reason("Another image is requested", f"{image}, {settings.source('image')}")
+        return Reason("Another image is requested", f"{image}, {settings.image.source}")
     return None
 
 
@@ -149,7 +149,7 @@ def _idle_gpus(candidate: Candidate, situation: Situation) -> Reason | None:
     use, image = situation.use, candidate.image
     if candidate.group or use == "never":
         return None
-    requested = image is not None and inputs.settings.text("image") != "auto"
+    requested = image is not None and inputs.settings.image.value != "auto"
     if use == "required" and requested:
         evidence = f"image {candidate.name}" if image and image.vendor == CPU else gpus.absent
         remedy = "name an image for the GPUs, or leave --device and --gpus out"
@@ -176,7 +176,7 @@ def _idle_gpus(candidate: Candidate, situation: Situation) -> Reason | None:
 def _two_vendors(candidate: Candidate, situation: Situation) -> Reason | None:
     """Refuse to guess between groups of two vendors that are equally supported."""
     settings, served = situation.inputs.settings, situation.served
-    guessed = settings.text("image") == "auto" and settings.text("runtime") != NATIVE
+    guessed = settings.image.value == "auto" and settings.runtime.value != NATIVE
     if candidate.group is None or not guessed or not served:
         return None
     (best, images), *others = served
@@ -196,7 +196,7 @@ def _two_vendors(candidate: Candidate, situation: Situation) -> Reason | None:
 
 def _engine(candidate: Candidate, situation: Situation) -> Reason | None:
     host, image = situation.inputs.host, candidate.image
-    runtime = situation.inputs.settings.text("runtime")
+    runtime = situation.inputs.settings.runtime.value
     if image is None or candidate.engine == ENVIRONMENT:
         return None
     fact = host.engine(candidate.engine)
@@ -248,7 +248,7 @@ def _built(candidate: Candidate, situation: Situation) -> Reason | None:
     image, inputs = candidate.image, situation.inputs
     if image is None or candidate.built is not None or candidate.engine == ENVIRONMENT:
         return None
-    folder = inputs.settings.text("image_dir")
+    folder = inputs.settings.image_dir.value
     engines = [fact.name for fact in inputs.host.engines if fact.obstacle is None]
     where = f"no {folder}/{image.name}.sif, and {folder}/images.json names none for "
     remedy = f"put a SIF at {folder}, or name one with --image FILE"
@@ -285,7 +285,7 @@ def reasons(candidate: Candidate, situation: Situation) -> dict[str, Reason]:
     With --force the reasons of FIT do not count for an image that is requested by name.
     """
     inputs = situation.inputs
-    forced = inputs.request.force and candidate.name == inputs.settings.text("image")
+    forced = inputs.request.force and candidate.name == inputs.settings.image.value
     rules = {name: rule for name, rule in RULES.items() if not (forced and name in FIT)}
     found = {name: rule(candidate, situation) for name, rule in rules.items()}
     return {name: reason for name, reason in found.items() if reason is not None}

@@ -77,20 +77,13 @@ class SettingOptions:
     images: tuple[str, ...] = option("Images to change or to add.", default=())
 
 
-SETTING_SPECS: dict[str, OptionSpec] = {
-    **{spec.field: spec for spec in specs(SettingOptions)},
-    **{
-        vendor.libraries_setting: OptionSpec(
-            flag_of(vendor.libraries_setting),
-            vendor.libraries_setting,
-            bool,
-            vendor.libraries_help,
-            default=False,
-        )
-        for vendor in VENDORS.values()
-        if vendor.libraries_setting
-    },
+LIBRARY_SETTINGS: dict[str, OptionSpec] = {
+    name: OptionSpec(flag_of(name), name, bool, vendor.libraries_help, default=False)
+    for vendor in VENDORS.values()
+    if (name := vendor.libraries_setting)
 }
+"""Settings that bring the host's libraries of a GPU vendor into the container."""
+SETTING_SPECS = {**{spec.field: spec for spec in specs(SettingOptions)}, **LIBRARY_SETTINGS}
 """Every setting by its name in YAML; AAM_LAUNCH_<NAME> as a variable."""
 FILES_ONLY = ("pass_env", "images")
 """Settings that the command line does not have."""
@@ -133,30 +126,47 @@ LAUNCHER_OPTIONS: dict[str, OptionSpec] = {
 
 
 @dataclass(frozen=True)
+class TextSetting:
+    """A text and its source: "default", a file and line, a variable, an option."""
+
+    value: str
+    source: str
+
+
+@dataclass(frozen=True)
+class SwitchSetting:
+    """A switch and its source."""
+
+    value: bool
+    source: str
+
+
+AUTO = TextSetting("auto", "default")
+
+
+@dataclass(frozen=True)
 class LaunchSettings:
-    """Merged settings of all layers.
+    """Settings of a launch; `SettingOptions` describes them.
 
     Attributes:
-        entries: for each key its entries, in order of precedence.
+        libraries: whether the host's libraries of a GPU vendor are requested, by the setting.
+        bind: paths of all layers, as --bind takes them.
+        pass_env: names and patterns of all layers.
+        env: value (None: that of the launcher) and source of each variable.
+        images: changes of the catalog by all layers.
     """
 
-    entries: Mapping[str, tuple[Entry, ...]]
-
-    def text(self, key: str) -> str:
-        """Return the value of the highest layer."""
-        return str(self.entries[key][-1].value)
-
-    def on(self, key: str) -> bool:
-        """Return a switch."""
-        return bool(self.entries[key][-1].value)
-
-    def source(self, key: str) -> str:
-        """Return the source of the value that counts."""
-        return self.entries[key][-1].where
-
-    def given(self, key: str) -> tuple[Entry, ...]:
-        """Return the entries of the layers above the defaults."""
-        return tuple(entry for entry in self.entries[key] if entry.where != "default")
+    image: TextSetting
+    runtime: TextSetting
+    image_dir: TextSetting
+    scratch: TextSetting
+    site: TextSetting
+    mount_home: SwitchSetting
+    libraries: dict[str, SwitchSetting]
+    bind: tuple[TextSetting, ...]
+    pass_env: tuple[str, ...]
+    env: dict[str, tuple[str | None, str]]
+    images: tuple[Entry, ...]
 
 
 Layer = Mapping[str, Entry | tuple[Entry, ...]]
@@ -168,12 +178,36 @@ def merge(layers: Sequence[Layer]) -> LaunchSettings:
     Raises:
         ConfigurationError: a value of the wrong type.
     """
-    merged = {key: [Entry(spec.default, "default")] for key, spec in SETTING_SPECS.items()}
+    merged: dict[str, list[Entry]] = {key: [] for key in SETTING_SPECS}
     for layer in layers:
         for key, given in layer.items():
             for entry in given if isinstance(given, tuple) else (given,):
                 merged[key].append(_checked(key, entry))
-    return LaunchSettings({key: tuple(found) for key, found in merged.items()})
+
+    def last(key: str) -> Entry:
+        return merged[key][-1] if merged[key] else Entry(SETTING_SPECS[key].default, "default")
+
+    def text(key: str) -> TextSetting:
+        return TextSetting(str(last(key).value), last(key).where)
+
+    def switch(key: str) -> SwitchSetting:
+        return SwitchSetting(bool(last(key).value), last(key).where)
+
+    return LaunchSettings(
+        image=text("image"),
+        runtime=text("runtime"),
+        image_dir=text("image_dir"),
+        scratch=text("scratch"),
+        site=text("site"),
+        mount_home=switch("mount_home"),
+        libraries={key: switch(key) for key in LIBRARY_SETTINGS},
+        bind=tuple(TextSetting(path, entry.where) for entry in merged["bind"]
+                   for path in entry.value),
+        pass_env=tuple(name for entry in merged["pass_env"] for name in entry.value),
+        env={name: (None if value is None else str(value), entry.where)
+             for entry in merged["env"] for name, value in entry.value.items()},
+        images=tuple(merged["images"]),
+    )  # fmt: skip
 
 
 def from_variables(variables: Mapping[str, str]) -> dict[str, Entry]:

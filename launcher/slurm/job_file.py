@@ -10,7 +10,7 @@ import json
 import os
 import string
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,12 @@ from aam import __version__
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.files import write_json
 from aam.contract.json_files import read_json
-from aam.contract.yaml_document import Entry
 from launcher.plan.inputs import BuiltImage
 from launcher.plan.request import Request, request_of
-from launcher.plan.settings import LaunchSettings
+from launcher.plan.settings import LaunchSettings, TextSetting
 from launcher.slurm.site import Fact, Site
 
-FORMAT = 1
+FORMAT = 2
 WHAT, AGAIN = "job file", "submit the job again"
 
 
@@ -59,7 +58,7 @@ class JobFile:
         written_by: version of the launcher that wrote it.
         command: of `aam`.
         arguments: its options, with absolute paths.
-        settings: those of the launcher, each with the sources of its values.
+        settings: those of the launcher, each with its source.
         image: what it runs in.
         site: name of the site, and
         facts: its facts.
@@ -75,7 +74,7 @@ class JobFile:
     written_by: str
     command: str
     arguments: tuple[str, ...]
-    settings: dict[str, tuple[Entry, ...]]
+    settings: LaunchSettings
     image: SubmittedImage
     site: str
     facts: dict[str, Fact]
@@ -110,14 +109,15 @@ class JobFile:
 
     def node_settings(self, variables: Mapping[str, str]) -> LaunchSettings:
         """Return the settings of the launch on a node: image, engine and scratch are decided."""
-        decided = {
-            "image": Entry(self.image.name or "auto", "submission"),
-            "runtime": Entry(self.image.engine, "submission"),
-        }
-        if self.settings["scratch"][-1].where == "default":
-            decided["scratch"] = Entry(local_disk(self.of_site, variables), f"site {self.site}")
-        more = {key: (*self.settings[key], entry) for key, entry in decided.items()}
-        return LaunchSettings({**self.settings, **more})
+        scratch = self.settings.scratch
+        if scratch.source == "default":
+            scratch = TextSetting(local_disk(self.of_site, variables), f"site {self.site}")
+        return replace(
+            self.settings,
+            image=TextSetting(self.image.name or "auto", "submission"),
+            runtime=TextSetting(self.image.engine, "submission"),
+            scratch=scratch,
+        )
 
 
 def local_disk(site: Site, variables: Mapping[str, str]) -> str:

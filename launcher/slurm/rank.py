@@ -24,7 +24,6 @@ from aam.contract.errors import CannotCreate, Interrupted, MissingInput, Unavail
 from aam.contract.files import write_json
 from aam.contract.gpus import GPU
 from aam.contract.json_files import read_json
-from aam.contract.yaml_document import Entry
 from launcher import input_files
 from launcher.detect import detect
 from launcher.engines import command
@@ -188,9 +187,8 @@ def _plan(task: Task, request: Request, copies: Mapping[str, str]) -> Plan:
     if plugins:
         own = [LIBRARIES] if task.job.image.name else [os.environ.get("LD_LIBRARY_PATH", "")]
         paths = ":".join(filter(None, [*own, *map(str, plugins)]))
-        entry = Entry({"LD_LIBRARY_PATH": paths}, f"site {task.job.site}")
-        entries = {**settings.entries, "env": (*settings.entries["env"], entry)}
-        settings = replace(settings, entries=entries)
+        library_path = {"LD_LIBRARY_PATH": (paths, f"site {task.job.site}")}
+        settings = replace(settings, env={**settings.env, **library_path})
     _, plan = plan_launch(request, starting=True, settings=settings, mounts=mounts)
     # Ranks of one node exchange data through /dev/shm.
     return replace(plan, host_devices=plan.image is not None and task.size > task.nodes)

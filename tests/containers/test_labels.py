@@ -54,7 +54,7 @@ def test_the_form_that_will_run_counts() -> None:
         image = measured(catalog(), there, runtime).image("cpu")
         assert image is not None
         assert image.pins["torch"] == torch
-    assert read({}, {}).text("runtime") == "auto"
+    assert read({}, {}).runtime.value == "auto"
 
 
 def test_a_damaged_sif_has_no_labels(tmp_path: Path) -> None:

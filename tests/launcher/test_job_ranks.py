@@ -17,10 +17,10 @@ import pytest
 from aam.contract import stop_file
 from aam.contract.errors import DataError, MissingInput, Unavailable, UsageError
 from aam.contract.gpus import CHECK_REPORTS
-from aam.contract.yaml_document import Entry
 from launcher import config
 from launcher.host.facts import Gpu
 from launcher.plan.plan import Plan
+from launcher.plan.settings import TextSetting
 from launcher.slurm import job, job_file, rank
 from launcher.slurm.job_file import FORMAT, JobFile, SubmittedImage
 from launcher.slurm.site import Fact
@@ -37,7 +37,7 @@ def content(folder: Path, *arguments: str, command: str = "pretrain", **facts: A
     (folder / "disk").mkdir(exist_ok=True)
     given = tuple(each.format(folder=folder) for each in arguments or PRETRAIN)
     return JobFile(
-        FORMAT, "1", command, given, dict(settings.entries), SubmittedImage("native"), "s",
+        FORMAT, "1", command, given, settings, SubmittedImage("native"), "s",
         {key: Fact(value, "s:1") for key, value in facts.items()},
     )  # fmt: skip
 
@@ -72,9 +72,7 @@ def place(tmp_path: Path) -> Path:
 def test_a_job_file_is_read_as_it_was_written(place: Path) -> None:
     written = replace(content(place, stage_most_gb=3), tasks=(("--seed", "1"), ("--seed", "2")))
     job_file.write(written, place / "job.json")
-    found = job_file.read(place / "job.json")
-    assert replace(found, settings=written.settings) == written
-    assert found.settings["scratch"] == written.settings["scratch"]
+    assert job_file.read(place / "job.json") == written
     assert written.request({"SLURM_ARRAY_TASK_ID": "1"}).value("--seed") == 2
     with pytest.raises(DataError, match="no such task: task 2 of 2; submit the job again"):
         written.request({"SLURM_ARRAY_TASK_ID": "2"})
@@ -138,13 +136,14 @@ def test_a_changed_or_absent_image_is_refused(place: Path) -> None:
 
 def test_the_disk_of_a_node_is_that_of_the_site_where_there_is_one(place: Path) -> None:
     of = content(place, local="${PLACE}/disk$SLURM_JOB_ID")
-    entries = {**of.settings, "scratch": (Entry("/of/the/login/node", "default"),)}
-    of, found = replace(of, settings=entries), {"SLURM_JOB_ID": "7", "PLACE": str(place)}
-    assert of.node_settings({**found, "TMPDIR": "/no/such"}).text("scratch") == "/tmp"
+    scratch = TextSetting("/of/the/login/node", "default")
+    of = replace(of, settings=replace(of.settings, scratch=scratch))
+    found = {"SLURM_JOB_ID": "7", "PLACE": str(place)}
+    assert of.node_settings({**found, "TMPDIR": "/no/such"}).scratch.value == "/tmp"
     (place / "disk7").mkdir()
-    assert of.node_settings(found).text("scratch") == f"{place}/disk7"
+    assert of.node_settings(found).scratch.value == f"{place}/disk7"
     hostile = replace(of, facts={"local": Fact("${A-$(touch made)}", "s:1")})
-    assert hostile.node_settings(found).text("scratch") == "/tmp"
+    assert hostile.node_settings(found).scratch.value == "/tmp"
 
 
 # --- what a rank runs

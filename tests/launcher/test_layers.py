@@ -38,7 +38,7 @@ def read(home: Path, *, flags: dict[str, object] | None = None, **variables: str
 
 def test_every_layer_beats_the_one_below(home: Path) -> None:
     order = []
-    assert read(home).text("image") == "auto"
+    assert read(home).image.value == "auto"
     for path, name in (
         (home / "etc/launch.yaml", "system"),
         (home / "sites/cosmos.yaml", "site"),
@@ -46,24 +46,24 @@ def test_every_layer_beats_the_one_below(home: Path) -> None:
     ):
         put(path, f"# a comment\nimage: {name}\nbind: [/{name}]\n")
         settings = read(home, AAM_LAUNCH_SITE="cosmos" if name != "system" else "")
-        order.append(settings.text("image"))
-        assert settings.source("image") == f"{path}:2"
+        order.append(settings.image.value)
+        assert settings.image.source == f"{path}:2"
     settings = read(home, AAM_LAUNCH_SITE="cosmos", AAM_LAUNCH_IMAGE="variable")
-    assert (settings.text("image"), settings.source("image")) == ("variable", "AAM_LAUNCH_IMAGE")
+    assert (settings.image.value, settings.image.source) == ("variable", "AAM_LAUNCH_IMAGE")
     flags = {"--image": "flag", "--bind": ("/flag", "/more")}
     settings = read(home, flags=flags, AAM_LAUNCH_SITE="cosmos", AAM_LAUNCH_IMAGE="variable")
-    assert settings.text("image") == "flag"
+    assert settings.image.value == "flag"
     assert order == ["system", "site", "user"]
-    bound = [path for entry in settings.given("bind") for path in entry.value]
+    bound = [bind.value for bind in settings.bind]
     assert bound == ["/system", "/site", "/user", "/flag", "/more"]
 
 
 def test_defaults_of_folders(home: Path) -> None:
     settings = read(home, TMPDIR="/scratch/u")
-    assert settings.text("image_dir") == f"{home}/.cache/aam/images"
-    assert settings.text("scratch") == "/scratch/u"
-    assert read(home, AAM_IMAGE_DIR="/i").text("image_dir") == "/i"
-    assert read(home, XDG_CACHE_HOME="/x").text("image_dir") == "/x/aam/images"
+    assert settings.image_dir.value == f"{home}/.cache/aam/images"
+    assert settings.scratch.value == "/scratch/u"
+    assert read(home, AAM_IMAGE_DIR="/i").image_dir.value == "/i"
+    assert read(home, XDG_CACHE_HOME="/x").image_dir.value == "/x/aam/images"
     assert config.private_folder(settings, 7, "n1", "42") == "/scratch/u/aam-7/42-n1"
 
 
@@ -115,7 +115,7 @@ def test_a_file_of_the_current_folder_is_no_layer(
     put(home / "clone/aam-launch.yaml", "image: evil/aam\nbind: ['/:/host:rw']\n")
     monkeypatch.chdir(home / "clone")
     settings = read(home)
-    assert (settings.text("image"), settings.given("bind")) == ("auto", ())
+    assert (settings.image.value, settings.bind) == ("auto", ())
 
 
 def test_an_unknown_variable_is_no_silent_typo() -> None:
@@ -127,11 +127,11 @@ def test_switches_lists_and_mappings() -> None:
     binds = {"AAM_LAUNCH_BIND": "/etc/hosts:/x:rw;/b\n/c:/d\n"}
     layer = from_variables({"AAM_LAUNCH_MOUNT_HOME": "yes", **binds})
     settings = merge([layer, from_flags({"--env": ("A=b=c", "D"), "--host-rocm": True})])
-    assert settings.on("mount_home")
-    assert settings.on("host_rocm")
-    assert settings.given("bind")[0].value == ["/etc/hosts:/x:rw", "/b", "/c:/d"]
-    assert [dict(e.value) for e in settings.given("env")] == [{"A": "b=c"}, {"D": None}]
-    assert settings.source("host_rocm") == "command line, --host-rocm"
+    assert settings.mount_home.value
+    assert settings.libraries["host_rocm"].value
+    assert [bind.value for bind in settings.bind] == ["/etc/hosts:/x:rw", "/b", "/c:/d"]
+    assert {n: value for n, (value, _) in settings.env.items()} == {"A": "b=c", "D": None}
+    assert settings.libraries["host_rocm"].source == "command line, --host-rocm"
 
 
 def test_images_of_a_configuration() -> None:

@@ -63,15 +63,15 @@ def test_a_value_stands_alone_or_with_its_source(tmp_path: Path) -> None:
     assert found.facts["max_nodes"].confirmed is None
     assert found.facts["modules"].where == f"{tmp_path}/mine.yaml:4"
     settings = config.read({"--site": f"{tmp_path}/mine.yaml"}, {"HOME": "/h"})
-    assert settings.text("runtime") == "singularity"
-    assert settings.source("runtime") == f"{tmp_path}/mine.yaml:8"
+    assert settings.runtime.value == "singularity"
+    assert settings.runtime.source == f"{tmp_path}/mine.yaml:8"
 
 
 def test_names_of_the_user_are_filled_in_and_those_of_the_job_are_not(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("image_dir: /v/$USER/${USER}s/$HOME\n")
     flags = {"--site": f"{tmp_path}/s.yaml"}
     settings = config.read(flags, {"HOME": "/h", "USER": "ada"})
-    assert settings.text("image_dir") == "/v/ada/adas//h"
+    assert settings.image_dir.value == "/v/ada/adas//h"
     assert filled("$USERS/$SLURM_JOB_ID", {"USER": "ada"}) == "$USERS/$SLURM_JOB_ID"
 
 

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aam.contract.options import parse_known, specs
-from aam.contract.yaml_document import Entry
 from launcher.images import stored
 from launcher.options.submit import SubmitOptions
 from launcher.plan.plan import use_record
@@ -58,11 +57,11 @@ def test_the_job_file_holds_the_request(place: Path) -> None:
     assert (image.engine, image.name, image.place) == ("apptainer", "rocm64", str(sif))
     assert (image.bytes, image.mtime_ns) == (sif.stat().st_size, sif.stat().st_mtime_ns)
     assert (job.ranks, job.warn_seconds, job.requeue, job.force) == (1, 600, True, True)
-    assert job.settings["env"][-1] == Entry({"A": "b c"}, "command line, --env")
+    assert job.settings.env["A"] == ("b c", "command line, --env")
     assert job.of_site.number("stage_most_gb") == 10
     settings = job.node_settings({})
-    assert (settings.text("image"), settings.text("runtime")) == ("rocm64", "apptainer")
-    assert settings.text("scratch") == "/tmp"
+    assert (settings.image.value, settings.runtime.value) == ("rocm64", "apptainer")
+    assert settings.scratch.value == "/tmp"
 
 
 def test_a_submission_is_a_use_of_the_image(place: Path) -> None:
