@@ -5,8 +5,8 @@ they stand. What is replaced is the machine: /cosmos is a folder here, Slurm has
 `cluster`, `singularity` is Apptainer, `module` a function, and the study is small. A site file in
 /etc/aam/sites, which has precedence over that of the launcher and which this shell alone sees,
 describes this cluster under the name `cosmos`: it has no GPU, and `rocm63` is built from the lock
-of `cpu`, because PyTorch's package index is out of reach of the tests. Without an AMD GPU the job
-of `test_runner.sh` ends with the message about it.
+of `cpu`, whose PyTorch the base image has. Without an AMD GPU the job of `test_runner.sh` ends with
+the message about it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from tests.support.engines import ROOT, USER
-from tests.support.images import PYTORCH_INDEX, base_with_pytorch
+from tests.support.images import base_with_pytorch
 from tests.support.slurm_cluster import Cluster, Job, exclusive, rows, start
 
 pytestmark = [pytest.mark.slurm, pytest.mark.container, pytest.mark.slow, pytest.mark.nightly]
@@ -76,7 +76,7 @@ def prepare(cluster: Cluster) -> None:
         place.mkdir(parents=True)
         shutil.chown(place, USER, USER)
     arguments = {"BASE": base_with_pytorch(), "SNAPSHOT": "base", "TORCH": "2.13.0+cpu",
-                 "TORCH_INDEX": PYTORCH_INDEX}  # fmt: skip
+                 "TORCH_INDEX": "pypi"}  # fmt: skip
     site = {
         "title": "the test cluster in the place of SDSC Cosmos",
         "partition": "cluster", "nodes": 2, "max_nodes": 2, "max_time": "24:00:00",
