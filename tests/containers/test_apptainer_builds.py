@@ -39,7 +39,8 @@ def test_labels_are_read_without_starting_the_image(engines: Engines, sif: Path)
     inside = engines.run(["apptainer", "exec", str(sif), "cat", "/opt/aam/labels.json"])
     assert json.loads(inside.stdout).items() <= labels.items()
     assert recorded(engines, "cpu", "sif")["labels"].items() <= labels.items()
-    args = ["explain", "--json", "--runtime", "apptainer", "simulate", "--output-dir", "/tmp/x"]
+    args = ["explain", "--json", "--runtime", "apptainer", "simulate", "--output-dir"]
+    args.append(str(engines.folder / "study"))
     explained = engines.run([PYTHON, "-m", "launcher.cli", *args], cwd=engines.folder)
     assert explained.returncode == 0, explained.stderr
     printed = json.loads(explained.stdout)["decisions"]

@@ -15,7 +15,7 @@ from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.device import ScaleOptions, SpeedOptions
 from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.contract.options.training import LoopOptions, RunOptions
-from aam.data.batches import Batch, BatchPlan, FixedBatches
+from aam.data.batches import Batch, BatchPlan
 from aam.data.study import Study, load_study
 from aam.distributed.communicator import SINGLE_PROCESS, Communicator
 from aam.distributed.state_dict import full_tensor, local_tensor
@@ -27,7 +27,7 @@ from aam.model.shape import NetworkShape
 from aam.training import fit
 from aam.training.callbacks.nonfinite import FiniteCheck, replay
 from aam.training.callbacks.observer import Observer
-from aam.training.data_loader import EpochSampler, TrainingBatches, loader
+from aam.training.data_loader import EpochSampler, TrainingBatches, ValidationBatches, loader
 from aam.training.loop import TrainingLoop
 from aam.training.optimizer import make_optimizer, make_schedule
 from aam.training.run_files import checkpoints
@@ -156,7 +156,9 @@ def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case)
     training = TrainingBatches(
         study, case.plan, np.arange(23), case.loop.batch_size, fresh_reads=True, **shard
     )
-    validation = FixedBatches(study, case.plan, np.arange(23, 23 + case.validation), 6, **shard)
+    validation = ValidationBatches(
+        study, case.plan, np.arange(23, 23 + case.validation), 6, **shard
+    )
     options = fit_options(
         folder, case.loop, case.scale, resume_from=case.resume, checkpoint_every_n_steps=case.every
     )
