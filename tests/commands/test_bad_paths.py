@@ -139,7 +139,7 @@ def test_a_folder_that_holds_a_run_is_refused(
     before = snapshot(folder)
     assert bench.train("--output-dir", folder) == CANNOT_CREATE
     shown = capsys.readouterr().err
-    assert f"aam: The folder already holds a run: '{folder}' has run.json, checkpoints" in shown
+    assert f"aam: The folder already holds a run: '{folder}' has run.json, " in shown
     assert "--resume-from" in shown
     assert "--overwrite" in shown
     assert snapshot(folder) == before

@@ -40,7 +40,7 @@ def test_labels_are_read_without_starting_the_image(engines: Engines, sif: Path)
     assert json.loads(inside.stdout).items() <= labels.items()
     assert recorded(engines, "cpu", "sif")["labels"].items() <= labels.items()
     args = ["explain", "--json", "--runtime", "apptainer", "simulate", "--output-dir"]
-    args.append(str(engines.folder / "study"))
+    args.append(str(engines.home / "study"))
     explained = engines.run([PYTHON, "-m", "launcher.cli", *args], cwd=engines.folder)
     assert explained.returncode == 0, explained.stderr
     printed = json.loads(explained.stdout)["decisions"]

@@ -112,7 +112,7 @@ def test_a_complete_shard_is_kept_and_a_broken_one_computed_again(
     [
         ("m.h5", ("--shard", "7/7"), "6 tiles of 512 x 512; use 6 shards or fewer"),
         ("m.tsv", ("--shard", "1/2"), "end its name with .h5"),
-        ("m.h5", ("--shard", "1/2", "--engine", "ssu"), "torch computes shards"),
+        ("m.h5", ("--shard", "1/2", "--engine", "ssu"), "--engine ssu with --shard"),
         ("m.h5", ("--shard", "3/2"), "Not a shard"),
         ("p.tsv", ("--shard", "1/2", "--unifrac-metric", "faith_pd"), "end its name with .h5"),
     ],

@@ -77,6 +77,7 @@ def test_scores_are_drawn_by_group() -> None:
 
 
 def test_draws_have_the_scores_of_scikit_learn() -> None:
+    from scipy.stats import spearmanr
     from sklearn import metrics
 
     rng = np.random.default_rng(0)
@@ -99,6 +100,8 @@ def test_draws_have_the_scores_of_scikit_learn() -> None:
     expected = {
         "r2": [metrics.r2_score(actual[one], predicted[one]) for one in rows],
         "mae": [metrics.mean_absolute_error(actual[one], predicted[one]) for one in rows],
+        "rmse": [metrics.root_mean_squared_error(actual[one], predicted[one]) for one in rows],
+        "spearman": [spearmanr(actual[one], predicted[one]).statistic for one in rows],
         "auc": [metrics.roc_auc_score(codes[one], chances[one], multi_class="ovr") for one in rows],
         "accuracy": [metrics.accuracy_score(codes[one], ranks[one]) for one in rows],
         "weighted_kappa": [

@@ -17,7 +17,7 @@ from aam.model.attention import TORCH, Backend
 from aam.numerics import faults
 from aam.numerics.accuracy import right, tolerance
 from aam.numerics.check import CheckPlan, case_of, conclude, measure
-from aam.numerics.check_report import CheckReport, from_json, to_json, worst
+from aam.numerics.check_report import FORMAT, CheckReport, from_json, to_json, worst
 from aam.numerics.child_process import measure_in_child
 from aam.numerics.probes import (
     DTYPES,
@@ -210,7 +210,7 @@ def test_a_report_survives_json() -> None:
     [
         lambda text: text[:-20],
         lambda text: "[]",
-        lambda text: text.replace('"format":1', '"format":2'),
+        lambda text: text.replace(f'"format":{FORMAT}', f'"format":{FORMAT + 1}'),
         lambda text: text.replace('"outcome":"right"', '"outcome":"splendid"', 1),
         lambda text: text.replace('"cases":[', '"cases":[7,'),
         lambda text: json.dumps({"format": 1}),

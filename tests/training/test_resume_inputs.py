@@ -77,4 +77,4 @@ def test_pretraining_goes_on_with_another_study_as_a_new_run(
     first, second = (tensor_file.read(path)["state_dict"] for path in best)
     assert alike(first, second)
     record = json.loads((tmp_path / "second" / "run.json").read_text())
-    assert record["inputs"]["--pretrained-encoder"]["path"] == str(best[0])
+    assert record["inputs"]["--pretrained-encoder"]["path"] == str(tmp_path / "first/model")
