@@ -159,6 +159,7 @@ def test_every_command_of_the_quickstart(cluster: Cluster) -> None:
             assert (images / "rocm63.sif").stat().st_mtime_ns == made
         if command in submitted:
             done.append(finished(cluster, output))
+            print(done[-1].state, done[-1].output)  # pytest shows it where a later command fails
     runner, *trained = done
     assert runner.state == "FAILED"
     assert "A GPU is requested and none can be used: " in runner.output
