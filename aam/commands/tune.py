@@ -31,7 +31,7 @@ def run(options: Tune, measured: TunedCommand) -> None:
 
     Args:
         options: of `aam tune`.
-        measured: options of the command that is measured, or the words of a program.
+        measured: options of the command that is measured, or the arguments of a program.
 
     Raises:
         AamError: see `set_up`.

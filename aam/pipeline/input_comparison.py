@@ -36,7 +36,6 @@ def predict_alone(
     Args:
         members: estimators by name.
         samples: counts and covariates.
-        relations: of the ASVs of the samples.
         folds: labels and splits.
         of_counts: held-out predictions of networks that read the counts alone.
     """

@@ -20,7 +20,7 @@ from launcher.findings import Finding, warn
 from launcher.host.facts import Host
 from launcher.input_files import require_inputs
 from launcher.options import HOST
-from launcher.plan.assembly import engine_version
+from launcher.plan.assembly import stack_facts
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request, request_of
 from launcher.planning import plan_launch
@@ -85,20 +85,10 @@ def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterat
         if digest is not None and content.is_file() and sha256(content) != digest:
             evidence = f"'{path}' has another SHA-256 than then"
             yield Finding("warning", f"The input of {spec.flag} has changed", evidence)
-    driver = host.driver(plan.gpus[0].vendor) if plan.gpus else None
-    now: dict[str, Any] = {
-        "engine": plan.engine,
-        "engine_version": engine_version(plan, host),
-        "image": plan.image,
-        "digest": plan.digest,
-        "stack": plan.stack,
-        "gpus": [f"{gpu.product} ({gpu.arch})" for gpu in plan.gpus],
-        "driver": driver.version if driver else None,
-        "kernel": host.kernel,
-    }
-    then = record.get("launch") or {}
-    if "gpus" in then:
-        then["gpus"] = [gpu.partition(" at ")[0] for gpu in then["gpus"]]
+    now, then = stack_facts(plan, host), record.get("launch") or {}
+    for facts in (now, then):
+        if "gpus" in facts:  # the same GPUs may be at other places
+            facts["gpus"] = [gpu.partition(" at ")[0] for gpu in facts["gpus"]]
     for name, value in now.items():
         if name in then and then[name] != value:
             yield _other(name.replace("_", " "), then[name], value)

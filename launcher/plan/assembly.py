@@ -7,6 +7,7 @@ import sys
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from aam.contract.errors import UsageError
 from aam.contract.gpus import CHECK_REPORTS
@@ -176,23 +177,15 @@ def record(plan: Plan, inputs: LaunchInputs) -> dict[str, object]:
             launcher_options[flag if value else f"--no-{flag[2:]}"] = []
         else:
             launcher_options[flag] = list(map(str, value if isinstance(value, tuple) else (value,)))
-    driver = host.driver(plan.gpus[0].vendor) if plan.gpus else None
     return {
         "command": request.command,
         "arguments": list(request.arguments),
         "launcher_options": launcher_options,
         "folder": inputs.context.folder,
         "host": host.name,
-        "engine": plan.engine,
-        "engine_version": engine_version(plan, host),
+        **stack_facts(plan, host),
         "program": plan.program,
-        "image": plan.image,
         "place": plan.place,
-        "digest": plan.digest,
-        "stack": plan.stack,
-        "gpus": [f"{gpu.product} ({gpu.arch}) at {gpu.pci}" for gpu in plan.gpus],
-        "driver": driver.version if driver else None,
-        "kernel": host.kernel,
         "job": host.slurm.job if host.slurm else None,
         "mounts": [[m.source, m.target, "rw" if m.writable else "ro"] for m in plan.mounts],
         "devices": list(plan.devices),
@@ -202,6 +195,21 @@ def record(plan: Plan, inputs: LaunchInputs) -> dict[str, object]:
             for d in plan.decisions
             if d.subject not in ("mount", "variable", "kept out", "device", "not used")
         ],
+    }
+
+
+def stack_facts(plan: Plan, host: Host) -> dict[str, Any]:
+    """Return what a repeated run is compared by: engine, image, stack, GPUs, driver and kernel."""
+    driver = host.driver(plan.gpus[0].vendor) if plan.gpus else None
+    return {
+        "engine": plan.engine,
+        "engine_version": engine_version(plan, host),
+        "image": plan.image,
+        "digest": plan.digest,
+        "stack": plan.stack,
+        "gpus": [f"{gpu.product} ({gpu.arch}) at {gpu.pci}" for gpu in plan.gpus],
+        "driver": driver.version if driver else None,
+        "kernel": host.kernel,
     }
 
 

@@ -89,7 +89,7 @@ def parse_known(
 
 
 def before_program(argv: Sequence[str]) -> Sequence[str]:
-    """Return the arguments before `--`, which stands before the words of another program."""
+    """Return the arguments before `--`, which stands before the arguments of another program."""
     return argv[: argv.index("--")] if "--" in argv else argv
 
 

@@ -53,7 +53,7 @@ class ParsedCommand:
         command: its name.
         given: the values; also those of the wrapped command.
         wrapped: the command that it wraps, "" without one.
-        program: the words of another program that it wraps.
+        program: the arguments of another program that it wraps.
     """
 
     command: str
@@ -84,7 +84,7 @@ class ParsedCommand:
         return _built(self.command, self.given)
 
     def build_wrapped(self) -> Any:
-        """Return the options of the command that it wraps, or the words of a program."""
+        """Return the options of the command that it wraps, or the arguments of a program."""
         if not self.wrapped:
             return self.program
         return _built(self.wrapped, self._values(self._of_wrapped))
