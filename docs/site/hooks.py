@@ -1,15 +1,17 @@
 """MkDocs hooks: pages made from the options, README.md and CHANGELOG.md, and links out of docs/.
 
-MkDocs reads `docs/` alone. The hooks add the documents of the repository's root and a page of
-options for each command of `aam`. Links to source files, which are not part of the site, become
-paths.
+MkDocs reads `docs/` alone. The hooks add the documents of the repository's root, a page of options
+for each command of `aam` and one for `aam-launch`. Links to source files, which are not part of the
+site, become paths.
 """
 
 from __future__ import annotations
 
+import inspect
 import posixpath
 import re
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,12 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from aam.contract.options import OptionSpec, find, names, specs
+from aam.contract.options.command_line import metavar
+from aam.contract.options.contradictions import requirements
+from aam.contract.options.field import summary
+from launcher.options import NAMES as OWN_NAMES
+from launcher.options import find as own_command
+from launcher.plan.settings import LAUNCHER_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 FROM_ROOT = {
@@ -72,35 +80,62 @@ def _generated() -> Iterator[tuple[str, str]]:
             f"* [{page.read_text().splitlines()[0].lstrip('# ')}]({page.name})" for page in pages
         ]
         yield f"{folder}/index.md", f"# {title}\n\n" + "\n".join(lines) + "\n"
-    commands = []
+    rows = []
     for name in names():
         command = find(name)
         assert command is not None
         page = "-".join(name.split())
-        summary = (command.__doc__ or "").strip().splitlines()[0]
-        commands.append(f"| [`aam {name}`]({page}.md) | {summary} |")
-        yield f"reference/{page}.md", f"# aam {name}\n\n{summary}\n\n{_options(specs(command))}"
+        rows.append(f"| [`aam {name}`]({page}.md) | {summary(command)} |")
+        yield f"reference/{page}.md", _described(f"# aam {name}", command, "##")
+    own = [_described(f"## aam-launch {name}", own_command(name), "") for name in OWN_NAMES]
+    everywhere = "Options of the launcher, anywhere on the command line:"
+    table = _table(LAUNCHER_OPTIONS.values())
+    yield "reference/aam-launch.md", "\n\n".join(["# aam-launch", everywhere, table, *own])
+    rows.append("| [`aam-launch`](aam-launch.md) | Options of the launcher and its own commands. |")
     head = "# Options of every command\n\n| command | |\n|---|---|\n"
-    yield "reference/index.md", head + "\n".join(commands) + "\n"
+    yield "reference/index.md", head + "\n".join(rows) + "\n"
 
 
-def _options(options: tuple[OptionSpec, ...]) -> str:
-    """Return a table of options for each group of a command, required options first."""
-    text = []
+def _described(title: str, command: type, heading: str) -> str:
+    """Return title, description, options and examples of a command.
+
+    With a `heading` such as "##" each group of options has one.
+    """
+    text, _, examples = (command.__doc__ or "").partition("Examples:\n")
+    parts = [title, inspect.cleandoc(text).rstrip()]
+    options = specs(command)
     for group in dict.fromkeys(spec.group for spec in options):
-        title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", group.removesuffix("Options")).capitalize()
-        rows = sorted((s for s in options if s.group == group), key=lambda spec: not spec.required)
-        text += [f"## {title}", "", "| option | default | meaning |", "|---|---|---|"]
-        for spec in rows:
-            default = "required" if spec.required else _shown(spec.default)
-            meaning = re.sub(r" \[(input|output)\]$", "", spec.help).replace("|", r"\|")
-            text.append(f"| `{spec.flag}` | {default} | {meaning} |")
-        text.append("")
-    return "\n".join(text)
+        if heading:
+            name = "Options" if group == summary(command) else group.rstrip(".")
+            parts.append(f"{heading} {name}")
+        parts.append(_table(spec for spec in options if spec.group == group))
+    lines = [
+        " \\\n    ".join(textwrap.wrap(" ".join(line.split()), 72, break_on_hyphens=False))
+        for line in examples.strip().splitlines()
+    ]
+    if lines:
+        parts.append("\n".join(["```sh", *lines, "```"]))
+    return "\n\n".join(parts)
+
+
+def _table(options: Iterable[OptionSpec]) -> str:
+    """Return a table of options, required ones first."""
+    rows = ["| option | default | meaning |", "|---|---|---|"]
+    for spec in sorted(options, key=lambda spec: not spec.required):
+        flag = (f"`{metavar(spec)}` or " if spec.first else "") + f"`{spec.flag}`"
+        default = "required" if spec.required else _shown(spec.default)
+        meaning = re.sub(r" \[(input|output)\]$", "", spec.help) + requirements(spec)
+        if len(spec.choices) > 1:
+            meaning += f" Values: {', '.join(map(str, spec.choices))}."
+        meaning = meaning.replace("|", r"\|")
+        rows.append(f"| {flag} | {default} | {meaning} |")
+    return "\n".join(rows)
 
 
 def _shown(default: object) -> str:
+    if default is True:
+        return "on"
     if default in (None, False, ()):
         return ""
     value = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
-    return f"`{value}`"
+    return f"`{value}`" if value else ""

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from aam.contract.options import find, names, specs
+from launcher import options
+from launcher.plan.settings import LAUNCHER_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "mkdocs.yml", "docs"]
@@ -35,6 +37,14 @@ def test_each_command_has_a_page_with_its_options(site: Path, name: str) -> None
     page = (site / "reference" / f"{'-'.join(name.split())}.html").read_text()
     missing = [s.flag for s in specs(find(name) or object) if f"<code>{s.flag}</code>" not in page]
     assert not missing
+
+
+@pytest.mark.parametrize("name", options.NAMES)
+def test_the_page_of_the_launcher_has_the_options_of_each_command(site: Path, name: str) -> None:
+    page = (site / "reference" / "aam-launch.html").read_text()
+    flags = [*LAUNCHER_OPTIONS, *(spec.flag for spec in specs(options.find(name)))]
+    assert f">aam-launch {name}<" in page
+    assert not [flag for flag in flags if f"<code>{flag}</code>" not in page]
 
 
 def test_pages_need_no_other_host(site: Path) -> None:
