@@ -33,6 +33,8 @@ FROM_ROOT = {
     "CONTRIBUTING.md": "contributing.md",
     "CITATION.cff": "citation.md",
 }
+CODE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
+FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -62,6 +64,11 @@ def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: File
         return f"{image}[{text}]({posixpath.relpath(uri, folder)}{anchor or ''})"
 
     return LINK.sub(replaced, markdown)
+
+
+def on_page_content(html: str, page: Any, config: MkDocsConfig, files: Files) -> str:
+    """Mark the options in code blocks: browsers break lines behind the dashes of unmarked ones."""
+    return CODE.sub(lambda code: FLAG.sub(r'<span class="flag">\g<0></span>', code.group()), html)
 
 
 def _generated() -> Iterator[tuple[str, str]]:
