@@ -11,7 +11,7 @@ To add a metric, add an entry to `REGRESSION`, `CLASSIFICATION`, `ORDINAL` or `P
 `metrics.json` and `aam evaluate` then contain it. A metric that is not defined for the given
 samples (R2 of one sample, AUC of one class) is None.
 
-Shape suffixes: N samples, B resamples of them, K folds, Y blocks of tied samples.
+Shape suffixes: N samples, Z resamples of them, K folds, Y blocks of tied samples.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ MetricFunction = Callable[[ScoredPredictions], float]
 """Metric of one or more samples; NaN where it is not defined."""
 
 ResampledMetric = Callable[[ScoredPredictions, F64], F64]
-"""Metric of B resamples, float64 [B], given how often each has every sample, float64 [B, N]; NaN
+"""Metric of Z resamples, float64 [Z], given how often each has every sample, float64 [Z, N]; NaN
 where it is not defined."""
 
 
@@ -109,132 +109,132 @@ def value_of(metric: ResampledMetric, scored: ScoredPredictions) -> float:
     return float(metric(scored, np.ones((1, len(scored.actual))))[0])
 
 
-def r2(scored: ScoredPredictions, weights_BN: F64) -> F64:
+def r2(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute the coefficient of determination, 1 - errors / variance.
 
     The variance of a resample is that around the mean of its own labels.
 
     Args:
         scored: numeric predictions of N samples.
-        weights_BN: number of times that each of B resamples has each sample, float64 >= 0.
+        weights_ZN: number of times that each of Z resamples has each sample, float64 >= 0.
 
     Returns:
-        float64 [B], at most 1; NaN where all labels of the resample are the same.
+        float64 [Z], at most 1; NaN where all labels of the resample are the same.
     """
     centred_N = scored.actual - scored.actual.mean()
-    sum_B = weights_BN @ centred_N
-    variance_B = weights_BN @ np.square(centred_N) - np.square(sum_B) / weights_BN.sum(axis=1)
-    errors_B = weights_BN @ np.square(scored.actual - scored.predicted)
-    return 1 - _ratio(errors_B, variance_B, _varies(scored.actual, weights_BN))
+    sum_Z = weights_ZN @ centred_N
+    variance_Z = weights_ZN @ np.square(centred_N) - np.square(sum_Z) / weights_ZN.sum(axis=1)
+    errors_Z = weights_ZN @ np.square(scored.actual - scored.predicted)
+    return 1 - _ratio(errors_Z, variance_Z, _varies(scored.actual, weights_ZN))
 
 
-def weighted_kappa(scored: ScoredPredictions, weights_BN: F64) -> F64:
+def weighted_kappa(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute Cohen's kappa with quadratic weights (Cohen 1968) of ordered classes.
 
     Args:
         scored: predicted ranks of N samples.
-        weights_BN: number of times that each of B resamples has each sample, float64 >= 0.
+        weights_ZN: number of times that each of Z resamples has each sample, float64 >= 0.
 
     Returns:
-        float64 [B], at most 1; NaN where all true ranks of the resample are the same.
+        float64 [Z], at most 1; NaN where all true ranks of the resample are the same.
     """
     actual_N, predicted_N = (
         ranks.astype(np.float64) for ranks in (scored.actual, scored.predicted)
     )
-    total_B = weights_BN.sum(axis=1)
-    errors_B = weights_BN @ np.square(actual_N - predicted_N)
+    total_Z = weights_ZN.sum(axis=1)
+    errors_Z = weights_ZN @ np.square(actual_N - predicted_N)
     # Mean square of the differences between every true and every predicted rank.
-    products_B = (weights_BN @ actual_N) * (weights_BN @ predicted_N) / total_B
-    by_chance_B = weights_BN @ (np.square(actual_N) + np.square(predicted_N)) - 2 * products_B
-    return 1 - _ratio(errors_B, by_chance_B, _varies(actual_N, weights_BN))
+    products_Z = (weights_ZN @ actual_N) * (weights_ZN @ predicted_N) / total_Z
+    by_chance_Z = weights_ZN @ (np.square(actual_N) + np.square(predicted_N)) - 2 * products_Z
+    return 1 - _ratio(errors_Z, by_chance_Z, _varies(actual_N, weights_ZN))
 
 
-def mean_absolute_error(scored: ScoredPredictions, weights_BN: F64) -> F64:
+def mean_absolute_error(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute the mean absolute error of numbers, or of ranks.
 
     Args:
         scored: predictions of N samples, numbers or ranks.
-        weights_BN: number of times that each of B resamples has each sample, float64 >= 0.
+        weights_ZN: number of times that each of Z resamples has each sample, float64 >= 0.
 
     Returns:
-        float64 [B], in the unit of the target or in ranks, at least 0.
+        float64 [Z], in the unit of the target or in ranks, at least 0.
     """
-    mean_B: F64 = weights_BN @ np.abs(scored.actual - scored.predicted) / weights_BN.sum(axis=1)
-    return mean_B
+    mean_Z: F64 = weights_ZN @ np.abs(scored.actual - scored.predicted) / weights_ZN.sum(axis=1)
+    return mean_Z
 
 
-def root_mean_squared_error(scored: ScoredPredictions, weights_BN: F64) -> F64:
+def root_mean_squared_error(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute the root of the mean squared error of numbers.
 
     Args:
         scored: numeric predictions of N samples.
-        weights_BN: number of times that each of B resamples has each sample, float64 >= 0.
+        weights_ZN: number of times that each of Z resamples has each sample, float64 >= 0.
 
     Returns:
-        float64 [B], in the unit of the target, at least 0.
+        float64 [Z], in the unit of the target, at least 0.
     """
     squares_N = np.square(scored.actual - scored.predicted)
-    error_B: F64 = np.sqrt(weights_BN @ squares_N / weights_BN.sum(axis=1))
-    return error_B
+    error_Z: F64 = np.sqrt(weights_ZN @ squares_N / weights_ZN.sum(axis=1))
+    return error_Z
 
 
-def spearman(scored: ScoredPredictions, weights_BN: F64) -> F64:
+def spearman(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute Spearman's correlation: of the ranks of labels and predictions within their folds.
 
     Ranks are divided by the size of the fold plus 1, so their mean is 1/2 in every fold.
 
     Args:
         scored: numeric predictions of N samples, with their folds.
-        weights_BN: number of times that each of B resamples has each sample, float64 >= 0.
+        weights_ZN: number of times that each of Z resamples has each sample, float64 >= 0.
 
     Returns:
-        float64 [B], -1 to 1; NaN where all labels or all predictions of each fold are the same.
+        float64 [Z], -1 to 1; NaN where all labels or all predictions of each fold are the same.
     """
-    actual_BN, predicted_BN = (
-        _centred_ranks(values_N, scored.fold_N, weights_BN)
+    actual_ZN, predicted_ZN = (
+        _centred_ranks(values_N, scored.fold_N, weights_ZN)
         for values_N in (scored.actual, scored.predicted)
     )
-    sizes_B = np.sqrt(
-        (weights_BN * np.square(actual_BN)).sum(axis=1)
-        * (weights_BN * np.square(predicted_BN)).sum(axis=1)
+    sizes_Z = np.sqrt(
+        (weights_ZN * np.square(actual_ZN)).sum(axis=1)
+        * (weights_ZN * np.square(predicted_ZN)).sum(axis=1)
     )
-    products_B = (weights_BN * actual_BN * predicted_BN).sum(axis=1)
-    return _ratio(products_B, sizes_B, sizes_B > 0).clip(-1, 1)
+    products_Z = (weights_ZN * actual_ZN * predicted_ZN).sum(axis=1)
+    return _ratio(products_Z, sizes_Z, sizes_Z > 0).clip(-1, 1)
 
 
-def _centred_ranks(values_N: npt.NDArray[Any], fold_N: Codes, weights_BN: F64) -> F64:
-    """Return ranks in the fold over its size plus 1, less 1/2, [B, N]; ties have their mean."""
+def _centred_ranks(values_N: npt.NDArray[Any], fold_N: Codes, weights_ZN: F64) -> F64:
+    """Return ranks in the fold over its size plus 1, less 1/2, [Z, N]; ties have their mean."""
     # One sort serves all resamples: they differ in weights alone, so the ranks are sums of weights.
     order = np.lexsort((values_N, fold_N))
     begins_fold = np.diff(fold_N[order], prepend=-1) != 0
     begins_tie = begins_fold | (np.diff(values_N[order], prepend=np.nan) != 0)
     ties_Y = np.flatnonzero(begins_tie)
     fold_Y = np.cumsum(begins_fold[ties_Y]) - 1
-    size_BY = np.add.reduceat(weights_BN[:, order], ties_Y, axis=1)
-    size_BK = np.add.reduceat(size_BY, np.flatnonzero(begins_fold[ties_Y]), axis=1)
-    before_BY = np.cumsum(size_BY, axis=1) - size_BY
-    before_BY -= (np.cumsum(size_BK, axis=1) - size_BK)[:, fold_Y]
-    rank_BY = (before_BY + (size_BY + 1) / 2) / (size_BK[:, fold_Y] + 1)
-    ranks_BN = np.empty_like(weights_BN)
-    ranks_BN[:, order] = rank_BY[:, np.cumsum(begins_tie) - 1]
-    return ranks_BN - 0.5
+    size_ZY = np.add.reduceat(weights_ZN[:, order], ties_Y, axis=1)
+    size_ZK = np.add.reduceat(size_ZY, np.flatnonzero(begins_fold[ties_Y]), axis=1)
+    before_ZY = np.cumsum(size_ZY, axis=1) - size_ZY
+    before_ZY -= (np.cumsum(size_ZK, axis=1) - size_ZK)[:, fold_Y]
+    rank_ZY = (before_ZY + (size_ZY + 1) / 2) / (size_ZK[:, fold_Y] + 1)
+    ranks_ZN = np.empty_like(weights_ZN)
+    ranks_ZN[:, order] = rank_ZY[:, np.cumsum(begins_tie) - 1]
+    return ranks_ZN - 0.5
 
 
-def accuracy(scored: ScoredPredictions, weights_BN: F64) -> F64:
+def accuracy(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute the fraction of samples whose class is predicted correctly.
 
     Args:
         scored: predicted classes of N samples.
-        weights_BN: number of times that each of B resamples has each sample, float64 >= 0.
+        weights_ZN: number of times that each of Z resamples has each sample, float64 >= 0.
 
     Returns:
-        float64 [B], 0 to 1.
+        float64 [Z], 0 to 1.
     """
-    right_B: F64 = weights_BN @ (scored.actual == scored.predicted) / weights_BN.sum(axis=1)
-    return right_B
+    right_Z: F64 = weights_ZN @ (scored.actual == scored.predicted) / weights_ZN.sum(axis=1)
+    return right_Z
 
 
-def auc(scored: ScoredPredictions, weights_BN: F64) -> F64:
+def auc(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute the AUC of the second of two classes, or the mean of each class against the rest.
 
     It is the fraction of concordant pairs, ties counted half, among all pairs of a sample of the
@@ -244,10 +244,10 @@ def auc(scored: ScoredPredictions, weights_BN: F64) -> F64:
 
     Args:
         scored: class probabilities of N samples, with their folds.
-        weights_BN: number of times that each of B resamples has each sample, float64 >= 0.
+        weights_ZN: number of times that each of Z resamples has each sample, float64 >= 0.
 
     Returns:
-        float64 [B], 0 to 1; NaN where no fold has a pair of two classes.
+        float64 [Z], 0 to 1; NaN where no fold has a pair of two classes.
 
     >>> chances = np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7], [0.8, 0.2]])
     >>> codes = np.array([0, 0, 1, 1])
@@ -256,68 +256,68 @@ def auc(scored: ScoredPredictions, weights_BN: F64) -> F64:
     0.75
     """
     codes = [1] if len(scored.classes) == 2 else range(len(scored.classes))
-    each_CB = np.stack([class_auc(scored, code, weights_BN) for code in codes])
-    defined_B = (~np.isnan(each_CB)).sum(axis=0)
-    return _ratio(np.nansum(each_CB, axis=0), defined_B, defined_B > 0)
+    each_CZ = np.stack([class_auc(scored, code, weights_ZN) for code in codes])
+    defined_Z = (~np.isnan(each_CZ)).sum(axis=0)
+    return _ratio(np.nansum(each_CZ, axis=0), defined_Z, defined_Z > 0)
 
 
-def class_auc(scored: ScoredPredictions, code: int, weights_BN: F64) -> F64:
+def class_auc(scored: ScoredPredictions, code: int, weights_ZN: F64) -> F64:
     """Compute the AUC of a class against the rest.
 
     Args:
         scored: class probabilities of N samples, with their folds.
         code: number of the class, 0 to C - 1.
-        weights_BN: number of times that each of B resamples has each sample, float64 >= 0.
+        weights_ZN: number of times that each of Z resamples has each sample, float64 >= 0.
 
     Returns:
-        float64 [B], 0 to 1; NaN where no fold has samples of the class and of another.
+        float64 [Z], 0 to 1; NaN where no fold has samples of the class and of another.
     """
     assert scored.probabilities is not None
-    concordant_B, pairs_B = _concordance(
-        scored.probabilities[:, code], scored.actual == code, scored.fold_N, weights_BN
+    concordant_Z, pairs_Z = _concordance(
+        scored.probabilities[:, code], scored.actual == code, scored.fold_N, weights_ZN
     )
-    return _ratio(concordant_B, pairs_B, pairs_B > 0)
+    return _ratio(concordant_Z, pairs_Z, pairs_Z > 0)
 
 
 def _concordance(
-    score_N: F64, positive_N: npt.NDArray[np.bool_], fold_N: Codes, weights_BN: F64
+    score_N: F64, positive_N: npt.NDArray[np.bool_], fold_N: Codes, weights_ZN: F64
 ) -> tuple[F64, F64]:
     """Count the pairs of a positive and a negative sample of the same fold.
 
     Returns:
         Pairs in which the positive sample has the higher score, ties counted half, and all pairs,
-        both float64 [B].
+        both float64 [Z].
     """
     order = np.lexsort((score_N, fold_N))
     begins_fold = np.diff(fold_N[order], prepend=-1) != 0
     begins_tie = begins_fold | (np.diff(score_N[order], prepend=np.nan) != 0)
     ties_Y = np.flatnonzero(begins_tie)
     folds_K = np.flatnonzero(begins_fold[ties_Y])
-    sorted_BN = weights_BN[:, order]
-    positive_BY = np.add.reduceat(sorted_BN * positive_N[order], ties_Y, axis=1)
-    negative_BY = np.add.reduceat(sorted_BN, ties_Y, axis=1) - positive_BY
-    positive_BK = np.add.reduceat(positive_BY, folds_K, axis=1)
-    negative_BK = np.add.reduceat(negative_BY, folds_K, axis=1)
+    sorted_ZN = weights_ZN[:, order]
+    positive_ZY = np.add.reduceat(sorted_ZN * positive_N[order], ties_Y, axis=1)
+    negative_ZY = np.add.reduceat(sorted_ZN, ties_Y, axis=1) - positive_ZY
+    positive_ZK = np.add.reduceat(positive_ZY, folds_K, axis=1)
+    negative_ZK = np.add.reduceat(negative_ZY, folds_K, axis=1)
     # Negative samples that are sorted before, less those of other folds.
-    before_BY = np.cumsum(negative_BY, axis=1) - negative_BY / 2
-    before_BK = np.cumsum(negative_BK, axis=1) - negative_BK
-    concordant_B = (positive_BY * before_BY).sum(axis=1) - (positive_BK * before_BK).sum(axis=1)
-    return concordant_B, (positive_BK * negative_BK).sum(axis=1)
+    before_ZY = np.cumsum(negative_ZY, axis=1) - negative_ZY / 2
+    before_ZK = np.cumsum(negative_ZK, axis=1) - negative_ZK
+    concordant_Z = (positive_ZY * before_ZY).sum(axis=1) - (positive_ZK * before_ZK).sum(axis=1)
+    return concordant_Z, (positive_ZK * negative_ZK).sum(axis=1)
 
 
-def _varies(values_N: npt.NDArray[Any], weights_BN: F64) -> npt.NDArray[np.bool_]:
+def _varies(values_N: npt.NDArray[Any], weights_ZN: F64) -> npt.NDArray[np.bool_]:
     """Return for each resample whether it has more than one value."""
-    highest_B = np.where(weights_BN > 0, values_N, -np.inf).max(axis=1)
-    varies_B: npt.NDArray[np.bool_] = (
-        np.where(weights_BN > 0, values_N, np.inf).min(axis=1) < highest_B
+    highest_Z = np.where(weights_ZN > 0, values_N, -np.inf).max(axis=1)
+    varies_Z: npt.NDArray[np.bool_] = (
+        np.where(weights_ZN > 0, values_N, np.inf).min(axis=1) < highest_Z
     )
-    return varies_B
+    return varies_Z
 
 
-def _ratio(numerator_B: F64, denominator_B: F64, defined_B: npt.NDArray[np.bool_]) -> F64:
-    ratio_B = np.full(len(numerator_B), np.nan)
-    np.divide(numerator_B, denominator_B, out=ratio_B, where=defined_B)
-    return ratio_B
+def _ratio(numerator_Z: F64, denominator_Z: F64, defined_Z: npt.NDArray[np.bool_]) -> F64:
+    ratio_Z = np.full(len(numerator_Z), np.nan)
+    np.divide(numerator_Z, denominator_Z, out=ratio_Z, where=defined_Z)
+    return ratio_Z
 
 
 def _pearson(scored: ScoredPredictions) -> float:

@@ -69,13 +69,13 @@ class _AsvInputs:
 
     Attributes:
         vectors_FD, mean_D: of the nucleotide encoder.
-        terms_FH, mean_H: of the profile head; empty without one.
+        terms_FW, mean_W: of the profile head; empty without one.
     """
 
     vectors_FD: Tensor
     mean_D: Tensor
-    terms_FH: Tensor
-    mean_H: Tensor
+    terms_FW: Tensor
+    mean_W: Tensor
 
 
 def integrated_gradients(
@@ -122,13 +122,13 @@ def integrated_gradients(
 def _asv_inputs(network: Predictor, study: Study, device: torch.device) -> _AsvInputs:
     vectors_FD = encode_asvs(network.encoder, study, device)
     network.to(device).eval()
-    terms_FH = profile_terms(network, study.tokens_FL, device)
-    if terms_FH is None:
-        terms_FH = vectors_FD.new_empty(len(vectors_FD), 0)
+    terms_FW = profile_terms(network, study.tokens_FL, device)
+    if terms_FW is None:
+        terms_FW = vectors_FD.new_empty(len(vectors_FD), 0)
     counts = study.table.counts[np.arange(len(study.table.sample_ids))]
     prevalence = np.bincount(counts.indices, minlength=len(vectors_FD)) / counts.nnz
     share_F = torch.from_numpy(prevalence).to(vectors_FD)
-    return _AsvInputs(vectors_FD, share_F @ vectors_FD, terms_FH, share_F @ terms_FH)
+    return _AsvInputs(vectors_FD, share_F @ vectors_FD, terms_FW, share_F @ terms_FW)
 
 
 def _integrate(
@@ -143,45 +143,45 @@ def _integrate(
     counts_BS, attend_BS, slots_BS = batch.counts_BS, batch.attend_BS, batch.slots_BS
     own_BS = torch.arange(slots_BS.numel(), device=slots_BS.device).view(slots_BS.shape)
     away_BSD = inputs.vectors_FD[batch.asvs_U][slots_BS] - inputs.mean_D
-    away_UH = inputs.terms_FH[batch.asvs_U] - inputs.mean_H
+    away_UW = inputs.terms_FW[batch.asvs_U] - inputs.mean_W
     weight_BS = log_abundance(counts_BS)
-    weight_BU = weight_BS.new_zeros(len(slots_BS), len(away_UH)).scatter_add_(
+    weight_BU = weight_BS.new_zeros(len(slots_BS), len(away_UW)).scatter_add_(
         1, slots_BS, weight_BS
     )
-    start_BH = weight_BS.sum(dim=1, keepdim=True) * inputs.mean_H
+    start_BW = weight_BS.sum(dim=1, keepdim=True) * inputs.mean_W
     if network.profile is not None:
-        start_BH = start_BH + network.profile_offset()
+        start_BW = start_BW + network.profile_offset()
 
-    def scores(members_BSD: Tensor, profile_BH: Tensor) -> Tensor:
+    def scores(members_BSD: Tensor, profile_BW: Tensor) -> Tensor:
         embedding_BD, hidden_BSD = network.encoder.samples(
             members_BSD.flatten(0, 1), own_BS, counts_BS, attend_BS
         )
-        profile = None if network.profile is None else profile_BH
-        heads_RBO = network.heads(embedding_BD, hidden_BSD, attend_BS, profile, covariates)
-        return heads_RBO.mean(dim=0) @ scores_OC
+        profile = None if network.profile is None else profile_BW
+        heads_XBO = network.heads(embedding_BD, hidden_BSD, attend_BS, profile, covariates)
+        return heads_XBO.mean(dim=0) @ scores_OC
 
     def point(place: float) -> tuple[Tensor, Tensor]:
         members_BSD = inputs.mean_D + place * away_BSD
-        profile_BH = start_BH + place * (weight_BU @ away_UH)
-        return members_BSD.requires_grad_(), profile_BH.requires_grad_()
+        profile_BW = start_BW + place * (weight_BU @ away_UW)
+        return members_BSD.requires_grad_(), profile_BW.requires_grad_()
 
     outputs = scores_OC.shape[1]
     contributions_CBS = counts_BS.new_zeros(outputs, *counts_BS.shape)
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
-        members_BSD, profile_BH = point((node + 1) / 2)
-        scores_BC = scores(members_BSD, profile_BH)
+        members_BSD, profile_BW = point((node + 1) / 2)
+        scores_BC = scores(members_BSD, profile_BW)
         for output in range(outputs):
-            to_members_BSD, to_profile_BH = torch.autograd.grad(
+            to_members_BSD, to_profile_BW = torch.autograd.grad(
                 scores_BC[:, output].sum(),
-                (members_BSD, profile_BH),
+                (members_BSD, profile_BW),
                 retain_graph=output + 1 < outputs,
                 materialize_grads=True,
             )
             # PyTorch 2.7 returns zeros that require a gradient for an input that has no effect.
-            to_profile_BH = to_profile_BH.detach()
+            to_profile_BW = to_profile_BW.detach()
             own_effect_BS = (to_members_BSD * away_BSD).sum(dim=-1)
-            through_profile_BS = weight_BS * (to_profile_BH @ away_UH.T).gather(1, slots_BS)
+            through_profile_BS = weight_BS * (to_profile_BW @ away_UW.T).gather(1, slots_BS)
             contributions_CBS[output] += weight / 2 * (own_effect_BS + through_profile_BS)
     with torch.no_grad():
         return contributions_CBS, torch.stack([scores(*point(0.0)), scores(*point(1.0))])

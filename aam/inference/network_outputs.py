@@ -139,11 +139,11 @@ def _applied(
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield the embeddings [B, D] and outputs [B, C] of each batch, in float32 on the CPU."""
     network.to(device).eval()
-    terms_FH = profile_terms(network, study.tokens_FL, device)
+    terms_FW = profile_terms(network, study.tokens_FL, device)
     for k in track(range(len(batches)), "Reading samples", len(batches), "batches"):
         batch = batches[k].to(device)
         embedding_BD, outputs_BC = apply_to_batch(
-            network, batch, asv_vectors_FD, terms_FH, covariates
+            network, batch, asv_vectors_FD, terms_FW, covariates
         )
         yield embedding_BD.float().cpu(), None if outputs_BC is None else outputs_BC.float().cpu()
 
@@ -152,12 +152,12 @@ def apply_to_batch(
     network: Encoder | Predictor,
     batch: Batch,
     asv_vectors_FD: Tensor,
-    terms_FH: Tensor | None,
+    terms_FW: Tensor | None,
     covariates: CovariateInputs | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Return embeddings [B, D], and outputs [B, C], None for an encoder.
 
-    `terms_FH` are those of `profile_terms`, `covariates` those of every sample of the study,
+    `terms_FW` are those of `profile_terms`, `covariates` those of every sample of the study,
     see `apply_network`.
     """
     embedding_BD, members_BSD = network.encoder.samples(
@@ -165,32 +165,32 @@ def apply_to_batch(
     )
     if isinstance(network, Encoder):
         return embedding_BD, None
-    profile_BH = None
-    if terms_FH is not None:
-        sums_BH = weighted_sum(terms_FH, batch.asvs_U[batch.slots_BS], batch.counts_BS)
-        profile_BH = sums_BH + network.profile_offset()
+    profile_BW = None
+    if terms_FW is not None:
+        sums_BW = weighted_sum(terms_FW, batch.asvs_U[batch.slots_BS], batch.counts_BS)
+        profile_BW = sums_BW + network.profile_offset()
     known = None if covariates is None else covariates.take(batch.rows_B)
-    outputs_RBC = network.heads(embedding_BD, members_BSD, batch.attend_BS, profile_BH, known)
-    return embedding_BD, outputs_RBC.mean(dim=0)
+    outputs_XBC = network.heads(embedding_BD, members_BSD, batch.attend_BS, profile_BW, known)
+    return embedding_BD, outputs_XBC.mean(dim=0)
 
 
 def profile_terms(
     network: Encoder | Predictor, tokens_FL: npt.NDArray[np.uint8], device: torch.device
 ) -> Tensor | None:
-    """Return `Predictor.profile_terms` [F, H] of every sequence; None without a profile.
+    """Return `Predictor.profile_terms` [F, W] of every sequence; None without a profile.
 
     Every sequence occurs in many samples, so this takes less time than its features in each batch.
     """
     if isinstance(network, Encoder) or network.profile is None:
         return None
     network.to(device).eval()
-    terms_FH = torch.empty(len(tokens_FL), PROFILE_HIDDEN, device=device)
+    terms_FW = torch.empty(len(tokens_FL), PROFILE_HIDDEN, device=device)
     for start in range(0, len(tokens_FL), CHUNK):
         # The last chunk is filled up, so that all matrix products have one shape.
-        part_KH = terms_FH[start : start + CHUNK]
+        part_KW = terms_FW[start : start + CHUNK]
         tokens_KL = np.resize(tokens_FL[start : start + CHUNK], (CHUNK, tokens_FL.shape[1]))
-        part_KH[:] = network.profile_terms(torch.from_numpy(tokens_KL).to(device))[: len(part_KH)]
-    return terms_FH
+        part_KW[:] = network.profile_terms(torch.from_numpy(tokens_KL).to(device))[: len(part_KW)]
+    return terms_FW
 
 
 def write_study_embeddings(

@@ -2,7 +2,7 @@
 
 The kernel compares the log abundance of samples below each branch. An ASV that the training study
 does not have joins the path of its most similar ASV where the clades differ by as many mismatches.
-B branches, of which branch b leads from node b up to its parent; U ASVs of the samples; further
+G branches, of which branch g leads from node g up to its parent; U ASVs of the samples; further
 shape suffixes: see `base`.
 """
 
@@ -45,64 +45,64 @@ class Dendrogram:
     """Binary tree of F ASVs, which are its first nodes; 2F - 1 nodes.
 
     Attributes:
-        parents_B: int64, parent of each node; the last node is the root, its own parent.
-        heights_B: float64, mean mismatches between the two clades of a node; 0 for an ASV.
+        parents_G: int64, parent of each node; the last node is the root, its own parent.
+        heights_G: float64, mean mismatches between the two clades of a node; 0 for an ASV.
     """
 
-    parents_B: Rows
-    heights_B: F64
+    parents_G: Rows
+    heights_G: F64
 
     @classmethod
     def of(cls, merges: F64) -> Dendrogram:
         """Build the dendrogram of a linkage matrix of SciPy, [F - 1, 4]."""
         asvs = len(merges) + 1
-        parents_B = np.full(2 * asvs - 1, 2 * asvs - 2)
-        parents_B[merges[:, :2].astype(np.int64)] = np.arange(asvs, 2 * asvs - 1)[:, None]
-        return cls(parents_B, np.concatenate([np.zeros(asvs), merges[:, 2]]))
+        parents_G = np.full(2 * asvs - 1, 2 * asvs - 2)
+        parents_G[merges[:, :2].astype(np.int64)] = np.arange(asvs, 2 * asvs - 1)[:, None]
+        return cls(parents_G, np.concatenate([np.zeros(asvs), merges[:, 2]]))
 
     @property
-    def lengths_B(self) -> F64:
+    def lengths_G(self) -> F64:
         """Mismatches between the two ends of each branch; 0 for the root."""
-        lengths_B: F64 = self.heights_B[self.parents_B] - self.heights_B
-        return lengths_B
+        lengths_G: F64 = self.heights_G[self.parents_G] - self.heights_G
+        return lengths_G
 
     @cached_property
-    def paths_FB(self) -> sparse.csr_array:
-        """Branches between each ASV and the root, float64 [F, B] of zeros and ones."""
-        row = here = np.arange((len(self.parents_B) + 1) // 2)
+    def paths_FG(self) -> sparse.csr_array:
+        """Branches between each ASV and the root, float64 [F, G] of zeros and ones."""
+        row = here = np.arange((len(self.parents_G) + 1) // 2)
         rows, nodes = [], []
         while len(here):
             rows.append(row)
             nodes.append(here)
-            below_root = self.parents_B[here] != here
-            row, here = row[below_root], self.parents_B[here[below_root]]
+            below_root = self.parents_G[here] != here
+            row, here = row[below_root], self.parents_G[here[below_root]]
         entries = np.concatenate(rows), np.concatenate(nodes)
-        shape = len(rows[0]), len(self.parents_B)
+        shape = len(rows[0]), len(self.parents_G)
         return sparse.csr_array((np.ones(len(entries[0])), entries), shape)
 
     def spans(self) -> tuple[Rows, Rows]:
-        """Return the positions of the first and last ASV below each node, int64 [B] each.
+        """Return the positions of the first and last ASV below each node, int64 [G] each.
 
         In this order of the ASVs those below a node are next to each other.
         """
-        sizes_B = np.asarray(self.paths_FB.sum(axis=0)).ravel().astype(np.int64)
-        first_B, given_B = np.zeros_like(sizes_B), np.zeros_like(sizes_B)
-        for node in reversed(range(len(sizes_B) - 1)):
-            parent = self.parents_B[node]
-            first_B[node] = first_B[parent] + given_B[parent]
-            given_B[parent] += sizes_B[node]
-        return first_B, first_B + sizes_B - 1
+        sizes_G = np.asarray(self.paths_FG.sum(axis=0)).ravel().astype(np.int64)
+        first_G, given_G = np.zeros_like(sizes_G), np.zeros_like(sizes_G)
+        for node in reversed(range(len(sizes_G) - 1)):
+            parent = self.parents_G[node]
+            first_G[node] = first_G[parent] + given_G[parent]
+            given_G[parent] += sizes_G[node]
+        return first_G, first_G + sizes_G - 1
 
     def membership(self, places: Places) -> sparse.csr_array:
-        """Return the branches above each ASV, float64 [U, B] of zeros and ones."""
-        member_UB = sparse.csr_array(self.paths_FB[places.nearest_U])
-        reached = np.repeat(places.mismatches_U, np.diff(member_UB.indptr))
-        member_UB.data = (self.heights_B[member_UB.indices] >= reached).astype(np.float64)
-        member_UB.eliminate_zeros()
-        return member_UB
+        """Return the branches above each ASV, float64 [U, G] of zeros and ones."""
+        member_UG = sparse.csr_array(self.paths_FG[places.nearest_U])
+        reached = np.repeat(places.mismatches_U, np.diff(member_UG.indptr))
+        member_UG.data = (self.heights_G[member_UG.indices] >= reached).astype(np.float64)
+        member_UG.eliminate_zeros()
+        return member_UG
 
     def abundances(self, weights: sparse.csr_array, places: Places) -> sparse.csr_array:
-        """Return FINEST times the relative abundance below each branch, float64 [N, B].
+        """Return FINEST times the relative abundance below each branch, float64 [N, G].
 
         Args:
             weights: [N, U], see `base.Samples.log_abundances`.
@@ -113,26 +113,26 @@ class Dendrogram:
         return sparse.csr_array(relative @ self.membership(places))
 
     def features(self, weights: sparse.csr_array, places: Places) -> sparse.csr_array:
-        """Return the log abundance below each branch times the root of its length, [N, B]."""
-        features_NB = self.abundances(weights, places)
-        features_NB.sort_indices()  # one order of the sums, whatever other samples there are
-        logs = np.log10(1 + features_NB.data)
-        features_NB.data = logs * np.sqrt(self.lengths_B)[features_NB.indices]
-        return features_NB
+        """Return the log abundance below each branch times the root of its length, [N, G]."""
+        features_NG = self.abundances(weights, places)
+        features_NG.sort_indices()  # one order of the sums, whatever other samples there are
+        logs = np.log10(1 + features_NG.data)
+        features_NG.data = logs * np.sqrt(self.lengths_G)[features_NG.indices]
+        return features_NG
 
     def arrays(self) -> Arrays:
         """Return the state, see `FittedModel`."""
-        return {"parents": self.parents_B, "heights": self.heights_B}
+        return {"parents": self.parents_G, "heights": self.heights_G}
 
     @classmethod
     def restore(cls, arrays: Arrays, asvs: int) -> Dendrogram:
         """Build the dendrogram of a study of `asvs` ASVs from its state; raises Mismatch."""
         nodes = 2 * asvs - 1
-        parents_B = indices(arrays, "parents", nodes, nodes)
-        heights_B = numbers(arrays, "heights", nodes)
-        above = parents_B[:-1] > np.arange(nodes - 1)
-        if not above.all() or parents_B[-1] != nodes - 1:
+        parents_G = indices(arrays, "parents", nodes, nodes)
+        heights_G = numbers(arrays, "heights", nodes)
+        above = parents_G[:-1] > np.arange(nodes - 1)
+        if not above.all() or parents_G[-1] != nodes - 1:
             raise Mismatch("the array 'parents' is not a tree")
-        if heights_B.min() < 0 or (heights_B[parents_B] < heights_B).any():
+        if heights_G.min() < 0 or (heights_G[parents_G] < heights_G).any():
             raise Mismatch("the array 'heights' is not ascending")
-        return cls(parents_B, heights_B)
+        return cls(parents_G, heights_G)

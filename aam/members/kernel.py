@@ -14,7 +14,7 @@ more, with weights by which labels far from their left-out predictions count les
 unless its left-out error is larger.
 
 Of more than `Kernel.largest` samples, a random part are the landmarks of a
-Nyström approximation. M landmarks; further shape suffixes: see `base`.
+Nyström approximation. R landmarks; further shape suffixes: see `base`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class KernelModel(FittedModel[KernelInputs]):
     Attributes:
         landmarks: of the training samples, all or some.
         gamma: of the Gaussian kernel exp(-gamma distance²); 0 for the linear kernel.
-        dual_MC: float64, coefficients.
+        dual_RC: float64, coefficients.
         offset_C: float64, intercepts.
         logits: float64 [C + 1, C], slopes and, last, intercepts of the logistic regression; empty
             for a number.
@@ -91,7 +91,7 @@ class KernelModel(FittedModel[KernelInputs]):
 
     landmarks: Landmarks
     gamma: float
-    dual_MC: F64
+    dual_RC: F64
     offset_C: F64
     logits: F64
     summands: Summands
@@ -104,20 +104,20 @@ class KernelModel(FittedModel[KernelInputs]):
 
     def predict(self, inputs: KernelInputs) -> F64:
         """Return predictions [N, C], see `FittedModel`."""
-        outputs_NC = product(self.kernel(inputs), self.dual_MC) + self.offset_C
+        outputs_NC = product(self.kernel(inputs), self.dual_RC) + self.offset_C
         if len(self.limits):
             outputs_NC = outputs_NC.clip(*self.limits)
         return probabilities(outputs_NC, self.logits)
 
     def kernel(self, inputs: KernelInputs) -> F64:
-        """Return the kernel of each sample with each landmark, [N, M]."""
+        """Return the kernel of each sample with each landmark, [N, R]."""
         inputs = inputs.with_features(self.summands)
-        linear_NM = self.landmarks.kernel(inputs)
+        linear_NR = self.landmarks.kernel(inputs)
         if self.gamma == 0:
-            return linear_NM
-        squared_NM = self.landmarks.squared_distances(inputs, linear_NM)
-        kernel_NM: F64 = np.exp(-self.gamma * squared_NM)
-        return kernel_NM
+            return linear_NR
+        squared_NR = self.landmarks.squared_distances(inputs, linear_NR)
+        kernel_NR: F64 = np.exp(-self.gamma * squared_NR)
+        return kernel_NR
 
     def importance(
         self, inputs: KernelInputs, tokens_UL: Tokens, relations: AsvRelations, outputs: Outputs
@@ -130,7 +130,7 @@ class KernelModel(FittedModel[KernelInputs]):
         """Return the state, see `FittedModel`."""
         arrays = {
             **self.landmarks.arrays(),
-            "dual": self.dual_MC,
+            "dual": self.dual_RC,
             "offset": self.offset_C,
             "logits": self.logits,
             "limits": self.limits,
@@ -151,24 +151,24 @@ class _Gram:
     """Linear kernel of the samples.
 
     Attributes:
-        kernel_NM: float64, of the samples and the landmarks.
+        kernel_NR: float64, of the samples and the landmarks.
         norms_N: float64, of each sample with itself.
     """
 
-    kernel_NM: F64
+    kernel_NR: F64
     norms_N: F64
 
     @property
     def variance(self) -> float:
         """Mean squared distance from the mean of the landmarks in the feature space, nearly."""
-        return float(self.norms_N.mean() - self.kernel_NM.mean())
+        return float(self.norms_N.mean() - self.kernel_NR.mean())
 
     def plus(self, other: _Gram | None, scale: float) -> _Gram:
         """Add a kernel whose features have the factor `scale`."""
         if other is None:
             return self
         return _Gram(
-            self.kernel_NM + scale**2 * other.kernel_NM, self.norms_N + scale**2 * other.norms_N
+            self.kernel_NR + scale**2 * other.kernel_NR, self.norms_N + scale**2 * other.norms_N
         )
 
     def scales(self, other: _Gram | None, shares: tuple[float, ...]) -> tuple[float, ...]:
@@ -241,7 +241,7 @@ class Kernel(Estimator[KernelInputs]):
             np.empty(0) if labels.classes else np.array([labels.values.min(), labels.values.max()])
         )
         model = KernelModel(
-            landmarks, best.gamma, ridge.dual_MC, ridge.offset_C, logits, summands, limits
+            landmarks, best.gamma, ridge.dual_RC, ridge.offset_C, logits, summands, limits
         )
         if labels.classes:
             return model
@@ -249,7 +249,7 @@ class Kernel(Estimator[KernelInputs]):
         robust = fit_ridge(model.kernel(inputs), rows, labels, weights_N)
         if np.square(robust.left_out_NC - labels.outputs_NC).mean() > ridge.error:
             return model  # such as a skewed target, whose mean is far from its median
-        return dataclasses.replace(model, dual_MC=robust.dual_MC, offset_C=robust.offset_C)
+        return dataclasses.replace(model, dual_RC=robust.dual_RC, offset_C=robust.offset_C)
 
     def restore(self, state: State, asvs: int, outputs: int, device: DeviceOptions) -> KernelModel:
         """Build a model from its state, see `member.Reader`."""
@@ -260,7 +260,7 @@ class Kernel(Estimator[KernelInputs]):
         return KernelModel(
             landmarks,
             gamma["gamma"],
-            numbers(arrays, "dual", len(landmarks.norms_M), outputs),
+            numbers(arrays, "dual", len(landmarks.norms_R), outputs),
             numbers(arrays, "offset", outputs),
             numbers(arrays, "logits", classes + bool(classes), classes),
             summands,
@@ -291,15 +291,15 @@ def _best_fit(
     for clade_scale in sequences.scales(clades, CLADE_SHARES):
         counts = sequences.plus(clades, clade_scale)
         for scale in counts.scales(covariates, SHARES):
-            kernel_NM = counts.plus(covariates, scale).kernel_NM
-            fits.append(_Fit(0.0, clade_scale, scale, fit_ridge(kernel_NM, rows, labels)))
+            kernel_NR = counts.plus(covariates, scale).kernel_NR
+            fits.append(_Fit(0.0, clade_scale, scale, fit_ridge(kernel_NR, rows, labels)))
     best = _least_error(fits)
     gram = sequences.plus(clades, best.clade_scale).plus(covariates, best.scale)
-    squared_NM = gram.norms_N[:, None] + gram.norms_N[rows] - 2 * gram.kernel_NM
-    squared_NM = squared_NM.clip(min=0)
-    median = float(np.median(squared_NM[squared_NM > 0])) if squared_NM.any() else 1.0
+    squared_NR = gram.norms_N[:, None] + gram.norms_N[rows] - 2 * gram.kernel_NR
+    squared_NR = squared_NR.clip(min=0)
+    median = float(np.median(squared_NR[squared_NR > 0])) if squared_NR.any() else 1.0
     for gamma in (1 / (spread * median) for spread in SPREADS):
-        ridge = fit_ridge(np.exp(-gamma * squared_NM), rows, labels)
+        ridge = fit_ridge(np.exp(-gamma * squared_NR), rows, labels)
         fits.append(dataclasses.replace(best, gamma=gamma, ridge=ridge))
     return _least_error(fits)
 

@@ -1,6 +1,6 @@
 """Samples as the kernel estimator reads them: a sum of kernels as inner products of features.
 
-M landmarks, B branches of the dendrogram; further shape suffixes: see `base`.
+R landmarks, G branches of the dendrogram; further shape suffixes: see `base`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class KernelInputs:
         places: of the ASVs of the samples' study in the dendrogram.
         dendrogram: of the ASVs of the training study; None for samples of another study.
         covariates: metadata columns; None without any.
-        clades_NB: float64, scaled features of the clades, see `with_features`; else None.
+        clades_NG: float64, scaled features of the clades, see `with_features`; else None.
         features_NP: float64, scaled features of the covariates; else None.
     """
 
@@ -92,7 +92,7 @@ class KernelInputs:
     places: Places
     dendrogram: Dendrogram | None = None
     covariates: Covariates | None = None
-    clades_NB: sparse.csr_array | None = None
+    clades_NG: sparse.csr_array | None = None
     features_NP: F64 | None = None
 
     def take(self, rows: Rows) -> KernelInputs:
@@ -103,23 +103,23 @@ class KernelInputs:
             smoothed_NF=self.smoothed_NF[rows],
             norms_N=self.norms_N[rows],
             covariates=self.covariates and self.covariates.take(rows),
-            clades_NB=None if self.clades_NB is None else self.clades_NB[rows],
+            clades_NG=None if self.clades_NG is None else self.clades_NG[rows],
             features_NP=None if self.features_NP is None else self.features_NP[rows],
         )
 
     def with_features(self, summands: Summands) -> KernelInputs:
         """Add the products of the scaled features of two samples to their kernel."""
-        norms_N, clades_NB, features_NP = self.norms_N, None, None
+        norms_N, clades_NG, features_NP = self.norms_N, None, None
         if summands.clades is not None:
-            features_NB = summands.clades.features(self.weights, self.places)
-            clades_NB = sparse.csr_array(summands.clade_scale * features_NB)
-            norms_N = norms_N + squared_norms(clades_NB)
+            features_NG = summands.clades.features(self.weights, self.places)
+            clades_NG = sparse.csr_array(summands.clade_scale * features_NG)
+            norms_N = norms_N + squared_norms(clades_NG)
         if summands.encoder is not None and summands.scale:
             assert self.covariates is not None
             features_NP = summands.scale * summands.encoder.features_NP(self.covariates)
             norms_N = norms_N + np.square(features_NP).sum(axis=1)
         return dataclasses.replace(
-            self, norms_N=norms_N, clades_NB=clades_NB, features_NP=features_NP
+            self, norms_N=norms_N, clades_NG=clades_NG, features_NP=features_NP
         )
 
 
@@ -128,36 +128,36 @@ class Landmarks:
     """Training samples with which others are compared.
 
     Attributes:
-        weights: float32 [M, F], log abundance.
-        norms_M: float64, kernel of each landmark with itself.
-        clades_MB: float64, scaled features of the clades; None without any.
-        features_MP: float64, scaled features of the covariates; None without any.
+        weights: float32 [R, F], log abundance.
+        norms_R: float64, kernel of each landmark with itself.
+        clades_RG: float64, scaled features of the clades; None without any.
+        features_RP: float64, scaled features of the covariates; None without any.
     """
 
     weights: sparse.csr_array
-    norms_M: F64
-    clades_MB: sparse.csr_array | None = None
-    features_MP: F64 | None = None
+    norms_R: F64
+    clades_RG: sparse.csr_array | None = None
+    features_RP: F64 | None = None
 
     @classmethod
     def of(cls, inputs: KernelInputs, rows: Rows) -> Landmarks:
         """Take the samples at `rows`, of the training study."""
         chosen = inputs.take(rows)
-        return cls(chosen.weights, chosen.norms_N, chosen.clades_NB, chosen.features_NP)
+        return cls(chosen.weights, chosen.norms_N, chosen.clades_NG, chosen.features_NP)
 
     def kernel(self, inputs: KernelInputs) -> F64:
-        """Return the linear kernel of samples and landmarks, [N, M]."""
-        kernel_NM = np.asarray((self.weights @ inputs.smoothed_NF.T).T, dtype=np.float64)
-        if self.clades_MB is not None and inputs.clades_NB is not None:
-            kernel_NM += products(inputs.clades_NB, self.clades_MB)
-        if self.features_MP is not None and inputs.features_NP is not None:
-            kernel_NM += inputs.features_NP @ self.features_MP.T
-        return kernel_NM
+        """Return the linear kernel of samples and landmarks, [N, R]."""
+        kernel_NR = np.asarray((self.weights @ inputs.smoothed_NF.T).T, dtype=np.float64)
+        if self.clades_RG is not None and inputs.clades_NG is not None:
+            kernel_NR += products(inputs.clades_NG, self.clades_RG)
+        if self.features_RP is not None and inputs.features_NP is not None:
+            kernel_NR += inputs.features_NP @ self.features_RP.T
+        return kernel_NR
 
-    def squared_distances(self, inputs: KernelInputs, kernel_NM: F64) -> F64:
-        """Return the squared distances k(x, x) - 2 k(x, y) + k(y, y), [N, M]."""
-        squared_NM: F64 = inputs.norms_N[:, None] + self.norms_M - 2 * kernel_NM
-        return squared_NM.clip(min=0)
+    def squared_distances(self, inputs: KernelInputs, kernel_NR: F64) -> F64:
+        """Return the squared distances k(x, x) - 2 k(x, y) + k(y, y), [N, R]."""
+        squared_NR: F64 = inputs.norms_N[:, None] + self.norms_R - 2 * kernel_NR
+        return squared_NR.clip(min=0)
 
     def arrays(self) -> Arrays:
         """Return the state, see `FittedModel`; it holds the clades by the weights."""
@@ -165,27 +165,27 @@ class Landmarks:
             "weights": self.weights.data,
             "asvs": self.weights.indices.astype(np.int64),
             "starts": self.weights.indptr.astype(np.int64),
-            "norms": self.norms_M,
+            "norms": self.norms_R,
         }
-        return arrays if self.features_MP is None else arrays | {"features": self.features_MP}
+        return arrays if self.features_RP is None else arrays | {"features": self.features_RP}
 
     @classmethod
     def restore(cls, arrays: Arrays, asvs: int, summands: Summands = SEQUENCES_ALONE) -> Landmarks:
         """Build landmarks from their state, for a study of `asvs` ASVs; raises Mismatch."""
-        data, norms_M = numbers(arrays, "weights", None), numbers(arrays, "norms", None)
+        data, norms_R = numbers(arrays, "weights", None), numbers(arrays, "norms", None)
         columns = indices(arrays, "asvs", asvs, len(data))
-        starts = indices(arrays, "starts", len(data) + 1, len(norms_M) + 1)
+        starts = indices(arrays, "starts", len(data) + 1, len(norms_R) + 1)
         if starts[0] != 0 or starts[-1] != len(data) or (np.diff(starts) < 0).any():
             raise Mismatch("the array 'starts' is not ascending")
-        shape = len(norms_M), asvs
+        shape = len(norms_R), asvs
         weights = sparse.csr_array((data.astype(np.float32), columns, starts), shape=shape)
-        clades_MB, features_MP = None, None
+        clades_RG, features_RP = None, None
         if summands.clades is not None:
-            features_MB = summands.clades.features(weights, Places.of_training(asvs))
-            clades_MB = sparse.csr_array(summands.clade_scale * features_MB)
+            features_RG = summands.clades.features(weights, Places.of_training(asvs))
+            clades_RG = sparse.csr_array(summands.clade_scale * features_RG)
         if summands.encoder is not None and summands.scale:
-            features_MP = numbers(arrays, "features", len(norms_M), summands.encoder.width)
-        return cls(weights, norms_M, clades_MB, features_MP)
+            features_RP = numbers(arrays, "features", len(norms_R), summands.encoder.width)
+        return cls(weights, norms_R, clades_RG, features_RP)
 
 
 def squared_norms(features: sparse.csr_array) -> F64:
@@ -194,9 +194,9 @@ def squared_norms(features: sparse.csr_array) -> F64:
     return norms_N
 
 
-def products(one_NB: sparse.csr_array, two_MB: sparse.csr_array) -> F64:
-    """Return the inner products of all rows, [N, M]; a row is the same bits with any others."""
-    products_NM = np.empty((one_NB.shape[0], two_MB.shape[0]))
-    for chunk in chunks(len(products_NM)):
-        products_NM[chunk] = (two_MB @ one_NB[chunk].toarray().T).T
-    return products_NM
+def products(one_NG: sparse.csr_array, two_RG: sparse.csr_array) -> F64:
+    """Return the inner products of all rows, [N, R]; a row is the same bits with any others."""
+    products_NR = np.empty((one_NG.shape[0], two_RG.shape[0]))
+    for chunk in chunks(len(products_NR)):
+        products_NR[chunk] = (two_RG @ one_NG[chunk].toarray().T).T
+    return products_NR

@@ -2,7 +2,7 @@
 
 One eigendecomposition of the kernel gives the predictions of every left-out group for every
 penalty in closed form. Classes are regressed as indicators; a logistic regression on the left-out
-predictions turns them into probabilities. M landmarks; further shape suffixes: see `base`.
+predictions turns them into probabilities. R landmarks; further shape suffixes: see `base`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class Ridge:
     Attributes:
         error: mean squared error of the left-out predictions, weighted as in the fit.
         left_out_NC: float64, prediction of each sample without its group.
-        dual_MC: float64, coefficients of the landmarks.
+        dual_RC: float64, coefficients of the landmarks.
         offset_C: float64, intercepts.
     """
 
     error: float
     left_out_NC: F64
-    dual_MC: F64
+    dual_RC: F64
     offset_C: F64
 
 
 def fit_ridge(
-    kernel_NM: F64, landmarks: Rows, labels: Labels, weights_N: F64 | None = None
+    kernel_NR: F64, landmarks: Rows, labels: Labels, weights_N: F64 | None = None
 ) -> Ridge:
     """Fit the ridge regression with the penalty of the least left-out error.
 
@@ -46,8 +46,8 @@ def fit_ridge(
     multiplied by the square roots of the weights, is U diag(values) U^T.
 
     Args:
-        kernel_NM: of the samples and the landmarks.
-        landmarks: int64 [M], rows of the landmarks.
+        kernel_NR: of the samples and the landmarks.
+        landmarks: int64 [R], rows of the landmarks.
         labels: of the samples.
         weights_N: of the squared errors; all equal by default.
     """
@@ -55,10 +55,10 @@ def fit_ridge(
     samples = len(y_NC)
     weights_N = np.ones(samples) if weights_N is None else weights_N / weights_N.mean()
     roots_N1 = np.sqrt(weights_N)[:, None]
-    mean_C, means_M = weights_N @ y_NC / samples, weights_N @ kernel_NM / samples
+    mean_C, means_R = weights_N @ y_NC / samples, weights_N @ kernel_NR / samples
     if len(landmarks) == samples:
-        centred_NN = kernel_NM - means_M
-        centred_NN += weights_N @ means_M / samples - means_M[:, None]
+        centred_NN = kernel_NR - means_R
+        centred_NN += weights_N @ means_R / samples - means_R[:, None]
         centred_NN *= roots_N1
         centred_NN *= roots_N1.T
         values, vectors = np.linalg.eigh(centred_NN)
@@ -66,10 +66,10 @@ def fit_ridge(
         values, U = values[kept], vectors[:, kept]
         to_dual = roots_N1 * U / values
     else:
-        values, vectors = np.linalg.eigh(kernel_NM[landmarks])
+        values, vectors = np.linalg.eigh(kernel_NR[landmarks])
         kept = values > values[-1] * 1e-8
         whitening = vectors[:, kept] / np.sqrt(values[kept])
-        features = kernel_NM @ whitening
+        features = kernel_NR @ whitening
         features -= weights_N @ features / samples
         features *= roots_N1
         values, vectors = np.linalg.eigh(features.T @ features)
@@ -82,13 +82,13 @@ def fit_ridge(
     left_out_PNC = leave_groups_out(U, shrunk_PK, projected, y_NC, labels.groups, weights_N)
     errors_P = (weights_N @ (left_out_PNC - y_NC) ** 2).mean(axis=1) / samples
     best = int(errors_P.argmin())
-    dual_MC = to_dual @ (shrunk_PK[best, :, None] * projected)
+    dual_RC = to_dual @ (shrunk_PK[best, :, None] * projected)
     if len(landmarks) == samples:
         # The coefficients of a centred kernel add up to 0. Rounding of a kernel in float32 mixes
         # the constant vector into eigenvectors of the least eigenvalues, and the mean of the
         # kernel, far larger than its variance, would multiply what is left of it.
-        dual_MC -= weights_N[:, None] * dual_MC.sum(axis=0) / samples
-    return Ridge(float(errors_P[best]), left_out_PNC[best], dual_MC, mean_C - means_M @ dual_MC)
+        dual_RC -= weights_N[:, None] * dual_RC.sum(axis=0) / samples
+    return Ridge(float(errors_P[best]), left_out_PNC[best], dual_RC, mean_C - means_R @ dual_RC)
 
 
 def leave_groups_out(
@@ -154,9 +154,9 @@ def fit_logistic(left_out_NC: F64, labels: Labels) -> F64:
     return logits
 
 
-def product(one_NM: F64, two_MC: F64) -> F64:
+def product(one_NR: F64, two_RC: F64) -> F64:
     """Return the matrix product; unlike BLAS, a row is the same bits with any other rows."""
-    product_NC: F64 = np.einsum("nm,mc->nc", one_NM, two_MC)
+    product_NC: F64 = np.einsum("nm,mc->nc", one_NR, two_RC)
     return product_NC
 
 

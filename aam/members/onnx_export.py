@@ -85,19 +85,19 @@ class KernelReadout(nn.Module):
         self.classes = bool(outputs.classes)
         self.logarithmic = TRANSFORMS[outputs.scale.transform].inverse is np.expm1
         self.reference_FL = reference_FL
-        self.weights_MF = torch.from_numpy(landmarks.weights.toarray().astype(np.float64))
-        self.norms_M = torch.from_numpy(landmarks.norms_M)
-        self.dual_MC = torch.from_numpy(model.dual_MC)
+        self.weights_RF = torch.from_numpy(landmarks.weights.toarray().astype(np.float64))
+        self.norms_R = torch.from_numpy(landmarks.norms_R)
+        self.dual_RC = torch.from_numpy(model.dual_RC)
         self.offset_C = torch.from_numpy(model.offset_C)
         self.logits = torch.from_numpy(model.logits)
         self.clades, clades = None, model.summands.clades
         if clades is not None:
-            assert landmarks.clades_MB is not None
-            first_B, last_B = (torch.from_numpy(each) for each in clades.spans())
-            factors_B = model.summands.clade_scale * np.sqrt(clades.lengths_B)
-            heights_B = torch.from_numpy(clades.heights_B)
-            landmarks_MB = torch.from_numpy(landmarks.clades_MB.toarray())
-            self.clades = first_B, last_B, heights_B, torch.from_numpy(factors_B), landmarks_MB
+            assert landmarks.clades_RG is not None
+            first_G, last_G = (torch.from_numpy(each) for each in clades.spans())
+            factors_G = model.summands.clade_scale * np.sqrt(clades.lengths_G)
+            heights_G = torch.from_numpy(clades.heights_G)
+            landmarks_RG = torch.from_numpy(landmarks.clades_RG.toarray())
+            self.clades = first_G, last_G, heights_G, torch.from_numpy(factors_G), landmarks_RG
 
     def forward(self, tokens_UL: Tensor, counts_NU: Tensor) -> Tensor:
         """Map sequences [U, L] and their reads [N, U] to predictions [N, C]."""
@@ -105,17 +105,17 @@ class KernelReadout(nn.Module):
         relative_NU = counts_NU / counts_NU.sum(dim=1, keepdim=True)
         weights_NU = torch.log10(1 + FINEST * relative_NU)
         mismatches_UF = _mismatches(tokens_UL, self.reference_FL)
-        kernel_NM = weights_NU @ torch.exp(-mismatches_UF / WIDTH) @ self.weights_MF.T
+        kernel_NR = weights_NU @ torch.exp(-mismatches_UF / WIDTH) @ self.weights_RF.T
         own_NU = weights_NU @ torch.exp(-_mismatches(tokens_UL, tokens_UL) / WIDTH)
         norms_N = (own_NU * weights_NU).sum(dim=1)
         if self.clades is not None:
-            features_NB = self._clade_features(relative_NU, mismatches_UF)
-            kernel_NM = kernel_NM + features_NB @ self.clades[-1].T
-            norms_N = norms_N + (features_NB**2).sum(dim=1)
+            features_NG = self._clade_features(relative_NU, mismatches_UF)
+            kernel_NR = kernel_NR + features_NG @ self.clades[-1].T
+            norms_N = norms_N + (features_NG**2).sum(dim=1)
         if self.gamma:
-            squared_NM = norms_N[:, None] + self.norms_M - 2 * kernel_NM
-            kernel_NM = torch.exp(-self.gamma * squared_NM.clamp(min=0))
-        outputs_NC = kernel_NM @ self.dual_MC + self.offset_C
+            squared_NR = norms_N[:, None] + self.norms_R - 2 * kernel_NR
+            kernel_NR = torch.exp(-self.gamma * squared_NR.clamp(min=0))
+        outputs_NC = kernel_NR @ self.dual_RC + self.offset_C
         if self.classes:
             return torch.softmax(outputs_NC @ self.logits[:-1] + self.logits[-1], dim=1)
         if self.model_limits:
@@ -125,13 +125,13 @@ class KernelReadout(nn.Module):
         return outputs_NC.clamp(*self.limits)
 
     def _clade_features(self, relative_NU: Tensor, mismatches_UF: Tensor) -> Tensor:
-        """Return the scaled features of the clades, [N, B], see `aam.members.dendrogram`."""
+        """Return the scaled features of the clades, [N, G], see `aam.members.dendrogram`."""
         assert self.clades is not None
-        first_B, last_B, heights_B, factors_B, _ = self.clades
-        position_U = first_B[mismatches_UF.argmin(dim=1)][:, None]
-        below_UB = (first_B <= position_U) & (position_U <= last_B)
-        member_UB = below_UB & (heights_B >= mismatches_UF.amin(dim=1)[:, None])
-        return torch.log10(1 + FINEST * relative_NU @ member_UB.double()) * factors_B
+        first_G, last_G, heights_G, factors_G, _ = self.clades
+        position_U = first_G[mismatches_UF.argmin(dim=1)][:, None]
+        below_UG = (first_G <= position_U) & (position_U <= last_G)
+        member_UG = below_UG & (heights_G >= mismatches_UF.amin(dim=1)[:, None])
+        return torch.log10(1 + FINEST * relative_NU @ member_UG.double()) * factors_G
 
 
 def _mismatches(one_UL: Tensor, two_VL: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 Groups (infants, studies) are drawn with replacement, each with all its samples, since samples of a
 group are not independent. A paired difference scores two models on the same draws.
 
-Shape suffixes: M held-out samples, G groups, B draws of a block.
+Shape suffixes: M held-out samples, I groups, Z draws of a block.
 """
 
 from __future__ import annotations
@@ -97,18 +97,18 @@ class Draws:
 
     @property
     def groups(self) -> int:
-        """Number of groups G."""
+        """Number of groups I."""
         return int(self.group_M.max()) + 1
 
     def weights(self) -> Iterator[F64]:
-        """Yield how often each draw has every sample, float64 [B, M], in blocks of draws."""
+        """Yield how often each draw has every sample, float64 [Z, M], in blocks of draws."""
         rng = np.random.default_rng(self.seed)
         block = max(1, _BLOCK // len(self.group_M))
         for start in range(0, self.number, block):
             draws = min(block, self.number - start)
-            chosen_BG = rng.integers(self.groups, size=(draws, self.groups))
-            chosen_BG += self.groups * np.arange(draws)[:, None]
-            times = np.bincount(chosen_BG.ravel(), minlength=draws * self.groups)
+            chosen_ZI = rng.integers(self.groups, size=(draws, self.groups))
+            chosen_ZI += self.groups * np.arange(draws)[:, None]
+            times = np.bincount(chosen_ZI.ravel(), minlength=draws * self.groups)
             yield times.reshape(draws, -1)[:, self.group_M].astype(np.float64)
 
 
@@ -153,9 +153,9 @@ def draw_metrics(scored: ScoredPredictions, draws: Draws) -> Drawn:
     """Compute the metrics of `SCORED` on all samples and on each draw."""
     metrics = SCORED[scored.type]
     blocks: dict[str, list[F64]] = {name: [np.empty(0)] for name in metrics}
-    for weights_BM in draws.weights():
+    for weights_ZM in draws.weights():
         for name, metric in metrics.items():
-            blocks[name].append(metric(scored, weights_BM))
+            blocks[name].append(metric(scored, weights_ZM))
     return Drawn(
         scored,
         {name: value_of(metric, scored) for name, metric in metrics.items()},
@@ -189,18 +189,18 @@ def permutation_test(
         return ""
     labels_M, fold_M = scored.actual, scored.fold_N
     _, stratum_M = np.unique(np.stack([fold_M, group_M]), axis=1, return_inverse=True)
-    _, first_G, sizes_G = np.unique(stratum_M, return_index=True, return_counts=True)
-    of_groups = bool((labels_M == labels_M[first_G][stratum_M]).all())
+    _, first_I, sizes_I = np.unique(stratum_M, return_index=True, return_counts=True)
+    of_groups = bool((labels_M == labels_M[first_I][stratum_M]).all())
     rng, reached = np.random.default_rng(seed), 0
     number = int(np.clip(_LABELS // len(labels_M), 99, DRAWS))
     for _ in range(number):
         if of_groups:
-            shuffled_G = _shuffled(labels_M[first_G], fold_M[first_G], rng)
-            permuted_M = shuffled_G[stratum_M]
+            shuffled_I = _shuffled(labels_M[first_I], fold_M[first_I], rng)
+            permuted_M = shuffled_I[stratum_M]
         else:
             permuted_M = _shuffled(labels_M, stratum_M, rng)
         reached += value_of(metric, replace(scored, actual=permuted_M)) >= observed - 1e-12
-    if group_column is None or sizes_G.max() == 1:
+    if group_column is None or sizes_I.max() == 1:
         what = "labels of samples"
     else:
         what = f"labels {'of groups' if of_groups else 'within each group'} of {group_column}"

@@ -117,17 +117,17 @@ def restore(
         if name.startswith(_LANDMARKS)
     }
     landmarks = Landmarks.restore(of_landmarks, asvs)
-    if len(landmarks.norms_M) != len(summary.richness_R):
+    if len(landmarks.norms_R) != len(summary.richness_R):
         raise Mismatch("training.landmarks and training.richness_R differ in their samples")
     return TrainingData(summary, landmarks)
 
 
 def _neighbour_distances(
-    landmarks: Landmarks, inputs: KernelInputs, without_NM: npt.NDArray[np.bool_] | bool = False
+    landmarks: Landmarks, inputs: KernelInputs, without_NR: npt.NDArray[np.bool_] | bool = False
 ) -> F64:
     """Return the mean distance of samples from their nearest landmarks, float64 [N].
 
-    Pairs that are marked in `without_NM` are left out.
+    Pairs that are marked in `without_NR` are left out.
     """
-    squared_NM = landmarks.squared_distances(inputs, landmarks.kernel(inputs))
-    return mean_of_nearest(np.where(without_NM, np.inf, np.sqrt(squared_NM)))
+    squared_NR = landmarks.squared_distances(inputs, landmarks.kernel(inputs))
+    return mean_of_nearest(np.where(without_NR, np.inf, np.sqrt(squared_NR)))

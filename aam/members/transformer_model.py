@@ -122,15 +122,15 @@ class TransformerModel(FittedModel[TransformerInputs]):
         """
         target = self._target
         if self.encoded is None:
-            values_MNC = self._apply_all(inputs, settings)
+            values_KNC = self._apply_all(inputs, settings)
         else:
-            values_MNC = self._apply_encoded(self.encoded, inputs, settings.batch_size)
-        mean_NC: F64 = values_MNC.mean(axis=0)
+            values_KNC = self._apply_encoded(self.encoded, inputs, settings.batch_size)
+        mean_NC: F64 = values_KNC.mean(axis=0)
         if target.classes:
             return Applied(mean_NC)
         columns = target.quantile_columns(mean_NC)
-        if len(values_MNC) > 1:
-            columns["spread"] = values_MNC[:, :, target.middle].std(axis=0)
+        if len(values_KNC) > 1:
+            columns["spread"] = values_KNC[:, :, target.middle].std(axis=0)
         return Applied(target.point_predictions(mean_NC)[:, None], columns)
 
     @property
@@ -140,7 +140,7 @@ class TransformerModel(FittedModel[TransformerInputs]):
         return target
 
     def _apply_all(self, inputs: TransformerInputs, settings: InferenceSettings) -> F64:
-        """Return the predictions of each network and rarefaction, [M, N, C]."""
+        """Return the predictions of each network and rarefaction, [K, N, C]."""
         study = inputs.study
         print_device(self.networks[0].device)
         warn_of_shallow(study, self.networks[0].config)
@@ -156,12 +156,12 @@ class TransformerModel(FittedModel[TransformerInputs]):
         return np.stack(values)
 
     def _apply_encoded(self, encoded: _Encoded, inputs: TransformerInputs, batch_size: int) -> F64:
-        """Return the predictions of each network from ASVs that are encoded, [M, N, C]."""
+        """Return the predictions of each network from ASVs that are encoded, [K, N, C]."""
         study, covariates = inputs.study, inputs.samples.covariates
         _, known = encoded.relations.known(study.tokens_FL)
         rows, values = torch.from_numpy(known), []
         for network, of_asvs in zip(self.networks, encoded.of_networks, strict=True):
-            vectors_FD, terms_FH = (None if each is None else each[rows] for each in of_asvs)
+            vectors_FD, terms_FW = (None if each is None else each[rows] for each in of_asvs)
             assert vectors_FD is not None
             plan = dataclasses.replace(reading_plan(network.config.plan), rarefy_depth=0)
             known_N, outputs = network.config.inputs(covariates), []
@@ -171,7 +171,7 @@ class TransformerModel(FittedModel[TransformerInputs]):
                 batch = make_batch(study, plan, part).to(network.device)
                 with torch.no_grad():
                     outputs_BC = apply_to_batch(
-                        network.network, batch, vectors_FD, terms_FH, known_N
+                        network.network, batch, vectors_FD, terms_FW, known_N
                     )[1]
                 assert outputs_BC is not None
                 outputs.append(outputs_BC.float().cpu())

@@ -65,14 +65,14 @@ class ProfileHead(nn.Sequential):
     """Readout of the community profile: dropout, a linear layer; activation, dropout, outputs."""
 
     def hidden(self, profile_BW: Tensor) -> Tensor:
-        """Return the hidden layer [B, H], before the activation."""
+        """Return the hidden layer [B, W], before the activation."""
         dropout, linear = self[0], self[1]
-        hidden_BH: Tensor = linear(dropout(profile_BW))
-        return hidden_BH
+        hidden_BW: Tensor = linear(dropout(profile_BW))
+        return hidden_BW
 
-    def forward(self, hidden_BH: Tensor) -> Tensor:
+    def forward(self, hidden_BW: Tensor) -> Tensor:
         """Return the outputs [B, C] from the hidden layer, to which covariates may be added."""
-        outputs_BC = hidden_BH
+        outputs_BC = hidden_BW
         for layer in list(self)[2:]:
             outputs_BC = layer(outputs_BC)
         return outputs_BC
@@ -147,7 +147,7 @@ class Predictor(nn.Module):
         counts_BS: Tensor,
         covariates: CovariateInputs | None = None,
     ) -> Tensor:
-        """Return the outputs [R, B, C] of R heads, from outputs and inputs of the sample encoder.
+        """Return the outputs [X, B, C] of X heads, from outputs and inputs of the sample encoder.
 
         Args:
             embedding_BD: embeddings of the samples.
@@ -158,15 +158,15 @@ class Predictor(nn.Module):
             counts_BS: its reads, 0 where there is none.
             covariates: covariates of the samples, for a network that reads them; None: all unknown.
         """
-        profile_BH = None
+        profile_BW = None
         if self.profile is not None:
             features_UW = self.profile.features(tokens_UL)
-            profile_BH = self.profile_head.hidden(self.profile(features_UW, slots_BS, counts_BS))
-        return self.heads(embedding_BD, hidden_BSD, attend_BS, profile_BH, covariates)
+            profile_BW = self.profile_head.hidden(self.profile(features_UW, slots_BS, counts_BS))
+        return self.heads(embedding_BD, hidden_BSD, attend_BS, profile_BW, covariates)
 
     @torch.no_grad()
     def profile_terms(self, tokens_UL: Tensor) -> Tensor:
-        """Return the terms [U, H] of sequences in the hidden layer of the profile head.
+        """Return the terms [U, W] of sequences in the hidden layer of the profile head.
 
         Without dropout this layer is linear in the profile: it is the sum of these terms, weighted
         by the log abundances, and of `profile_offset`. A term takes fewer bytes than the features
@@ -178,27 +178,27 @@ class Predictor(nn.Module):
 
     @torch.no_grad()
     def profile_offset(self) -> Tensor:
-        """Return the hidden layer [H] of the profile head for a sample without ASVs."""
+        """Return the hidden layer [W] of the profile head for a sample without ASVs."""
         assert self.profile is not None
         first = self.profile_head[1]
-        offset_H: Tensor = first(-self.profile.centre / self.profile.spread)
-        return offset_H
+        offset_W: Tensor = first(-self.profile.centre / self.profile.spread)
+        return offset_W
 
     def heads(
         self,
         embedding_BD: Tensor,
         hidden_BSD: Tensor,
         attend_BS: Tensor | None,
-        profile_BH: Tensor | None,
+        profile_BW: Tensor | None,
         covariates: CovariateInputs | None = None,
     ) -> Tensor:
-        """Return the outputs [R, B, C] of R heads: of the transformer, and of the profile if any.
+        """Return the outputs [X, B, C] of X heads: of the transformer, and of the profile if any.
 
         Args:
             embedding_BD: embeddings of the samples.
             hidden_BSD: hidden states of their ASVs.
             attend_BS: True where a sample has an ASV; None where every place holds one.
-            profile_BH: hidden layer of the profile head, before covariates and activation; None
+            profile_BW: hidden layer of the profile head, before covariates and activation; None
                 without a profile.
             covariates: covariates of the samples, for a network that reads them; None: all unknown.
         """
@@ -213,10 +213,10 @@ class Predictor(nn.Module):
             hidden_BSD = self._fuse(hidden_BSD, known_BW)
         pooled_BD = self.pooling(self.transformer(hidden_BSD, attend_BS), attend_BS)
         outputs = [self.head(torch.cat([embedding_BD, pooled_BD], dim=-1))]
-        if profile_BH is not None:
+        if profile_BW is not None:
             if known_BW is not None:
-                profile_BH = profile_BH + self.profile_fusion(known_BW)
-            outputs.append(self.profile_head(profile_BH).to(outputs[0].dtype))
+                profile_BW = profile_BW + self.profile_fusion(known_BW)
+            outputs.append(self.profile_head(profile_BW).to(outputs[0].dtype))
         return torch.stack(outputs)
 
     def _fuse(self, hidden_BSD: Tensor, known_BW: Tensor) -> Tensor:

@@ -61,10 +61,10 @@ def difference(found: Tensor, true: Tensor) -> Difference:
     finite = bool(found.isfinite().all())
     scale = true.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
     largest = float((found - true).abs().max() / scale)
-    flat_NX, true_NX = found.flatten(1), true.flatten(1)
-    power_N = true_NX.square().sum(dim=1)
+    flat_NW, true_NW = found.flatten(1), true.flatten(1)
+    power_N = true_NW.square().sum(dim=1)
     slopes_N = torch.where(
-        power_N > 0, (flat_NX * true_NX).sum(dim=1) / power_N.clamp_min(1e-300), 1.0
+        power_N > 0, (flat_NW * true_NW).sum(dim=1) / power_N.clamp_min(1e-300), 1.0
     )
     return Difference(largest, tuple(slopes_N.tolist()), finite)
 

@@ -225,7 +225,7 @@ class TrainingModule(nn.Module):
             if isinstance(batch, BatchShard)
             else (unmasked(batch), batch.slots_BS)
         )
-        outputs_RBC = self.network.target(
+        outputs_XBC = self.network.target(
             embedding_BD,
             members_BSD,
             batch.attend_BS,
@@ -235,9 +235,9 @@ class TrainingModule(nn.Module):
             self.covariates.take(batch.rows_B) if self.covariates is not None else None,
         )
         labels_B = self.encoded_N[batch.rows_B]
-        losses = [target_loss(self.target, outputs_BC, labels_B) for outputs_BC in outputs_RBC]
+        losses = [target_loss(self.target, outputs_BC, labels_B) for outputs_BC in outputs_XBC]
         total = torch.stack([loss.total for loss in losses]).mean()
-        return terms | {"target": LossTerm(total, losses[0].number)}, outputs_RBC.mean(dim=0)
+        return terms | {"target": LossTerm(total, losses[0].number)}, outputs_XBC.mean(dim=0)
 
     def _encode(self, batch: Batch, tokens_UL: Tensor, labels_UL: Tensor | None) -> Encoded:
         """Encode ASVs of a batch, in chunks with --asv-chunk."""

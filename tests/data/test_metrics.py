@@ -245,9 +245,9 @@ def test_a_resample_has_the_metric_of_its_samples(metric: ResampledMetric) -> No
     actual = rng.normal(size=40).round(1)
     predicted = (actual + fold + rng.normal(size=40)).round(1)
     scored = ScoredPredictions(actual, predicted, names_of(fold))
-    weights_BN = rng.poisson(1.0, (20, 40)).astype(np.float64)
+    weights_ZN = rng.poisson(1.0, (20, 40)).astype(np.float64)
     expected = [
         value_of(metric, scored.take(np.repeat(np.arange(40), times.astype(np.int64))))
-        for times in weights_BN
+        for times in weights_ZN
     ]
-    assert metric(scored, weights_BN) == pytest.approx(expected)
+    assert metric(scored, weights_ZN) == pytest.approx(expected)

@@ -49,7 +49,7 @@ def study() -> tuple[Samples, Labels]:
 
 
 def _clades(dendrogram: Dendrogram) -> list[set[int]]:
-    columns = dendrogram.paths_FB.toarray().T
+    columns = dendrogram.paths_FG.toarray().T
     return [set(np.flatnonzero(column).tolist()) for column in columns]
 
 
@@ -57,15 +57,15 @@ def test_similar_sequences_join_first(dendrogram: Dendrogram) -> None:
     found = _clades(dendrogram)
     assert found[:7] == [{0}, {1}, {2}, {3}, {4}, {0, 2}, {0, 2, 3}]
     assert found[8] == {0, 1, 2, 3, 4}
-    assert dendrogram.heights_B[:7].tolist() == [0, 0, 0, 0, 0, 2, 7]
-    assert dendrogram.lengths_B[[0, 3, 5, 8]].tolist() == [2, 7, 5, 0]
+    assert dendrogram.heights_G[:7].tolist() == [0, 0, 0, 0, 0, 2, 7]
+    assert dendrogram.lengths_G[[0, 3, 5, 8]].tolist() == [2, 7, 5, 0]
 
 
 def test_the_asvs_of_a_clade_are_next_to_each_other(dendrogram: Dendrogram) -> None:
-    first_B, last_B = dendrogram.spans()
-    assert sorted(first_B[:5]) == [0, 1, 2, 3, 4]
-    for clade, first, last in zip(_clades(dendrogram), first_B, last_B, strict=True):
-        assert {asv for asv in range(5) if first <= first_B[asv] <= last} == clade
+    first_G, last_G = dendrogram.spans()
+    assert sorted(first_G[:5]) == [0, 1, 2, 3, 4]
+    for clade, first, last in zip(_clades(dendrogram), first_G, last_G, strict=True):
+        assert {asv for asv in range(5) if first <= first_G[asv] <= last} == clade
 
 
 def test_the_kernel_is_the_sum_over_the_branches(tokens: Tokens, dendrogram: Dendrogram) -> None:
@@ -73,7 +73,7 @@ def test_the_kernel_is_the_sum_over_the_branches(tokens: Tokens, dendrogram: Den
     samples = Samples(sparse.csr_array(counts), tokens)
     relative = counts / counts.sum(axis=1, keepdims=True)
     expected = np.zeros((6, 6))
-    for clade, length in zip(_clades(dendrogram), dendrogram.lengths_B, strict=True):
+    for clade, length in zip(_clades(dendrogram), dendrogram.lengths_G, strict=True):
         below = np.log10(1 + 1e4 * relative[:, sorted(clade)].sum(axis=1))
         expected += length * np.outer(below, below)
     features = dendrogram.features(samples.log_abundances, Places.of_training(5))

@@ -90,7 +90,7 @@ def test_a_weighted_ridge_regression_is_that_of_scikit_learn(landmarks: Rows) ->
         Ridge(alpha=penalty * trace).fit(features, labels.values, weights_N).predict(features)
         for penalty in PENALTIES
     ]
-    predicted = (kernel_NM @ found.dual_MC + found.offset_C)[:, 0]
+    predicted = (kernel_NM @ found.dual_RC + found.offset_C)[:, 0]
     assert min(np.abs(predicted - one).max() for one in expected) < 1e-6
 
 
@@ -105,7 +105,7 @@ def test_rounding_of_a_kernel_with_a_large_mean_does_not_reach_the_predictions()
 
     def predict(kernel_NN: npt.NDArray[Any]) -> npt.NDArray[Any]:
         ridge = fit_ridge(kernel_NN, np.arange(200), labels)
-        return kernel_NN @ ridge.dual_MC + ridge.offset_C
+        return kernel_NN @ ridge.dual_RC + ridge.offset_C
 
     rounded_NN = kernel_NN.astype(np.float32).astype(np.float64)
     assert predict(rounded_NN) == pytest.approx(predict(kernel_NN), abs=0.1)
@@ -131,7 +131,7 @@ def test_wrong_labels_hardly_change_the_kernel(samples: Samples, numbers: Labels
     model = Kernel().fit(inputs.take(fitted), labels, 0)
     kernel_NM, rows = model.kernel(inputs.take(fitted)), np.arange(len(fitted))
     plain = fit_ridge(kernel_NM, rows, labels)
-    squares = dataclasses.replace(model, dual_MC=plain.dual_MC, offset_C=plain.offset_C)
+    squares = dataclasses.replace(model, dual_RC=plain.dual_RC, offset_C=plain.offset_C)
 
     def error(one: KernelModel) -> float:
         found = one.predict(inputs.take(predicted))[:, 0]
@@ -151,7 +151,7 @@ def test_the_kernel_learns_the_gradient(
     found = model.predict(inputs.take(predicted))[:, 0]
     assert np.corrcoef(found, numbers.values[predicted])[0, 1] > 0.7
     landmarks = min(kernel.largest, len(fitted))
-    assert len(model.landmarks.norms_M) == landmarks
+    assert len(model.landmarks.norms_R) == landmarks
     shown = " ".join(capsys.readouterr().err.split())
     assert (approximation(len(fitted), landmarks) in shown) == (landmarks < len(fitted))
 
@@ -175,7 +175,7 @@ def test_a_skewed_target_is_fitted_with_equal_weights(samples: Samples, numbers:
         labels = dataclasses.replace(numbers, values=values)
         model = Kernel().fit(inputs, labels, 0)
         plain = fit_ridge(model.kernel(inputs), np.arange(len(values)), labels)
-        assert (np.abs(model.dual_MC - plain.dual_MC).max() < 1e-9) == equal
+        assert (np.abs(model.dual_RC - plain.dual_RC).max() < 1e-9) == equal
 
 
 def test_the_memory_of_a_large_kernel_is_named() -> None:

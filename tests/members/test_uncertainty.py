@@ -117,7 +117,7 @@ def test_draws_do_not_depend_on_the_size_of_a_block() -> None:
     """Many samples are scored in several blocks of draws."""
     groups = np.repeat(np.arange(5), 100_000)
     few, many = draw_groups(np.arange(5), 1, 30), draw_groups(groups, 1, 30)
-    blocks = [weights_BM[:, ::100_000] for weights_BM in many.weights()]
+    blocks = [weights_ZM[:, ::100_000] for weights_ZM in many.weights()]
     assert len(blocks) == 15
     np.testing.assert_array_equal(np.concatenate(blocks), np.concatenate([*few.weights()]))
 

@@ -34,10 +34,10 @@ def embed(net: Predictor, tokens_UL: Tensor, slots_BS: Tensor, counts_BS: Tensor
         asvs_UD, _ = net.encoder.nucleotides(tokens_UL, net.encoder.nucleotides.ragged(tokens_UL))
         attend_BS = None if (counts_BS > 0).all() else counts_BS > 0
         embedding_BD, members_BSD = net.encoder.samples(asvs_UD, slots_BS, counts_BS, attend_BS)
-        outputs_RBC = net.target(
+        outputs_XBC = net.target(
             embedding_BD, members_BSD, attend_BS, tokens_UL, slots_BS, counts_BS
         )
-        return torch.cat([embedding_BD, *outputs_RBC], dim=1)
+        return torch.cat([embedding_BD, *outputs_XBC], dim=1)
 
 
 def sequences(number: int, seed: int, shortest: int = 20) -> Tensor:

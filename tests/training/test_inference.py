@@ -60,12 +60,12 @@ def test_outputs_are_those_of_the_sequences_of_the_batch(study: Study) -> None:
     vectors_FD = encode_asvs(network.encoder, study, CPU)
     batch = make_batch(study, PLAN, np.array([5, 0, 7]))
     with torch.no_grad():
-        terms_FH = profile_terms(network, study.tokens_FL, CPU)
-        embedding_BD, outputs_BC = apply_to_batch(network, batch, vectors_FD, terms_FH)
+        terms_FW = profile_terms(network, study.tokens_FL, CPU)
+        embedding_BD, outputs_BC = apply_to_batch(network, batch, vectors_FD, terms_FW)
         expected_BD, members_BSD = network.encoder.samples(
             vectors_FD[batch.asvs_U], batch.slots_BS, batch.counts_BS, batch.attend_BS
         )
-        expected_RBC = network.target(
+        expected_XBC = network.target(
             expected_BD,
             members_BSD,
             batch.attend_BS,
@@ -74,7 +74,7 @@ def test_outputs_are_those_of_the_sequences_of_the_batch(study: Study) -> None:
             batch.counts_BS,
         )
     torch.testing.assert_close(embedding_BD, expected_BD)
-    torch.testing.assert_close(outputs_BC, expected_RBC.mean(dim=0))
+    torch.testing.assert_close(outputs_BC, expected_XBC.mean(dim=0))
 
 
 def test_an_embedding_needs_the_encoder_alone(study: Study) -> None:

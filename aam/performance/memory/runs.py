@@ -214,7 +214,7 @@ def predict_inference(
         network.encoder.nucleotides(torch.empty(CHUNK, longest, dtype=torch.uint8), True)
         if batch is not None:
             profile = config.shape.profile_features
-            terms_FH = torch.empty(number, PROFILE_HIDDEN) if profile else None
-            apply_to_batch(network, fake(batch), vectors_FD, terms_FH)
+            terms_FW = torch.empty(number, PROFILE_HIDDEN) if profile else None
+            apply_to_batch(network, fake(batch), vectors_FD, terms_FW)
         values = [value for model in models for value in (*model.parameters(), *model.buffers())]
         return InferenceMemory(size_of(values, block), size_of([vectors_FD], block), storages.peak)
