@@ -190,7 +190,13 @@ class Forest(Estimator[ForestInputs]):
         return ForestInputs(sparse.csr_array(samples.relative @ place), samples.covariates)
 
     def fit(self, inputs: ForestInputs, labels: Labels, seed: int) -> ForestModel:
-        """Grow the trees on all samples."""
+        """Grow the trees on all samples.
+
+        Args:
+            inputs: N samples: abundances of ASVs and of clades, and covariates.
+            labels: of the same samples.
+            seed: of the bootstrap samples and the columns that a node may split.
+        """
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
         forest_class = RandomForestClassifier if labels.classes else RandomForestRegressor

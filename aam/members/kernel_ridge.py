@@ -98,7 +98,16 @@ def leave_groups_out(
 
     The regression is the linear smoother H = S 1 1^T S / N + U diag(shrunk) U^T of the labels
     multiplied by S, the square roots of the weights, whose mean is 1. Leaving out a group whose
-    residuals are r leaves the residuals (I - H of the group)^-1 r. P penalties, K eigenvectors.
+    residuals are r leaves the residuals (I - H of the group)^-1 r (Cook and Weisberg 1982,
+    Residuals and Influence in Regression). P penalties, K eigenvectors.
+
+    Args:
+        U: eigenvectors of the weighted, centred kernel, float64 [N, K].
+        shrunk_PK: factor 0 to 1 by which each penalty shrinks each eigenvector.
+        projected: weighted, centred labels by eigenvector, float64 [K, C].
+        y_NC: labels.
+        groups: int64 [N], the group of each sample; a single group is left out by sample.
+        weights_N: positive weights of the samples, of mean 1.
     """
     samples, roots_N1 = len(y_NC), np.sqrt(weights_N)[:, None]
     mean_C = weights_N @ y_NC / samples

@@ -113,7 +113,15 @@ class Draws:
 
 
 def draw_groups(groups: Rows, seed: int, draws: int = DRAWS) -> Draws:
-    """Draw groups (int64 [M], the group of each row) with replacement."""
+    """Draw groups with replacement.
+
+    This is the cluster bootstrap (Field and Welsh 2007, doi:10.1111/j.1467-9868.2007.00593.x).
+
+    Args:
+        groups: int64 [M], the group of each sample.
+        seed: of the generator; models that are compared have the same one.
+        draws: number of draws; there are none of a single group.
+    """
     names, group_M = np.unique(groups, return_inverse=True)
     return Draws(group_M, seed, draws if len(names) > 1 else 0)
 

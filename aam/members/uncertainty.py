@@ -52,7 +52,15 @@ def half_width(residuals_M: F64, groups: Rows, coverage: float = COVERAGE) -> fl
 
 
 def held_out_half_widths(residuals_M: F64, groups: Rows, coverage: float = COVERAGE) -> F64:
-    """Return for each held-out sample the half width that all other groups give, float64 [M]."""
+    """Return for each held-out sample the half width that all other groups give, float64 [M].
+
+    Their coverage is honest: no sample is in the residuals that set its own interval.
+
+    Args:
+        residuals_M: absolute residuals of held-out samples, in any unit.
+        groups: int64 [M], the group of each sample.
+        coverage: see `half_width`.
+    """
     widths = np.empty(len(residuals_M))
     for group in np.unique(groups):
         inside = groups == group

@@ -110,7 +110,14 @@ def check_split(split: Split, loop: LoopOptions) -> None:
 
 
 def fit_split(fit: FitConfig, task: TrainingModule, study: Study, split: Split) -> FitResult:
-    """Train a module on the training samples of a split, with its validation samples."""
+    """Train a module on the training samples of a split, with its validation samples.
+
+    Args:
+        fit: options, folder and runtime of this fold.
+        task: network, losses and labels.
+        study: of all samples.
+        split: rows of `study`; without validation samples the last state is the result.
+    """
     options, plan, ranks = fit.options, fit.config.plan, fit.runtime.communicator.ranks
     batch_size, sequences = options.loop.batch_samples, task.target is not None
     training = TrainingBatches(

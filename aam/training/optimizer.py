@@ -32,12 +32,18 @@ except ImportError:  # PyTorch 2.4 and 2.5
 
 
 def make_schedule(optimizer: Optimizer, loop: LoopOptions, steps: int) -> LambdaLR:
-    """Build the learning-rate schedule of a run of so many optimizer steps."""
+    """Build the learning-rate schedule of a run, linear warm-up and then half a cosine to 0.
+
+    Args:
+        optimizer: whose learning rates are the largest ones.
+        loop: has the fraction of the steps that are warm-up (`warmup_fraction`, 0 to 1).
+        steps: optimizer steps of the whole run, resumed parts included.
+    """
     return LambdaLR(optimizer, factor_of_step(loop, steps))
 
 
 def factor_of_step(loop: LoopOptions, steps: int) -> Callable[[int], float]:
-    """Return the factor of the learning rate at each optimizer step, counted from 0."""
+    """Return the factor of the learning rate, 0 to 1, at each optimizer step, counted from 0."""
     warmup = max(1, round(loop.warmup_fraction * steps))
 
     def factor(step: int) -> float:

@@ -63,7 +63,16 @@ LOSSES: dict[LossType, NumericLoss] = {
 
 
 def target_loss(target: Target, outputs_BC: Tensor, target_B: Tensor) -> LossTerm:
-    """Return the loss summed over a batch, and the number or total weight of its samples."""
+    """Return the loss summed over a batch, and the number or total weight of its samples.
+
+    Their quotient over all ranks is the mean that one process computes, however the samples are
+    divided among the ranks.
+
+    Args:
+        target: of classes, with their weights, or of numbers, with the type of the loss.
+        outputs_BC: outputs of the network; logits of classes. At least float32 is computed.
+        target_B: codes of the classes, int64, or transformed numbers; B may be 0.
+    """
     outputs_BC = at_least_fp32(outputs_BC)
     number = outputs_BC.new_tensor(len(target_B))
     if not target.classes:

@@ -69,6 +69,19 @@ def train_fold(
 
     A resumed run trains the rest of it; a complete network is only applied. Only the first rank
     applies the network; the others return None.
+
+    Args:
+        options: of the run.
+        labelled: the study with its labels.
+        base: pretrained encoder, None for one that is initialized here.
+        split: rows of the training, validation and held-out samples.
+        fold: number of the split, from 1; it sets the seed.
+        note: receives facts for the run record.
+        runtime: device, precision, backends and ranks.
+
+    Raises:
+        DataError: fewer training samples than a batch.
+        AamError: the ranks differ in study, labels, split or initial weights.
     """
     study, folds, output_dir = labelled.study, len(labelled.splits), options.run.output_dir
     torch.manual_seed(options.loop.seed + fold - 1)
