@@ -1,7 +1,7 @@
 """Validation of plain values (from JSON or a checkpoint) against declared types.
 
 A type is a class, a dataclass, `int`, `float`, `str`, `bool`, `None`, `Any`, an annotation
-(`dict[str, T]`, `list[T]`, `tuple[T, ...]`, `tuple[T, T]`, `Literal`, a union,
+(`dict[str, T]`, `Mapping[str, T]`, `list[T]`, `tuple[T, ...]`, `tuple[T, T]`, `Literal`, a union,
 `Annotated[T, Range]`), a list `[T]`, a tuple of alternatives `(None, T)`, or a dictionary from keys
 to types, of which those that end in "?" may be absent; further keys of the value are ignored, or of
 the type of the key `str` if there is one.
@@ -13,6 +13,7 @@ import dataclasses
 import math
 import types
 import typing
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, Union
 
@@ -75,7 +76,7 @@ def parse(expected: Any, value: Any, place: str) -> Any:
         return _entries(expected, value, place)
     if dataclasses.is_dataclass(expected):
         return _instance(expected, value, place)
-    if origin is dict:
+    if origin in (dict, Mapping):
         key, item = typing.get_args(expected)
         entries = _typed(dict, value, place)
         return {
@@ -172,7 +173,10 @@ def _instance(cls: Any, value: Any, place: str) -> Any:
 def _hints_of(cls: Any) -> dict[str, Any]:
     """Return the types of a dataclass by field name, "?" after those with a default."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    optional = {f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}
+    optional = {
+        f.name for f in dataclasses.fields(cls)
+        if f.default is not dataclasses.MISSING or f.default_factory is not dataclasses.MISSING
+    }  # fmt: skip
     return {f"{name}?" if name in optional else name: hint for name, hint in hints.items()}
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from json import JSONDecodeError
 from typing import Any
 
+from aam.contract import schema
 from aam.contract.errors import MissingInput
 from launcher import documents
 from launcher.host.facts import DeviceNode, EngineFact, User
@@ -56,13 +57,17 @@ def parse(text: str) -> Manifest:
         MissingInput: it is damaged, naming the field.
     """
     try:
-        content = documents.typed(Mapping[str, Any], documents.parsed(text), "")
-        nodes = documents.typed(Mapping[str, Mapping[str, Any]], content.get("nodes", {}), "nodes")
-        nodes = {path: {**node, "path": path} for path, node in nodes.items()}
+        content = schema.parse(
+            {"nodes?": {str: dict[str, Any]}}, documents.parsed(text), "the content"
+        )
+        unknown = dict.fromkeys(("gid", "group", "mode", "access"))
+        nodes = {path: {**unknown, **node, "path": path}
+                 for path, node in content.get("nodes", {}).items()}  # fmt: skip
         known = {one.name for one in fields(Manifest)}
+        own = {name: facts for name, facts in content.items() if name in known}
         more = {name: facts for name, facts in content.items() if name not in known}
-        content = {**content, "complete": True, "nodes": nodes, "library_facts": more}
-        manifest: Manifest = documents.typed(Manifest, content, "")
+        own |= {"complete": True, "nodes": nodes, "library_facts": more}
+        manifest: Manifest = schema.parse(Manifest, own, "the content")
     except ValueError as error:
         evidence = f"it is not JSON: {error}" if isinstance(error, JSONDecodeError) else str(error)
         remedy = "make it again with `aam-launch doctor --capture`"

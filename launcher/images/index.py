@@ -20,16 +20,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from aam.contract import schema
 from aam.contract.errors import CannotCreate, ConfigurationError, MissingInput
 from aam.contract.files import atomic_write, try_lock
 from launcher import documents
 
 LIST = "images.json"
 LARGEST = 64 << 20
-TEXTS = ("sha256", "digest", "reference", "id", "verified")
-NUMBERS = ("bytes", "mtime_ns", "built")
 Entries = dict[str, dict[str, Mapping[str, Any]]]
-ENTRIES = Mapping[str, Mapping[str, Mapping[str, Any]]]
+FACTS = {
+    **{f"{name}?": str for name in ("sha256", "digest", "reference", "id", "verified")},
+    **{f"{name}?": int for name in ("bytes", "mtime_ns", "built")},
+    "labels?": dict[str, str],
+}
+"""Schema of what is recorded of an image in a format, as far as it is read."""
 
 
 def read(folder: Path) -> Entries:
@@ -41,16 +45,7 @@ def read(folder: Path) -> Entries:
     path = folder / LIST
     try:
         content = documents.parsed(documents.regular(path, LARGEST))
-        entries: Entries = documents.typed(ENTRIES, content, "")
-        for image, formats in entries.items():
-            for image_format, facts in formats.items():
-                place = f"{image}.{image_format}"
-                counts = {key: value for key, value in facts.items() if key in NUMBERS}
-                texts = {key: value for key, value in facts.items() if key in TEXTS}
-                labels = facts.get("labels", {})
-                documents.typed(Mapping[str, int], counts, place)
-                documents.typed(Mapping[str, str], texts, place)
-                documents.typed(Mapping[str, str], labels, f"{place}.labels")
+        entries: Entries = schema.parse({str: {str: FACTS}}, content, "the list")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
