@@ -17,12 +17,13 @@ from typing import Any
 from aam.contract.errors import CannotCreate
 from aam.contract.files import atomic_write
 from launcher import documents
-from launcher.gpus import VENDORS, visible_devices_variables
+from launcher.gpus import VENDORS
 from launcher.host.cdi import ENDINGS, FOLDERS
 from launcher.host.facts import Host
 from launcher.host.manifest import FILE, Manifest
 from launcher.host.pci import DEVICES
 from launcher.plan.environment import LEAKS, matches
+from launcher.plan.visible_devices import visible_devices_variables
 
 PLACES = (
     "/proc/sys/kernel/hostname",

@@ -10,12 +10,11 @@ from pathlib import Path
 
 from aam.contract.errors import MissingInput
 from launcher import check_reports, config, input_files
-from launcher.detect import detect
+from launcher.detect import detect, with_versions
 from launcher.engines import ENGINES, native
 from launcher.engines.sif import SIF
 from launcher.engines.sif_file import check_sif
 from launcher.host.facts import Host
-from launcher.host.versions import with_versions
 from launcher.images import inventory
 from launcher.plan.assembly import assemble_plan
 from launcher.plan.decision import Choice, decide
@@ -24,7 +23,6 @@ from launcher.plan.mounts import Mount, parse_bind
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request
 from launcher.plan.settings import LaunchSettings
-from launcher.plan.visible_devices import require_devices
 
 
 def gather(
@@ -98,7 +96,6 @@ def plan_launch(
         inputs = replace(inputs, host=host)
         _check(choice)
         input_files.require_outputs(inputs.paths)
-    require_devices(host, choice.gpus)
     plan = assemble_plan(inputs, choice)
     if host.live and plan.folders:
         place = input_files.nearest_folder(plan.folders[0])

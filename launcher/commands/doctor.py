@@ -7,7 +7,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,23 +15,23 @@ from aam.contract.errors import AamError, Unavailable
 from launcher import capture, check_reports, processes
 from launcher.commands import parse_own, print_json
 from launcher.commands.explain import facts
-from launcher.detect import detect
+from launcher.detect import detect, with_versions
 from launcher.engines import ENGINES, command, spython_client
 from launcher.findings import Finding
-from launcher.gpus import VENDORS, visible_devices_variables
+from launcher.gpus import VENDORS
 from launcher.host.facts import EngineFact, Host
-from launcher.host.versions import with_versions
 from launcher.host_table import host_lines, report_lines
 from launcher.input_files import nearest_folder
 from launcher.options.inspection import Doctor
+from launcher.plan.assessment import Assessment, assess, unrequested
 from launcher.plan.candidates import has_code
 from launcher.plan.catalog import Image
-from launcher.plan.decision import Assessment, assess, unrequested
 from launcher.plan.environment import LEAKS, unset
 from launcher.plan.inputs import BuiltImage, LaunchInputs
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request
-from launcher.plan.visible_devices import denials
+from launcher.plan.rules import denials
+from launcher.plan.visible_devices import visible_devices_variables
 from launcher.planning import gather, plan_launch
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
@@ -175,7 +174,7 @@ def examine(inputs: LaunchInputs, assessment: Assessment | None) -> tuple[Findin
 
 def _devices(host: Host) -> list[Finding]:
     ours = [gpu for gpu in host.gpus if gpu.driven and gpu.readable]
-    return [replace(finding, severity="warning") for finding in denials(host, ours)]
+    return [reason.warning for reason in denials(host, ours)]
 
 
 def _engines(host: Host) -> list[Finding]:

@@ -22,8 +22,8 @@ from launcher.options.images import (
     ImagesRemove,
     ImagesVerify,
 )
+from launcher.plan.assessment import assess, unrequested
 from launcher.plan.catalog import Catalog
-from launcher.plan.decision import assess, unrequested
 from launcher.plan.inputs import BuiltImage, LaunchInputs
 from launcher.plan.request import Request
 from launcher.planning import gather

@@ -55,7 +55,6 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     exec_plan(plan)
-    raise AssertionError("unreachable")
 
 
 def _recorded(argv: Sequence[str]) -> Path | None:

@@ -277,6 +277,7 @@ def decided(request: Request, requested: SubmitOptions) -> Job:
         ),
         site=site.name,
         facts=dict(site.facts),
+        gpus=bool(choice.gpus),
         ranks=what.ranks,
         warn_seconds=allocation.warn_seconds(request.command, requested, site),
         requeue=what.requeue,

@@ -8,29 +8,29 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NoReturn, TypeVar
 
 from aam.contract.errors import Unavailable
-from launcher.engines import apptainer, docker, native, podman, singularity
-from launcher.engines.base import Builder, Engine
+from launcher.engines import docker, native, podman, sif
+from launcher.engines.base import Builder, Engine, which
 from launcher.engines.folders import make_folders
 from launcher.engines.oci import OciEngine
 from launcher.host.facts import EngineFact
 from launcher.host.tree import HostTree
 from launcher.plan.plan import Plan
 
+T = TypeVar("T")
+
 ENGINES: dict[str, Engine] = {
     engine.name: engine
-    for engine in (
-        apptainer.ENGINE, singularity.ENGINE, podman.ENGINE, docker.ENGINE, native.ENGINE,
-    )
-}  # fmt: skip
+    for engine in (sif.APPTAINER, sif.SINGULARITY, podman.ENGINE, docker.ENGINE, native.ENGINE)
+}
 
 
 BUILDERS: dict[str, Builder] = {
-    engine.name: engine
-    for engine in (apptainer.ENGINE, singularity.ENGINE, podman.ENGINE, docker.ENGINE)
+    engine.name: engine for engine in (sif.APPTAINER, sif.SINGULARITY, podman.ENGINE, docker.ENGINE)
 }
 """The engines that build images."""
 STORAGES: dict[str, OciEngine] = {engine.name: engine for engine in (podman.ENGINE, docker.ENGINE)}
@@ -65,8 +65,9 @@ def found(
 ) -> tuple[EngineFact, ...]:
     """Return the engines of a host: detected on this one, as a capture recorded them on another."""
     if live:
-        facts = (engine.detect(tree, environment, user_id) for engine in containers())
-        return tuple(fact for fact in facts if fact is not None)
+        search = environment.get("PATH", os.defpath)
+        paths = ((engine, which(engine.name, search)) for engine in containers())
+        return tuple(e.detect(path, tree, environment, user_id) for e, path in paths if path)
     return tuple(
         replace(fact, traits=ENGINES[fact.name].traits)
         for fact in tree.manifest.engines
@@ -106,8 +107,21 @@ def shell_line(plan: Plan) -> str:
     return " && ".join(parts)
 
 
-def exec_plan(plan: Plan) -> None:
-    """Make the folders that the plan needs and replace this process; does not return.
+def exec_plan(plan: Plan) -> NoReturn:
+    """Replace this process by the program of a plan.
+
+    Raises:
+        AamError: see `start_plan`.
+    """
+    start_plan(plan, lambda argv, variables: os.execve(argv[0], argv, variables))
+    raise AssertionError("execve(2) does not return")
+
+
+def start_plan(plan: Plan, start: Callable[[Sequence[str], dict[str, str]], T]) -> T:
+    """Make the folders that a plan needs, and start its program.
+
+    Args:
+        start: starts a command line with an environment.
 
     Raises:
         CannotCreate, NotPermitted: a folder cannot be made, or belongs to another user.
@@ -116,7 +130,7 @@ def exec_plan(plan: Plan) -> None:
     make_folders(plan)
     argv = command(plan)
     try:
-        os.execve(argv[0], argv, plan.environment(os.environ))
+        return start(argv, plan.environment(os.environ))
     except OSError as error:  # E2BIG: thousands of mounts; ENOEXEC, ENOENT: a broken program
         evidence = f"'{argv[0]}', {error.strerror}"
         raise Unavailable("The program cannot be started", evidence, "try --dry-run") from error

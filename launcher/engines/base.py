@@ -62,25 +62,6 @@ def program(plan: Plan) -> tuple[str, ...]:
     return (ENV, *(f"{name}={value}" for name, value in plan.variables), "aam", *plan.argv)
 
 
-def mount_option(source: str, target: str, writable: bool) -> tuple[str, str]:
-    """Return the option that mounts a path.
-
-    Every engine reads its value as CSV (RFC 4180), so quotes are doubled, and knows these names of
-    the fields.
-
-    >>> mount_option("/a,b", "/c", writable=False)
-    ('--mount', 'type=bind,"source=/a,b",destination=/c,ro')
-    """
-    names = ["type=bind", f"source={source}", f"destination={target}"]
-    values = names if writable else [*names, "ro"]
-    return "--mount", ",".join(
-        '"' + value.replace('"', '""') + '"'
-        if any(mark in value for mark in ',"\r\n') or value.startswith(" ")
-        else value
-        for value in values
-    )
-
-
 @dataclass(frozen=True)
 class SpaceRequirement:
     """Bytes that a step of a build takes in a folder, and how to move that step elsewhere."""
@@ -103,9 +84,9 @@ class Engine(Protocol):
     traits: EngineTraits
 
     def detect(
-        self, tree: HostTree, environment: Mapping[str, str], user_id: int
-    ) -> EngineFact | None:
-        """Return the facts of the engine on this host without starting it; None if absent."""
+        self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
+    ) -> EngineFact:
+        """Return the facts of the engine whose program is `path`, without starting it."""
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
         """Return the options between the engine's program and the image, with the mounts."""

@@ -41,9 +41,11 @@ class Docker(OciEngine):
     move = "set data-root in /etc/docker/daemon.json to a folder with room"
     traits = EngineTraits(image_format="docker", later_cdi=25)
 
-    def configured(self, fact: EngineFact, tree: HostTree, environment: Mapping[str, str],
-                   user_id: int) -> EngineFact:  # fmt: skip
-        """Add the reason why the daemon cannot be used, if any, and what it does."""
+    def detect(
+        self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
+    ) -> EngineFact:
+        """Return the reason why the daemon cannot be used, if any, and what it does."""
+        fact = EngineFact(self.name, path, traits=self.traits)
         settings = [(CDI_ENABLED, "GPUs go in by their CDI names")] if _cdi(tree) else []
         address, named_by = endpoint(environment)
         socket = address.removeprefix("unix://")

@@ -31,10 +31,10 @@ class NativeEngine(Engine):
     traits = EngineTraits()
 
     def detect(
-        self, tree: HostTree, environment: Mapping[str, str], user_id: int
-    ) -> EngineFact | None:
-        """Return None: `detect_stack` describes the native environment."""
-        return None
+        self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
+    ) -> EngineFact:
+        """Return the interpreter; `detect_stack` describes its libraries."""
+        return EngineFact(self.name, path, traits=self.traits)
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
         """Return how Python starts `aam`."""

@@ -7,7 +7,6 @@ program that is not process 1 gets its signals. An image is never pulled.
 from __future__ import annotations
 
 import json
-import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,12 +23,9 @@ from launcher.engines.base import (
     Builder,
     Engine,
     SpaceRequirement,
-    mount_option,
     program,
-    which,
 )  # fmt: skip
-from launcher.host.facts import EngineFact
-from launcher.host.tree import HostTree
+from launcher.plan.mounts import mount_option
 
 if TYPE_CHECKING:
     from launcher.engines.base import ImageBuild
@@ -53,21 +49,6 @@ class OciEngine(Engine, Builder):
     storage: str
     move: str
     save_flags: tuple[str, ...] = ()
-
-    @abstractmethod
-    def configured(self, fact: EngineFact, tree: HostTree, environment: Mapping[str, str],
-                   user_id: int) -> EngineFact:  # fmt: skip
-        """Return the fact with the obstacle to a start and the settings that change containers."""
-
-    def detect(
-        self, tree: HostTree, environment: Mapping[str, str], user_id: int
-    ) -> EngineFact | None:
-        """Return the program and its configuration."""
-        path = which(self.name, environment.get("PATH", os.defpath))
-        if path is None:
-            return None
-        fact = EngineFact(self.name, path, traits=self.traits)
-        return self.configured(fact, tree, environment, user_id)
 
     @abstractmethod
     def identity_flags(self, plan: Plan) -> list[str]:

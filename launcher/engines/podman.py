@@ -13,7 +13,6 @@ from __future__ import annotations
 import ast
 import pwd
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from launcher.engines.base import user_namespaces
@@ -53,12 +52,13 @@ class Podman(OciEngine):
         hidden=("PODMAN_*", "CONTAINER_*"),  # a default user namespace, a remote host
     )
 
-    def configured(self, fact: EngineFact, tree: HostTree, environment: Mapping[str, str],
-                   user_id: int) -> EngineFact:  # fmt: skip
-        """Add what forbids rootless containers, and the settings that add to containers."""
+    def detect(
+        self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
+    ) -> EngineFact:
+        """Return what forbids rootless containers, and the settings that add to containers."""
         rootless = user_id and (user_namespaces(tree) or _no_subordinate_ids(tree, user_id))
         remarks = tuple(additions(tree, environment, user_id))
-        return replace(fact, obstacle=rootless or None, conf=remarks)
+        return EngineFact(self.name, path, rootless or None, conf=remarks, traits=self.traits)
 
     def identity_flags(self, plan: Plan) -> list[str]:
         """Keep the numbers of the user and the groups, which cannot be named one by one."""

@@ -36,15 +36,14 @@ from launcher.engines.base import (
     Builder,
     Engine,
     SpaceRequirement,
-    mount_option,
     program,
     user_namespaces,
-    which,
 )  # fmt: skip
 from launcher.engines.sif_file import check_sif, labels_of, own_labels
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
+from launcher.plan.mounts import mount_option
 
 if TYPE_CHECKING:
     from launcher.engines.base import ImageBuild
@@ -125,12 +124,9 @@ class SifEngine(Engine, Builder):
         self.name, self.least = name, least
 
     def detect(
-        self, tree: HostTree, environment: Mapping[str, str], user_id: int
-    ) -> EngineFact | None:
+        self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
+    ) -> EngineFact:
         """Return the program, what keeps containers from starting, and what changes them."""
-        path = which(self.name, environment.get("PATH", os.defpath))
-        if path is None:
-            return None
         real = os.path.realpath(path)
         place = conf_path(os.path.basename(real), real)
         conf = read_conf(tree, place)
@@ -247,6 +243,11 @@ class SifEngine(Engine, Builder):
         """Return the environment of a build without variables that would change the image."""
         passed = {f"{prefix}_{name}" for prefix in PREFIXES for name in (*SAFE, *BUILDING)}
         return {k: v for k, v in variables.items() if k in passed or not k.startswith(PREFIXES)}
+
+
+APPTAINER = SifEngine("apptainer", least=(1, 2))
+SINGULARITY = SifEngine("singularity", least=(4, 0))
+"""Singularity is SingularityCE or SingularityPro. `least` has build arguments (change logs)."""
 
 
 def is_set_uid(real: str) -> bool:

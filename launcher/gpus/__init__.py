@@ -39,14 +39,6 @@ def host_libraries(name: str, requested: bool) -> str:
     return name if needed else ""
 
 
-def visible_devices_variables() -> tuple[str, ...]:
-    """Return every variable that selects devices; the launcher removes those it does not set."""
-    found: list[str] = []
-    for vendor in VENDORS.values():
-        found += [vendor.visible_devices, *vendor.inner_variables, *vendor.other_variables]
-    return tuple(dict.fromkeys(filter(None, found)))
-
-
 def title(name: str) -> str:
     """Return the title of a vendor; the name itself if it is not registered."""
     return VENDORS[name].title if name in VENDORS else name

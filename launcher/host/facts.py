@@ -142,7 +142,7 @@ class EngineFact:
         name: as --runtime takes it.
         path: of its program.
         obstacle: why it cannot start a container here, or None.
-        version: None unless the engine was started to read it (`host.versions`).
+        version: None unless the engine was started to read it (`launcher.detect`).
         conf: settings of its site or user that change a container, each with what that means.
         traits: properties that decisions depend on.
         maps_root: the user is root inside, and no group of the user exists there.

@@ -81,6 +81,11 @@ class Reason:
         """Return cause and evidence on one line."""
         return f"{self.cause}: {self.evidence}"
 
+    @property
+    def warning(self) -> Finding:
+        """The reason as a warning."""
+        return Finding("warning", self.cause, self.evidence, self.remedy)
+
 
 @dataclass(frozen=True)
 class GpuSurvey:

@@ -1,11 +1,7 @@
-"""The decision of a launch: candidates in order of preference, of which the first runs. Pure.
+"""The decision of a launch: the first candidate without a reason against it runs. Pure.
 
-Order: groups of GPUs by fused attention, whole cards and number; for each the images without a
-reported fault, those that the catalog prefers for the architecture, then the catalog's order; then
-the images for the processor; then the native environment. An image is tried with each engine of
-the host. `rules` has the reasons against a candidate; if every candidate has one, the refusal
-consists of the reasons. `aam-launch images`, `explain`, `doctor`, `submit` and a launch use the
-same `Assessment`.
+`assessment` has the candidates in order of preference, with the reasons; if every candidate has
+one, the refusal consists of the reasons.
 """
 
 from __future__ import annotations
@@ -17,23 +13,20 @@ from aam.contract.errors import AamError, Unavailable
 from launcher.findings import REQUESTED, Decision, Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu
+from launcher.plan.assessment import Assessment, assess, first, furthest
 from launcher.plan.candidates import (
     ENVIRONMENT,
     NATIVE,
     Candidate,
     GpuGroup,
     Reason,
-    built_for,
     counted,
     for_gpus,
     fused,
-    serves,
-    survey,
 )
-from launcher.plan.catalog import CPU, Image, StackFault
+from launcher.plan.catalog import CPU, Image
 from launcher.plan.inputs import BuiltImage, LaunchInputs
-from launcher.plan.rules import FIT, RULES, Situation, misfits, reasons
-from launcher.plan.settings import AUTO
+from launcher.plan.rules import FIT, RULES, misfits
 from launcher.plan.visible_devices import DeviceSelection
 
 
@@ -58,63 +51,6 @@ class Choice:
     decisions: tuple[Decision, ...]
     findings: tuple[Finding, ...]
     forced: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Assessment:
-    """Every candidate in order of preference, with the reasons against it by rule."""
-
-    situation: Situation
-    candidates: tuple[tuple[Candidate, dict[str, Reason]], ...]
-
-    @property
-    def fitting(self) -> tuple[Image, ...]:
-        """The images that fit the hardware of the host, best first, built or not."""
-        images = (c.image for c, found in self.candidates if not {*found}.intersection(FIT))
-        return tuple({image.name: image for image in images if image}.values())
-
-    def against(self, name: str) -> Reason | None:
-        """Return the reason against the candidate of an image that came nearest; None: it runs."""
-        own = [(c, found) for c, found in self.candidates if c.name == name]
-        if not own or any(not found for _, found in own):
-            return None
-        return _first(max(own, key=lambda pair: _stage(pair[1]))[1])
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Remarks about GPUs, drivers and images, whatever is chosen."""
-        notes = list(self.situation.gpus.findings)
-        for group, images in self.situation.served:
-            notes += _newer(group, images, self.situation)
-            notes += _faulty(group, images, self.situation)
-        return tuple(notes)
-
-    @property
-    def obstacles(self) -> tuple[Finding, ...]:
-        """The GPUs that no image can use, with the reasons."""
-        found = self.situation.obstacles
-        return tuple(Finding("warning", r.cause, r.evidence, r.remedy) for r in found)
-
-
-def assess(inputs: LaunchInputs, engines: Sequence[str] = ()) -> Assessment:
-    """Return the candidates of a launch in order of preference, with the reasons against each.
-
-    Args:
-        inputs: of the launch.
-        engines: those to try, by default those of the host and the native environment.
-
-    Raises:
-        UsageError: an unknown image.
-        ConfigurationError: variables that name no GPU or contradict each other.
-    """
-    situation = _sort(Situation(inputs, inputs.gpu_use, survey(inputs.host, inputs.catalog)))
-    found = tuple((c, reasons(c, situation)) for c in _candidates(situation, engines))
-    return Assessment(situation, found)
-
-
-def unrequested(inputs: LaunchInputs) -> LaunchInputs:
-    """Return the inputs without a requested image or engine, to see what the host could run."""
-    return replace(inputs, settings=replace(inputs.settings, image=AUTO, runtime=AUTO))
 
 
 def decide(inputs: LaunchInputs, engines: Sequence[str] = ()) -> Choice:
@@ -177,106 +113,6 @@ def decide_stack(inputs: LaunchInputs) -> tuple[Image, Choice]:
     return choice.image, choice
 
 
-# --- order
-
-
-def _sort(situation: Situation) -> Situation:
-    """Return the situation with the images that fit each group, both in order of preference."""
-    inputs = situation.inputs
-    served: list[tuple[GpuGroup, tuple[Image, ...]]] = []
-    unserved = []
-    for group in situation.gpus.groups:
-        own = [image for image in inputs.catalog.images if image.vendor == group.vendor]
-        against = {i.name: misfits(Candidate("", i, group=group), situation) for i in own}
-        fitting = [image for image in own if not against[image.name]]
-        if fitting:
-            order = {i.name: (_fault(i, group, situation) is not None, group.arch not in i.prefer)
-                     for i in fitting}  # fmt: skip
-            fitting.sort(key=lambda image: order[image.name])
-            served.append((group, tuple(fitting)))
-            continue
-        # By the example of the least demanding image: the oldest one compiled for this processor
-        # and these GPUs.
-        why = f"the catalog has no image for GPUs of {VENDORS[group.vendor].title}"
-        if own:
-            here = [image for image in own if built_for(image, inputs.host.machine)] or own
-            oldest = ([image for image in here if serves(image, group.arch)] or here)[-1]
-            why = f"{oldest.name}: {'; '.join(against[oldest.name])}"
-        unserved.append(Reason("No image serves these GPUs", f"{group}; {why}"))
-
-    def rank(pair: tuple[GpuGroup, tuple[Image, ...]]) -> tuple[bool, bool, int]:
-        group, images = pair
-        return fused(images[0], group.arch), not group.gpus[0].instances, len(group.gpus)
-
-    served.sort(key=rank, reverse=True)
-    return replace(situation, served=tuple(served), unserved=tuple(unserved))
-
-
-def _candidates(situation: Situation, engines: Sequence[str]) -> Iterator[Candidate]:
-    """Yield the candidates in order of preference."""
-    inputs, groups = situation.inputs, situation.gpus.groups
-    host, catalog, settings = inputs.host, inputs.catalog, inputs.settings
-    processor = [image for image in catalog.images if not for_gpus(image)]
-    ordered: list[tuple[Image, GpuGroup | None]]
-    if situation.use == "never":  # an image for GPUs computes on the processor too
-        ordered = [(image, None) for image in catalog.images]
-        ordered.sort(key=lambda pair: for_gpus(pair[0]))
-    else:
-        ordered = [(image, group) for group, images in situation.served for image in images]
-        known = {(image.name, id(group)) for image, group in ordered}
-        for image in catalog.images:
-            if for_gpus(image):
-                own: list[GpuGroup | None] = [g for g in groups if g.vendor == image.vendor]
-                ordered += [(image, g) for g in own or [None] if (image.name, id(g)) not in known]
-        ordered += [(image, None) for image in processor]
-    name = settings.image.value
-    if name != "auto" and catalog.image(name) is None:
-        ordered += [(_unlisted(name, situation), _best(situation))]
-    for image, group in ordered:
-        for engine in engines or _engines(situation):
-            found = (b for b in inputs.built if b.image == image.name and engine in b.engines)
-            yield Candidate(engine, image, next(found, None), group)
-    # A capture has another Python environment.
-    if not engines and (host.live or settings.runtime.value == NATIVE):
-        same = [group for group in groups if group.vendor == inputs.native.vendor]
-        same.sort(key=lambda group: (not group.gpus[0].instances, len(group.gpus)), reverse=True)
-        used = same[0] if same and situation.use != "never" else None
-        yield Candidate(NATIVE, group=used)
-
-
-def _engines(situation: Situation) -> tuple[str, ...]:
-    """Return the engines to try: that requested, those of the host, or the usual one."""
-    host, runtime = situation.inputs.host, situation.inputs.settings.runtime.value
-    if runtime not in ("auto", NATIVE):
-        return (runtime,)
-    known = host.engines or host.absent_engines[:1]
-    return tuple(fact.name for fact in known) or ("container engine",)
-
-
-def _unlisted(name: str, situation: Situation) -> Image:
-    """Return an image that is requested by a path or a reference.
-
-    Raises:
-        UsageError: there is no such image.
-    """
-    inputs = situation.inputs
-    if not any(found.image == name for found in inputs.built):
-        return inputs.catalog.require(name)
-    source = inputs.settings.image.source
-    return Image(name, "an image that is not in the catalog", None, {}, source=source)
-
-
-def _best(situation: Situation) -> GpuGroup | None:
-    groups = [group for group, _ in situation.served] or list(situation.gpus.groups)
-    return groups[0] if groups and situation.use != "never" else None
-
-
-def _fault(image: Image, group: GpuGroup, situation: Situation) -> StackFault | None:
-    """Return a reported fault of an image that no option and no variable avoids."""
-    faults = situation.inputs.catalog.faults_of(group.vendor, image.pins.get("torch"), group.arch)
-    return next((fault for fault in faults if not fault.flags and not fault.variables), None)
-
-
 # --- texts
 
 
@@ -293,7 +129,7 @@ def _why(chosen: Candidate, assessment: Assessment, forced: Sequence[str]) -> tu
             (found for _, found in assessment.candidates if found), {}
         )
         here = f"PyTorch {native.torch} is installed here"
-        return (f"{_first(before).cause}, and {here}" if before else here), "host"
+        return (f"{first(before).cause}, and {here}" if before else here), "host"
     if settings.image.value != "auto":
         why = f"{REQUESTED}, although {'; '.join(forced)}" if forced else REQUESTED
         return why, settings.image.source
@@ -312,7 +148,7 @@ def _why(chosen: Candidate, assessment: Assessment, forced: Sequence[str]) -> tu
         if candidate is chosen or candidate.name == chosen.name:
             break
         if not {*found}.intersection(FIT):
-            return f"{why}; {candidate.name} would come before it: {_first(found).cause}", (
+            return f"{why}; {candidate.name} would come before it: {first(found).cause}", (
                 image.source
             )
     return why, image.source
@@ -343,42 +179,7 @@ def _passed_over(assessment: Assessment, chosen: Candidate) -> Iterator[Decision
             yield Decision("not used", name, str(reason), "rules")
 
 
-def _newer(group: GpuGroup, fitting: Sequence[Image], situation: Situation) -> Iterator[Finding]:
-    """Yield a note on the newest image that only the kernel driver keeps from serving GPUs."""
-    for image in situation.inputs.catalog.images:
-        if image.vendor != group.vendor:
-            continue
-        if image in fitting:
-            return
-        candidate = Candidate("", image, group=group)
-        against = [name for name, rule in FIT.items() if rule(candidate, situation)]
-        if against == ["driver"]:
-            (reason,) = misfits(candidate, situation)
-            evidence = f"{image.name} ({image.title}) for {group}: {reason}"
-            yield Finding("note", "A newer kernel driver would serve a newer image", evidence, "")
-            return
-
-
-def _faulty(group: GpuGroup, fitting: Sequence[Image], situation: Situation) -> Iterator[Finding]:
-    """Yield a note for each image that a reported fault ranks below those without."""
-    faults = {image.name: _fault(image, group, situation) for image in fitting}
-    for name, fault in faults.items():
-        if fault is not None and not all(faults.values()):
-            evidence = f"{name} for {group}: {fault.reason} ({fault.source})"
-            remedy = f"`aam-launch --image {name} check` measures whether it occurs"
-            yield Finding("note", "A reported fault ranks a stack below others", evidence, remedy)
-
-
 # --- refusal
-
-
-def _stage(found: dict[str, Reason]) -> int:
-    """Return how far a candidate came: the place of its first reason in RULES."""
-    return list(RULES).index(next(iter(found)))
-
-
-def _first(found: dict[str, Reason]) -> Reason:
-    return next(iter(found.values()))
 
 
 def _refusal(assessment: Assessment) -> AamError:
@@ -388,8 +189,8 @@ def _refusal(assessment: Assessment) -> AamError:
     environment from running.
     """
     situation, settings = assessment.situation, assessment.situation.inputs.settings
-    candidate, found = max(assessment.candidates, key=lambda pair: _stage(pair[1]))
-    reason = _first(found)
+    candidate, found = furthest(assessment.candidates)
+    reason = first(found)
     fit = next(iter(found)) in FIT
     if fit and settings.image.value != "auto":
         return _misfit(candidate, assessment)
@@ -405,7 +206,7 @@ def _refusal(assessment: Assessment) -> AamError:
     evidence, remedies = reason.evidence, [reason.remedy]
     natively = assessment.against(NATIVE)
     requested = settings.image.value != "auto" or settings.runtime.value != "auto"
-    if natively and natively is not reason and not requested:
+    if natively and natively != reason and not requested:
         evidence += f"; natively: {natively.evidence}"
         remedies.append(natively.remedy)
     return reason.error(reason.cause, evidence, ", or ".join(dict.fromkeys(filter(None, remedies))))

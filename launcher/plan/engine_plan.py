@@ -9,7 +9,7 @@ from dataclasses import replace
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import CHECK_REPORTS
 from launcher.findings import REQUESTED, Decision
-from launcher.gpus import VENDORS, device_nodes, host_libraries, visible_devices_variables
+from launcher.gpus import VENDORS, device_nodes, host_libraries
 from launcher.gpus.base import Vendor
 from launcher.host.facts import CdiDevice, EngineTraits, Gpu, Host
 from launcher.plan import environment
@@ -20,7 +20,7 @@ from launcher.plan.inputs import LaunchInputs
 from launcher.plan.mounts import HOME, Mount, fold, of_paths, require_passable
 from launcher.plan.plan import Plan, use_record
 from launcher.plan.settings import LaunchSettings
-from launcher.plan.visible_devices import value_for
+from launcher.plan.visible_devices import value_for, visible_devices_variables
 
 REPORTS_WHY = "aam measures a stack once on a GPU and keeps the report there"
 ALL = "all"

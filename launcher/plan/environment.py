@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from launcher.findings import REQUESTED, Decision
-from launcher.gpus import VENDORS, visible_devices_variables
+from launcher.gpus import VENDORS
 from launcher.host.facts import EngineTraits
+from launcher.plan.visible_devices import visible_devices_variables
 
 PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
           "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",

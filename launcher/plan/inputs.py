@@ -112,5 +112,5 @@ class LaunchInputs:
 
     @property
     def gpu_use(self) -> GpuUse:
-        """Whether the command needs a GPU, takes one where there is one, or uses none."""
+        """The use of GPUs by the command in its allocation."""
         return self.request.gpu_use(self.host.slurm)

@@ -15,7 +15,8 @@ from aam.contract.options import parse as parse_command_line
 from launcher.host.facts import Slurm
 from launcher.plan.settings import LAUNCHER_OPTIONS
 
-GpuUse = Literal["required", "automatic", "never"]
+GpuUse = Literal["required", "allocated", "automatic", "never"]
+"""Options require a GPU, an allocation has one, one is used where it is there, or none ever."""
 
 JSON = "--json"
 """The option of both programs: of `explain` and similar commands, else of the command."""
@@ -41,15 +42,16 @@ class Request(ParsedCommand):
         """Return the GPU use of the command in its allocation.
 
         `--device cpu`, commands without that option and those without the network never use one.
-        Another `--device` than `auto`, `--gpus` and a Slurm allocation with GPUs require one, so
-        that a job whose GPU is not visible fails in its first second instead of training on the
-        processor for its whole allocation.
+        Another `--device` than `auto` and `--gpus` require one. A Slurm allocation with GPUs does
+        so too, so that a job whose GPU is not visible fails in its first second instead of training
+        on the processor for its whole allocation, unless an image for the processor is named: GPUs
+        often come with a node.
         """
         if not self.computes_on_gpu:
             return "never"
-        device = self.value("--device")
-        allocated = "--gpus" in self.launcher_options or bool(slurm and slurm.gpus)
-        return "required" if device != "auto" or allocated else "automatic"
+        if self.value("--device") != "auto" or "--gpus" in self.launcher_options:
+            return "required"
+        return "allocated" if slurm and slurm.gpus else "automatic"
 
 
 def parse(argv: Sequence[str], *, incomplete: bool = False) -> Request:

@@ -6,11 +6,12 @@ order in which they are applied. Adding a rule is a function here and its entry 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from aam.contract.errors import UsageError
+from aam.contract.errors import NotPermitted, UsageError
 from launcher.gpus import VENDORS, device_nodes, title
+from launcher.host.facts import Gpu, Host
 from launcher.plan.candidates import (
     ENVIRONMENT,
     NATIVE,
@@ -36,7 +37,7 @@ class Situation:
 
     Attributes:
         inputs: of the launch.
-        use: whether the command needs a GPU, takes one where there is one, or uses none.
+        use: of GPUs by the command (`GpuUse`).
         gpus: the GPUs of the host, sorted.
         served: the groups that an image of the catalog fits, best first, with those images in
             order of preference.
@@ -150,12 +151,13 @@ def _idle_gpus(candidate: Candidate, situation: Situation) -> Reason | None:
     if candidate.group or use == "never":
         return None
     requested = image is not None and inputs.settings.image.value != "auto"
-    if use == "required" and requested:
-        evidence = f"image {candidate.name}" if image and image.vendor == CPU else gpus.absent
+    for_processor = image is not None and image.vendor == CPU
+    if requested and (use == "automatic" or (use == "allocated" and for_processor)):
+        return None
+    if requested:
+        evidence = f"image {candidate.name}" if for_processor else gpus.absent
         remedy = "name an image for the GPUs, or leave --device and --gpus out"
         return Reason("A GPU is requested and none can be used", evidence, remedy)
-    if requested:
-        return None
     if gpus.groups and (image is None or not situation.obstacles):
         names = ", ".join(map(str, gpus.groups))
         native = inputs.native
@@ -168,7 +170,7 @@ def _idle_gpus(candidate: Candidate, situation: Situation) -> Reason | None:
         remedies = [reason.remedy for reason in situation.obstacles if reason.remedy]
         cause = situation.obstacles[0].cause
         return Reason(cause, evidence, ", or ".join([*remedies, WITHOUT_GPU]))
-    if use == "required":
+    if use != "automatic":
         return Reason("A GPU is requested and none can be used", gpus.absent, WITHOUT_GPU)
     return None
 
@@ -259,6 +261,31 @@ def _built(candidate: Candidate, situation: Situation) -> Reason | None:
     return Reason(f"Image {image.name} is not built", where + candidate.engine, remedy)
 
 
+def _device_nodes(candidate: Candidate, situation: Situation) -> Reason | None:
+    if candidate.group is None or candidate.engine == ENVIRONMENT:
+        return None
+    return next(denials(situation.inputs.host, candidate.group.gpus), None)
+
+
+def denials(host: Host, gpus: Iterable[Gpu]) -> Iterator[Reason]:
+    """Yield a reason for every device node of `gpus` that is absent or may not be opened."""
+    nodes = {node.path: node for node in host.nodes}
+    for path, vendor in device_nodes(gpus).items():
+        node = nodes.get(path)
+        if node is None:
+            if host.complete and not VENDORS[vendor].late_nodes:
+                remedy = "load the driver again, or ask for a node with GPUs"
+                yield Reason("A device node is absent", path, remedy)
+        elif node.access is False:
+            remedy = "ask Slurm for GPUs, such as `--gpus 1`"
+            evidence = f"a device cgroup refuses {path}, whose permissions would allow it"
+            if not node.refused(host.user):
+                group = node.group or str(node.gid)
+                remedy = f"`sudo usermod -aG {group} $USER`, then log in again"
+                evidence = f"{path} belongs to group {group} (mode {node.mode or 0:o})"
+            yield Reason("A GPU may not be used", evidence, remedy, NotPermitted)
+
+
 FIT: Mapping[str, Rule] = {
     "processor": _processor,
     "vendor": _vendor,
@@ -276,6 +303,7 @@ RULES: Mapping[str, Rule] = {
     "host libraries": _host_libraries,
     "groups": _groups,
     "built": _built,
+    "device nodes": _device_nodes,
 }
 
 

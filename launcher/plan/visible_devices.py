@@ -14,21 +14,27 @@ Who sets what, and what its numbers count:
 
 Exactly one variable goes on, the `visible_devices` of a vendor of `launcher.gpus`, and it counts
 what the program will enumerate: `select` reconciles the above to a `DeviceSelection`, `value_for`
-makes the value of that variable, `denials` are the device nodes that may not be opened.
+makes the value of that variable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from aam.contract.errors import ConfigurationError, NotPermitted, Unavailable
-from launcher.findings import Finding
-from launcher.gpus import VENDORS, device_nodes
-from launcher.host.facts import Gpu, Host, Slurm, numbers, whole_number
+from aam.contract.errors import ConfigurationError
+from launcher.gpus import VENDORS
+from launcher.host.facts import Gpu, Slurm, numbers, whole_number
 
-ABSENT = "A device node is absent"
 NOTHING = ("", "-1", "none", "void", "nodevfiles", "no_dev_files")
+
+
+def visible_devices_variables() -> tuple[str, ...]:
+    """Return every variable that selects devices; the launcher removes those it does not set."""
+    found: list[str] = []
+    for vendor in VENDORS.values():
+        found += [vendor.visible_devices, *vendor.inner_variables, *vendor.other_variables]
+    return tuple(dict.fromkeys(filter(None, found)))
 
 
 @dataclass(frozen=True)
@@ -228,33 +234,3 @@ def _arrow(gpus: Sequence[Gpu]) -> str:
     if not shown:
         return "→ none selected"
     return f"→ {len(shown)} selected ({', '.join(shown[:8])}{', ...' if len(shown) > 8 else ''})"
-
-
-def require_devices(host: Host, gpus: Sequence[Gpu]) -> None:
-    """Check that the user may use the devices of the GPUs that were chosen.
-
-    Raises:
-        NotPermitted: with the group that may, and how to get into it.
-        Unavailable: a device node is not there.
-    """
-    for denial in denials(host, gpus):
-        error_class = Unavailable if denial.cause == ABSENT else NotPermitted
-        raise error_class(denial.cause, denial.evidence, denial.remedy)
-
-
-def denials(host: Host, gpus: Iterable[Gpu]) -> Iterator[Finding]:
-    """Yield an error for every device node of `gpus` that is absent or may not be opened."""
-    for path, vendor in device_nodes(gpus).items():
-        node = host.node(path)
-        if node is None:
-            if host.complete and not VENDORS[vendor].late_nodes:
-                remedy = "load the driver again, or ask for a node with GPUs"
-                yield Finding("error", ABSENT, path, remedy)
-        elif node.access is False:
-            remedy = "ask Slurm for GPUs, such as `--gpus 1`"
-            evidence = f"a device cgroup refuses {path}, whose permissions would allow it"
-            if not node.refused(host.user):
-                group = node.group or str(node.gid)
-                remedy = f"`sudo usermod -aG {group} $USER`, then log in again"
-                evidence = f"{path} belongs to group {group} (mode {node.mode or 0:o})"
-            yield Finding("error", "A GPU may not be used", evidence, remedy)

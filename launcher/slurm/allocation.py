@@ -164,6 +164,7 @@ def node_of(site: Site, here: Host, gpus_used: int) -> Host:
             EngineFact(engine.name, engine.name, traits=engine.traits)
             for engine in here.engines if engine.traits.several_ranks
         ),
+        complete=False,
         absent_engines=here.absent_engines,
         slurm=None,
         user=here.user,

@@ -23,7 +23,7 @@ from launcher.plan.request import Request, request_of
 from launcher.plan.settings import LaunchSettings, TextSetting
 from launcher.slurm.site import Fact, Site
 
-FORMAT = 2
+FORMAT = 3
 WHAT, AGAIN = "job file", "submit the job again"
 
 
@@ -62,6 +62,7 @@ class JobFile:
         image: what it runs in.
         site: name of the site, and
         facts: its facts.
+        gpus: the submission decided for GPUs of the site: each rank needs one.
         ranks: processes of each node, one for a GPU.
         warn_seconds: how long before its time limit the job stops; 0: it does not.
         requeue: the job is queued again when its time limit stops it.
@@ -78,6 +79,7 @@ class JobFile:
     image: SubmittedImage
     site: str
     facts: dict[str, Fact]
+    gpus: bool
     ranks: int = 1
     warn_seconds: int = 0
     requeue: bool = False

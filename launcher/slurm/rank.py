@@ -26,9 +26,9 @@ from aam.contract.gpus import GPU
 from aam.contract.json_files import read_json
 from launcher import input_files
 from launcher.detect import detect
-from launcher.engines import command
+from launcher.engines import start_plan
 from launcher.engines.base import LIBRARIES
-from launcher.engines.folders import make_folders, make_outputs, make_private
+from launcher.engines.folders import make_outputs, make_private
 from launcher.findings import REQUESTED, warn
 from launcher.plan.assembly import STRATEGIES
 from launcher.plan.mounts import Mount
@@ -99,7 +99,7 @@ def rank_request(task: Task) -> Request:
         request = request.with_values({"--resume-from": "auto", "--overwrite": False})
     if task.size > 1 and request.uses_network and not any(map(request.value, STRATEGIES)):
         request = request.with_values({"--distributed": True})
-    if task.job.of_site.text("vendor") and request.computes_on_gpu:
+    if task.job.gpus and request.computes_on_gpu:
         # Nothing trains on the processor of a node with GPUs unless the user asks for it.
         request = request.with_values({"--device": request.given.get("--device", GPU)})
     return request
@@ -138,7 +138,7 @@ def _prepare(task: Task, request: Request) -> dict[str, str]:
     site, host = task.job.of_site, detect()
     make_private([str(task.private.parent), str(task.private)])
     require_image(task.job.image)
-    if site.text("vendor") and request.computes_on_gpu:
+    if task.job.gpus and request.computes_on_gpu:
         topology.require_gpus(host, site.text("vendor"), task.size // task.nodes)
     try:
         input_files.require_inputs(request)
@@ -226,6 +226,9 @@ def _say(task: Task, plan: Plan) -> None:
     gpus = ", ".join(f"{names.count(each)} x {each}" for each in dict.fromkeys(names)) or "no GPU"
     image = f"image '{plan.place}'" if plan.place else f"Python '{plan.program}'"
     log(f"{name}: {plan.engine}, {image}, {ranks} rank{'s' * (ranks > 1)}, {gpus}")
+    for decision in plan.decisions:
+        if decision.subject == "left out":
+            log(f"{name}: {decision.value} stay idle, {decision.why}")
     stated = site.text("arch")
     if stated and plan.gpus and {gpu.arch for gpu in plan.gpus} != {stated}:
         log(f"{name}: site {site.name} states GPUs of arch {stated}; the job uses those above")
@@ -272,21 +275,12 @@ class _Rank:
 
 @contextmanager
 def _child(plan: Plan) -> Iterator[_Rank]:
-    """Make the folders of a plan and start its program; SIGTERM is passed on to it.
+    """Start the program of a plan; SIGTERM is passed on to it.
 
     Raises:
-        CannotCreate, NotPermitted: a folder cannot be made, or belongs to another user.
-        Unavailable: the program cannot be started.
+        AamError: see `start_plan`.
     """
-    make_folders(plan)
-    argv = command(plan)
-    try:
-        process = subprocess.Popen(argv, env=plan.environment(os.environ))
-    except OSError as error:
-        evidence = f"'{argv[0]}' on {os.uname().nodename}, {error.strerror}"
-        raise Unavailable(
-            "The program cannot be started", evidence, "see the plan above"
-        ) from error
+    process = start_plan(plan, lambda argv, variables: subprocess.Popen(argv, env=variables))
     rank = _Rank(process)
 
     def terminate(number: int, frame: FrameType | None) -> None:

@@ -156,10 +156,6 @@ def files(folder: Path) -> Iterator[Path]:
                 yield (Path(place) / name).relative_to(folder)
 
 
-def _comes_last(name: Path) -> bool:
-    return name.suffix == ".ckpt" or name.name == "model.json"
-
-
 def _hold(file: Path, link: Path) -> Path:
     if file.suffix != ".ckpt":
         return file

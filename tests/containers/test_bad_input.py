@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import CannotCreate
-from launcher.engines import apptainer
 from launcher.engines.base import GIB, SpaceRequirement
+from launcher.engines.sif import APPTAINER
 from launcher.images.build import require_space
 from tests.support.engines import Engines
 from tests.support.images import build_argv
@@ -94,14 +94,14 @@ def test_room_is_added_up_for_each_file_system(tmp_path: Path) -> None:
 
 def test_the_variables_that_move_a_build(tmp_path: Path) -> None:
     given = {"HOME": "/h", "TMPDIR": "/t", "SINGULARITY_CACHEDIR": "/c"}
-    found = {n.what: n for n in apptainer.ENGINE.needs("", (5, 1), tmp_path, given)}
+    found = {n.what: n for n in APPTAINER.needs("", (5, 1), tmp_path, given)}
     assert found["unpacking"].folder == Path("/t")
     assert "APPTAINER_TMPDIR" in found["unpacking"].remedy
     assert found["cache"].folder == Path("/c")
     assert "SINGULARITY_CACHEDIR" in found["cache"].remedy
     assert found["image"].size == GIB
     given = {"HOME": "/h", "APPTAINER_TMPDIR": "/a", "TMPDIR": "/t"}
-    assert apptainer.ENGINE.needs("", (5, 1), tmp_path, given)[0].folder == Path("/a")
+    assert APPTAINER.needs("", (5, 1), tmp_path, given)[0].folder == Path("/a")
 
 
 @pytest.mark.container

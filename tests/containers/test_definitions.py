@@ -18,8 +18,9 @@ import yaml
 from aam.contract.errors import UsageError
 from launcher.config import catalog as shipped_catalog
 from launcher.config import read
-from launcher.engines import apptainer, docker, podman
+from launcher.engines import docker, podman
 from launcher.engines.base import ImageBuild
+from launcher.engines.sif import APPTAINER
 from launcher.images import definitions
 from launcher.plan.catalog import Catalog, Image
 from tests.support.engines import ROOT
@@ -252,9 +253,9 @@ def test_the_compression_is_an_option_of_newer_engines(tmp_path: Path, has_it: b
     program.write_text(f"#!/bin/sh\necho '  {'--mksquashfs-args string' if has_it else '-s'}'\n")
     program.chmod(0o755)
     fast = job({}, program=str(program), fast=True)
-    argv = apptainer.ENGINE.build_argv(fast, Path("/o.sif"))
+    argv = APPTAINER.build_argv(fast, Path("/o.sif"))
     assert ("--mksquashfs-args" in argv) == has_it
-    slow = apptainer.ENGINE.build_argv(job({}, program=str(program)), Path("/o.sif"))
+    slow = APPTAINER.build_argv(job({}, program=str(program)), Path("/o.sif"))
     assert "--mksquashfs-args" not in slow
 
 

@@ -16,7 +16,7 @@ from launcher.detect import detect
 from launcher.engines import command
 from launcher.engines.docker import ENGINE as DOCKER
 from launcher.host import cdi
-from launcher.host.facts import CDI_ENABLED, EngineFact, Host
+from launcher.host.facts import CDI_ENABLED, Host
 from launcher.host.tree import FolderTree
 from tests.launcher.test_container_gpus import GPUS, gpus
 from tests.launcher.test_plan import PRETRAIN, host_of, planned
@@ -226,8 +226,7 @@ def test_docker_takes_names_where_its_daemon_is_told_to(
 ) -> None:
     write(tmp_path / "etc/docker/daemon.json", text)
     variables = {"DOCKER_HOST": "tcp://127.0.0.1:9"}
-    fact = EngineFact("docker", "/usr/bin/docker")
-    settings = DOCKER.configured(fact, FolderTree(tmp_path), variables, 0).conf
+    settings = DOCKER.detect("/usr/bin/docker", FolderTree(tmp_path), variables, 0).conf
     assert [setting for setting, _ in settings] == ([CDI_ENABLED] if takes else [])
 
 

@@ -178,10 +178,9 @@ def daemon(tmp_path: Path) -> Iterator[Path]:
 def test_a_rootless_daemon_maps_the_user_to_root(tmp_path: Path, daemon: Path) -> None:
     """Its socket belongs to the user; that of a daemon of root does not."""
     variables = {"DOCKER_HOST": f"unix://{daemon}"}
-    fact = EngineFact("docker", "/usr/bin/docker", traits=DOCKER.traits)
 
     def of(user: int) -> EngineFact:
-        return DOCKER.configured(fact, FolderTree(tmp_path), variables, user)
+        return DOCKER.detect("/usr/bin/docker", FolderTree(tmp_path), variables, user)
 
     assert not of(77777).maps_root
     os.chown(daemon, 77777, 77777)

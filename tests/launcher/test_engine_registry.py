@@ -13,7 +13,7 @@ import pytest
 
 from launcher import cli, config
 from launcher.engines import ENGINES
-from launcher.engines.base import Engine, program, which
+from launcher.engines.base import Engine, program
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
 from launcher.plan.plan import Plan
@@ -26,11 +26,10 @@ class Barge(Engine):
     traits = EngineTraits(image_format="barge", hidden=("BARGE_*",), passed=("BARGE_CACHE",))
 
     def detect(
-        self, tree: HostTree, environment: Mapping[str, str], user_id: int
-    ) -> EngineFact | None:
-        path = which(self.name, environment.get("PATH", ""))
+        self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
+    ) -> EngineFact:
         conf = (("cargo = /secret", "barge.conf adds it to every container"),)
-        return (path and EngineFact(self.name, path, conf=conf, traits=self.traits)) or None
+        return EngineFact(self.name, path, conf=conf, traits=self.traits)
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
         mounts = (f"--load={m.source}:{m.target}:{'rw' if m.writable else 'ro'}"

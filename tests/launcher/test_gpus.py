@@ -15,8 +15,8 @@ from launcher.commands.doctor import examine
 from launcher.detect import detect
 from launcher.gpus import VENDORS
 from launcher.host.facts import Host
+from launcher.plan.assessment import assess
 from launcher.plan.candidates import survey
-from launcher.plan.decision import assess
 from tests.support.decisions import CATALOG, decide, inputs_of, name_of, why
 from tests.support.hosts import MI300A, NAVI22, PHOENIX, Tree, write
 from tests.support.launches import ROOT

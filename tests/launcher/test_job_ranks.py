@@ -38,7 +38,7 @@ def content(folder: Path, *arguments: str, command: str = "pretrain", **facts: A
     given = tuple(each.format(folder=folder) for each in arguments or PRETRAIN)
     return JobFile(
         FORMAT, "1", command, given, settings, SubmittedImage("native"), "s",
-        {key: Fact(value, "s:1") for key, value in facts.items()},
+        {key: Fact(value, "s:1") for key, value in facts.items()}, gpus="vendor" in facts,
     )  # fmt: skip
 
 

@@ -11,9 +11,16 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import CannotCreate, ConfigurationError, UsageError
-from launcher.engines.base import mount_option
 from launcher.input_files import LEAST, path_facts, require_outputs, require_space
-from launcher.plan.mounts import Mount, absolute_paths, fold, of_paths, parse_bind, require_passable
+from launcher.plan.mounts import (
+    Mount,
+    absolute_paths,
+    fold,
+    mount_option,
+    of_paths,
+    parse_bind,
+    require_passable,
+)
 from launcher.plan.request import parse
 
 

@@ -20,7 +20,6 @@ from launcher.plan.inputs import BuiltImage, LaunchContext, NativeStack
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
-from launcher.plan.visible_devices import require_devices
 from tests.support.decisions import inputs_of
 from tests.support.hosts import MI210, MI300A, Tree
 
@@ -268,7 +267,7 @@ def test_a_record_fits_into_a_variable(mi300a: Host) -> None:
 def test_a_device_that_may_not_be_used(mi300a: Host) -> None:
     host = replace(mi300a, nodes=(DeviceNode("/dev/kfd", 109, "render", 0o660, False),))
     with pytest.raises(NotPermitted) as caught:
-        require_devices(host, planned(host, *PRETRAIN).gpus)
+        planned(host, *PRETRAIN)
     assert caught.value.status == 77
     assert "usermod -aG render" in str(caught.value)
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from aam.contract.errors import Unavailable, UsageError
+from aam.contract.errors import NotPermitted, Unavailable, UsageError
 from launcher.config import catalog as configured
 from launcher.config import read
 from launcher.detect import detect
+from launcher.host.facts import DeviceNode
 from launcher.plan.candidates import serves as served
 from launcher.plan.catalog import SHIPPED
 from launcher.plan.decision import decide as choose
@@ -331,6 +332,26 @@ def test_a_request_for_a_gpu_is_refused_without_one(tmp_path: Path) -> None:
             decide(host, use="required", image="cpu")
         with pytest.raises(Unavailable, match="requested and none can be used"):
             decide(host, use="required", runtime="native")
+
+
+def test_an_allocation_with_gpus_is_a_request_unless_an_image_for_the_processor_is_named(
+    tmp_path: Path,
+) -> None:
+    host = detect(Tree(tmp_path).cpu().root)
+    with pytest.raises(Unavailable, match="requested and none can be used: there is no GPU"):
+        decide(host, use="allocated")
+    assert name_of(decide(host, use="allocated", image="cpu")) == "cpu"
+    with pytest.raises(Unavailable, match="it needs a GPU of AMD and none can be used"):
+        decide(host, use="allocated", image="rocm63")
+
+
+def test_gpus_that_may_not_be_used_are_passed_over(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).amd(MI50, 1).nvidia(0x1DB1, 2, 0, "V100").nvidia_driver("535.1")
+    host = detect(tree.root)
+    denied = replace(host, nodes=(DeviceNode("/dev/nvidia0", 109, "video", 0o660, False),))
+    assert [gpu.vendor for gpu in decide(denied).gpus] == ["amd"]
+    with pytest.raises(NotPermitted, match="/dev/nvidia0 belongs to group video"):
+        decide(denied, image="cuda128")
 
 
 def test_a_mask_that_leaves_nothing_is_the_reason(tmp_path: Path) -> None:

@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aam.contract.options import parse_known, specs
-from launcher.images import stored
+from launcher.engines.sif import record_of
+from launcher.images import index, stored
 from launcher.options.submit import SubmitOptions
 from launcher.plan.plan import use_record
 from launcher.slurm import job_file, queue
 from launcher.slurm.script import Allocation, script
+from tests.launcher.test_sif_files import sif
 from tests.support.launches import without_flock
 from tests.support.submissions import ROOT, SHELLCHECK, WORDS, queued, slurm_and_image, submit
 
@@ -57,11 +59,21 @@ def test_the_job_file_holds_the_request(place: Path) -> None:
     assert (image.engine, image.name, image.place) == ("apptainer", "rocm64", str(sif))
     assert (image.bytes, image.mtime_ns) == (sif.stat().st_size, sif.stat().st_mtime_ns)
     assert (job.ranks, job.warn_seconds, job.requeue, job.force) == (1, 600, True, True)
+    assert job.gpus
     assert job.settings.env["A"] == ("b c", "command line, --env")
     assert job.of_site.number("stage_most_gb") == 10
     settings = job.node_settings({})
     assert (settings.image.value, settings.runtime.value) == ("rocm64", "apptainer")
     assert settings.scratch.value == "/tmp"
+
+
+def test_a_job_in_an_image_for_the_processor_needs_no_gpu_of_its_nodes(place: Path) -> None:
+    images = slurm_and_image(place, "echo 41").parent
+    cpu = sif(images / "cpu.sif")
+    index.write(images, "cpu", "sif", record_of(cpu))
+    done = submit(place, *WORDS, "--gpus", "1", "--image", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert not job_file.read(place / "out/.aam-job.json").gpus
 
 
 def test_a_submission_is_a_use_of_the_image(place: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from aam.contract.yaml_document import load
 from launcher.engines import ENGINES
-from launcher.host.facts import EngineFact, Host
+from launcher.host.facts import EngineFact, Host, Slurm
 from launcher.plan.catalog import SHIPPED, catalog_of
 from launcher.plan.decision import Choice
 from launcher.plan.decision import decide as choose
@@ -34,6 +34,7 @@ CHECK = Request("check", {})
 OF_USE: dict[GpuUse, Request] = {
     "automatic": CHECK,
     "required": Request("check", {"--device": "cuda"}),
+    "allocated": CHECK,
     "never": Request("check", {"--device": "cpu"}),
 }
 """A command by its use of GPUs."""
@@ -64,6 +65,8 @@ def decide(
     layer = {key: Entry(value, f"command line, --{key}") for key, value in given.items()}
     defaults = {"image_dir": Entry("/i", "default")}
     request = replace(OF_USE[use], launcher_options={"--force": True} if force else {})
+    if use == "allocated":
+        host = replace(host, slurm=Slurm("7", (0,), 1, 0))
     return choose(inputs_of(host, request, merge([defaults, layer]), built, native))
 
 
