@@ -20,7 +20,7 @@ from aam.contract.files import write_json
 from aam.contract.json_files import read_json
 from launcher.plan.inputs import BuiltImage
 from launcher.plan.request import Request, request_of
-from launcher.plan.settings import LaunchSettings, TextSetting
+from launcher.plan.settings import AUTO, LaunchSettings, TextSetting
 from launcher.slurm.site import Fact, Site
 
 FORMAT = 3
@@ -91,6 +91,11 @@ class JobFile:
     def of_site(self) -> Site:
         """The site as `launcher.slurm.site` has it."""
         return Site(self.site, self.facts)
+
+    @property
+    def chose_image(self) -> bool:
+        """Whether the submission chose the image, which nobody had named."""
+        return self.image.name is not None and self.settings.image.value == AUTO.value
 
     def request(self, variables: Mapping[str, str]) -> Request:
         """Return the request of the job, or of the task of an array that `variables` name.

@@ -140,6 +140,8 @@ def _prepare(task: Task, request: Request) -> dict[str, str]:
     require_image(task.job.image)
     if task.job.gpus and request.computes_on_gpu:
         topology.require_gpus(host, site.text("vendor"), task.size // task.nodes)
+    elif request.computes_on_gpu and task.job.chose_image:
+        topology.require_no_gpus(host, site.name)
     try:
         input_files.require_inputs(request)
     except MissingInput as error:

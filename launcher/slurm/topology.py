@@ -42,10 +42,10 @@ def cpu_list(text: str) -> set[int]:
     return found
 
 
-def gpus(host: Host, vendor: str) -> list[Gpu]:
-    """Return the GPUs of a vendor that this process may use, in the order of their runtime."""
+def gpus(host: Host, vendor: str | None = None) -> list[Gpu]:
+    """Return the GPUs, of a vendor or all, that this process may use, in their runtime's order."""
     usable = (gpu for gpu in host.gpus if gpu.driven and gpu.readable and not gpu.integrated)
-    return [gpu for gpu in usable if gpu.vendor == vendor]
+    return [gpu for gpu in usable if vendor in (None, gpu.vendor)]
 
 
 def require_gpus(host: Host, vendor: str, ranks: int) -> None:
@@ -59,6 +59,18 @@ def require_gpus(host: Host, vendor: str, ranks: int) -> None:
         evidence = f"{host.name} shows {shown} of the {ranks} that its ranks take"
         remedy = "ask Slurm for GPUs (`--gpus-per-node`), or give --device cpu"
         raise Unavailable("The job needs GPUs", evidence, remedy)
+
+
+def require_no_gpus(host: Host, site: str) -> None:
+    """Check that a node shows no GPU to a job that was decided for the processor.
+
+    Raises:
+        Unavailable: there is one, which the site does not state.
+    """
+    if shown := gpus(host):
+        evidence = f"{host.name} shows {len(shown)} x {shown[0].product}, site {site} states none"
+        remedy = "state `vendor` and `arch` in a site file, or give --image cpu or --device cpu"
+        raise Unavailable("The GPUs would stay idle", evidence, remedy)
 
 
 def interfaces(patterns: Sequence[str], sys: Path = SYS) -> list[str]:

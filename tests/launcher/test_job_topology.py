@@ -45,6 +45,15 @@ def test_a_job_without_its_gpus_is_refused(tmp_path: Path) -> None:
         topology.require_gpus(detect(tmp_path), "nvidia", 1)
 
 
+def test_gpus_that_the_site_does_not_state_stop_a_job_for_the_processor(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).cpu()
+    topology.require_no_gpus(detect(tmp_path), "slurm")
+    tree.amd(MI300A, 2)
+    sentence = "would stay idle: .* shows 1 x MI300A, site slurm states none; state `vendor`"
+    with pytest.raises(Unavailable, match=sentence):
+        topology.require_no_gpus(detect(tmp_path), "slurm")
+
+
 def test_interfaces_are_found_in_the_order_of_the_patterns(tmp_path: Path) -> None:
     for name in ("lo", "eth0", "hsi0", "hsn1", "hsn0"):
         (tmp_path / "class/net" / name).mkdir(parents=True)

@@ -60,6 +60,7 @@ def test_the_job_file_holds_the_request(place: Path) -> None:
     assert (image.bytes, image.mtime_ns) == (sif.stat().st_size, sif.stat().st_mtime_ns)
     assert (job.ranks, job.warn_seconds, job.requeue, job.force) == (1, 600, True, True)
     assert job.gpus
+    assert job.chose_image
     assert job.settings.env["A"] == ("b c", "command line, --env")
     assert job.of_site.number("stage_most_gb") == 10
     settings = job.node_settings({})
@@ -73,7 +74,9 @@ def test_a_job_in_an_image_for_the_processor_needs_no_gpu_of_its_nodes(place: Pa
     index.write(images, "cpu", "sif", record_of(cpu))
     done = submit(place, *WORDS, "--gpus", "1", "--image", "cpu")
     assert done.returncode == 0, done.stderr
-    assert not job_file.read(place / "out/.aam-job.json").gpus
+    job = job_file.read(place / "out/.aam-job.json")
+    assert not job.gpus
+    assert not job.chose_image
 
 
 def test_a_submission_is_a_use_of_the_image(place: Path) -> None:
