@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,9 +29,8 @@ from launcher.plan.inputs import BuiltImage, LaunchInputs
 from launcher.plan.request import Request
 from launcher.planning import gather
 
-HEADER = ("format", "size", "age", "verified", "last used")
-ROW = "{:<9} {:<26} {:<4} {:<7} {:<9} {:<9} {:<10} {:<10} {}"
-"""Image, stack, whether it fits this host, HEADER, place."""
+ROW = "{:<15}  {:<4}  {}"
+"""Image, whether it fits this host, stack."""
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
@@ -93,18 +93,25 @@ def _list(as_json: bool, inputs: LaunchInputs, built: Sequence[BuiltImage], fold
     if as_json:
         print_json(rows)
         return
-    print(ROW.format("image", "stack", "fits", *HEADER, "place"))
+    print(ROW.format("image", "fits", "stack"))
     for row in rows:
-        columns = [each.columns for each in found if each.name == row["name"]]
-        places = ", ".join(place.place for place in built if place.image == row["name"])
-        fits = "yes" if row["fits"] else "no"
-        places = places or ("not built" if row["fits"] else f"not built; {row['reason']}")
-        for state in columns or [(stored.UNKNOWN,) * len(HEADER)]:
-            print(ROW.format(row["name"], row["title"], fits, *state, places))
+        print(ROW.format(row["name"], "yes" if row["fits"] else "no", row["title"]))
+        stores = [each.text for each in found if each.name == row["name"]]
+        reason = against[row["name"]]
+        why = [reason.evidence] if reason and (row["places"] or not row["fits"]) else []
+        places = [*row["places"], *why] if row["places"] else ["; ".join(["not built", *why])]
+        _print_below(*stores, *places)
     known = {image.name for image in catalog.images}
     for each in found:
         if each.name not in known:
-            print(ROW.format(each.name, "not in the catalog", "no", *each.columns, ""))
+            print(ROW.format(each.name, "no", "not in the catalog"))
+            _print_below(each.text)
+
+
+def _print_below(*texts: str) -> None:
+    for text in texts:
+        print(textwrap.fill(text, 80, initial_indent=" " * 4, subsequent_indent=" " * 6,
+                            break_long_words=False, break_on_hyphens=False))  # fmt: skip
 
 
 def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:

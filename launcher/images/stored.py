@@ -22,9 +22,6 @@ from launcher.images.index import Entries
 from launcher.plan.plan import use_record
 
 DAY = 86400
-UNKNOWN = "-"
-
-
 LABEL = "org.aam.name"
 
 
@@ -49,12 +46,18 @@ class StoredImage:
     used: float | None
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """Format, size, age, verified and last used, for a table."""
-        size = f"{self.size / GIB:.1f} GiB" if self.size is not None else UNKNOWN
-        age = f"{days_since(self.built)} days" if self.built is not None else UNKNOWN
-        used = time.strftime("%Y-%m-%d", time.gmtime(self.used)) if self.used else UNKNOWN
-        return (self.image_format, size, age, self.verified or UNKNOWN, used)
+    def text(self) -> str:
+        """Format, size, age, verification and last use, as far as they are known."""
+        facts = [self.image_format]
+        if self.size is not None:
+            facts.append(f"{self.size / GIB:.1f} GiB")
+        if self.built is not None:
+            facts.append(f"{days_since(self.built)} days old")
+        if self.verified:
+            facts.append(f"verified {self.verified}")
+        if self.used:
+            facts.append(time.strftime("last used %Y-%m-%d", time.gmtime(self.used)))
+        return ", ".join(facts)
 
 
 def days_since(seconds: float) -> int:
