@@ -20,8 +20,8 @@ from launcher import documents
 from launcher.gpus import VENDORS
 from launcher.host.cdi import ENDINGS, FOLDERS
 from launcher.host.facts import Host
-from launcher.host.manifest import FILE, Manifest
 from launcher.host.pci import DEVICES
+from launcher.host.tree import MANIFEST, Manifest
 from launcher.plan.environment import LEAKS, matches
 from launcher.plan.visible_devices import visible_devices_variables
 
@@ -49,7 +49,7 @@ def write(host: Host, file: Path) -> int:
         paths += [p for name in attributes if os.path.exists(p := f"{folder}/{name}")]
     try:
         with atomic_write(file) as temporary, tarfile.open(temporary, "w") as archive:
-            _add(archive, FILE, json.dumps(_manifest(host).plain(), indent=1).encode(), 0o644)
+            _add(archive, MANIFEST, json.dumps(_manifest(host).plain(), indent=1).encode(), 0o644)
             for path in paths:
                 content, mode = _content(path)
                 _add(archive, path.lstrip("/"), content, mode)

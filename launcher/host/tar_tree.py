@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher import documents
-from launcher.host import manifest
-from launcher.host.manifest import Manifest
-from launcher.host.tree import HostTree, natural, unreadable
+from launcher.host.tree import MANIFEST, HostTree, Manifest, natural, parse_manifest, unreadable
 
-TOPS = ("sys", "proc", "dev", "etc", "opt", manifest.FILE)
+TOPS = ("sys", "proc", "dev", "etc", "opt", MANIFEST)
 LARGEST_TAR = 64 << 20
 LONGEST_PATH = 4096  # PATH_MAX of Linux
 COMPRESSED: dict[bytes, Any] = {
@@ -53,8 +51,8 @@ class TarTree(HostTree):
             raise unreadable(file, "it is no tar, or only the beginning of one") from error
         except (OSError, tarfile.TarError, EOFError, ValueError, zlib.error) as error:
             raise unreadable(file, str(error)) from error
-        manifest_text = self.files.get(f"/{manifest.FILE}")
-        self.manifest = manifest.parse(manifest_text) if manifest_text else Manifest()
+        manifest_text = self.files.get(f"/{MANIFEST}")
+        self.manifest = parse_manifest(manifest_text) if manifest_text else Manifest()
 
     def _enter(self, path: str) -> None:
         while path != "/":

@@ -1,24 +1,87 @@
 """File trees of a host: the host itself, or a capture as a folder or a tar.
 
-A capture may hold a manifest (`launcher.host.manifest`). Everything read is bounded: regular files
-alone, their size, and the number of names in a folder.
+A capture may hold a manifest, which `aam-launch doctor --capture` writes: the user, the variables
+that matter, device nodes, engines, and facts from libraries of drivers. Everything read is bounded:
+regular files alone, their size, and the number of names in a folder.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from itertools import islice
+from json import JSONDecodeError
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from aam.contract import schema
 from aam.contract.errors import MissingInput
 from launcher import documents
-from launcher.host import manifest
-from launcher.host.manifest import Manifest
+from launcher.host.facts import DeviceNode, EngineFact, User
 
 MOST_NAMES = 10_000
+
+
+MANIFEST = "aam-capture.json"
+"""File of a capture with what no file of sysfs or procfs holds."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Facts of a capture beside its files.
+
+    Attributes:
+        complete: the capture has a manifest.
+        machine: of the processor, as `uname -m` prints it.
+        user: the user who made the capture, or None.
+        environment: the variables that decisions read.
+        nodes: device nodes by path.
+        engines: container engines on PATH.
+        library_facts: facts from a GPU vendor's library, by the vendor's key and PCI address.
+    """
+
+    complete: bool = False
+    machine: str = "x86_64"
+    user: User | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    nodes: Mapping[str, DeviceNode] = field(default_factory=dict)
+    engines: tuple[EngineFact, ...] = ()
+    library_facts: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the manifest as a JSON object."""
+        content = asdict(self)
+        del content["complete"]
+        for engine in content["engines"]:
+            del engine["traits"]
+        return {**content, **content.pop("library_facts")}
+
+
+def parse_manifest(text: str) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        MissingInput: it is damaged, naming the field.
+    """
+    try:
+        content = schema.parse(
+            {"nodes?": {str: dict[str, Any]}}, documents.parsed(text), "the content"
+        )
+        unknown = dict.fromkeys(("gid", "group", "mode", "access"))
+        nodes = {path: {**unknown, **node, "path": path}
+                 for path, node in content.get("nodes", {}).items()}  # fmt: skip
+        known = {one.name for one in fields(Manifest)}
+        own = {name: facts for name, facts in content.items() if name in known}
+        more = {name: facts for name, facts in content.items() if name not in known}
+        own |= {"complete": True, "nodes": nodes, "library_facts": more}
+        manifest: Manifest = schema.parse(Manifest, own, "the content")
+    except ValueError as error:
+        evidence = f"it is not JSON: {error}" if isinstance(error, JSONDecodeError) else str(error)
+        remedy = "make it again with `aam-launch doctor --capture`"
+        raise MissingInput("A damaged capture", f"{MANIFEST}, {evidence}", remedy) from error
+    return manifest
 
 
 class HostTree(Protocol):
@@ -53,8 +116,8 @@ class FolderTree(HostTree):
     def __init__(self, root: Path) -> None:
         self.name = str(root)
         self.root = "" if self.name == "/" else self.name
-        captured = self.root and self.has(f"/{manifest.FILE}")
-        self.manifest = manifest.parse(self.text(f"/{manifest.FILE}")) if captured else Manifest()
+        captured = self.root and self.has(f"/{MANIFEST}")
+        self.manifest = parse_manifest(self.text(f"/{MANIFEST}")) if captured else Manifest()
 
     def text(self, path: str) -> str:
         """Return the content; a file of mode 000 in a capture stands for an unreadable one."""

@@ -18,10 +18,9 @@ from launcher.host.facts import Gpu, Host
 from launcher.plan.candidates import NATIVE, has_code
 from launcher.plan.catalog import Catalog, StackFault
 from launcher.plan.decision import Choice
-from launcher.plan.engine_plan import container_plan, native_plan
 from launcher.plan.inputs import LaunchInputs
 from launcher.plan.mounts import absolute_paths
-from launcher.plan.plan import Plan
+from launcher.plan.plan import Plan, container_plan, native_plan
 from launcher.plan.request import Request
 
 STRATEGIES = ("--distributed", "--fsdp", "--data-parallel")

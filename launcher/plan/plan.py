@@ -1,13 +1,29 @@
-"""Plan of a launch: the outcome of every decision, ready to run or to print."""
+"""Plan of a launch: program, mounts, devices and variables, natively or in a container. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from launcher.findings import Decision, Finding
-from launcher.host.facts import Gpu
-from launcher.plan.mounts import Mount
+from aam.contract.errors import Unavailable
+from aam.contract.gpus import CHECK_REPORTS
+from launcher.findings import REQUESTED, Decision, Finding
+from launcher.gpus import VENDORS, device_nodes, host_libraries
+from launcher.gpus.base import Vendor
+from launcher.host.facts import CdiDevice, EngineTraits, Gpu, Host
+from launcher.plan import environment
+from launcher.plan.candidates import NATIVE
+from launcher.plan.decision import Choice
+from launcher.plan.environment import CACHES
+from launcher.plan.inputs import LaunchInputs
+from launcher.plan.mounts import HOME, Mount, fold, of_paths, require_passable
+from launcher.plan.settings import LaunchSettings
+from launcher.plan.visible_devices import value_for, visible_devices_variables
+
+REPORTS_WHY = "aam measures a stack once on a GPU and keeps the report there"
+ALL = "all"
+"""Name of the CDI device that is all GPUs of a vendor."""
 
 
 def use_record(image_dir: str, image: str, image_format: str) -> str:
@@ -78,3 +94,221 @@ class Plan:
         """
         kept = {name: value for name, value in present.items() if name not in self.unset}
         return {**kept, **dict(self.variables)} if self.image is None else kept
+
+
+def native_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) -> Plan:
+    """Return the plan of a command in the launcher's own Python environment."""
+    host, native, context = inputs.host, inputs.native, inputs.context
+    # Modules in the current folder must not replace those of the environment (Python >= 3.11).
+    isolation = ("PYTHONSAFEPATH", *(() if native.in_user_site else ("PYTHONNOUSERSITE",)))
+    variables = dict.fromkeys(isolation, "1")
+    unset: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    decisions = [
+        Decision("variable", f"{name}=1", "keeps other packages out", "default")
+        for name in isolation
+    ]
+    selection = choice.selection
+    if selection and (choice.gpus != selection.ours or selection.source != "host"):
+        selected, decision = _selected(choice, selection.ours)
+        variables |= selected
+        decisions.append(decision)
+        unset = tuple(name for name in visible_devices_variables() if name not in selected)
+    if choice.gpus and host.slurm:
+        caches = {name: folder for name, folder in CACHES.items() if name not in host.environment}
+        folders = context.private_folders(caches.values())
+        for name, folder in caches.items():
+            variables[name] = value = f"{context.private}/{folder}"
+            why = "a cache of this job alone"
+            decisions.append(Decision("variable", f"{name}={value}", why, "default"))
+    reports = _reports(inputs, choice)
+    variables |= reports
+    decisions += [Decision("aam check", f, REPORTS_WHY, "default") for f in reports.values()]
+    for name, (given, where) in inputs.settings.env.items():
+        if given is not None:
+            variables[name] = given
+            decisions.append(Decision("variable", f"{name}={given}", REQUESTED, where))
+    return Plan(
+        engine=NATIVE,
+        program=native.python,
+        argv=argv,
+        variables=tuple(variables.items()),
+        unset=unset,
+        folders=folders,
+        outputs=tuple(reports.values()),
+        workdir=context.folder,
+        terminal=context.terminal,
+        decisions=tuple(decisions),
+    )
+
+
+def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) -> Plan:
+    """Return the plan of a command in a container; `argv` are those of `aam`."""
+    assert choice.image is not None
+    host, settings, context = inputs.host, inputs.settings, inputs.context
+    private = context.private
+    engine, traits = host.engine(choice.engine), host.traits(choice.engine)
+    variables, decisions = environment.container_variables(
+        host.environment, settings.pass_env, settings.env, private
+    )
+    reports = _reports(inputs, choice)
+    variables |= reports
+    decisions += [Decision("aam check", f, REPORTS_WHY, "default") for f in reports.values()]
+    mounts = _mounts(inputs, traits, reports.values())
+    names = [path for mount in mounts for path in (mount.source, mount.target)]
+    require_passable(mounts, [*argv, *names, *(variables.get(name, "") for name in settings.env)])
+    for mount in mounts:
+        access = "rw" if mount.writable else "ro"
+        source = f" from {mount.source}" if mount.source != mount.target else ""
+        value = f"{mount.target} {access}{source}"
+        decisions.append(Decision("mount", value, mount.why, mount.origin))
+    vendor = VENDORS[choice.gpus[0].vendor] if choice.gpus else None
+    libraries, library_decisions = _libraries(vendor, settings, traits)
+    user = host.user
+    outputs = [
+        fact.absolute if fact.folder else os.path.dirname(fact.absolute)
+        for fact in inputs.paths
+        if fact.role == "output" and fact.file_type != "file"
+    ]
+    image, folder = choice.image.name, settings.image_dir.value
+    named_by_path = "/" in image
+    plan = Plan(
+        engine=choice.engine,
+        program=engine.path if engine else choice.engine,
+        argv=argv,
+        variables=tuple(variables.items()),
+        unset=environment.unset(host.environment, traits),
+        image=image,
+        place=choice.built.place if choice.built else None,
+        digest=choice.built.digest if choice.built else None,
+        use_record=None if named_by_path else use_record(folder, image, traits.image_format),
+        mounts=mounts,
+        folders=context.private_folders(("home", "tmp", *CACHES.values())),
+        outputs=tuple(dict.fromkeys([*outputs, *reports.values()])),
+        workdir=f"{private}/home",
+        host_libraries=libraries,
+        user=(user.uid, user.gid) if user and not (engine and engine.maps_root) else (0, 0),
+        terminal=context.terminal,
+        decisions=(*decisions, *library_decisions),
+    )
+    return _with_devices(plan, host, choice, traits)
+
+
+def _with_devices(plan: Plan, host: Host, choice: Choice, traits: EngineTraits) -> Plan:
+    """Add the devices of a container: CDI devices where the engine reads them, else nodes.
+
+    The user's groups that own the nodes, and the variable that selects GPUs, come with them.
+    """
+    if not choice.gpus or not choice.selection:
+        return plan
+    vendor = VENDORS[choice.gpus[0].vendor]
+    visible = tuple(sorted(choice.gpus, key=lambda gpu: gpu.index))
+    nodes = () if vendor.host_libraries else tuple(device_nodes(visible))
+    described = cdi_devices(host, vendor, choice) if host.takes_cdi(choice.engine) else ()
+    if vendor.host_libraries and traits.needs_cdi and not described:
+        evidence = ", ".join(str(d) for d in host.cdi if d.kind == vendor.cdi_kind)
+        remedy = f"`{vendor.cdi_command}` describes the GPUs of this host"
+        raise Unavailable("The CDI description has none of the chosen GPUs", evidence, remedy)
+    # "all" and an engine's own support bring in every device; else only the chosen ones go in.
+    chosen_alone = not any(device.name == ALL for device in described)
+    one_by_one = chosen_alone if described else not vendor.host_libraries
+    variables, decision = _selected(choice, visible if one_by_one else choice.selection.ours)
+    decisions = [decision]
+    for device in described:
+        why = f"a GPU that is used, as {device.source} describes it"
+        decisions.append(Decision("device", str(device), why, "host"))
+    for path in nodes if not described else ():
+        shared = path in vendor.shared_nodes
+        why = "a node that all GPUs of the vendor share" if shared else "a GPU that is used"
+        decisions.append(Decision("device", path, why, "host"))
+    owners = {node.gid for path in nodes if (node := host.node(path)) and node.gid is not None}
+    fact = host.engine(choice.engine)
+    mapped = host.user is None or (fact is not None and fact.maps_root)
+    groups = () if mapped or host.user is None else owners.intersection(host.user.groups)
+    return replace(
+        plan,
+        devices=() if described else nodes,
+        groups=tuple(sorted(groups)),
+        cdi=tuple(map(str, described)),
+        variables=tuple({**dict(plan.variables), **variables}.items()),
+        decisions=(*plan.decisions, *decisions),
+    )
+
+
+def cdi_devices(host: Host, vendor: Vendor, choice: Choice) -> tuple[CdiDevice, ...]:
+    """Return described devices that bring in the chosen GPUs and no others, or else all GPUs.
+
+    For a vendor whose libraries are in the image, which the nodes serve as well, a description is
+    used only if it mounts no files of the host, which would replace those of the image, and if the
+    engine reads its version.
+    """
+    known = [
+        device for device in host.cdi
+        if device.kind == vendor.cdi_kind
+        and (vendor.host_libraries or (not device.mounts and host.reads(choice.engine, device)))
+    ]  # fmt: skip
+    theirs = [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
+    of_gpus = device_nodes(theirs).keys() - vendor.shared_nodes
+    wanted = {path for gpu in choice.gpus for path in gpu.nodes}
+    wanted |= {path for gpu in choice.gpus for part in gpu.instances[:1] for path in part.nodes}
+    picked = []
+    for device in known:
+        own = of_gpus.intersection(device.nodes)
+        if own and own <= wanted:
+            picked.append(device)
+            wanted -= own
+    if picked and not wanted and (choice.selection is None or choice.selection.literal is None):
+        return tuple(picked)
+    return tuple(device for device in known if device.name == ALL and vendor.host_libraries)
+
+
+def _libraries(
+    vendor: Vendor | None, settings: LaunchSettings, traits: EngineTraits
+) -> tuple[str, list[Decision]]:
+    """Return the vendor whose host libraries the engine binds ("": none), and the decision."""
+    if vendor is None or vendor.library_flags is None:
+        return "", []
+    bring, keep_out = vendor.library_flags
+    if vendor.host_libraries:
+        why = "the driver's libraries have to come from the host"
+        return vendor.name, [Decision("engine option", bring, why, "default")]
+    key = vendor.libraries_setting
+    libraries = host_libraries(vendor.name, settings.libraries[key].value and traits.host_libraries)
+    why = REQUESTED if libraries else "it would replace the image's libraries with the host's"
+    value = bring if libraries else keep_out
+    return libraries, [Decision("engine option", value, why, settings.libraries[key].source)]
+
+
+def _reports(inputs: LaunchInputs, choice: Choice) -> dict[str, str]:
+    """Return the variable with the folder of the check reports, where a GPU computes."""
+    folder = inputs.context.reports
+    return {CHECK_REPORTS: folder} if folder and choice.gpus else {}
+
+
+def _mounts(
+    inputs: LaunchInputs, traits: EngineTraits, reports: Iterable[str]
+) -> tuple[Mount, ...]:
+    """Return the mounts: private folders, reports, paths of the command line, requested mounts."""
+    settings, context, private = inputs.settings, inputs.context, inputs.context.private
+    mounts = [
+        Mount(private, private, True, "private home and caches", "default"),
+        Mount(f"{private}/tmp", "/tmp", True, "temporary files of this job", "default"),
+    ]
+    if not traits.own_shm:
+        why = "shared memory of loaders and ranks"
+        mounts.append(Mount("/dev/shm", "/dev/shm", True, why, "default"))
+    mounts += [Mount(folder, folder, True, "check reports", "default") for folder in reports]
+    mounts += [*of_paths(inputs.paths), *context.requested_mounts]
+    if settings.mount_home.value:
+        mounts.append(Mount(context.home, context.home, True, HOME, settings.mount_home.source))
+    return fold(mounts)
+
+
+def _selected(choice: Choice, visible: Sequence[Gpu]) -> tuple[dict[str, str], Decision]:
+    """Return the one variable that selects GPUs with its value, and the decision."""
+    assert choice.selection is not None
+    name = VENDORS[choice.selection.vendor].visible_devices
+    value = value_for(replace(choice.selection, gpus=choice.gpus), visible)
+    why = "one variable instead of many; it counts what the program will see"
+    decision = Decision("GPU selection", f"{name}={value}", why, choice.selection.source)
+    return {name: value}, decision

@@ -197,7 +197,8 @@ def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="built for aarch64 and the processor is x86_64"):
         decide(detect(tree.root), image="cuda132-aarch64")
     tree = Tree(tmp_path / "amd").cpu().amd(MI210, 3).amd_driver("6.12.12")
-    host = detect(tree.recorded(machine="ppc64le").root)
+    nodes: dict[str, dict[str, object]] = {"/dev/kfd": {}, "/dev/dri/renderD129": {}}
+    host = detect(tree.recorded(machine="ppc64le", nodes=nodes).root)
     refused = "built for x86_64 and the processor is ppc64le"
     with pytest.raises(Unavailable, match=f"1 x MI210 .*{refused}"):
         decide(host)
