@@ -73,7 +73,7 @@ def _list(as_json: bool, inputs: LaunchInputs, built: Sequence[BuiltImage], fold
     fitting = {image.name for image in assessment.fitting}
     against = {image.name: assessment.against(image.name) for image in catalog.images}
     found = list(stored.listed(folder, index.read(folder)))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": image.name,
             "title": image.title,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NoReturn, TypeVar
 
@@ -117,7 +117,7 @@ def exec_plan(plan: Plan) -> NoReturn:
     raise AssertionError("execve(2) does not return")
 
 
-def start_plan(plan: Plan, start: Callable[[Sequence[str], dict[str, str]], T]) -> T:
+def start_plan(plan: Plan, start: Callable[[tuple[str, ...], dict[str, str]], T]) -> T:
     """Make the folders that a plan needs, and start its program.
 
     Args:
