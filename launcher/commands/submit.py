@@ -49,6 +49,7 @@ class Job:
         site: where it runs.
         content: of its job file.
         output: the file or folder that it writes.
+        part: its name among several jobs with this output; "" of the first.
         problems: what keeps it from running.
         use_record: as `Plan.use_record`.
     """
@@ -57,17 +58,18 @@ class Job:
     site: Site
     content: JobFile
     output: PathFact
+    part: str
     problems: tuple[AamError, ...]
     use_record: str | None
 
-    def file(self, last: bool = False) -> Path:
-        """Return the job file; `last`: of a job that follows the tasks of an array."""
-        return job_file.place_of(Path(self.output.absolute), self.output.folder, last)
+    def file(self) -> Path:
+        """Return the job file."""
+        return job_file.place_of(Path(self.output.absolute), self.output.folder, self.part)
 
-    def script(self, last: bool = False) -> str:
+    def script(self) -> str:
         """Return the script that sbatch takes."""
         about = f"aam {self.content.command}: {self.allocation.counts}, {self.site.title}"
-        modules, place = self.site.strings("modules"), str(self.file(last))
+        modules, place = self.site.strings("modules"), str(self.file())
         return script(self.allocation, about, modules, sys.executable, str(CODE), place)
 
     def summary(self) -> str:
@@ -104,20 +106,40 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if requested.here:
         requested = _allocated(requested)
     task, last = _task_and_last(request, requested)
-    job = decided(task, requested)
-    problems = list(job.problems)
-    dependent = None
+    jobs = [decided(task, requested)]
     if last is not None:
-        dependent = decided(last, replace(requested, shards=None, array_tasks=None))
-        problems += dependent.problems
-    if request.dry_run:
-        for problem in dict.fromkeys(map(str, problems)):
-            print(f"aam-launch: warning: {problem}", file=sys.stderr)
-        print(job.summary(), job.script(), sep="\n", end="")
-        return 0
-    if problems:
-        raise problems[0]
-    return _run_here(job) if requested.here else _queue(job, dependent, request)
+        alone = replace(requested, shards=None, array_tasks=None)
+        jobs.append(decided(last, alone, "last"))
+    if requested.here and not request.dry_run:
+        _require_none(jobs)
+        return _run_here(jobs[0])
+    return queue_all(jobs, request.dry_run)
+
+
+def queue_all(jobs: Sequence[Job], dry_run: bool, condition: str = "afterok") -> int:
+    """Queue jobs of one output, each after the one before; or print what would be queued.
+
+    Args:
+        jobs: in their order.
+        dry_run: print the jobs, and their problems as warnings.
+        condition: see `queue.submit`.
+
+    Raises:
+        AamError: the first problem that keeps one from running, or Slurm refuses one.
+    """
+    if not dry_run:
+        _require_none(jobs)
+        return _queue(jobs, condition)
+    for problem in dict.fromkeys(str(problem) for job in jobs for problem in job.problems):
+        print(f"aam-launch: warning: {problem}", file=sys.stderr)
+    print("\n".join(f"{job.summary()}\n{job.script()}" for job in jobs), end="")
+    return 0
+
+
+def _require_none(jobs: Sequence[Job]) -> None:
+    """Raise the first problem of jobs."""
+    for problem in (problem for job in jobs for problem in job.problems):
+        raise problem
 
 
 def _allocated(requested: SubmitOptions) -> SubmitOptions:
@@ -214,8 +236,13 @@ def _table_of(request: Request) -> Path:
     return table_of(request.value("--output"), request.value("--output-dir"))
 
 
-def decided(request: Request, requested: SubmitOptions) -> Job:
+def decided(request: Request, requested: SubmitOptions, part: str = "") -> Job:
     """Return the job, with the problems that keep it from running.
+
+    Args:
+        request: the command.
+        requested: options of the job.
+        part: see `Job`.
 
     Raises:
         AamError: no plan can be made.
@@ -235,7 +262,7 @@ def decided(request: Request, requested: SubmitOptions) -> Job:
     planned = next((task for task in varied if task.uses_network), request)
     what = allocation.allocation_of(planned, requested, site, log, number)
     allocation.require_scriptable(site)
-    inputs = replace(inputs, request=planned, host=node_of(site, here, what.ranks))
+    inputs = replace(inputs, request=planned, host=node_of(site, here, what.gpus))
     problems: list[AamError] = []
     problems += allocation.over_limits(what, site) if not force else []
     problems += checks.files(request, paths, site)
@@ -286,7 +313,7 @@ def decided(request: Request, requested: SubmitOptions) -> Job:
         shards=requested.shards or 0,
     )
     output = next(fact for fact in paths if fact.role == "output")
-    return Job(what, site, content, output, tuple(problems), plan.use_record)
+    return Job(what, site, content, output, part, tuple(problems), plan.use_record)
 
 
 def _grid(file: Path, command: str) -> dict[str, Entry]:
@@ -307,40 +334,39 @@ def _log(paths: Sequence[PathFact], array: bool) -> str:
     return fact.absolute.replace("%", "%%") + ("-%A_%a.log" if array else "-%j.log")
 
 
-def _queue(job: Job, dependent: Job | None, request: Request) -> int:
-    """Queue a job, and the one after all tasks of its array; keep and print how to follow them."""
-    output = Path(job.output.absolute)
-    text = job.script()
-    queue.test(text)
-    with history.reserved(output, job.output.folder, queue.queued()) as taken:
-        job_file.write(job.content, job.file())
-        number = queue.submit(text)
-        taken.append(number)
-        last = ""
-        if dependent is not None:
-            job_file.write(dependent.content, dependent.file(last=True))
-            last = queue.submit(dependent.script(last=True), after=number)
-    if job.use_record:
-        note_use(job.use_record)
-    folders = {f"{number}_{k}": place for k, place in enumerate(_places(job, request, output))}
-    kept = _keep(job, number, text, folders or {number: str(output)})
-    if dependent is not None:
-        _keep(dependent, last, dependent.script(last=True), {last: str(output)})
-    log = _log_of(job, number)
-    tasks = f", {job.allocation.tasks} tasks" if job.allocation.tasks else ""
-    print(f"Job {number}: aam {request.command}, {job.allocation.nodes} x {job.allocation.ranks} "
-          f"ranks, {job.allocation.time or 'no time limit of its own'}{tasks}")  # fmt: skip
-    if dependent is not None:
-        print(f"Job {last}: aam {dependent.content.command}, after all tasks of job {number}")
+def _queue(jobs: Sequence[Job], condition: str) -> int:
+    """Queue jobs, each after the one before; keep and print how to follow them."""
+    first, numbers = jobs[0], list[str]()
+    output = Path(first.output.absolute)
+    for job in jobs:
+        queue.test(job.script())
+    with history.reserved(output, first.output.folder, queue.queued()) as taken:
+        for job in jobs:
+            job_file.write(job.content, job.file())
+            numbers.append(queue.submit(job.script(), "".join(numbers[-1:]), condition))
+            taken[:] = numbers[-1:]
+    before, kept = "", list[Path]()
+    for job, number in zip(jobs, numbers, strict=True):
+        if job.use_record:
+            note_use(job.use_record)
+        folders = {f"{number}_{k}": place for k, place in enumerate(_places(job, output))}
+        kept.append(_keep(job, number, job.script(), folders or {number: str(output)}))
+        what = job.allocation
+        tasks = f", {what.tasks} tasks" if what.tasks else ""
+        print(f"Job {number}: aam {job.content.command}, "
+              + (before or f"{what.nodes} x {what.ranks} ranks, "
+                 f"{what.time or 'no time limit of its own'}{tasks}"))  # fmt: skip
+        before = f"after {'all tasks of ' * bool(tasks)}job {number}"
+    log = _log_of(first, numbers[0])
     print(f"follow   tail -F {log.replace('%a', '0')}\nstate    aam-launch jobs")
-    print(f"stop     scancel {number}\nscript   {kept}")
+    print(f"stop     scancel {' '.join(numbers)}\nscript   {kept[0]}")
     return 0
 
 
-def _places(job: Job, request: Request, output: Path) -> list[str]:
+def _places(job: Job, output: Path) -> list[str]:
     """Return the output of each task of an array; nothing without an array."""
     if shards := job.content.shards:
-        table = _table_of(request)
+        table = _table_of(job.content.request({}))
         return [str(Shard(number, shards).file(table)) for number in range(1, shards + 1)]
     if job.content.tasks:
         return [argv[-1] for argv in job.content.tasks]

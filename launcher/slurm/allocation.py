@@ -41,16 +41,18 @@ def allocation_of(
     """
     trains = resumable(command.command)
     shared = trains and not shares_trials(command.command)
-    several = shared and command.uses_network
+    own_ranks = command.starts_ranks
+    several = own_ranks or (shared and command.uses_network)
     nodes = requested.nodes
-    ranks = requested.gpus or (max(1, site.number("gpus_per_node")) if several else 1)
+    gpus = requested.gpus or (max(1, site.number("gpus_per_node")) if several else 1)
+    ranks = 1 if own_ranks and nodes == 1 else gpus
     if nodes * ranks > 1 and not several:
-        evidence = f"{nodes} nodes, {ranks} GPUs each"
+        evidence = f"{nodes} nodes, {gpus} GPUs each"
         remedy = "leave --nodes and --gpus out"
         without = " without the transformer" if shared else ""
         raise UsageError(f"`{command.command}`{without} runs in one process", evidence, remedy)
     time = requested.time or site.text("max_time")
-    request = site.text("gpu_request").replace("{gpus}", str(ranks))
+    request = site.text("gpu_request").replace("{gpus}", str(gpus))
     if request:
         _require(GPU_REQUEST, request, site.where("gpu_request"))
     named = ("partition", "account", "qos", "reservation")
@@ -64,6 +66,7 @@ def allocation_of(
         name=requested.job_name or command.command,
         nodes=nodes,
         ranks=ranks,
+        gpus=gpus,
         time=time,
         log=log,
         gpu_request=request,
@@ -109,8 +112,8 @@ def over_limits(what: Allocation, site: Site) -> list[UsageError]:
         remedy = f"give --nodes {most} or less{force}"
         found.append(UsageError("More nodes than the site allows", evidence, remedy))
     most_gpus = site.number("gpus_per_node")
-    if site.text("vendor") and what.ranks > most_gpus:
-        evidence = f"--gpus {what.ranks}, and a node of {title} has {most_gpus}"
+    if site.text("vendor") and what.gpus > most_gpus:
+        evidence = f"--gpus {what.gpus}, and a node of {title} has {most_gpus}"
         remedy = f"give --gpus {most_gpus} or less, and more --nodes"
         found.append(UsageError("More GPUs than a node has", evidence, remedy))
     longest = site.text("max_time")

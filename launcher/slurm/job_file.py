@@ -168,13 +168,13 @@ def require_image(image: SubmittedImage) -> None:
         raise DataError(cause, f"'{image.place}'", AGAIN)
 
 
-def place_of(output: Path, folder: bool, last: bool = False) -> Path:
+def place_of(output: Path, folder: bool, part: str = "") -> Path:
     """Return the job file of an output: in a folder, or beside a file.
 
     Args:
-        last: of the job that follows the tasks of an array.
+        part: name of a job that follows others with the same output.
     """
-    name = f"aam-job{'-last' if last else ''}.json"
+    name = f"aam-job{part and '-'}{part}.json"
     return output / f".{name}" if folder else output.with_name(f".{output.name}.{name}")
 
 

@@ -59,18 +59,19 @@ def test(script: str) -> None:
     _sbatch(script, "--test-only")
 
 
-def submit(script: str, after: str = "") -> str:
+def submit(script: str, after: str = "", condition: str = "afterok") -> str:
     """Queue a script and return the job's number.
 
     Args:
         script: of the job.
-        after: number of a job; this one starts when all tasks of that have succeeded, and is
-            cancelled if one fails.
+        after: number of a job that has to end first.
+        condition: on that end (sbatch(1), --dependency). afterok: all its tasks have succeeded,
+            and this job is cancelled if one fails; afterany: whatever its status.
 
     Raises:
         AamError: Slurm refuses it.
     """
-    depends = [f"--dependency=afterok:{after}", "--kill-on-invalid-dep=yes"] if after else []
+    depends = [f"--dependency={condition}:{after}", "--kill-on-invalid-dep=yes"] if after else []
     return _sbatch(script, "--parsable", *depends).strip().partition(";")[0]
 
 

@@ -23,7 +23,8 @@ class Allocation:
     Attributes:
         name: of the job.
         nodes: how many.
-        ranks: processes on each node, one for a GPU.
+        ranks: processes on each node.
+        gpus: GPUs of each node.
         time: limit as "24:00:00"; empty: the partition's.
         log: file of the job's output, as sbatch's --output takes it.
         gpu_request: option that requests GPUs, ready to use, or "".
@@ -36,6 +37,7 @@ class Allocation:
     name: str
     nodes: int = 1
     ranks: int = 1
+    gpus: int = 1
     time: str = ""
     log: str = "%x-%j.out"
     gpu_request: str = ""

@@ -75,8 +75,9 @@ def test_the_tasks_of_a_search_join_one_study_in_one_folder(place: Path) -> None
     assert "#SBATCH --array=0-7\n" in done.stdout
     assert "#SBATCH --ntasks-per-node=1\n" in done.stdout  # of a site with four GPUs
     assert "#SBATCH --requeue\n" in done.stdout
-    (command,) = (line for line in done.stdout.splitlines() if line.startswith("command "))
-    assert shlex.split(command)[-3:] == ["--output-dir", f"{place}/out", "--trials-only"]
+    tasks, last = (line for line in done.stdout.splitlines() if line.startswith("command "))
+    assert shlex.split(tasks)[-3:] == ["--output-dir", f"{place}/out", "--trials-only"]
+    assert "--trials-only" not in last
     alone = submit(place, *SEARCH, "--dry-run")
     assert "--trials-only" not in alone.stdout
     assert "#SBATCH --ntasks-per-node=1\n" in alone.stdout
@@ -89,18 +90,18 @@ def test_a_further_job_evaluates_a_search_after_its_tasks(place: Path) -> None:
     done = submit(place, *SEARCH, "--array-tasks", "3")
     assert done.returncode == 0, done.stderr
     assert "Job 41: aam search, after all tasks of job 41" in done.stdout
-    tested, tasks, last = (place / "options").read_text().splitlines()
-    assert (tested, tasks) == ("--test-only", "--parsable")
+    *tested, tasks, last = (place / "options").read_text().splitlines()
+    assert (tested, tasks) == (["--test-only"] * 2, "--parsable")
     assert last == "--parsable --dependency=afterok:41 --kill-on-invalid-dep=yes"
     texts = (place / "scripts").read_text().split("#!/bin/bash\n")[1:]
-    names = ["job.json", "job.json", "job-last.json"]
+    names = ["job.json", "job-last.json", "job.json", "job-last.json"]
     assert [
         f"job={place}/out/.aam-{name}\n" in text for name, text in zip(names, texts, strict=True)
     ]
-    first, evaluation = (job_file.read(place / f"out/.aam-{name}") for name in names[1:])
+    first, evaluation = (job_file.read(place / f"out/.aam-{name}") for name in names[2:])
     assert (first.arguments[-1], first.tasks) == ("--trials-only", ())
     assert "--trials-only" not in evaluation.arguments
-    assert ["--array=0-2" in text for text in texts] == [True, True, False]
+    assert ["--array=0-2" in text for text in texts] == [True, False, True, False]
 
 
 @pytest.mark.parametrize(

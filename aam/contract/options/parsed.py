@@ -99,6 +99,14 @@ class ParsedCommand:
         """Whether it computes on a GPU where there is one."""
         return self.value("--device") not in (None, "cpu") and self.uses_network
 
+    @property
+    def starts_ranks(self) -> bool:
+        """Whether one process starts those of all GPUs of its node.
+
+        Its options class declares it. Of a job of several nodes it is a rank for each GPU.
+        """
+        return bool(getattr(find(self.command), "starts_ranks", False))
+
     def paths(self, role: Role) -> tuple[tuple[OptionSpec, Path], ...]:
         """Return option and path of everything that is read ("input") or written ("output")."""
         of_role = (spec for spec in self.options if spec.role == role)
