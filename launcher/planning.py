@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -88,7 +89,9 @@ def plan_launch(
     Raises:
         AamError: the launch is impossible, with the reason.
     """
+    started = time.time() if starting else None
     inputs = gather(request, host_root, settings, mounts)
+    inputs = replace(inputs, context=replace(inputs.context, started=started))
     host, choice = inputs.host, decide(inputs)
     if host.live:
         version_counts = bool(host.cdi) and host.takes_cdi(choice.engine)

@@ -16,12 +16,13 @@ from launcher.findings import Decision, Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
 from launcher.plan.candidates import NATIVE, has_code
-from launcher.plan.catalog import Catalog, StackFault
+from launcher.plan.catalog import CPU, Catalog, StackFault
 from launcher.plan.decision import Choice
 from launcher.plan.inputs import LaunchInputs
 from launcher.plan.mounts import absolute_paths
 from launcher.plan.plan import Plan, container_plan, native_plan
 from launcher.plan.request import Request
+from launcher.plan.tuned import tuned_for, tuned_options, tuned_variables
 
 STRATEGIES = ("--distributed", "--fsdp", "--data-parallel")
 
@@ -46,21 +47,30 @@ def assemble_plan(inputs: LaunchInputs, choice: Choice) -> Plan:
     added, flag_decisions, flag_findings = required(request, faults)
     more, rank_decisions = _processes(request, choice.gpus)
     added += more
+    tuned = tuned_for(request, inputs.settings)
+    more, tuned_decisions = tuned_options(request, tuned, arch or CPU, added)
+    added += more
     if choice.image:
         argv = (*absolute_paths(request, inputs.paths).argv, *added)
         plan = container_plan(inputs, choice, argv)
     else:
         plan = native_plan(inputs, choice, (*request.argv, *added))
-    variables = _avoiding(stack_faults, {*dict(plan.variables), *host.environment})
+    present = {*dict(plan.variables), *host.environment}
+    variables = _avoiding(stack_faults, present)
+    present |= {name for name, _, _ in variables}
+    measured, variable_decisions = tuned_variables(tuned, arch or CPU, present)
     plan = replace(
         plan,
         gpus=choice.gpus,
-        variables=(*plan.variables, *((name, value) for name, value, _ in variables)),
+        variables=(
+            *plan.variables, *((name, value) for name, value, _ in variables), *measured.items(),
+        ),
         stack=f"torch {stack}" if stack else "",
         forced=choice.forced,
         decisions=(
-            *choice.decisions, *flag_decisions, *rank_decisions, *plan.decisions,
+            *choice.decisions, *flag_decisions, *rank_decisions, *tuned_decisions, *plan.decisions,
             *(Decision("variable", f"{n}={v}", why, "catalog") for n, v, why in variables),
+            *variable_decisions,
         ),
         findings=(
             *choice.findings, *flag_findings,
@@ -176,6 +186,7 @@ def record(plan: Plan, inputs: LaunchInputs) -> dict[str, object]:
             launcher_options[flag if value else f"--no-{flag[2:]}"] = []
         else:
             launcher_options[flag] = list(map(str, value if isinstance(value, tuple) else (value,)))
+    labels = next((b.labels for b in inputs.built if b.place == plan.place), {})
     return {
         "command": request.command,
         "arguments": list(request.arguments),
@@ -183,6 +194,9 @@ def record(plan: Plan, inputs: LaunchInputs) -> dict[str, object]:
         "folder": inputs.context.folder,
         "host": host.name,
         **stack_facts(plan, host),
+        "started": inputs.context.started,
+        "gpu_modes": [[gpu.mode, gpu.memory_mode] for gpu in plan.gpus],
+        "labels": labels,
         "program": plan.program,
         "place": plan.place,
         "job": host.slurm.job if host.slurm else None,

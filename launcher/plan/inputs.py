@@ -71,6 +71,7 @@ class LaunchContext:
         terminal: standard input and output are a terminal.
         requested_mounts: mounts of --bind and of settings.
         reports: folder in which `aam` keeps its check reports; None: none is mounted.
+        started: when the launcher began with a plan that will run, in seconds since 1970.
     """
 
     folder: str
@@ -79,6 +80,7 @@ class LaunchContext:
     terminal: bool
     requested_mounts: tuple[Mount, ...] = ()
     reports: str | None = None
+    started: float | None = None
 
     def private_folders(self, below: Iterable[str]) -> tuple[str, ...]:
         """Return the private folder, the one around it, and folders `below` it, each once."""

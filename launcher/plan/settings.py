@@ -75,6 +75,7 @@ class SettingOptions:
         "Variables that enter the container; a final * matches any ending.", default=()
     )
     images: tuple[str, ...] = option("Images to change or to add.", default=())
+    tuned: tuple[str, ...] = option("Options and variables by GPU architecture.", default=())
 
 
 LIBRARY_SETTINGS: dict[str, OptionSpec] = {
@@ -85,9 +86,9 @@ LIBRARY_SETTINGS: dict[str, OptionSpec] = {
 """Settings that bring the host's libraries of a GPU vendor into the container."""
 SETTING_SPECS = {**{spec.field: spec for spec in specs(SettingOptions)}, **LIBRARY_SETTINGS}
 """Every setting by its name in YAML; AAM_LAUNCH_<NAME> as a variable."""
-FILES_ONLY = ("pass_env", "images")
+FILES_ONLY = ("pass_env", "images", "tuned")
 """Settings that the command line does not have."""
-MAPPINGS = ("env", "images")
+MAPPINGS = ("env", "images", "tuned")
 """Settings that are `name: value` pairs in YAML."""
 
 
@@ -154,6 +155,7 @@ class LaunchSettings:
         pass_env: names and patterns of all layers.
         env: value (None: that of the launcher) and source of each variable.
         images: changes of the catalog by all layers.
+        tuned: options and variables by architecture, of all layers (`launcher.plan.tuned`).
     """
 
     image: TextSetting
@@ -167,6 +169,7 @@ class LaunchSettings:
     pass_env: tuple[str, ...]
     env: dict[str, tuple[str | None, str]]
     images: tuple[Entry, ...]
+    tuned: tuple[Entry, ...] = ()
 
 
 Layer = Mapping[str, Entry | tuple[Entry, ...]]
@@ -207,6 +210,7 @@ def merge(layers: Sequence[Layer]) -> LaunchSettings:
         env={name: (None if value is None else str(value), entry.where)
              for entry in merged["env"] for name, value in entry.value.items()},
         images=tuple(merged["images"]),
+        tuned=tuple(merged["tuned"]),
     )  # fmt: skip
 
 
