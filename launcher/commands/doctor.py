@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import AamError, Unavailable
-from launcher import capture, check_reports, processes
+from launcher import capture, check_reports, config, processes
 from launcher.commands import parse_own, print_json
 from launcher.commands.explain import facts
 from launcher.detect import detect, with_versions
@@ -33,6 +33,7 @@ from launcher.plan.request import Request
 from launcher.plan.rules import denials
 from launcher.plan.visible_devices import visible_devices_variables
 from launcher.planning import gather, plan_launch
+from launcher.slurm.site_check import differences
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 START_TIMEOUT = 120  # seconds; the first start may unpack the image
@@ -124,6 +125,8 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if host.live:
         findings += tuple(_disk_space(inputs.settings.image_dir.value))
         findings += (*_trials(host, fitting, built), *_instances())
+        if name := inputs.settings.site.value:
+            findings += tuple(differences(config.site(name), host))
     error = refusal(launcher_options, root)
     if error:
         cause = f"A launch would be refused: {error.cause}"

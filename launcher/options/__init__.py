@@ -21,7 +21,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "submit": "launcher.options.submit.SubmitOptions",
         "jobs": "launcher.options.inspection.Jobs",
         "site show": "launcher.options.inspection.SiteShow",
-        "site check": "launcher.options.inspection.SiteCheck",
     },
     "Set up": {
         "completion": "aam.contract.completion.Completion",
@@ -34,7 +33,6 @@ The first word of a command is its module in `launcher.commands`.
 
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
 
-
 FORWARDING = ("explain", "submit")
 """Commands that a command line of `aam` follows."""
 
@@ -43,12 +41,11 @@ HOST = "--host"
 
 READ = {
     "explain": ("--json", HOST, "--image", "--runtime", "--site"),
-    "doctor": ("--json", HOST, "--image-dir"),
+    "doctor": ("--json", HOST, "--image-dir", "--site"),
     "images": ("--json", HOST, "--image-dir"),
     "env": ("--dry-run", HOST, "--force", "--site"),
     "jobs": ("--json",),
     "site show": ("--json",),
-    "site check": ("--json",),
     "submit": ("--dry-run", "--site", "--image", "--force"),
 }
 """Options of the launcher that the help page of a command names, besides --image-dir for images."""

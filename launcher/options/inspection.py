@@ -21,7 +21,7 @@ class Doctor:
     """Show GPUs, drivers and engines of this host, what would fail, and the remedy.
 
     Examples:
-        aam-launch doctor
+        aam-launch doctor --site cosmos
         aam-launch doctor --capture node.tar
     """
 
@@ -44,29 +44,14 @@ class Jobs:
 
 
 @dataclass(frozen=True)
-class SiteOptions:
-    """Site that a command reads."""
-
-    name: str = option(
-        "Name of the site, or its file.", default="", first=True, metavar="SITE", basic=True
-    )
-
-
-@dataclass(frozen=True)
-class SiteShow(SiteOptions):
-    """Show what is known about a cluster.
+class SiteShow:
+    """Show what is known about a cluster; `doctor --site` compares it with a host.
 
     Examples:
         aam-launch site show cosmos
         aam-launch site show ./my_cluster.yaml --json
     """
 
-
-@dataclass(frozen=True)
-class SiteCheck(SiteOptions):
-    """Compare what is known about a cluster with this host, a login node of it.
-
-    Examples:
-        aam-launch site check cosmos
-        aam-launch site check cosmos --json
-    """
+    name: str = option(
+        "Name of the site, or its file.", default="", first=True, metavar="SITE", basic=True
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,12 @@ import pytest
 from aam.contract.errors import ConfigurationError
 from launcher import config
 from launcher.cli import main
-from launcher.commands.site import check_facts
+from launcher.detect import detect
+from launcher.host.facts import Slurm
 from launcher.plan.settings import SETTING_SPECS
 from launcher.slurm.site import SITE_KEYS, Site, filled
+from launcher.slurm.site_check import differences
+from tests.support.hosts import MI300A, Tree
 
 SHIPPED = ("cosmos", "slurm", "workstation")
 
@@ -103,7 +107,7 @@ def test_mistakes_name_their_place(tmp_path: Path, text: str, sentence: str) -> 
 @pytest.mark.parametrize(
     ("args", "status", "sentence"),
     [
-        (["site"], 64, "A command of two words: `site`; give `site show` or `site check`."),
+        (["site"], 64, "A command of two words: `site`; give `site show`."),
         (["site", "shwo", "cosmos"], 64, "did you mean 'site show'?"),
         (["site", "show"], 78, "known are cosmos, slurm, workstation."),
         (["site", "show", "kosmos"], 78, "No such site: 'kosmos'; known are cosmos"),
@@ -116,12 +120,31 @@ def test_bad_words(
     assert sentence in capsys.readouterr().err
 
 
-def test_what_differs_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_facts_that_differ_from_the_host_are_found(tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.mkdir()
-    path = tmp_path / "s.yaml"
-    found = site(path, f"shared: [{there}]\nhome: {tmp_path}/none\nlocal: /x\n")
-    verdicts = {answer.key: answer.verdict for answer in check_facts(found)}
-    assert verdicts == {"shared": "holds", "home": "differs", "local": "unknown"}
-    assert main(["site", "check", str(path)]) == 69
-    assert f"no folder {tmp_path}/none" in capsys.readouterr().out
+    found = site(
+        tmp_path / "s.yaml",
+        f"shared: [{there}]\nhome: {tmp_path}/none\nimage_dir: {there}/$USER\nlocal: /x\n"
+        "vendor: amd\narch: gfx90a\ngpus_per_node: 4\ninterfaces: ['nosuch*']\n",
+    )
+    node = detect(Tree(tmp_path / "node").cpu().amd(MI300A, 2).amd(MI300A, 3).root)
+    in_job = replace(node, slurm=Slurm("7", None, 1, None))
+    differing = {fact.cause.split()[-1]: fact.evidence for fact in differences(found, in_job)}
+    assert set(differing) == {"home", "image_dir", "arch", "gpus_per_node", "interfaces"}
+    assert f"there is no folder {tmp_path}/none" in differing["home"]
+    assert differing["arch"] == f"gfx90a in {tmp_path}/s.yaml:6, the host has gfx942"
+    assert differing["gpus_per_node"].endswith(", the host has 2")
+    login_node = replace(node, gpus=())
+    seen = {fact.cause.split()[-1] for fact in differences(found, login_node)}
+    assert seen == {"home", "image_dir"}
+
+
+def test_doctor_compares_a_site_with_this_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "s.yaml").write_text(f"home: {tmp_path}/none\nshared: [{tmp_path}]\n")
+    main(["doctor", "--site", f"{tmp_path}/s.yaml", "--image-dir", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert "The site states another home" in shown
+    assert "another shared" not in shown
