@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from aam.cli import main
@@ -15,6 +16,7 @@ from aam.contract.options.commands.studies import Simulate
 from aam.data.simulation.files import truth, write_study
 from aam.data.simulation.simulate import SimulatedStudy, simulate
 from aam.data.table import read_table
+from aam.data.taxonomy import named_ranks, read_taxonomy
 
 SMALL = Simulate(
     output_dir=Path("."), samples=30, asvs=120, length=60, richness=25, depth=800, subjects=6
@@ -78,6 +80,37 @@ def test_the_command_writes_what_the_readers_read(tmp_path: Path) -> None:
     known = json.loads((tmp_path / "truth.json").read_text())
     assert known["measured"]["mean_richness"] == pytest.approx(study.richness.mean(), abs=0.01)
     assert main(["simulate", "--output-dir", str(tmp_path), *args]) == CannotCreate.status
+
+
+def test_the_taxa_are_clades_of_the_tree(tmp_path: Path) -> None:
+    options = dataclasses.replace(SMALL, output_dir=tmp_path)
+    study = simulate(options)
+    write_study(study, options)
+    taxa = read_taxonomy(tmp_path / "taxonomy.tsv")
+    assert {*taxa} == {*read_table(tmp_path / "table.biom").feature_ids}
+    tips = dict(zip(study.sequences, study.tree.tips.tolist(), strict=True))
+    for rank in (1, 2):
+        members: dict[str, list[int]] = {}
+        for name, taxon in taxa.items():
+            members.setdefault("; ".join(named_ranks(taxon)[: rank + 1]), []).append(tips[name])
+        assert len(members) > 5
+        below = [clade_below(study.tree.parents, own) for own in members.values()]
+        assert sum(map(len, below)) == len(set().union(*below))  # the clades are disjoint
+
+
+def clade_below(parents: npt.NDArray[np.int64], tips: list[int]) -> set[int]:
+    """Return the tips below the last common ancestor of some tips."""
+
+    def ancestors(node: int) -> list[int]:
+        line = [node]
+        while line[-1] > 0:
+            line.append(int(parents[line[-1]]))
+        return line
+
+    common = set.intersection(*(set(ancestors(tip)) for tip in tips))
+    last = max(common)  # a parent has a lower number than its children
+    inner = set(parents.tolist())
+    return {node for node in range(len(parents)) if node not in inner and last in ancestors(node)}
 
 
 def test_the_tree_holds_every_sequence_once(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files of a simulated study: table, tree, metadata and truth."""
+"""Files of a simulated study: table, tree, metadata, taxonomy and truth."""
 
 from __future__ import annotations
 
@@ -12,28 +12,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
 
 from aam import __version__
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.studies import Simulate
-from aam.data.simulation.evolution import newick
+from aam.data.simulation.evolution import clades, newick
 from aam.data.simulation.simulate import SimulatedStudy
 
 _CREATION_DATE = datetime(2000, 1, 1)  # Fixed, so that two tables of one seed are equal.
 
+_FAMILIES, _GENERA = 12, 72
+"""Clades of the tree that the taxonomy names as families and as genera."""
+
 
 def write_study(study: SimulatedStudy, options: Simulate) -> tuple[Path, ...]:
-    """Write table.biom, tree.nwk, metadata.tsv and truth.json; all of them or none.
+    """Write table.biom, tree.nwk, metadata.tsv, taxonomy.tsv and truth.json; all or none.
 
-    The table leaves out ASVs without reads, the tree does not.
+    Table and taxonomy leave out ASVs without reads, the tree does not.
 
     Args:
         study: study to write.
         options: options of `aam simulate`; --output-dir is the folder of the files.
 
     Returns:
-        Paths of the four files.
+        Paths of the five files.
 
     Raises:
         CannotCreate: a file exists and `options.overwrite` is false, or no permission.
@@ -45,6 +49,7 @@ def write_study(study: SimulatedStudy, options: Simulate) -> tuple[Path, ...]:
         ),
         "tree.nwk": lambda path: path.write_text(newick(study.tree, study.sequences)),
         "metadata.tsv": lambda path: path.write_text(_metadata(study)),
+        "taxonomy.tsv": lambda path: path.write_text(_taxonomy(study, seen)),
         "truth.json": lambda path: path.write_text(
             json.dumps(truth(study, options), indent=1) + "\n"
         ),
@@ -118,3 +123,14 @@ def _metadata(study: SimulatedStudy) -> str:
     lines = [("sample-id", *columns), ("#q2:types", *(kind for kind, _ in columns.values()))]
     lines += zip(study.sample_ids, *(values for _, values in columns.values()), strict=True)
     return "".join("\t".join(line) + "\n" for line in lines)
+
+
+def _taxonomy(study: SimulatedStudy, asvs: npt.NDArray[np.int32]) -> str:
+    """Return the taxa of ASVs, clades of the tree, as QIIME 2 writes a taxonomy."""
+    family, genus = (clades(study.tree, count) for count in (_FAMILIES, _GENERA))
+    lines = ["Feature ID\tTaxon"]
+    for asv in asvs.tolist():
+        first, second = family[asv] + 1, genus[asv] + 1
+        taxon = f"d__Simulated; f__Family-{first}; g__Genus-{first}.{second}"
+        lines.append(f"{study.sequences[asv]}\t{taxon}")
+    return "".join(f"{line}\n" for line in lines)
