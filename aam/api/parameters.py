@@ -25,12 +25,13 @@ from aam.contract.options.training import RunOptions
 FIRST = ("members", "folds", "epochs", "device", "seed", "pretrained_encoder")
 """Parameters that stand first; then those of the short help of `aam train`, then the others."""
 
-_REPLACED = {"group_column", "loss_config"} | {
+_REPLACED = {"group_column", "loss_config", "taxonomy"} | {
     spec.field
     for group in (TableOptions, TargetOptions, CovariateOptions, RunOptions, ScaleOptions)
     for spec in specs(group)
 }
-"""Options that the arguments of `fit` replace, or of several processes or targets."""
+"""Options that arguments of `fit` or of methods of the model replace, or of several processes or
+targets."""
 
 
 def _place(spec: OptionSpec) -> tuple[int, bool, bool]:

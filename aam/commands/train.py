@@ -28,18 +28,21 @@ def run(options: Train) -> None:
         if scored.folds:
             show(summary(scored, column))
     folders = target_folders(options.run.output_dir) or [options.run.output_dir]
-    for folder in folders if not options.uses_network else ():
-        importance.run(_importance_options(options, folder))
+    # Integrated gradients of a network take long, so they are computed on request alone.
+    if not options.uses_network or options.taxonomy is not None:
+        for folder in folders:
+            importance.run(_importance_options(options, folder))
     write_reports(folders)
 
 
 def _importance_options(options: Train, folder: Path) -> ImportanceOptions:
-    """Return the options of `aam importance` for a run; a network takes too long for it."""
+    """Return the options of `aam importance` for a run."""
     return ImportanceOptions(
         input=options.input,
         device=options.device,
         model=folder,
         output=folder / "importance.tsv",
+        taxonomy=options.taxonomy,
         metadata=options.target.metadata,
         overwrite=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aam.contract.errors import DataError, first_few
@@ -52,3 +53,17 @@ def read_taxonomy(path: Path) -> dict[str, str]:
             "ASVs have two taxa", f"'{path}', {first_few(twice)}", "keep one line for each ASV"
         )
     return taxa
+
+
+def require_common(taxa: Mapping[str, str], feature_ids: Sequence[str]) -> None:
+    """Check that a taxonomy has an ASV of a table.
+
+    Raises:
+        DataError: it has none.
+    """
+    if not any(name in taxa for name in feature_ids):
+        raise DataError(
+            "The taxonomy and the table have no ASV in common",
+            f"the table has {feature_ids[0]}, the taxonomy {next(iter(taxa), 'no ASV')}",
+            "give the taxonomy of the same representative sequences",
+        )

@@ -17,7 +17,7 @@ from aam.contract.errors import DataError
 from aam.contract.options.members import networks
 from aam.data.covariates import Covariates
 from aam.data.study import Study
-from aam.data.taxonomy import named_ranks
+from aam.data.taxonomy import named_ranks, require_common
 from aam.members.base import F64, Rows, Samples
 from aam.members.model import Importance
 from aam.members.model_file import TrainedModel
@@ -158,14 +158,7 @@ def _mean_rank(sizes: Sequence[F64]) -> F64:
 
 
 def _taxa(taxa: Mapping[str, str], ids: Sequence[str]) -> list[str]:
-    named = [taxa.get(name, "") for name in ids]
-    unmatched = sum(name not in taxa for name in ids)
-    if unmatched == len(ids):
-        raise DataError(
-            "The taxonomy and the table have no ASV in common",
-            f"the table has {ids[0]}, the taxonomy {next(iter(taxa), 'no ASV')}",
-            "give the taxonomy of the same representative sequences",
-        )
-    if unmatched:
+    require_common(taxa, ids)
+    if unmatched := sum(name not in taxa for name in ids):
         info(f"{unmatched} of {len(ids)} ASVs are not in the taxonomy.")
-    return named
+    return [taxa.get(name, "") for name in ids]

@@ -161,7 +161,7 @@ def importance_table(given: ReportInput) -> Table | None:
         heads.append(f"Folds with it among the first {agreement.first}")
         note += f" {agreement.sentence}"
     if "taxon" not in rows[0]:
-        note += " `aam importance --taxonomy` adds taxa."
+        note += " `aam importance --taxonomy` and `aam train --taxonomy` add taxa."
     return Table(f"The {len(cells)} most important ASVs", heads, cells, note)
 
 

@@ -23,6 +23,7 @@ from aam.data.target_transforms import (
     fit_transform,
     output_range,
 )
+from aam.data.taxonomy import read_taxonomy, require_common
 from aam.training.sample_selection import choose_depth, deep_enough
 
 
@@ -74,9 +75,15 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
 
 
 def read_inputs(options: Train, max_bp: int | None) -> tuple[Study, Metadata]:
-    """Read the study and the metadata; a phylogeny is read for the transformer alone."""
+    """Read the study and the metadata; a phylogeny is read for the transformer alone.
+
+    The taxonomy is only read after the training, and checked here, before it.
+    """
+    taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
     phylogeny = options.phylogeny if options.uses_network else None
     study = load_study(options.input, phylogeny, max_bp)
+    if taxa is not None:
+        require_common(taxa, study.table.feature_ids)
     return study, read_metadata(options.target.metadata)
 
 

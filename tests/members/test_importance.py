@@ -28,6 +28,7 @@ from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.data.study import load_study
 from aam.data.target_transforms import TRANSFORMS, TargetScale
+from aam.data.taxonomy import named_ranks, read_taxonomy
 from aam.members.base import F64, FINEST, Labels, Samples
 from aam.members.effects import kernel_effects
 from aam.members.forest import ForestInputs, as_csc, model_of
@@ -275,6 +276,36 @@ def test_taxonomy_is_joined_and_qiime_2_reads_the_table(
         "taxon": "categorical",
         **dict.fromkeys(found.columns[1:], "numeric"),
     }
+
+
+@pytest.mark.medium
+def test_training_names_the_asvs_by_the_taxonomy_that_it_checked_first(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ("--members", "kernel", "--taxonomy")
+    folder = _train(study, tmp_path / "run", "ph", *args, study / "taxonomy.tsv")
+    taxa = read_taxonomy(study / "taxonomy.tsv")
+    found = _read(folder / "importance.tsv")
+    assert found["taxon"].to_dict() == {name: taxa[name] for name in found.index}
+    first = "; ".join(named_ranks(found["taxon"].iloc[0])[-2:])
+    assert first.startswith("f__Family-")
+    assert f"1. {first}" in html.unescape((folder / "report.html").read_text(encoding="utf-8"))
+    data = ("--table", study / "table.biom", "--metadata", study / "metadata.tsv")
+    new = ("--metadata-column", "ph", "--output-dir", tmp_path / "new")
+    for content in ("sample\tsex\nS1\tf\n", "Feature ID\tTaxon\nACGT\tk__Bacteria\n"):
+        (tmp_path / "bad.tsv").write_text(content)
+        assert aam("train", *data, *new, *args, tmp_path / "bad.tsv") == DataError.status
+        assert "axonomy" in capsys.readouterr().err.splitlines()[-1]
+        assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.medium
+def test_a_network_is_explained_where_a_taxonomy_is_given(study: Path, tmp_path: Path) -> None:
+    for name, args in (("plain", ()), ("named", ("--taxonomy", study / "taxonomy.tsv"))):
+        assert train_network(study, tmp_path / name, *args) == 0
+    assert not (tmp_path / "plain" / "importance.tsv").exists()
+    found = _read(tmp_path / "named" / "importance.tsv")
+    assert {"taxon", "transformer_effect"} <= {*found}
 
 
 @pytest.mark.medium

@@ -25,6 +25,12 @@ Metric = Literal[
 TargetType = Literal["regression", "classification", "ordinal"]
 
 # Options of several groups and commands.
+TAXONOMY = option(
+    "Taxonomy of the ASVs: TSV of QIIME 2 (Feature ID, Taxon) or .qza.",
+    default=None,
+    role="input",
+    basic=True,
+)
 DROP_MISSING_ASVS = option(
     "Leave out ASVs that are not in the tree instead of rejecting the table.", default=False
 )
@@ -148,9 +154,11 @@ class SplitOptions:
     """Division into training and validation samples."""
 
     test_size: float = option(
-        "Fraction of the samples that validate. 0: none, with several --folds alone, of which each "
-        "is held out once.",
+        "Fraction of the samples that validate: with one fold they measure the result, with "
+        "several the transformer stops by them, and the fold measures. 0: no validation samples, "
+        "all samples outside the fold are trained on; for several --folds alone.",
         default=0.2,
+        basic=True,
     )
     group_column: str | None = option(
         "Metadata column of groups, such as subjects: samples of one group stay together, either "
@@ -168,6 +176,7 @@ class SplitOptions:
         "splits.tsv of another run, to use the same training and validation samples.",
         default=None,
         role="input",
+        basic=True,
     )
 
 

@@ -23,7 +23,7 @@ class Search(Train):
     """
 
     without: ClassVar = (
-        "splits", "overwrite", "loss_config", "distributed", "fsdp", "data_parallel",
+        "splits", "overwrite", "loss_config", "taxonomy", "distributed", "fsdp", "data_parallel",
     )  # fmt: skip
 
     vary: tuple[str, ...] = option(

@@ -63,6 +63,7 @@ class Train:
     freeze_base: bool = option(
         "Do not train the pretrained encoder; every ASV is encoded once.",
         default=False,
+        basic=True,
         needs=("--pretrained-encoder", "--members transformer"),
         only_for="transformer",
     )
@@ -79,6 +80,15 @@ class Train:
         "long to train.",
         default="auto",
         basic=True,
+    )
+    taxonomy: Path | None = option(
+        "Taxonomy of the ASVs, for their names in importance.tsv and the report: TSV of QIIME 2 "
+        "(Feature ID, Taxon) or .qza. With the transformer it also requests the importance, which "
+        "then takes longer.",
+        default=None,
+        role="input",
+        basic=True,
+        resumable=True,
     )
     profile_features: int = option(
         "Features of the community profile, an input besides the encoder; 0: no profile.",

@@ -6,7 +6,7 @@ from typing import Literal
 
 from aam.contract.options.device import DeviceOptions
 from aam.contract.options.field import ONE_OR_MORE, option
-from aam.contract.options.study import AsvVectorOptions, TableOptions
+from aam.contract.options.study import TAXONOMY, AsvVectorOptions, TableOptions
 
 SHARD_HELP = (
     "Part of the samples, as 3/64 (the third of 64), for separate processes; written to {}.shards, "
@@ -153,12 +153,7 @@ class ImportanceOptions:
     output: Path = option(
         "Table to write (TSV), which QIIME 2 reads as feature metadata.", role="output"
     )
-    taxonomy: Path | None = option(
-        "Taxonomy of the ASVs: TSV of QIIME 2 (Feature ID, Taxon) or .qza.",
-        default=None,
-        role="input",
-        basic=True,
-    )
+    taxonomy: Path | None = TAXONOMY
     method: Literal["effects", "permutation"] = option(
         "effects: derivatives of the kernel, impurity decrease of the forest and integrated "
         "gradients of the transformer; permutation: also permute the reads of the first ASVs, and "
