@@ -159,10 +159,10 @@ def _help(arguments: Sequence[str]) -> str:
     from aam.contract.options import help_page  # shutil and textwrap: 4 ms
 
     others = [argument for argument in arguments if argument not in HELP]
-    if not others:
-        return help_page.overview("aam", {"Set up": OWN})
-    name, _ = split_command(others, OWN)
     everything = HELP_ALL in arguments
+    if not others:
+        return help_page.overview("aam", more={"Set up": OWN}, everything=everything)
+    name, _ = split_command(others, OWN)
     if name in OWN:
         return help_page.page("aam", name, OWN[name], specs(OWN[name]), everything=True)
     options_class = typing.cast(type, find(name))

@@ -29,7 +29,8 @@ def help_of(argv: Sequence[str]) -> str:
     if not rest:
         groups = {group: {n: options.find(n) for n in names} for group, names in COMMANDS.items()}
         section = help_page.section(TITLE, LAUNCHER_OPTIONS.values())
-        return "\n".join([help_page.overview("aam-launch", groups), "", *section])
+        overview = help_page.overview("aam-launch", groups, everything=everything)
+        return "\n".join([overview, "", *section])
     command, rest = split_command(rest, NAMES, "aam-launch")
     if command in FORWARDING and rest:
         forwarded, _ = split_command(rest, program=f"aam-launch {command}")

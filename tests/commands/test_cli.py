@@ -25,6 +25,7 @@ from aam.contract.options import (
     specs,
     to_plain,
 )
+from aam.contract.options.commands import COMMANDS, EVERYDAY
 from aam.contract.options.contradictions import of_member, requirements
 from launcher import options
 from launcher.cli import main as launch
@@ -92,7 +93,7 @@ def test_help_shows_required_options_then_basic_ones(command: str) -> None:
     others = [spec.flag for spec in basic if spec.flag not in own]
     assert shown == [*required, *others, "--config", *own]
     assert ("Transformer only" in page.splitlines()) == bool(own)
-    assert len(shown) <= (32 if command == "search" else 24)  # with the options of `train` too
+    assert len(shown) <= (32 if command == "search" else 28)  # with the options of `train` too
     examples = page.partition("\nExamples\n")[2]
     assert examples.count(f"aam {command}") == 2
 
@@ -196,14 +197,25 @@ def test_a_refused_training_imports_no_library_of_the_models(tmp_path: Path) -> 
     assert not (HEAVY - {"numpy", "rich"}) & set(modules)
 
 
-def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    shown = capsys.readouterr().out
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_overview_describes_everyday_commands_and_names_the_others(program: str) -> None:
+    short, full = (help_of(program, flag) for flag in ("--help", "--help-all"))
+    assert len(full.splitlines()) > len(short.splitlines())
+    commands, _, more = short.partition("\nMore\n")
     for name in names():
         summary = (typing.cast(type, find(name)).__doc__ or "").splitlines()[0]
-        assert f" {name} {summary} " in " ".join(shown.split()) + " "
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"aam {__version__}\n"
+        described = f" {name} {summary} "
+        assert described in " ".join(full.split()) + " "
+        everyday = name in COMMANDS[EVERYDAY]
+        assert (described in " ".join(commands.split()) + " ") == everyday
+        assert (name in re.split(r"  +|, |\n", more)) != everyday
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_and_version_have_their_usual_forms(program: str) -> None:
+    assert help_of(program, "help", "train") == help_of(program, "train", "--help")
+    assert help_of(program, "help") == help_of(program, "-h") == help_of(program, "--help")
+    assert help_of(program, "-V") == help_of(program, "--version") == f"{program} {__version__}\n"
 
 
 def test_an_unknown_command_is_answered_with_the_nearest(

@@ -76,10 +76,17 @@ def test_command_lines_parse(line: str) -> None:
         parse_own(options.find(command), arguments, command)
 
 
-def test_the_readme_shows_the_four_commands_in_order() -> None:
-    section = (ROOT / "README.md").read_text().split("## Pretrain, train, predict, report")[1]
-    commands = [shlex.split(line)[1] for line in command_lines(section)]
-    assert commands[:4] == ["pretrain", "train", "predict", "report"]
+@pytest.mark.parametrize("document", ["README.md", "docs/tutorial_infant_age.md"])
+def test_short_help_has_the_options_of_readme_and_tutorial(document: str) -> None:
+    shown = []
+    for line in command_lines((ROOT / document).read_text()):
+        program, *argv = shlex.split(line, comments=True)
+        if program == "aam" and argv[0] in names():
+            parsed = parse([word for word in argv if word not in HELP], incomplete=True)
+            shown += [(line, spec) for flag in parsed.given if (spec := parsed.option(flag))]
+    assert len(shown) > 10
+    hidden = [f"{spec.flag} in {line}" for line, spec in shown if not (spec.required or spec.basic)]
+    assert hidden == []
 
 
 def test_options_of_the_public_program_are_there_or_absent() -> None:

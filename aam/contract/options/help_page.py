@@ -6,10 +6,11 @@ import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 from aam import __version__
 from aam.contract.options.command_line import HELP_ALL, metavar
-from aam.contract.options.commands import COMMANDS, WRAPPERS, find
+from aam.contract.options.commands import COMMANDS, EVERYDAY, WRAPPERS, find
 from aam.contract.options.contradictions import of_member, requirements
 from aam.contract.options.field import OptionSpec, summary
 
@@ -21,23 +22,42 @@ LONGEST_CHOICES = 24
 """Characters of the choices that stand beside the flag; longer ones follow the help text."""
 
 
-def overview(program: str, more: Mapping[str, Mapping[str, type]] | None = None) -> str:
-    """Return the first help page: the commands by group, a line each.
+def overview(
+    program: str,
+    own: Mapping[str, Mapping[str, type]] | None = None,
+    more: Mapping[str, Mapping[str, type]] | None = None,
+    *,
+    everything: bool,
+) -> str:
+    """Return the first help page: a line for each everyday command, the names of the others.
 
     Args:
         program: `aam` or `aam-launch`.
+        own: groups of commands that this program alone has, whose lines are always shown.
         more: groups of further commands.
+        everything: whether to show a line for every command.
     """
+    groups: dict[str, Mapping[str, type | None]] = {EVERYDAY: _classes(EVERYDAY), **(own or {})}
+    others = {group: COMMANDS[group] for group in COMMANDS if group != EVERYDAY}
+    if everything:
+        groups |= {group: _classes(group) for group in others} | {**(more or {})}
     lines = [f"usage: {program} COMMAND [OPTIONS]", "", f"Attention All Microbes {__version__}"]
-    groups = {
-        group: {name: options_class for name in listed if (options_class := find(name))}
-        for group, listed in COMMANDS.items()
-    }
-    for group, commands in {**groups, **(more or {})}.items():
+    for group, commands in groups.items():
         lines += ["", group]
         for name, options_class in commands.items():
-            lines += _wrapped(f"  {name:<16} ", summary(options_class), 19)
-    return "\n".join([*lines, "", f"`{program} COMMAND --help` lists the options of a command."])
+            lines += _wrapped(f"  {name:<16} ", summary(cast(type, options_class)), 19)
+    if not everything:
+        lines += ["", "More"]
+        for group, names in {**others, **(more or {})}.items():
+            lines += _wrapped(f"  {group:<16} ", ", ".join(names), 19)
+    pages = f"`{program} COMMAND --help` lists the options of a command"
+    everywhere = f", `{program} {HELP_ALL}` describes all commands"
+    lines += ["", *_wrapped("", f"{pages}{'' if everything else everywhere}.", 0)]
+    return "\n".join(lines)
+
+
+def _classes(group: str) -> dict[str, type | None]:
+    return {name: find(name) for name in COMMANDS[group]}
 
 
 def page(

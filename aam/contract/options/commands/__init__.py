@@ -11,31 +11,40 @@ from aam.contract.options.contradictions import require_consistent
 from aam.contract.options.field import OptionSpec, build, specs
 from aam.contract.suggestions import nearest
 
+EVERYDAY = "Everyday commands"
+"""Group whose commands the first help page describes; of the others it has the names."""
+
 COMMANDS: dict[str, dict[str, str]] = {
-    "Look": {"inspect": "inspect.Inspect"},
-    "Learn": {"pretrain": "pretrain.Pretrain", "train": "train.Train", "search": "search.Search"},
-    "Use": {
+    EVERYDAY: {
+        "example": "studies.Example",
+        "inspect": "inspect.Inspect",
+        "train": "train.Train",
+        "report": "use.Report",
         "predict": "use.Predict",
+        "compare": "compare.Compare",
+        "importance": "use.ImportanceOptions",
+        "pretrain": "pretrain.Pretrain",
+    },
+    "Models": {
+        "baseline": "compare.BaselineOptions",
+        "search": "search.Search",
+        "evaluate": "use.Evaluate",
         "embed": "use.Embed",
         "neighbors": "use.Neighbors",
-        "importance": "use.ImportanceOptions",
         "export": "use.Export",
-        "evaluate": "use.Evaluate",
-        "report": "use.Report",
     },
-    "Compare": {
-        "baseline": "compare.BaselineOptions",
-        "compare": "compare.Compare",
+    "Studies": {
+        "simulate": "studies.Simulate",
+        "prepare": "studies.Prepare",
+        "merge": "studies.Merge",
         "unifrac": "compare.Unifrac",
     },
-    "Large studies": {"prepare": "studies.Prepare", "merge": "studies.Merge"},
     "Performance": {
         "memory": "measure.Memory",
         "tune": "measure.Tune",
         "profile": "measure.Profile",
     },
-    "Try": {"simulate": "studies.Simulate"},
-    "Trust": {
+    "GPU and PyTorch": {
         "check": "stack.Check",
         "golden generate": "stack.GoldenGenerate",
         "golden compare": "stack.GoldenCompare",

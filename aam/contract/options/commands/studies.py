@@ -1,4 +1,4 @@
-"""Options of `aam prepare`, `aam merge` and `aam simulate`, which write studies or tables."""
+"""Options of the commands that write studies or tables, except UniFrac."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +103,9 @@ class Simulate:
         aam simulate --output-dir small --samples 60 --asvs 300 --seed 1
     """
 
-    output_dir: Path = option("Folder for table.biom, tree.nwk and metadata.tsv.", role="output")
+    output_dir: Path = option(
+        "Folder for table.biom, tree.nwk, metadata.tsv and taxonomy.tsv.", role="output"
+    )
     samples: int = option("Number of samples.", default=200, basic=True)
     asvs: int = option("Number of ASVs, the tips of the tree.", default=2000, basic=True)
     length: int = option("Nucleotides of each sequence.", default=150)
@@ -115,4 +117,22 @@ class Simulate:
         "ASVs whose log abundances sum to the column 'response'; 0: no such column.", default=0
     )
     seed: int = option("Seed; the same seed gives the same study.", default=42, basic=True)
+    overwrite: bool = option("Replace an existing study in the folder.", default=False, basic=True)
+
+
+@dataclass(frozen=True)
+class Example:
+    """Write a small simulated study, on which the commands of the tutorial run in seconds.
+
+    150 samples of 50 subjects, whose communities follow a pH: table, tree, metadata and taxonomy.
+    The files are part of the installation, the same everywhere.
+
+    Examples:
+        aam example --output-dir study
+        aam example --output-dir study --overwrite
+    """
+
+    output_dir: Path = option(
+        "Folder for table.biom, tree.nwk, metadata.tsv and taxonomy.tsv.", role="output"
+    )
     overwrite: bool = option("Replace an existing study in the folder.", default=False, basic=True)
