@@ -75,7 +75,9 @@ class _Estimator(Parameters, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """Train on the table and the names of the targets, and load the model."""
         columns = {column: list(names)}
-        group_column = "group" if column != "group" else "groups"
+        group_column = _name(groups, "group")
+        if group_column == column:
+            group_column = f"{column} (groups)"
         ids = metadata_ids(as_biom(X).ids())
         if groups is not None:
             columns[group_column] = _group_names(aligned(groups, _ids(X), "groups"), len(ids))
@@ -200,7 +202,7 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         """
         X, values = self._checked(X, y, numeric=True)
         names = [repr(float(value)) for value in values]
-        self._train(X, names, _column(y), groups, classifier=False)
+        self._train(X, names, _name(y, "target"), groups, classifier=False)
         return self
 
     def predict(self, X: Table) -> npt.NDArray[np.float64]:
@@ -237,7 +239,7 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise ValueError(f"A classifier needs two classes or more, y has {len(self.classes_)}")
         names = _class_names(self.classes_)
-        self._train(X, [names[code] for code in codes], _column(y), groups, classifier=True)
+        self._train(X, [names[code] for code in codes], _name(y, "target"), groups, classifier=True)
         self._names = names
         return self
 
@@ -273,9 +275,9 @@ def _group_names(groups: Any, samples: int) -> list[str]:
     return [str(label) for label in labels]
 
 
-def _column(y: Any) -> str:
-    """Return the name of a Series, or `target`."""
-    return str(getattr(y, "name", None) or "target")
+def _name(values: Any, otherwise: str) -> str:
+    """Return the name of a Series, for messages and the report."""
+    return str(getattr(values, "name", None) or otherwise)
 
 
 def _class_names(classes: npt.NDArray[Any]) -> list[str]:
