@@ -81,6 +81,7 @@ $(OTHER)/has-dev: pyproject.toml requirements.lock
 
 docs: $(VENV)/has-dev
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
+	@echo 'site/index.html; its search needs a server: $(VENV)/bin/python -m http.server --directory site'
 
 bench: $(VENV)/has-model
 	$(VENV)/bin/python benchmarks/speed.py

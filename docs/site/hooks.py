@@ -35,6 +35,8 @@ FROM_ROOT = {
 }
 CODE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+BOOST = {"troubleshooting.md": 5, "experiments": 0.2, "decisions": 0.2, "changelog.md": 0.2}
+"""Weights of pages and folders in the search: an error message leads to its remedy."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -48,6 +50,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: Files) -> str:
     """Let links lead to pages of the site; links to other files of the repository become paths."""
     folder = posixpath.dirname(page.file.src_uri)
+    page.meta["search"] = {"boost": BOOST.get(folder or page.file.src_uri, 1)}
     sources = {target: source for source, target in FROM_ROOT.items()}
     origin = posixpath.dirname(sources.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
 
