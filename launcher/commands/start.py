@@ -33,6 +33,8 @@ RECORD: dict[str, Any] = {
     "inputs?": {str: {"path": str, "sha256": str}},
 }
 """Schema of a run record (`aam.contract.run_record`) as far as it is compared."""
+PARTS = {"engine_version": "engine", "digest": "image"}
+"""Fact -> the fact that it belongs to; where that differs, this one says nothing more."""
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
@@ -89,7 +91,9 @@ def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterat
         if "gpus" in facts:  # the same GPUs may be at other places
             facts["gpus"] = [gpu.partition(" at ")[0] for gpu in facts["gpus"]]
     for name, value in now.items():
-        if name in then and then[name] != value:
+        whole = PARTS.get(name, name)
+        known = name in then and (value is not None or name != "engine_version")
+        if known and then[name] != value and (whole == name or then.get(whole) == now[whole]):
             yield _other(name.replace("_", " "), then[name], value)
 
 

@@ -93,5 +93,11 @@ def test_commands_without_a_run_folder_are_repeated_too(folder: Path, study_dir:
     for sentence in differences:
         assert f"aam-launch: warning: Another {sentence}" in other.stderr
 
+    record["launch"]["engine"] = "podman"
+    place.write_text(json.dumps(record))
+    other = launch(folder, *again, "--overwrite", "--dry-run")
+    assert "Another engine: podman then, native now" in other.stderr
+    assert "engine version" not in other.stderr  # of another program
+
     place.write_text(json.dumps({**record, "launch": None}))  # `aam` alone ran it
     assert launch(folder, *again, "--overwrite", "--dry-run").stderr == ""
