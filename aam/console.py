@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TypeVar
 
 from rich.console import Console
@@ -39,6 +40,17 @@ console = Console(stderr=True, highlight=False, soft_wrap=True)
 _library: ContextVar[bool] = ContextVar("library", default=False)
 
 
+@dataclass(frozen=True)
+class Message:
+    """A message or a warning, without control characters."""
+
+    text: str
+    is_warning: bool
+
+
+_collected: ContextVar[list[Message] | None] = ContextVar("collected", default=None)
+
+
 class AamWarning(UserWarning):
     """Warning of a computation that was called from Python."""
 
@@ -55,6 +67,17 @@ def as_library() -> Iterator[None]:
         console.quiet = quiet
 
 
+@contextmanager
+def collected() -> Iterator[list[Message]]:
+    """Collect the messages and warnings of the block in a list instead of printing them."""
+    messages: list[Message] = []
+    token = _collected.set(messages)
+    try:
+        yield messages
+    finally:
+        _collected.reset(token)
+
+
 def interactive() -> bool:
     """Return whether progress bars are shown."""
     return console.is_terminal and not console.quiet
@@ -68,6 +91,9 @@ def _lines(message: str) -> str:
 def info(message: str) -> None:
     """Print a message."""
     message = _lines(message)
+    if (messages := _collected.get()) is not None:
+        messages.append(Message(message, is_warning=False))
+        return
     if _library.get():
         logging.getLogger("aam").info(message)
     console.print(message, markup=False)
@@ -76,6 +102,9 @@ def info(message: str) -> None:
 def warn(message: str) -> None:
     """Print a warning."""
     message = _lines(message)
+    if (messages := _collected.get()) is not None:
+        messages.append(Message(message, is_warning=True))
+        return
     if _library.get():
         warnings.warn(message, AamWarning, stacklevel=2)
     console.print(f"warning: {message}", style="yellow", markup=False)

@@ -2,46 +2,108 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import os
 import shutil
 import textwrap
+from pathlib import Path
 
-from aam.contract.files import refuse_existing, write_json
+import numpy as np
+
+from aam.contract.errors import printable
+from aam.contract.options import build, specs
 from aam.contract.options.commands.inspect import Inspect
+from aam.contract.options.commands.train import Train
 from aam.contract.options.study import TableOptions
-from aam.data.inspection import Inspection, inspect
+from aam.data.inspection import Inspection, StudyFinding, inspect
+from aam.data.metadata import Metadata, as_numbers
+from aam.data.study import Study
 
 WIDEST = 100
+MOST_COLUMNS = 60
+"""Columns of the metadata up to which the table has those without a warning."""
+
 MARKS = {"fact": "", "warning": "warning", "error": "ERROR"}
 
 
 def run(options: Inspect) -> int:
-    """Print the findings as a table, and write them as JSON; return the status of the first error.
-
-    Raises:
-        CannotCreate: the JSON file exists, or cannot be written.
-    """
-    if options.output is not None:
-        refuse_existing(options.output, options.overwrite)
+    """Print the findings as a table or as JSON; return the status of the first error."""
     input = TableOptions(table=options.table, sequences=options.sequences, drop_empty_samples=True)
-    found = inspect(input, options.tree, options.metadata, options.metadata_column)
-    _print(found)
-    if options.output is not None:
-        content = {"status": found.status, "findings": [vars(one) for one in found.findings]}
-        write_json(options.output, content)
+    found = inspect(input, options.tree, options.metadata)
+    if options.metadata_column is not None and found.metadata is not None:
+        _inspect_target(found, options, found.metadata, options.metadata_column)
+    if options.json:
+        findings = [vars(one) for one in found.findings]
+        print(json.dumps({"status": found.status, "findings": findings}, indent=2))
+    else:
+        _print(found)
     return found.status
+
+
+def _inspect_target(found: Inspection, options: Inspect, metadata: Metadata, column: str) -> None:
+    """Add what `aam train` would do with a column."""
+    study = found.study
+    found.read("target", lambda: metadata.require(column))
+    if column not in metadata.columns or study is None:
+        return
+    if set(study.table.sample_ids).isdisjoint(metadata.ids):
+        return
+    texts = metadata.values(column, study.table.sample_ids)
+    words = bool(np.isnan(as_numbers(texts[texts != ""].tolist())).any())
+    classifier = options.classifier or (words and not options.ordinal)
+    if classifier and not options.classifier:
+        found.warn("target", f"'{column}' has words: aam train needs --classifier or --ordinal")
+    training = _training(dataclasses.replace(options, classifier=classifier))
+    found.read("target", lambda: _preview(training, study, metadata))
+
+
+def _training(options: Inspect) -> Train:
+    """Return the options of `aam train` for the same files and column."""
+    fields = {field.name for field in dataclasses.fields(options)}
+    given = {
+        spec.flag: getattr(options, spec.field) for spec in specs(Train) if spec.field in fields
+    }
+    return build(Train, {**given, "--output-dir": Path(os.devnull)})
+
+
+def _preview(options: Train, study: Study, metadata: Metadata) -> None:
+    """Print what a training would do."""
+    # scikit-learn takes 0.5 CPU-seconds to import, which the findings about files do without.
+    from aam.members.option_checks import resolve
+    from aam.pipeline.preview import preview
+    from aam.pipeline.train import folds_of
+    from aam.training.labelled_study import check_labels, label_study
+
+    options = resolve(options)
+    labelled = label_study(options, study, metadata, options.split)
+    check_labels(options, labelled)
+    preview(options, labelled, folds_of(options, labelled))
 
 
 def _print(found: Inspection) -> None:
     """Print a line for each finding: its subject, its severity, its text."""
-    subjects = max((len(one.subject) for one in found.findings), default=0)
-    first = min(max(subjects, 8), 24) + 2
+    shown = _of_few_columns(found)
+    subjects = max((len(one.subject) for one in shown), default=0)
+    first = min(max(subjects, 8), 22) + 2
     indent, width = first + 9, min(WIDEST, shutil.get_terminal_size().columns)
     before = ""
-    for one in found.findings:
-        shown = one.subject if len(one.subject) < first else f"{one.subject[: first - 4]}..."
-        name = "" if one.subject == before else shown
+    for one in shown:
+        subject = printable(one.subject)
+        subject = subject if len(subject) < first else f"{subject[: first - 5]}..."
+        name = "" if one.subject == before else subject
         before = one.subject
-        text = textwrap.wrap(one.text, max(20, width - indent), break_on_hyphens=False) or [""]
-        print(f"{name:<{first}}{MARKS[one.severity]:<9}{text[0]}".rstrip())
-        for line in text[1:]:
+        lines = textwrap.wrap(one.text, max(20, width - indent), break_on_hyphens=False) or [""]
+        print(f"{name:<{first}}{MARKS[one.severity]:<9}{lines[0]}".rstrip())
+        for line in lines[1:]:
             print(" " * indent + line)
+
+
+def _of_few_columns(found: Inspection) -> list[StudyFinding]:
+    """Return the findings without the facts about columns of the metadata if these are many."""
+    columns = () if found.metadata is None else found.metadata.columns
+    if len(columns) <= MOST_COLUMNS:
+        return found.findings
+    kept = [one for one in found.findings if one.severity != "fact" or one.subject not in columns]
+    kept.append(StudyFinding("fact", "columns", f"--json lists all {len(columns)}"))
+    return kept

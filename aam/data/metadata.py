@@ -14,7 +14,7 @@ import re
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,17 @@ _TYPES = re.compile(r"^[\"']?#(?:q2|sk):types", re.MULTILINE)
 
 LARGEST_NUMBER = 1e30
 """Larger numbers overflow in squares and in single precision."""
+
+_DIFFERENCES: tuple[tuple[str, Callable[[str], str]], ...] = (
+    ("upper and lower case", str.lower),
+    ("'.', '_' and '-'", lambda name: re.sub(r"[._-]", ".", name)),
+    ("zeros at the beginning or the end", lambda name: name.strip("0").rstrip(".")),
+    ("a prefix", lambda name: re.sub(r"^.*?[._-]", "", name)),
+    ("a prefix", lambda name: re.sub(r"^.*[._-]", "", name)),
+    ("a suffix", lambda name: re.sub(r"[._-][^._-]*$", "", name)),
+    ("a suffix", lambda name: re.sub(r"[._-].*$", "", name)),
+)
+"""Likely reasons for ids that differ, and what makes them equal on one side or on both."""
 
 _LISTED_COLUMNS = 50
 _FEW_SAMPLES = 10
@@ -126,11 +137,29 @@ class Metadata:
 
     def no_common_sample(self, sample_ids: Sequence[str]) -> DataError:
         """Return the error of a table without any sample of the metadata."""
+        reason = self.likely_reason(sample_ids)
         return DataError(
             "The table and the metadata have no sample in common",
             f"the table has {first_few(sample_ids)}, the metadata {first_few(self.ids)}",
-            "make the ids alike (prefixes, '.' for '_', zeros lost in a spreadsheet)",
+            f"make the ids alike: they differ in {reason}"
+            if reason
+            else "make the ids alike (prefixes, '.' for '_', zeros lost in a spreadsheet)",
         )
+
+    def likely_reason(self, sample_ids: Sequence[str]) -> str:
+        """Return why samples of the table probably have no metadata; "" if no reason is likely.
+
+        Args:
+            sample_ids: of the table; those with metadata are not considered.
+        """
+        table, described = set(sample_ids), set(self.ids)
+        absent, free = table - described, described - table
+        for reason, change in _DIFFERENCES:
+            changed, changed_free = ({change(name) for name in ids} for ids in (absent, free))
+            alike = (changed & free, absent & changed_free, changed & changed_free)
+            if max(map(len, alike)) > len(absent) / 2:
+                return reason
+        return ""
 
 
 def read_metadata(path: Path) -> Metadata:
@@ -429,7 +458,9 @@ def _labelled(
     missing = Counter(text for _, text in present if text not in named and _is_missing(text))
     reasons = [f"{times} with '{column}' '{value}'" for value, times in missing.most_common()]
     if len(present) < len(texts):
-        reasons.insert(0, f"{len(texts) - len(present)} without metadata")
+        likely = metadata.likely_reason(sample_ids)
+        of_ids = f", whose ids differ in {likely} from those of the metadata" if likely else ""
+        reasons.insert(0, f"{len(texts) - len(present)} without metadata{of_ids}")
     counted = f"{len(texts) - len(known)} of {len(texts)} ({', '.join(reasons)})"
     if not known:
         raise DataError(

@@ -12,8 +12,9 @@ samples of the same splits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from aam.data.metrics import value_of
 from aam.data.study import Study
 from aam.members.base import F64
 from aam.members.folds import Folds, training_rows
-from aam.members.scores import SCORED, TITLES
+from aam.members.scores import LEVEL, SCORED, TITLES
 
 DEPTH = "sequencing depth"
 """Name of the column that is the number of reads of each sample."""
@@ -46,25 +47,45 @@ which a column is another form of the target."""
 _MOST_COLUMNS = 1000
 """Columns that are tested; each takes about 5 ms of CPU time and a split."""
 
+_LEADING = 5
+"""Columns that `leading` returns at most."""
+
+_WORTH_NAMING = 0.05
+"""Score above a guess from which `leading` returns a column."""
+
 _NEAR = 0.05
 """Columns further below the ensemble than this are not compared with it."""
 
 
-def confounders(
-    metadata: Metadata,
-    skipped: Sequence[str | None],
-    study: Study,
-    folds: Folds,
-    ensemble_MC: F64,
-) -> list[dict[str, Any]]:
-    """Return the columns that the ensemble is not ahead of beyond noise, the best first.
+@dataclass(frozen=True)
+class Association:
+    """Prediction of the target by one column.
+
+    Attributes:
+        column: name of the column, or `DEPTH`.
+        metric: that compares models, see `SCORED`.
+        value: its value on the held-out samples.
+        predictions_MC: of the held-out samples.
+        other_form: whether the column determines the target nearly without exception.
+    """
+
+    column: str
+    metric: str
+    value: float
+    predictions_MC: F64
+    other_form: bool
+
+
+def associations(
+    metadata: Metadata, skipped: Sequence[str | None], study: Study, folds: Folds
+) -> list[Association]:
+    """Predict the target by each column and by the sequencing depth, the best first.
 
     Args:
         metadata: of the samples.
         skipped: columns that are not tested: the target, the groups, the inputs of the model.
         study: N samples.
         folds: labels and splits.
-        ensemble_MC: its predictions of the held-out samples.
     """
     tested: dict[str, npt.NDArray[Any]] = {DEPTH: np.log(study.reads)}
     names = [name for name in metadata.columns if name not in skipped]
@@ -79,28 +100,74 @@ def confounders(
     }
     labels = folds.labels
     metric, function = next(iter(SCORED[labels.type].items()))
-    model = folds.drawn(ensemble_MC)
-    constant = folds.drawn(folds.guess_MC)
-    best = model.whole[metric]
-    predictive = []
+    found = []
     for name, values_N in tested.items():
         if not _may_predict(values_N):
             continue
         predictions_MC = _predict(values_N, folds)
-        if not value_of(function, folds.scored(predictions_MC)) >= best - _NEAR:
-            continue
-        column = folds.drawn(predictions_MC)
-        value = column.whole[metric]
-        _, ahead = model.ahead_of(column)
-        _, informative = column.ahead_of(constant)
-        lower = informative.lower
-        if lower is None or lower <= 0 or (ahead.beyond_noise and value < best):
+        value = value_of(function, folds.scored(predictions_MC))
+        if math.isnan(value):
             continue
         numeric = labels.type == "regression"
         same = _is_monotone(values_N, labels.values) if numeric else value >= _SAME
+        found.append(Association(name, metric, value, predictions_MC, same))
+    return sorted(found, key=lambda one: -one.value)
+
+
+def leading(found: Sequence[Association], folds: Folds) -> list[Association]:
+    """Return the first columns that predict the target clearly better than a guess.
+
+    Their score is ahead of that of a guess by at least `_WORTH_NAMING`, and beyond noise.
+
+    Args:
+        found: of `associations`.
+        folds: labels and splits.
+    """
+    function = next(iter(SCORED[folds.labels.type].values()))
+    guess = folds.scored(folds.guess_MC)
+    least = value_of(function, guess) + _WORTH_NAMING
+    found = [one for one in found[:_LEADING] if one.value >= least]
+    if not found:
+        return []
+    compared = [folds.scored(one.predictions_MC) for one in found]
+    # The draws of many samples are many; they are made once for all columns.
+    gains = [np.empty((len(compared), 0))]
+    for weights_BM in folds.draws.weights():
+        guess_B = function(guess, weights_BM)
+        gains.append(np.array([function(one, weights_BM) - guess_B for one in compared]))
+    lower = np.nanquantile(np.concatenate(gains, axis=1), (1 - LEVEL) / 2, axis=1)
+    return [one for one, low in zip(found, lower, strict=False) if low > 0]
+
+
+def confounders(
+    found: Sequence[Association], folds: Folds, ensemble_MC: F64
+) -> list[dict[str, Any]]:
+    """Return the columns that the ensemble is not ahead of beyond noise, the best first.
+
+    Args:
+        found: of `associations`.
+        folds: labels and splits.
+        ensemble_MC: its predictions of the held-out samples.
+    """
+    metric = next(iter(SCORED[folds.labels.type]))
+    model = folds.drawn(ensemble_MC)
+    constant = folds.drawn(folds.guess_MC)
+    best = model.whole[metric]
+    predictive = []
+    for one in found:
+        if not one.value >= best - _NEAR:
+            continue
+        column = folds.drawn(one.predictions_MC)
+        _, ahead = model.ahead_of(column)
+        _, informative = column.ahead_of(constant)
+        lower = informative.lower
+        if lower is None or lower <= 0 or (ahead.beyond_noise and one.value < best):
+            continue
         score = asdict(column.score()[metric])
-        predictive.append({"column": name, "metric": metric, **score, "other_form": same})
-    return sorted(predictive, key=lambda one: -one["value"])
+        predictive.append(
+            {"column": one.column, "metric": metric, **score, "other_form": one.other_form}
+        )
+    return predictive
 
 
 def warning(confounder: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from aam.data.ordination import coordinates_of_kernel, write_ordination
 from aam.data.rarefaction import auto_depth
 from aam.inference.output_tables import write_table
 from aam.members.base import F64
-from aam.members.confounding import confounders, warning
+from aam.members.confounding import Association, confounders, warning
 from aam.members.evaluation import ENSEMBLE, evaluate, shown_metrics
 from aam.members.kernel_inputs import Landmarks
 from aam.members.learning_curve import learning_curve
@@ -37,8 +37,16 @@ MOST_SAMPLES = 4000
 """Samples up to which they are drawn; the kernel is exact up to as many."""
 
 
-def write_results(options: Train, study: LabelledStudy, result: Result) -> dict[str, Any]:
+def write_results(
+    options: Train, study: LabelledStudy, result: Result, found: Sequence[Association]
+) -> dict[str, Any]:
     """Write the model, predictions.tsv and scores.json, and print the scores.
+
+    Args:
+        options: of the run.
+        study: labels, splits and metadata.
+        result: of the training.
+        found: columns that predict the target by themselves.
 
     Returns:
         Facts for the run record.
@@ -46,7 +54,7 @@ def write_results(options: Train, study: LabelledStudy, result: Result) -> dict[
     folds = result.folds
     model_of(options, study, result).save(options.run.output_dir / MODEL)
     _write_predictions(options, study, result)
-    scores = _write_scores(options, study, result)
+    scores = _write_scores(options, study, result, found)
     if len(study.study.table.sample_ids) <= MOST_SAMPLES:
         _write_ordination(options, study, result)
     log_scores(options, _final_scores(scores))
@@ -110,7 +118,9 @@ def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) 
     write_table(options.run.output_dir / "predictions.tsv", table)
 
 
-def _write_scores(options: Train, labelled: LabelledStudy, result: Result) -> dict[str, Any]:
+def _write_scores(
+    options: Train, labelled: LabelledStudy, result: Result, found: Sequence[Association]
+) -> dict[str, Any]:
     """Write scores.json, and return its content."""
     folder, column, folds = options.run.output_dir, options.target.metadata_column, result.folds
     seconds = {name: found.cpu_seconds for name, found in result.members.items()}
@@ -119,13 +129,10 @@ def _write_scores(options: Train, labelled: LabelledStudy, result: Result) -> di
     predictions_MC = result.combined.predictions_MC
     if result.alone:
         scores["inputs"] = compare_inputs(inputs, {**result.alone, BOTH: predictions_MC}, folds)
-    known = (column, folds.group_column, *inputs)
-    scores["confounders"] = confounders(
-        labelled.metadata, known, labelled.study, folds, predictions_MC
-    )
-    if (found := result.members.get(KERNEL)) and len(labelled.values) <= MOST_SAMPLES:
+    scores["confounders"] = confounders(found, folds, predictions_MC)
+    if (kernel := result.members.get(KERNEL)) and len(labelled.values) <= MOST_SAMPLES:
         scores["learning_curve"] = learning_curve(
-            KERNEL, estimator(KERNEL), found.inputs, folds, found.predictions_MC
+            KERNEL, estimator(KERNEL), kernel.inputs, folds, kernel.predictions_MC
         )
     write_json(folder / "scores.json", scores)
     return scores

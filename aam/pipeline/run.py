@@ -9,6 +9,7 @@ from aam.contract.options.commands.train import Train
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
 from aam.members.model_file import TrainedModel
+from aam.pipeline.preview import preview
 from aam.pipeline.results import model_of, write_results
 from aam.pipeline.session import session
 from aam.pipeline.train import estimators_of, folds_of, samples_of, train
@@ -45,14 +46,16 @@ def run(
         folds = folds_of(options, labelled)
         facts = members.check(labelled)
         with run_folder.begin(prepared, group, **facts) as record:
+            found = []
             if group.ranks.is_main:
+                found = preview(options, labelled, folds)
                 ids, path = labelled.study.table.sample_ids, prepared.folder / "splits.tsv"
                 write_splits(path, ids, labelled.splits, labelled.labels)
             samples, estimators = samples_of(labelled), estimators_of(options)
             result = train(labelled, samples, folds, estimators, members, record.note)
             if result is None:
                 return None
-            facts = write_results(options, labelled, result)
+            facts = write_results(options, labelled, result, found)
             record.finish(**labelled.facts, **facts)
     info(f"Model: {prepared.folder}")
     return result.scored

@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from aam.contract.options.members import MEMBERS
 from aam.members.scores import DRAWS, LEVEL
 from aam.report.run import Run
-
-MEMBERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "kernel": ("a kernel ridge regression on the sequences and clades of the ASVs",
-                   ("saunders1998",)),
-        "forest": ("a random forest on relative abundances", ("breiman2001", "pedregosa2011")),
-        "transformer": ("a transformer on the nucleotides and abundances of the ASVs",
-                        ("vaswani2017", "paszke2019")),
-    }
-)  # fmt: skip
-"""Member -> what it is, and the keys of its references."""
 
 LIBRARIES = ("python", "numpy", "scipy", "scikit-learn", "biom-format", "scikit-bio", "torch")
 
@@ -73,7 +63,7 @@ def paragraph(run: Run) -> str:
         return ""
     group = run.option("split", "group_column")
     sentences = [f"{run.target} was predicted from {_inputs(run)} with aam {_version(run)}."]
-    trained = [MEMBERS[name][0] for name in _members(run)]
+    trained = [MEMBERS[name].method or f"a {MEMBERS[name].title}" for name in _members(run)]
     ensemble = "the weighted mean of " if len(trained) > 1 else ""
     sentences.append(f"The model is {ensemble}{' and '.join(trained)}.")
     if run.scored is not None:
@@ -99,7 +89,7 @@ def paragraph(run: Run) -> str:
 
 def bibtex(run: Run) -> str:
     """Return the references of a run: aam, its members, the intervals and the table."""
-    keys = {key for name in _members(run) for key in MEMBERS[name][1]} | {"mcdonald2012"}
+    keys = {key for name in _members(run) for key in MEMBERS[name].references} | {"mcdonald2012"}
     if run.scored is not None:
         keys |= {"field2007"}
         keys |= {"parker2007"} if run.scored.folds and run.scored.classes else set()

@@ -26,6 +26,9 @@ from aam.report.pictures import draw_section
 from aam.report.run import read_run
 from aam.report.tables import tabulate, verdict
 
+_UNBROKEN = 30
+"""Characters up to which a cell of a table breaks before a bracket alone."""
+
 
 def write_report(
     folder: Path,
@@ -133,10 +136,21 @@ def render(template: str, **values: Any) -> str:
         script_hash=f"sha256-{digest}",
         data_link=data_link,
         file_name=_file_name,
+        unbroken=_unbroken,
         date=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
         version=__version__,
         **values,
     )
+
+
+def _unbroken(cell: str) -> str:
+    """Return the text of a cell that breaks before a bracket alone, as a value and its interval.
+
+    Longer texts break at every space.
+    """
+    if len(cell) > _UNBROKEN:
+        return cell
+    return cell.replace(" ", "\N{NO-BREAK SPACE}").replace("\N{NO-BREAK SPACE}(", " (")
 
 
 def _file_name(title: str) -> str:

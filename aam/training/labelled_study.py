@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aam.contract.errors import DataError, UsageError
+from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.commands.train import Train
 from aam.contract.options.study import SplitOptions
 from aam.contract.suggestions import nearest
@@ -214,7 +214,7 @@ def fit_labels(
         absent = [labelled.classes[i] for i in np.flatnonzero(number == 0)]
         raise DataError(
             "A class has no training sample",
-            ", ".join(absent),
+            first_few(absent),
             "merge classes, or choose another --seed",
         )
     return class_weights(options.class_weights, labelled.classes, number), None

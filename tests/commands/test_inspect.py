@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import os
 import re
 import resource
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +39,11 @@ def table(folder: Path, ids: list[str], features: list[str] = DNA) -> Path:
     return path
 
 
-def inspected(folder: Path, *args: object) -> tuple[int, dict[tuple[str, str], list[str]]]:
+def inspected(*args: object) -> tuple[int, dict[tuple[str, str], list[str]]]:
     """Return the exit status, and the texts by severity and subject."""
-    output = folder / "findings.json"
-    status = aam("inspect", *args, "--output", output, "--overwrite")
-    content: dict[str, Any] = json.loads(output.read_text())
+    with redirect_stdout(io.StringIO()) as printed:
+        status = aam("inspect", *args, "--json")
+    content: dict[str, Any] = json.loads(printed.getvalue())
     assert content["status"] == status
     found: dict[tuple[str, str], list[str]] = {}
     for one in content["findings"]:
@@ -52,7 +56,7 @@ def test_a_study_without_faults(
 ) -> None:
     args = (study_dir / "table.biom", "--metadata", study_dir / "metadata.tsv")
     tree = ("--tree", study_dir / "tree.nwk")
-    status, found = inspected(tmp_path, *args, *tree, "--metadata-column", "ph")
+    status, found = inspected(*args, *tree, "--metadata-column", "ph")
     assert status == 0 and not [key for key in found if key[0] == "error"]
     real = load_table(str(study_dir / "table.biom"))
     features, samples = real.shape
@@ -65,8 +69,10 @@ def test_a_study_without_faults(
     assert found["fact", "ids"] == [f"{samples} of {samples} samples of the table have metadata"]
     assert found["fact", "ph"][0].startswith("numbers, ")
     assert features >= int(found["fact", "table"][0].split()[3])
+    assert f"Samples: {samples} with 'ph'" in " ".join(found["fact", "target"])
+    assert aam("inspect", *args, *tree, "--metadata-column", "ph") == 0
     printed = capsys.readouterr().out
-    assert max(map(len, printed.splitlines())) <= 100
+    assert max(map(len, printed.splitlines())) <= 80
     assert [line for line in printed.splitlines() if line.startswith("ph  ")]
 
 
@@ -74,34 +80,33 @@ def test_everything_that_is_noteworthy_is_found_at_once(tmp_path: Path) -> None:
     (tmp_path / "m.tsv").write_text(METADATA)
     path = table(tmp_path, ["s1", "s2", "s3", "s4", "s5", "s6"])
     args = (path, "--metadata", tmp_path / "m.tsv")
-    status, found = inspected(tmp_path, *args, "--metadata-column", "site")
-    assert status == 0
-    assert found["warning", "reads"] == ["samples with less than 1000: 6 (s1, s2, s3, s4, s5, ...)"]
+    status, found = inspected(*args, "--metadata-column", "site")
+    assert status == 65
+    assert found["error", "target"][0].startswith("A class has no training sample: 1 (")
+    assert found["warning", "reads"] == ["fewer than 1000 in samples 6 (s1, s2, s3, s4, s5, ...)"]
     assert any("several regions" in text for text in found["warning", "sequences"])
-    assert any(
-        text.startswith("1 are those of another ASV") for text in found["warning", "sequences"]
-    )
+    assert "Sequences that another feature has too: 1 of 4." in found["fact", "sequences"]
     assert "more samples than ASVs" in found["warning", "table"][0]
     assert found["warning", "ids"] == ["samples without metadata: 1 (s6)"]
     assert found["warning", "batch"] == ["one value only, 'x'"]
     assert found["warning", "empty"] == ["empty"]
     assert found["warning", "site"] == ["values that differ in case alone: 2 (gut, Gut)"]
     assert found["fact", "age"][0].endswith("1 of 5 missing")
-    texts = found["warning", "target"]
-    assert any("--classifier or --ordinal" in text for text in texts)
-    assert any("less than 5 samples: 3 (gut, Gut, skin)" in text for text in texts)
-    (leak,) = found["warning", "groups"]
-    assert leak.startswith("2 of 'subject' have several samples")
-    assert leak.endswith("a random split leaks, give --group-column subject")
+    assert "'site' has words" in found["warning", "target"][0]
+    assert any(
+        "gut and Gut" in text or "Gut and gut" in text for text in found["warning", "target"]
+    )
+    assert any("(1 without metadata)" in text for text in found["fact", "target"])
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         (str.upper, "upper and lower case"),
-        (lambda name: f"study.{name}", "a prefix"),
-        (lambda name: f"{name}_L001", "a suffix"),
-        (lambda name: name.replace("s", "s_"), "no reason"),
+        (lambda name: f"10249.run.{name}", "a prefix"),
+        (lambda name: f"{name}_S1_L001", "a suffix"),
+        (lambda name: f"00{name}", "zeros at the beginning or the end"),
+        (lambda name: name.replace("s", "t"), ""),
     ],
 )
 def test_ids_that_do_not_overlap_have_a_likely_reason(
@@ -109,11 +114,17 @@ def test_ids_that_do_not_overlap_have_a_likely_reason(
 ) -> None:
     (tmp_path / "m.tsv").write_text(METADATA)
     path = table(tmp_path, [change(f"s{k}") for k in range(1, 6)])
-    status, found = inspected(tmp_path, path, "--metadata", tmp_path / "m.tsv")
+    status, found = inspected(path, "--metadata", tmp_path / "m.tsv")
     assert status == 65
     (text,) = found["error", "ids"]
     assert "no sample in common" in text
-    assert (f"alike apart from {reason}" in text) == (reason != "no reason")
+    assert ("they differ in" in text) == bool(reason)
+    assert reason in text
+    # Half of the samples without metadata are no error.
+    path = table(tmp_path, [change("s1"), change("s2"), change("s3"), "s4", "s5"])
+    status, found = inspected(path, "--metadata", tmp_path / "m.tsv")
+    assert status == 0
+    assert reason in found["warning", "ids"][0]
 
 
 def test_what_the_readers_refuse_are_findings_of_one_pass(tmp_path: Path) -> None:
@@ -121,17 +132,16 @@ def test_what_the_readers_refuse_are_findings_of_one_pass(tmp_path: Path) -> Non
     (tmp_path / "tree.nwk").write_text("((a,b")
     path = table(tmp_path, ["s1", "s2"], ["d__Bacteria;p__Firmicutes", "d__Bacteria;p__Other"])
     status, found = inspected(
-        tmp_path, path, "--metadata", tmp_path / "bad.tsv", "--tree", tmp_path / "tree.nwk"
+        path, "--metadata", tmp_path / "bad.tsv", "--tree", tmp_path / "tree.nwk"
     )
     assert status == 65
     assert {"sequences", "tree", "metadata"} <= {name for kind, name in found if kind == "error"}
-    assert "ids of ASVs are taxa" in found["warning", "sequences"][0]
+    assert "names of taxa" in found["warning", "sequences"][0]
     (tmp_path / "damaged.biom").write_bytes(b"\x89HDF\r\n\x1a\n broken")
     (tmp_path / "m.tsv").write_text(METADATA)
     status, found = inspected(
-        tmp_path, tmp_path / "damaged.biom", "--metadata", tmp_path / "m.tsv",
-        "--metadata-column", "Age",
-    )  # fmt: skip
+        tmp_path / "damaged.biom", "--metadata", tmp_path / "m.tsv", "--metadata-column", "Age"
+    )
     assert status == 65 and ("error", "table") in found
     assert "no column 'Age'" in found["error", "target"][0]
     assert ("fact", "metadata") in found
@@ -141,30 +151,199 @@ def test_a_prepared_study_is_inspected(study_dir: Path, tmp_path: Path) -> None:
     store = tmp_path / "study.aam"
     args = ("--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk")
     assert aam("prepare", *args, "--output", store) == 0
-    status, found = inspected(tmp_path, store)
+    status, found = inspected(store)
     assert status == 0
-    assert (
-        found["fact", "table"] == inspected(tmp_path, study_dir / "table.biom")[1]["fact", "table"]
-    )
+    assert found["fact", "table"] == inspected(study_dir / "table.biom")[1]["fact", "table"]
 
 
 def test_mistakes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert aam("inspect", "none.biom") == 66
     assert aam("inspect", __file__, "--metadata-column", "age") == 64
     assert "--metadata-column age without --metadata" in capsys.readouterr().err
-    (tmp_path / "f.json").touch()
-    assert aam("inspect", table(tmp_path, ["s1"]), "--output", tmp_path / "f.json") == 73
+    (tmp_path / "m.tsv").write_text(METADATA)
+    args = (table(tmp_path, ["s1", "s2"]), "--metadata", tmp_path / "m.tsv")
+    assert aam("inspect", *args, "--classifier") == 64
+    assert aam("inspect", *args, "--metadata-column", "age", "--group-column", "Subject") == 65
+    assert "did you mean 'subject'" in capsys.readouterr().out
+
+
+def study_of_subjects(folder: Path, subjects: int = 20) -> tuple[object, ...]:
+    """Write a study of two samples of each subject; return the options of its files."""
+    ids = [f"s{k}" for k in range(2 * subjects)]
+    rows = [
+        f"{name}\t{k // 2}.5\t{k // 2 * 365}\tp{k // 2}\t{'ab'[k % 2]}"
+        for k, name in enumerate(ids)
+    ]
+    header = "sample-id\tage\tdays\tsubject_id\tsite"
+    (folder / "m.tsv").write_text("\n".join([header, *rows]) + "\n")
+    return table(folder, ids), "--metadata", folder / "m.tsv"
+
+
+def test_what_a_training_would_do_is_previewed(tmp_path: Path) -> None:
+    args = (*study_of_subjects(tmp_path), "--metadata-column", "age")
+    status, found = inspected(*args)
+    assert status == 0
+    facts, warnings = " ".join(found["fact", "target"]), found["warning", "target"]
+    assert "Samples: 40 with 'age', of 4 ASVs; a number, 0.5 to 19.5, median 10." in facts
+    assert "5 folds with 8 held-out samples" in facts
+    (leak,) = [text for text in warnings if "random split" in text]
+    assert leak.startswith("20 of 'subject_id' have several samples")
+    assert "--group-column subject_id" in leak
+    assert any(text.startswith("'days' determines 'age'") for text in warnings)
+    _, found = inspected(*args, "--group-column", "subject_id")
+    assert not [text for text in found["warning", "target"] if "random split" in text]
+    assert "20 groups of 'subject_id'" in " ".join(found["fact", "target"])
+
+
+def test_a_training_prints_the_same_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, *metadata = study_of_subjects(tmp_path)
+    column = ("--metadata-column", "age", "--members", "kernel")
+    _, found = inspected(path, *metadata, *column)
+    expected = found["fact", "target"] + found["warning", "target"]
+    assert aam("train", "--table", path, *metadata, *column, "--output-dir", tmp_path / "run") == 0
+    printed = capsys.readouterr().err.splitlines()
+    lines = [line.removeprefix("warning: ") for line in printed]
+    assert len(expected) > 4
+    assert [text for text in expected if text not in lines] == []
+
+
+def test_the_transformer_loses_samples_below_its_depth(tmp_path: Path) -> None:
+    path, *metadata = study_of_subjects(tmp_path)
+    lines = path.read_text().splitlines()
+    shallow = [line.split("\t") for line in lines]
+    for cells in shallow[2:]:
+        cells[1] = "0"
+    path.write_text("\n".join("\t".join(cells) for cells in shallow) + "\n")
+    column = ("--metadata-column", "age", "--members", "transformer", "kernel")
+    _, found = inspected(path, *metadata, *column)
+    facts = " ".join(found["fact", "target"])
+    assert "reads are left out, of all members: 1 (s0)" in facts
+    assert "Samples: 39 with 'age'" in facts
+
+
+@pytest.mark.parametrize(
+    ("counts", "cause"),
+    [("0.25", "Fractional counts"), ("-3", "Negative counts")],
+)
+def test_ids_are_compared_though_the_counts_are_refused(
+    tmp_path: Path, counts: str, cause: str
+) -> None:
+    (tmp_path / "m.tsv").write_text(METADATA)
+    path = table(tmp_path, ["x1", "x2"])
+    path.write_text(re.sub(r"\t\d+\n", f"\t{counts}\n", path.read_text()))
+    status, found = inspected(path, "--metadata", tmp_path / "m.tsv")
+    assert status == 65
+    assert cause in found["error", "table"][0]
+    assert "no sample in common" in found["error", "ids"][0]
+    assert ("fact", "sequences") in found
+
+
+def test_hashes_need_their_sequences(tmp_path: Path) -> None:
+    hashes = [hashlib.md5(dna.encode()).hexdigest() for dna in DNA]
+    path = table(tmp_path, ["s1", "s2"], hashes)
+    status, found = inspected(path)
+    assert status == 65 and "--sequences" in found["error", "sequences"][0]
+    records = [f">{name}\n{dna}\n" for name, dna in zip(hashes, DNA, strict=True)]
+    (tmp_path / "rep.fasta").write_text("".join(records))
+    assert inspected(path, "--sequences", tmp_path / "rep.fasta")[0] == 0
+    (tmp_path / "rep.fasta").write_text("".join(records[1:]))
+    status, found = inspected(path, "--sequences", tmp_path / "rep.fasta")
+    assert status == 65 and "without a sequence" in found["error", "sequences"][0]
+
+
+def test_the_tree_of_another_region_or_without_some_tips(tmp_path: Path) -> None:
+    path = table(tmp_path, ["s1", "s2"])
+    tree = tmp_path / "tree.nwk"
+    tree.write_text(f"(({DNA[0]}:1,{DNA[1]}:1):1,{DNA[2]}:1);")
+    status, found = inspected(path, "--tree", tree)
+    assert status == 0
+    assert found["fact", "tree"] == ["has 3 of 4 ASVs"]
+    assert re.match(r"lacks 1 ASVs with \d+\.\d% of the reads", found["warning", "tree"][0])
+    tree.write_text("((x:1,y:1):1,z:1);")
+    status, found = inspected(path, "--tree", tree)
+    assert status == 65 and "None of the table's features" in found["error", "tree"][0]
+
+
+def test_empty_samples_are_left_out(tmp_path: Path) -> None:
+    path = table(tmp_path, ["s1", "s2"])
+    rows = [line.split("\t") for line in path.read_text().splitlines()]
+    path.write_text(
+        "\n".join("\t".join([*row[:2], "0"]) for row in rows).replace("s1\t0", "s1\ts2")
+    )
+    _, found = inspected(path)
+    assert any("left out: 1 (s2)" in text for text in found["fact", "table"])
+
+
+@pytest.mark.parametrize(
+    ("content", "refused"),
+    [
+        ("#OTU ID,s1,s2\nACGT,1,2\n", "comma-separated"),
+        ("#OTU ID\t" + "\t".join(["ACGT" * 8, "TTGC" * 8]) + "\ns1\t1\t2\n", "transposed"),
+        ("#OTU ID\ts1\ts1\nACGT\t1\t2\n", "Duplicated sample ids"),
+        ("#OTU ID\ts1\ts2\nACGT\t1\t2\nACGT\t1\t2\n", "Duplicated feature ids"),
+        ("", "empty"),
+    ],
+)
+def test_tables_that_are_refused_leave_the_metadata_to_inspect(
+    tmp_path: Path, content: str, refused: str
+) -> None:
+    (tmp_path / "m.tsv").write_text(METADATA)
+    (tmp_path / "t.tsv").write_text(content)
+    args = (tmp_path / "t.tsv", "--metadata", tmp_path / "m.tsv", "--metadata-column", "age")
+    status, found = inspected(*args)
+    assert status == 65
+    assert refused in found["error", "table"][0]
+    assert found["warning", "empty"] == ["empty"]
+
+
+def test_byte_order_marks_long_ids_and_right_to_left_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = [f"{'x' * 297}{k:03}" for k in range(12)]
+    path = table(tmp_path, ids)
+    path.write_text("\ufeff" + path.read_text())
+    rows = [f"{name}\t{k}\t{k % 2}" for k, name in enumerate(ids)]
+    column = "\u05d2\u05d9\u05dc"  # "age" in Hebrew
+    (tmp_path / "m.tsv").write_text(
+        "\n".join([f"\ufeffsample-id\t{column}\t{'y' * 300}", *rows]) + "\n"
+    )
+    args = (path, "--metadata", tmp_path / "m.tsv", "--metadata-column", column)
+    assert aam("inspect", *args) == 0
+    printed = capsys.readouterr().out
+    assert f"Samples: 12 with '{column}'" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_many_columns_and_classes_are_counted_not_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = [f"s{k}" for k in range(1000)]
+    columns = [f"c{k}" for k in range(80)]
+    rows = [
+        "\t".join([name, f"class {k % 500}", *(str(k % 7) for _ in columns)])
+        for k, name in enumerate(ids)
+    ]
+    header = "\t".join(["sample-id", "kind", *columns])
+    (tmp_path / "m.tsv").write_text("\n".join([header, *rows]) + "\n")
+    assert aam("inspect", table(tmp_path, ids), "--metadata", tmp_path / "m.tsv") == 0
+    printed = capsys.readouterr().out
+    assert "1000 samples, 81 columns" in printed
+    assert len(printed.splitlines()) < 40
 
 
 @pytest.mark.medium
 def test_a_large_study_takes_seconds(tmp_path: Path) -> None:
-    """1,000 samples and 20,000 ASVs: 2.8 CPU-seconds on two busy cores, with 2 of imports."""
+    """1,000 samples and 20,000 ASVs with a tree: SECONDS CPU-seconds, of which 1.5 of imports."""
     args = ("--samples", "1000", "--asvs", "20000", "--output-dir", tmp_path / "study")
     assert aam("simulate", *args) == 0
     program = [sys.executable, "-m", "aam", "inspect", str(tmp_path / "study" / "table.biom")]
+    program += ["--tree", str(tmp_path / "study" / "tree.nwk")]
     program += ["--metadata", str(tmp_path / "study" / "metadata.tsv"), "--metadata-column", "ph"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    done = subprocess.run(program, capture_output=True, text=True, check=True, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert "1000 samples x" in done.stdout
-    assert after.ru_utime - before.ru_utime < 5
+    assert after.ru_utime - before.ru_utime < 6  # twice the time on an idle machine

@@ -166,7 +166,7 @@ def test_scores_of_members_have_intervals(run_folder: Path) -> None:
         return f"{value:.2f} ({value - 0.1:.2f} to {value + 0.1:.2f})"
 
     (run_folder / "scores.json").write_text(json.dumps(scores))
-    text = report(run_folder)
+    text = report(run_folder).replace("\N{NO-BREAK SPACE}", " ")
     assert "This model is the sequence kernel, without the random forest." in text
     assert "This model is ahead of forest by 0.100 R²; within noise." in text
     assert (

@@ -17,6 +17,8 @@ class MemberEntry:
         module: module whose `MEMBER` is the member; it is imported where the member is used.
         default: whether it is trained without --members.
         network: whether it computes with the network: on a GPU, or in several processes.
+        method: what it is in the methods paragraph of a report; "" for its title.
+        references: keys of `aam.report.methods.REFERENCES`.
     """
 
     title: str
@@ -24,6 +26,8 @@ class MemberEntry:
     module: str
     default: bool = False
     network: bool = False
+    method: str = ""
+    references: tuple[str, ...] = ()
 
 
 MEMBERS = {
@@ -32,15 +36,24 @@ MEMBERS = {
         "ridge regression on the kernels of the sequences and of their clades",
         "aam.members.kernel",
         default=True,
+        method="a kernel ridge regression on the sequences and clades of the ASVs",
+        references=("saunders1998",),
     ),
     "forest": MemberEntry(
         "random forest",
         "random forest on relative abundances",
         "aam.members.forest",
         default=True,
+        method="a random forest on relative abundances",
+        references=("breiman2001", "pedregosa2011"),
     ),
     "transformer": MemberEntry(
-        "transformer", "the network", "aam.members.transformer_model", network=True
+        "transformer",
+        "the network",
+        "aam.members.transformer_model",
+        network=True,
+        method="a transformer on the nucleotides and abundances of the ASVs",
+        references=("vaswani2017", "paszke2019"),
     ),
 }
 """Members by name; a module and an entry add one."""

@@ -4,17 +4,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aam.contract.options.field import option
+from aam.contract.options.members import MemberName
 
 
 @dataclass(frozen=True)
 class Inspect:
     """Look at a study before any training: all that is wrong or noteworthy, in seconds.
 
-    Nothing is trained or changed. The exit status is that of the first error.
+    With a metadata column also what `aam train` would do with it: samples, splits, columns that
+    may leak, time and memory. Nothing is trained or changed. The exit status is that of the first
+    error.
 
     Examples:
         aam inspect table.biom --metadata metadata.tsv --metadata-column age
-        aam inspect table.qza --sequences rep-seqs.qza --tree tree.qza --output findings.json
+        aam inspect table.qza --sequences rep-seqs.qza --tree tree.qza --json
     """
 
     table: Path = option(
@@ -38,9 +41,31 @@ class Inspect:
     metadata_column: str | None = option(
         "Metadata column to predict.", default=None, basic=True, needs=("--metadata",)
     )
-    output: Path | None = option(
-        "JSON file for the findings.", default=None, role="output", basic=True
+    classifier: bool = option(
+        "Inspect the column as categories. Without the option: if it has words.",
+        default=False,
+        basic=True,
+        needs=("--metadata-column",),
     )
-    overwrite: bool = option(
-        "Replace an existing JSON file.", default=False, basic=True, only_with=("--output",)
+    ordinal: tuple[str, ...] = option(
+        "Inspect it as ordered categories, the lowest first, as a,b,c.",
+        default=(),
+        excludes=("--classifier",),
+        needs=("--metadata-column",),
+        metavar="CATEGORY",
     )
+    where: str | None = option(
+        "Inspect the column in the samples that meet a condition, see `aam train`.",
+        default=None,
+        needs=("--metadata-column",),
+    )
+    group_column: str | None = option(
+        "Metadata column of groups that no split divides, such as subjects.",
+        default=None,
+        basic=True,
+        needs=("--metadata-column",),
+    )
+    members: tuple[MemberName, ...] = option(
+        "Models to train. {choices}.", default=(), needs=("--metadata-column",)
+    )
+    json: bool = option("Print the findings as JSON.", default=False, basic=True)
