@@ -7,7 +7,7 @@ or branches on one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 GPU = "cuda"
@@ -66,6 +66,21 @@ def nvidia_driver_version(text: str) -> str | None:
     """
     found = _NVIDIA_DRIVER.search(text)
     return found[1] if found else None
+
+
+def one_gpu(variables: Mapping[str, str], number: int) -> dict[str, str]:
+    """Return the variables with which a process sees one alone of the GPUs that this one sees.
+
+    HIP reads its own variable and, without it, that of CUDA; both count what the runtime below
+    them shows.
+
+    >>> one_gpu({"CUDA_VISIBLE_DEVICES": "GPU-1a,GPU-2b"}, 1)
+    {'HIP_VISIBLE_DEVICES': 'GPU-2b', 'CUDA_VISIBLE_DEVICES': 'GPU-2b'}
+    """
+    names = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    listed = next((variables[name] for name in names if variables.get(name)), "")
+    seen = listed.split(",")[number].strip() if listed else str(number)
+    return dict.fromkeys(names, seen)
 
 
 AMD = GpuVendor("amd", "sys/module/amdgpu/version", lambda text: text.strip() or None)

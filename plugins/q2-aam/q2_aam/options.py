@@ -17,7 +17,6 @@ _OF_PROCESSES = {
 _OF_ARTIFACTS = {
     "metadata_column", "group_column", "where", "color_by", "engine", "shard",
     "categorical_columns", "numeric_columns", "categorical_embed_dim", "categorical_fusion",
-    "attention",
 }  # fmt: skip
 _LEFT_OUT = _OF_A_RUN | _OF_PROCESSES | _OF_ARTIFACTS
 _PLAIN = {

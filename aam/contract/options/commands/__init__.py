@@ -48,6 +48,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "check": "stack.Check",
         "golden generate": "stack.GoldenGenerate",
         "golden compare": "stack.GoldenCompare",
+        "acceptance": "acceptance.Acceptance",
     },
 }
 """Group of the help page -> command name -> module of this package and options class in it."""

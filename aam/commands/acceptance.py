@@ -1,0 +1,19 @@
+"""`aam acceptance`: correctness, memory and speed of this host and image, in one file."""
+
+from __future__ import annotations
+
+from aam.console import info
+from aam.contract.options.commands.acceptance import Acceptance
+
+
+def run(options: Acceptance) -> int:
+    """Measure the parts that are left; return 1 if one is wrong or failed.
+
+    Raises:
+        AamError: see `aam.acceptance.runner.run`.
+    """
+    info(f"Acceptance, at most {options.minutes:g} min; results in {options.output_dir}.")
+    # PyTorch takes 4 CPU-seconds to import, before which the first line is there.
+    from aam.acceptance import runner
+
+    return runner.run(options)

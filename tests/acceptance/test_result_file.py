@@ -1,0 +1,131 @@
+"""acceptance.json: without names, with a checksum, read as the file of a stranger."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import platform
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aam.acceptance import page, result
+from aam.acceptance.parts import PARTS
+from aam.acceptance.result import AcceptanceFile, ImageRun, PartResult
+from aam.contract.errors import DataError, MissingInput
+
+PART = PartResult("as predicted", "Fine.", 1.5, {"rates": {"fp32": 3.25}, "costs": []})
+RUN = ImageRun("rocm63", "sha256:12", "2.7.1+rocm6.3", "apptainer", 1, "2026-11-23T17:00:00+00:00")
+HOST: dict[str, Any] = {
+    "gpus": ["AMD Instinct MI300A"], "arch": "gfx942", "torch": "2.7.1", "kernel": "5.14",
+    "cpu": "x", "cores": 96, "memory": 1 << 39, "gpu_memory": [1 << 37], "used": [0],
+    "settings": {},
+}  # fmt: skip
+CONTENT = AcceptanceFile("0.1.0", HOST, (replace(RUN, parts={"attention": PART}),))
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    result.write(tmp_path / "a.json", CONTENT)
+    assert result.read(tmp_path / "a.json") == CONTENT
+
+
+def test_a_second_image_and_a_second_node_are_runs_of_their_own() -> None:
+    more = CONTENT.with_run(replace(RUN, image="rocm72")).with_run(replace(RUN, nodes=2))
+    assert [run.title for run in more.runs] == ["rocm63", "rocm72", "rocm63, 2 nodes"]
+    again = more.with_run(replace(RUN, nodes=2, parts={"nodes": PART}))
+    assert [len(run.parts) for run in again.runs] == [1, 0, 1]
+
+
+def test_names_of_hosts_users_and_folders_are_left_out(tmp_path: Path) -> None:
+    home, node, user = Path.home(), platform.node(), getpass.getuser()
+    text = f"'{tmp_path}/runs/x.biom' and {home}/y on {node}, ~/z/u.tsv, 3 GB/s"
+    part = PartResult("failed", text, 1.0, {str(tmp_path / "key"): [text]})
+    result.write(tmp_path / "a.json", CONTENT.with_run(replace(RUN, parts={"check": part})))
+    written = (tmp_path / "a.json").read_text()
+    assert str(tmp_path) not in written
+    assert str(home) + "/" not in written
+    assert node not in written or len(node) < 3
+    assert user == "root" or user not in written
+    kept = result.read(tmp_path / "a.json").runs[0].parts["check"].summary
+    assert kept.startswith("'x.biom' and y on ")
+    assert kept.endswith("u.tsv, 3 GB/s")
+
+
+def plain(folder: Path) -> dict[str, Any]:
+    result.write(folder / "a.json", CONTENT)
+    content: dict[str, Any] = json.loads((folder / "a.json").read_text())
+    return content
+
+
+def refused(folder: Path, content: Any, sign: bool = True) -> str:
+    """Write a file as somebody who knows the checksum does; return why it is refused."""
+    if sign:
+        content.pop("sha256", None)
+        content["sha256"] = result.checksum(content)
+    (folder / "a.json").write_text(json.dumps(content))
+    with pytest.raises(DataError) as error:
+        result.read(folder / "a.json")
+    sentence = str(error.value)
+    assert "\n" not in sentence
+    return sentence
+
+
+def test_an_edited_file_is_refused(tmp_path: Path) -> None:
+    content = plain(tmp_path)
+    content["runs"][0]["parts"]["attention"]["verdict"] = "faster"
+    assert "was edited" in refused(tmp_path, content, sign=False)
+    del content["sha256"]
+    assert "was edited" in refused(tmp_path, content, sign=False)
+
+
+def test_a_file_of_another_schema_is_refused(tmp_path: Path) -> None:
+    content = plain(tmp_path) | {"schema": 2}
+    assert "schema 2, aam" in refused(tmp_path, content)
+    assert "damaged" in refused(tmp_path, [], sign=False)
+    assert "has no 'schema'" in refused(tmp_path, {"runs": []}, sign=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"host": {"cpu": "\x1b[2Jcleared"}}, "control characters"),
+        ({"host": {"cpu": "x" * 3000}}, "too long"),
+        ({"host": {"\u202egnp.exe": 1}}, "control characters"),
+        ({"host": {"memory": 10**30}}, "more than 63 bits"),
+        ({"host": {"cpu": "\ud800"}}, "half of a character"),
+        ({"runs": [{"image": "a"}]}, "has no"),
+        ({"runs": [vars(RUN) | {"nodes": "two"}]}, "'two'"),
+        ({"runs": [vars(RUN) | {"parts": {"check": {"verdict": "perfect"}}}]}, "parts.check"),
+        ({"runs": [vars(RUN), vars(RUN)]}, "twice"),
+    ],
+)
+def test_hostile_content_is_refused(change: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    assert sentence in refused(tmp_path, plain(tmp_path) | change)
+
+
+def test_a_file_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "a.json").open("wb") as stream:
+        stream.truncate(1 << 30)
+    with pytest.raises(DataError, match="more than 1 MiB"):
+        result.read(tmp_path / "a.json")
+    with pytest.raises(MissingInput):
+        result.read(tmp_path / "absent.json")
+
+
+def test_a_page_escapes_what_a_file_holds(tmp_path: Path) -> None:
+    text = "<script>alert(1)</script>"
+    shown = PartResult("wrong", text, 1.0)
+    content = CONTENT.with_run(replace(RUN, image=text, parts={text: shown}))
+    page.write(tmp_path, content, PARTS)
+    written = (tmp_path / page.FILE).read_text()
+    assert text not in written
+    assert "&lt;script&gt;alert(1)" in written
+
+
+def test_a_page_refuses_values_of_another_schema(tmp_path: Path) -> None:
+    part = PartResult("as predicted", "", 1.0, {"runs": "none", "rates": {}})
+    with pytest.raises(DataError, match="damaged"):
+        page.write(tmp_path, CONTENT.with_run(replace(RUN, parts={"speed": part})), PARTS)
+    assert not (tmp_path / page.FILE).exists()
