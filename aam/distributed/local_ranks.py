@@ -106,7 +106,8 @@ def _wait(children: Sequence[subprocess.Popen[bytes]], grace: float) -> int:
     before = {number: signal.signal(number, forward) for number in _FORWARDED}
     status, until = 0, float("inf")
     try:
-        while any(child.poll() is None for child in children):
+        # A list: `any` would not poll the children behind the first that runs.
+        while None in [child.poll() for child in children]:
             bad = [c.returncode for c in children if c.returncode]
             if bad and not status:
                 status, until = bad[0], time.monotonic() + grace
