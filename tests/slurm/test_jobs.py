@@ -326,7 +326,8 @@ def test_a_file_trains_as_a_submitted_job(cluster: Cluster, whole: Path) -> None
     """So do mistakes in its options end at once."""
     job = sbatch(cluster, *cluster.pretraining("file", LONG)[1:])
     wrong = [(sbatch(cluster, *words), sentence) for words, sentence in MISTAKES]
-    (cluster.folder / "gpus.yaml").write_text(f"{SITE}vendor: amd\n")
+    for_amd = "vendor: amd\narch: gfx942\nimages: {cpu: {vendor: amd, archs: [gfx942]}}\n"
+    (cluster.folder / "gpus.yaml").write_text(SITE + for_amd)
     idle = sbatch(cluster, *cluster.pretraining("typo", 1)[1:-2], site="gpus.yaml")
     assert job.ended() == "COMPLETED", job.output
     same(whole, cluster.folder / "file")
