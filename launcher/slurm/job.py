@@ -77,7 +77,7 @@ def batch(task: Task, file: Path, srun: Sequence[str]) -> int:
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal cancelled
         if number in stopped:
-            stop_file.request(task.stop_file, stopped[signal.Signals(number)])
+            request_stop(task, stopped[signal.Signals(number)])
         else:
             cancelled = True
 
@@ -106,6 +106,15 @@ def batch(task: Task, file: Path, srun: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         queue.requeue(task.number)
     return status
+
+
+def request_stop(task: Task, reason: str) -> None:
+    """Request a stop of the ranks; without the folder of the node the job goes on."""
+    try:
+        stop_file.request(task.stop_file, reason)
+    except OSError as error:
+        log(f"No stop can be requested: '{task.stop_file}', {error.strerror}; the job goes on, and "
+            "its last checkpoint is complete")  # fmt: skip
 
 
 def _srun(task: Task, srun: Sequence[str], ranks: int, part: str, file: Path) -> int:

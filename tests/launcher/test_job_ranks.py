@@ -302,6 +302,17 @@ def test_the_status_of_the_rank_that_fails_first_is_kept(
     assert capsys.readouterr().err == "aam-job: ended with status 64\n"
 
 
+def test_a_stop_without_the_folder_of_the_node_is_one_sentence(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = task(content(place), place)
+    job.request_stop(own, stop_file.END)  # a cleaner of /tmp has removed it
+    assert capsys.readouterr().err.startswith("aam-job: No stop can be requested: ")
+    own.private.mkdir(parents=True)
+    job.request_stop(own, stop_file.END)
+    assert stop_file.requested(own.stop_file) == stop_file.END
+
+
 def test_the_end_decides_to_queue_again(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = task(replace(content(place), requeue=True), place)
     own.private.mkdir(parents=True)
