@@ -13,7 +13,7 @@ from aam.contract.completion import REQUESTED
 from aam.contract.errors import AamError, UsageError
 from aam.contract.files import print_all_characters, system_error
 from aam.contract.options import HELP, before_program, parse_known, split_command
-from launcher.options import HOST, NAMES, READ
+from launcher.options import HOST, NAMES, OWN_STARTS, READ
 from launcher.plan.settings import LAUNCHER_OPTIONS
 
 INTERRUPTED = 130
@@ -67,7 +67,8 @@ def _dispatch(argv: list[str]) -> int:
     # Only the module of the command is imported: a start may take 100 ms.
     name, *action = command.split()
     of_launcher = command in NAMES
-    module = importlib.import_module(f"launcher.commands.{name if of_launcher else 'start'}")
+    module_name = name if of_launcher or command in OWN_STARTS else "start"
+    module = importlib.import_module(f"launcher.commands.{module_name}")
     _require_host_read(launcher_options, command)
     status: int = module.run(launcher_options, [*action, *arguments] if of_launcher else rest)
     return status

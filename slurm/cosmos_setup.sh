@@ -15,6 +15,5 @@ export SINGULARITY_TMPDIR=$scratch/containers/tmp SINGULARITY_CACHEDIR=$scratch/
 image=$scratch/containers/rocm63.sif action=(build rocm63 "$@")
 [ ! -e "$image" ] || action=(add rocm63 "$image")
 aam-launch images "${action[@]}" --site cosmos || exit
-pip install --quiet --upgrade --target "$scratch/containers/pytest" pytest # for test_runner.sh
 aam-launch --site cosmos --image rocm63 check --device cpu --quick || exit
 echo "ready; next: docs/cosmos_quickstart.md"

@@ -3,8 +3,8 @@
 #SBATCH --partition=cluster
 #SBATCH --time=0:30:00
 #SBATCH --output=%x-%j.out
-# Show what a job finds on a node: GPUs and the CPUs near each, interfaces, disk.
+# Show what a job finds on a node, and how that differs from the site: GPUs, CPUs, interfaces, disk.
 disk=/scratch/$USER/job_${SLURM_JOB_ID-}
 [ -d "$disk" ] || disk=${TMPDIR:-/tmp}
-aam-launch doctor
+aam-launch doctor --site "${AAM_LAUNCH_SITE:-cosmos}"
 exec python3 -m launcher.slurm.topology "$disk" 'hsn*' 'hsi*'

@@ -33,6 +33,10 @@ The first word of a command is its module in `launcher.commands`.
 
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
 
+OWN_STARTS = ("acceptance",)
+"""Commands of `aam` that a module of this name in `launcher.commands` starts; `start`, all others.
+"""
+
 FORWARDING = ("explain", "submit")
 """Commands that a command line of `aam` follows."""
 

@@ -23,8 +23,8 @@ def differences(site: Site, host: Host) -> Iterator[Finding]:
     remedy = "correct it in a site file of your own"
     for key, check in CHECKS.items():
         if key in site.facts and (found := check(site, host)):
-            evidence = f"{site.facts[key].value} in {site.where(key)}, {found}"
-            yield Finding("warning", f"The site states another {key}", evidence, remedy)
+            evidence = f"{key} is {site.facts[key].value} in {site.where(key)}, {found}"
+            yield Finding("warning", "A fact of the site differs here", evidence, remedy)
 
 
 def _partition(site: Site, host: Host) -> str:

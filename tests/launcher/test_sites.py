@@ -130,13 +130,13 @@ def test_facts_that_differ_from_the_host_are_found(tmp_path: Path) -> None:
     )
     node = detect(Tree(tmp_path / "node").cpu().amd(MI300A, 2).amd(MI300A, 3).root)
     in_job = replace(node, slurm=Slurm("7", None, 1, None))
-    differing = {fact.cause.split()[-1]: fact.evidence for fact in differences(found, in_job)}
+    differing = {fact.evidence.split()[0]: fact.evidence for fact in differences(found, in_job)}
     assert set(differing) == {"home", "image_dir", "arch", "gpus_per_node", "interfaces"}
     assert f"there is no folder {tmp_path}/none" in differing["home"]
-    assert differing["arch"] == f"gfx90a in {tmp_path}/s.yaml:6, the host has gfx942"
+    assert differing["arch"] == f"arch is gfx90a in {tmp_path}/s.yaml:6, the host has gfx942"
     assert differing["gpus_per_node"].endswith(", the host has 2")
     login_node = replace(node, gpus=())
-    seen = {fact.cause.split()[-1] for fact in differences(found, login_node)}
+    seen = {fact.evidence.split()[0] for fact in differences(found, login_node)}
     assert seen == {"home", "image_dir"}
 
 
@@ -146,5 +146,5 @@ def test_doctor_compares_a_site_with_this_host(
     (tmp_path / "s.yaml").write_text(f"home: {tmp_path}/none\nshared: [{tmp_path}]\n")
     main(["doctor", "--site", f"{tmp_path}/s.yaml", "--image-dir", str(tmp_path)])
     shown = capsys.readouterr().out
-    assert "The site states another home" in shown
-    assert "another shared" not in shown
+    assert f"A fact of the site differs here: home is {tmp_path}/none" in shown
+    assert "shared is" not in shown

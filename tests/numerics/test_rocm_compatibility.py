@@ -1,8 +1,8 @@
-"""Acceptance tests of an AMD GPU before its results are used (docs/cosmos_best_practices.md).
+"""Tests of an AMD GPU before its results are used (`.github/workflows/acceptance.yml`).
 
     pytest -m rocm -rs tests/numerics/test_rocm_compatibility.py
 
-Elsewhere every test is skipped with the reason. `slurm/test_runner.sh` runs them on a node.
+Elsewhere every test is skipped with the reason.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from aam.contract.options.device import DEVICE_HELP, Device
 from aam.contract.options.field import ABOVE_ZERO, option
@@ -38,6 +38,8 @@ class Acceptance:
         aam acceptance --output-dir accepted
         aam acceptance --output-dir accepted --minutes 20 --parts host check golden
     """
+
+    starts_ranks: ClassVar[bool] = True
 
     output_dir: Path = option("Folder for the results.", role="output")
     parts: tuple[PartName, ...] = option(

@@ -1,0 +1,65 @@
+"""`aam-launch acceptance`: measure this host in each image, or queue jobs that measure a cluster.
+
+`aam acceptance` measures; several images and jobs write to one folder, one after the other. On a
+cluster one process measures all GPUs of a node, then a job of two nodes what lies between nodes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aam.contract.options import arguments, build, parse_known, specs
+from launcher import config
+from launcher.commands import start
+from launcher.commands.submit import CODE, decided, queue_all
+from launcher.options.submit import SubmitOptions, require_printable
+from launcher.plan.request import request_of
+from launcher.plan.settings import LAUNCHER_OPTIONS
+
+SPARE_MINUTES = 15
+"""Beside --minutes, for the start of a job and the end of the part that is measured last."""
+
+
+def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
+    """Measure in each image of --image (`NAME,NAME`); with a site, and outside of its jobs, queue.
+
+    Returns:
+        The highest exit status.
+    """
+    names = [name for name in launcher_options.get("--image", "").split(",") if name]
+    each = [{**launcher_options, "--image": name} for name in names] or [dict(launcher_options)]
+    site = config.read(each[0], os.environ).site.value
+    if site and "SLURM_JOB_ID" not in os.environ:
+        return _queue(each, argv, config.site(site).number("max_nodes"))
+    if len(each) == 1:
+        return start.run(each[0], argv)
+    path = os.pathsep.join(filter(None, [str(CODE), os.environ.get("PYTHONPATH")]))
+    own = [sys.executable, "-m", "launcher"]
+    return max(
+        subprocess.run(
+            [*own, *argv, *arguments(LAUNCHER_OPTIONS.values(), options)],
+            env={**os.environ, "PYTHONPATH": path}, check=False,
+        ).returncode
+        for options in each
+    )  # fmt: skip
+
+
+def _queue(each: Sequence[dict[str, Any]], argv: Sequence[str], most_nodes: int) -> int:
+    """Queue a job of one node and one of two nodes for each image, whatever the status before."""
+    given, rest = parse_known(specs(SubmitOptions), argv)
+    jobs = []
+    for number, options in enumerate(each):
+        request = request_of({k: v for k, v in options.items() if k != "--gpus"}, rest)
+        minutes = {"--time": str(math.ceil(request.value("--minutes")) + SPARE_MINUTES)}
+        for nodes in (1, 2) if most_nodes != 1 else (1,):
+            chosen = {**minutes, **options, **given, "--nodes": nodes, "--requeue": False}
+            requested = build(SubmitOptions, chosen)
+            require_printable(requested)
+            part = f"image-{number + 1}-nodes-{nodes}"
+            jobs.append(decided(request, requested, part))
+    return queue_all(jobs, request.dry_run, "afterany")

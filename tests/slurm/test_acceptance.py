@@ -1,0 +1,38 @@
+"""`aam-launch acceptance --site` on a real Slurm: one node, then two, into one file."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from aam.acceptance.result import read
+from tests.support.slurm_cluster import Cluster, Job, exclusive
+
+pytestmark = [pytest.mark.slurm, pytest.mark.container, pytest.mark.slow]
+
+
+def test_a_job_of_one_node_and_one_of_two_write_one_file(cluster: Cluster) -> None:
+    output = cluster.folder / "accepted"
+    words = ["acceptance", "--site", cluster.folder / "site.yaml", "--image", "cpu", "--device",
+             "cpu", "--minutes", "5", "--parts", "host", "launch", "nodes"]  # fmt: skip
+    with exclusive():
+        done = cluster.launch(*words, "--output-dir", output)
+        assert done.returncode == 0, done.stderr
+        first, second = (
+            Job(cluster, number, output.with_name(f"accepted-{number}.log"))
+            for number in re.findall(r"^Job (\d+):", done.stdout, re.MULTILINE)
+        )
+        assert first.ended() == "COMPLETED", first.output
+        assert second.ended() == "COMPLETED", second.output
+    content = read(output / "acceptance.json")
+    parts = {run.nodes: run.parts for run in content.runs}
+    assert set(parts[1]) == {"host", "launch"}
+    assert set(parts[2]) == {"nodes"}
+    assert parts[1]["launch"].measured["launcher"] is True
+    assert 0 < parts[1]["launch"].measured["overhead"] < 240
+    assert {part.verdict for run in parts.values() for part in run.values()} <= {
+        "as predicted", "not possible here"
+    }  # fmt: skip
+    assert "8 ranks" in second.output or "4 ranks" in second.output
+    assert cluster.folder.name not in (output / "acceptance.json").read_text()
