@@ -115,7 +115,8 @@ def rank_variables(task: Task, present: Mapping[str, str]) -> dict[str, str]:
     added = {stop_file.VARIABLE: str(task.stop_file)}
     if address := present.get("SLURM_LAUNCH_NODE_IPADDR"):
         added["MASTER_ADDR"] = present.get("MASTER_ADDR", address)
-    if threads := present.get("SLURM_CPUS_PER_TASK"):
+    divides = task.request.starts_ranks and task.size == 1  # its CPUs among the ranks of its node
+    if (threads := present.get("SLURM_CPUS_PER_TASK")) and not divides:
         added["OMP_NUM_THREADS"] = present.get("OMP_NUM_THREADS", threads)
     if task.nodes > 1:
         added |= {name: present.get(name, value) for name, value in site.network.items()}

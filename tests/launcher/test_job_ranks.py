@@ -200,6 +200,10 @@ def test_ranks_meet_at_the_address_of_the_node_that_started_them(place: Path) ->
     several = {**present, "NCCL_CROSS_NIC": "0", "OMP_NUM_THREADS": "1"}
     found = rank.rank_variables(task(of, place, SLURM_NNODES="2"), several)
     assert (found["NCCL_CROSS_NIC"], found["FI_A"], found["OMP_NUM_THREADS"]) == ("0", "2", "1")
+    measures = content(place, "--output-dir", "o", command="acceptance")
+    assert "OMP_NUM_THREADS" not in rank.rank_variables(task(measures, place), present)
+    ranks = task(measures, place, SLURM_STEP_NUM_TASKS="4")
+    assert rank.rank_variables(ranks, present)["OMP_NUM_THREADS"] == "24"
 
 
 def test_ranks_with_different_plans_are_refused() -> None:
