@@ -139,10 +139,27 @@ def rich_table(content: Table) -> rich.table.Table:
     return table
 
 
+def fitted(content: Table, width: int) -> rich.table.Table:
+    """Convert a table, with rows and columns exchanged where it is too wide, but not so.
+
+    Args:
+        content: the table.
+        width: columns of the terminal.
+    """
+    heads, *rows = zip(content.heads, *content.rows, strict=True)
+    exchanged = rich_table(Table(content.title, heads, rows))
+    table = rich_table(content)
+    return exchanged if _width(table) > width and _width(exchanged) < _width(table) else table
+
+
+def _width(table: rich.table.Table) -> int:
+    return Console(width=10_000).measure(table).maximum
+
+
 def print_table(content: Table) -> None:
     """Print a table and its note."""
     # A pipe has no width; 200 columns cut nothing.
     console = Console(highlight=False, width=None if Console().is_terminal else 200)
-    console.print(rich_table(content))
+    console.print(fitted(content, console.width))
     if content.note:
         console.print(content.note, markup=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from aam.report.terminal import TITLES, metrics_table, rich_table
+from aam.report.terminal import TITLES, Table, fitted, metrics_table, rich_table
 
 
 def test_the_metrics_of_a_regression_fit_into_80_columns() -> None:
@@ -22,3 +22,18 @@ def test_the_metrics_of_a_regression_fit_into_80_columns() -> None:
     assert ["mean", "0.675", *["0.725"] * 5] in lines
     assert ["sd", "0.071", *["0.000"] * 5] in lines
     assert ["all", "samples", "153", *["0.725"] * 6] in lines
+
+
+def test_a_table_that_is_too_wide_is_shown_by_columns() -> None:
+    interval = "0.913 (0.891 to 0.929)"
+    rows = [["kernel", *[interval] * 4], ["transformer", *[interval] * 4]]
+    table = Table("Scores", ["", "R²", "MAE", "RMSE", "Spearman"], rows)
+    shown = {}
+    for width in (80, 120):
+        console = Console(width=width)
+        with console.capture() as captured:
+            console.print(fitted(table, console.width))
+        shown[width] = [line.split() for line in captured.get().splitlines()]
+    assert ["kernel", "transformer"] in shown[80]
+    assert ["MAE", *interval.split(), *interval.split()] in shown[80]
+    assert ["transformer", *interval.split() * 4] in shown[120]
