@@ -257,7 +257,7 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Report:
-    """Write an HTML report of a run folder.
+    """Write the HTML report of a run, as `aam train` does, with other colours or a unit.
 
     Examples:
         aam report --run-dir age
