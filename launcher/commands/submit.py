@@ -86,6 +86,7 @@ class Job:
             "nodes": f"{what.counts}, {self.site.title}{tasks}",
             "time": time,
             "image": place if image.name else f"none; Python '{sys.executable}'",
+            "device": "a GPU for each rank" if self.content.gpus else "the processor",
             "command": command,
             "job file": str(self.file()),
         }

@@ -30,10 +30,11 @@ def test_a_dry_run_needs_no_slurm_and_prints_the_summary_and_the_script(place: P
     assert done.returncode == 0, done.stderr
     assert "Image rocm64 is not built" in done.stderr
     summary, script = done.stdout.split("\n\n")
-    assert dict(line.split(maxsplit=1) for line in summary.splitlines()[:4]) == {
+    assert dict(line.split(maxsplit=1) for line in summary.splitlines()[:5]) == {
         "nodes": "1 node, 1 rank each, a test site",
         "time": "2:00:00; it stops 600 s before its limit, and is queued again",
         "image": f"rocm64, '{place}/images/rocm64.sif' (apptainer)",
+        "device": "a GPU for each rank",
         "command": f"aam pretrain --table {place}/table.biom --tree {place}/tree.nwk "
         f"--output-dir {place}/out",
     }
@@ -206,7 +207,7 @@ def test_training_takes_the_gpus_of_a_node_for_the_network_alone(place: Path) ->
     done = submit(place, *args)
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --ntasks-per-node=1\n" in done.stdout
-    assert f"cpu, '{place}/images/cpu.sif' (apptainer)" in done.stdout
+    assert f"cpu, '{place}/images/cpu.sif' (apptainer)\ndevice    the processor\n" in done.stdout
     refused = submit(place, *args, "--gpus", "4")
     assert refused.returncode == 64
     assert "`train` without the transformer runs in one process: 1 nodes, 4 GPUs" in refused.stderr
