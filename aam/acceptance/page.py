@@ -33,6 +33,7 @@ SAVES = 0.95
 """Share of the reserved memory below which expandable segments are recommended."""
 
 _BYTES = ("predicted", "allocated", "reserved", "rss", "peak_bytes", "overhead", "memory")
+_SHARES = ("share", "shares", "wait", "idle")
 _LONGEST_CELL = 70
 
 
@@ -52,7 +53,11 @@ def write(folder: Path, content: AcceptanceFile, parts: Mapping[str, AcceptanceP
         lead=_lead(content),
         verdicts=verdicts,
         pictures=[Picture.of(f"plot{number}", one) for number, one in enumerate(drawings)],
-        tables=[table for run in content.runs for table in _tables(run, parts)],
+        tables=[
+            table
+            for run in content.runs
+            for table in _tables(run, parts, f"{run.title}: " if len(content.runs) > 1 else "")
+        ],
     )
     write_text(folder / FILE, text)
     if (settings := recommended(content)) is not None:
@@ -128,13 +133,11 @@ def _measured(run: ImageRun, name: str) -> Mapping[str, Any]:
     return {} if found is None else found.measured
 
 
-def _tables(run: ImageRun, parts: Mapping[str, AcceptancePart]) -> Iterator[Table]:
-    for name, title, *_ in _lines(run, parts):
+def _tables(run: ImageRun, parts: Mapping[str, AcceptancePart], before: str) -> Iterator[Table]:
+    for name, *_ in _lines(run, parts):
         found: PartResult = run.parts[name]
         for key, value in found.measured.items():
-            heading = f"{run.title}: {title or name}" + (
-                f", {key.replace('_', ' ')}" if key else ""
-            )
+            heading = f"{before}{name}, {key.replace('_', ' ')}"
             if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
                 yield _rows(heading, value)
             elif isinstance(value, dict) and value and key != "rates":
@@ -157,6 +160,8 @@ def _cell(key: str, value: Any) -> str:
     if isinstance(value, int | float):
         if key in _BYTES:
             return shown_size(round(value))
+        if key in _SHARES:
+            return f"{value:.1%}"
         return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
     if isinstance(value, list):
         text = ", ".join(_cell(key, item) for item in value)

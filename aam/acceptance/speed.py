@@ -202,7 +202,8 @@ def measure_profile(context: Context) -> Measurement:
 def judge_profile(measured: Values, expected: Values) -> Judgement:
     """State what limits the run, and the largest category."""
     name, share = max(measured["shares"].items(), key=lambda item: item[1])
-    sentence = f"{measured['limit']}: {measured['advice']}. {name}: {share:.0%} of the time."
+    limit = f"{measured['limit'].capitalize()}, {measured['advice']}"
+    sentence = f"{limit}; most time is in {name} ({share:.0%})."
     return Judgement("as predicted", sentence)
 
 
