@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from aam.acceptance import page, result
 from aam.acceptance.parts import PARTS
 from aam.acceptance.result import AcceptanceFile, ImageRun, PartResult
 from aam.contract.errors import DataError, MissingInput
+from launcher.plan.tuned import TUNABLE
 
 PART = PartResult("as predicted", "Fine.", 1.5, {"rates": {"fp32": 3.25}, "costs": []})
 RUN = ImageRun("rocm63", "sha256:12", "2.7.1+rocm6.3", "apptainer", 1, "2026-11-23T17:00:00+00:00")
@@ -129,3 +131,35 @@ def test_a_page_refuses_values_of_another_schema(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="damaged"):
         page.write(tmp_path, CONTENT.with_run(replace(RUN, parts={"speed": part})), PARTS)
     assert not (tmp_path / page.FILE).exists()
+
+
+def with_settings(image: str, samples: float, gain: float, **values: object) -> ImageRun:
+    chosen = {f"--{name.replace('_', '-')}": value for name, value in values.items()}
+    settings = {"values": chosen, "gain": gain, "samples": samples, "trials": []}
+    none = {"predicted": 1 << 30, "allocated": 1 << 30, "rss": None, "failure": ""}
+    rows = [
+        {**none, "command": "pretrain", "setting": "batch 64", "reserved": 2 << 30},
+        {**none, "command": "pretrain", "setting": "batch 64, expandable segments",
+         "reserved": 1 << 30},
+    ]  # fmt: skip
+    parts = {"settings": settings, "memory": {"runs": rows, "largest_batch": 64}}
+    found = {name: PartResult("as predicted", "", 1.0, values) for name, values in parts.items()}
+    return replace(RUN, image=image, parts=found)
+
+
+def test_the_settings_of_the_fastest_image_are_those_that_the_launcher_takes(
+    tmp_path: Path,
+) -> None:
+    assert page.recommended(CONTENT) is None
+    slow = with_settings("rocm72", 700.0, 1.1, compile_model="auto")
+    fast = with_settings("rocm63", 900.0, 1.3, mixed_precision="bf16", num_workers=4)
+    page.write(tmp_path, CONTENT.with_run(slow).with_run(fast), PARTS)
+    tuned = yaml.safe_load((tmp_path / page.SETTINGS).read_text())["tuned"]["gfx942"]
+    assert tuned == {
+        "options": {"mixed-precision": "bf16", "num-workers": 4},
+        "env": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    }
+    assert set(tuned["options"]) <= set(TUNABLE)
+    slower = page.recommended(CONTENT.with_run(with_settings("rocm63", 900.0, 0.9, dropout=0)))
+    assert slower is not None
+    assert yaml.safe_load(slower)["tuned"]["gfx942"]["options"] == {}
