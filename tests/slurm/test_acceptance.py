@@ -7,14 +7,16 @@ import re
 import pytest
 
 from aam.acceptance.result import read
-from tests.support.slurm_cluster import Cluster, Job, exclusive
+from tests.support.slurm_cluster import SITE, Cluster, Job, exclusive
 
 pytestmark = [pytest.mark.slurm, pytest.mark.container, pytest.mark.slow]
 
 
 def test_a_job_of_one_node_and_one_of_two_write_one_file(cluster: Cluster) -> None:
     output = cluster.folder / "accepted"
-    words = ["acceptance", "--site", cluster.folder / "site.yaml", "--image", "cpu", "--device",
+    site = cluster.folder / "small.yaml"
+    site.write_text(SITE.replace("gpus_per_node: 4", "gpus_per_node: 1"))
+    words = ["acceptance", "--site", site, "--image", "cpu", "--device",
              "cpu", "--minutes", "5", "--parts", "host", "launch", "nodes"]  # fmt: skip
     with exclusive():
         done = cluster.launch(*words, "--output-dir", output)
@@ -31,8 +33,7 @@ def test_a_job_of_one_node_and_one_of_two_write_one_file(cluster: Cluster) -> No
     assert set(parts[2]) == {"nodes"}
     assert parts[1]["launch"].measured["launcher"] is True
     assert 0 < parts[1]["launch"].measured["overhead"] < 240
-    assert {part.verdict for run in parts.values() for part in run.values()} <= {
-        "as predicted", "not possible here"
-    }  # fmt: skip
-    assert "8 ranks" in second.output or "4 ranks" in second.output
+    verdicts = {part.verdict for run in parts.values() for part in run.values()}
+    assert not verdicts & {"wrong", "failed"}
+    assert "2 ranks" in second.output
     assert cluster.folder.name not in (output / "acceptance.json").read_text()
