@@ -18,7 +18,7 @@ PYTEST = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loa
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo    simulate a study, pretrain, train, predict and report, in a few minutes"
+	@echo "make demo    the example study inspected, trained, predicted, pretrained, compared: 2 CPU-minutes"
 	@echo "make test-fast   lint, types and quick unit tests, after each change: 2 minutes"
 	@echo "make test    lint, types and the tests of every change: 10 minutes"
 	@echo "make test-all    all tests, with coverage, and with other versions of torch: hours, large downloads"
