@@ -175,7 +175,7 @@ def _cell(key: str, value: Any) -> str:
 def recommended(content: AcceptanceFile) -> str | None:
     """Return settings of the launcher: what `aam tune` chose with the fastest image; else None.
 
-    The image and the batch size stand in comments: the launcher chooses the one, and the other
+    Of several images the fastest is preferred. The batch size stands in a comment: another one
     changes the training.
     """
     runs = [run for run in content.runs if run.nodes == 1 and _measured(run, "settings")]
@@ -198,8 +198,12 @@ def recommended(content: AcceptanceFile) -> str | None:
     options = {name.removeprefix("--"): value for name, value in chosen.items()}
     tuned = {"options": options, "env": _variables(best)}
     lines = [f"# {line}" for note in notes for line in textwrap.wrap(note, 96)]
-    lines += ["tuned:", f"  {content.host.get('arch', 'cpu')}:"]
-    return "\n".join([*lines, *(f"    {k}: {json.dumps(v)}" for k, v in tuned.items())]) + "\n"
+    arch = content.host.get("arch", "cpu")
+    lines += ["tuned:", f"  {arch}:", *(f"    {k}: {json.dumps(v)}" for k, v in tuned.items())]
+    if best.image and len(names := {run.image for run in runs}) > 1:
+        why = f"the fastest of {len(names)} images that were measured"
+        lines.append(f"images: {json.dumps({best.image: {'prefer': {arch: why}}})}")
+    return "\n".join(lines) + "\n"
 
 
 def _variables(run: ImageRun) -> dict[str, str]:

@@ -139,10 +139,11 @@ def test_a_measured_stack_replaces_what_is_not_measured(tmp_path: Path) -> None:
 
 
 def test_the_launcher_takes_the_recommended_settings(tmp_path: Path) -> None:
-    content = made_up(("rocm63", "2.7.1+rocm6.3", RIGHT))
+    content = made_up(("rocm63", "2.7.1+rocm6.3", RIGHT), ("rocm64", "2.8.0+rocm6.4", RIGHT))
     values = {"--mixed-precision": "bf16", "--gradient-checkpointing": True, "--num-workers": 2}
-    measured = {"values": values, "gain": 1.3, "samples": 100.0, "trials": []}
-    content.runs[0].parts["settings"] = PartResult("as predicted", "Chosen.", 1.0, measured)
+    for run, samples in zip(content.runs, (100.0, 90.0), strict=True):
+        measured = {"values": values, "gain": 1.3, "samples": samples, "trials": []}
+        run.parts["settings"] = PartResult("as predicted", "Chosen.", 1.0, measured)
     file = tmp_path / "settings.yaml"
     file.write_text(recommended(content) or "")
     settings = config.read({"--site": str(file)}, {"HOME": str(tmp_path)})
@@ -150,6 +151,8 @@ def test_the_launcher_takes_the_recommended_settings(tmp_path: Path) -> None:
     argv, decisions = tuned_options(request, tuned_for(request, settings), "gfx942", ())
     assert argv == ["--mixed-precision", "bf16", "--gradient-checkpointing", "--num-workers", "2"]
     assert {decision.source.partition(":")[0] for decision in decisions} == {str(file)}
+    images = config.catalog(settings).images
+    assert [image.name for image in images if "gfx942" in image.prefer] == ["rocm63"]
 
 
 def test_an_edited_file_is_refused(tmp_path: Path) -> None:
