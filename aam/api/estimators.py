@@ -45,6 +45,7 @@ from aam.data.study import make_study
 from aam.members.option_checks import resolve
 from aam.pipeline.run import fit, run
 from aam.pipeline.session import sequence_length
+from aam.report.page import write_reports
 from aam.training.labelled_study import LabelledStudy, label_study
 
 IN_MEMORY = Path("in memory")
@@ -110,6 +111,7 @@ class _Estimator(Parameters, BaseEstimator):  # type: ignore[misc]
                     self.model_ = Model(IN_MEMORY, options.device, fit(options, labelled))
                     return
                 run(options, labelled)
+            write_reports([options.run.output_dir])
             self.model_ = load(options.run.output_dir, options.device.device)
 
     def _labelled(

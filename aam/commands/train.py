@@ -28,15 +28,14 @@ def run(options: Train) -> None:
         if scored.folds:
             show(summary(scored, column))
     folders = target_folders(options.run.output_dir) or [options.run.output_dir]
-    # Integrated gradients of a network take long, so they are computed on request alone.
-    if not options.uses_network or options.taxonomy is not None:
+    if options.uses_network and options.taxonomy is not None:
         for folder in folders:
             importance.run(_importance_options(options, folder))
     write_reports(folders)
 
 
 def _importance_options(options: Train, folder: Path) -> ImportanceOptions:
-    """Return the options of `aam importance` for a run."""
+    """Return the options of `aam importance` for a run with a network, see `write_results`."""
     return ImportanceOptions(
         input=options.input,
         device=options.device,

@@ -61,6 +61,8 @@ class Samples:
     def present(self) -> tuple[Samples, Rows]:
         """The same samples with the ASVs that occur in them, and the columns of these."""
         seen = np.unique(self.counts.indices).astype(np.int64)
+        if len(seen) == self.counts.shape[1]:
+            return self, seen  # what is known of its ASVs stays known
         samples = replace(self, counts=self.counts[:, seen], tokens_FL=self.tokens_FL[seen])
         return samples, seen
 

@@ -12,7 +12,6 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -131,7 +130,7 @@ class TrainedModel:
     Attributes:
         facts: plain values.
         models: fitted members.
-        tokens_FL: sequences of the ASVs of the training study.
+        relations: of the ASVs of the training study, with their sequences.
         training: to compare new samples with.
         fold_importance: of estimators, float64 [K, F], see `Importance.size_U`, of the models of K
             folds in the training study; empty with one split.
@@ -139,14 +138,14 @@ class TrainedModel:
 
     facts: ModelFacts
     models: Models
-    tokens_FL: Tokens
+    relations: AsvRelations
     training: TrainingData
     fold_importance: Mapping[str, F64] = field(default_factory=dict)
 
-    @cached_property
-    def relations(self) -> AsvRelations:
-        """Relations of the ASVs of the training study."""
-        return AsvRelations(self.tokens_FL)
+    @property
+    def tokens_FL(self) -> Tokens:
+        """Sequences of the ASVs of the training study."""
+        return self.relations.tokens_FL
 
     @property
     def column(self) -> str:
@@ -272,4 +271,4 @@ def _trained(folder: ModelFolder, device: DeviceOptions) -> TrainedModel:
     sizes = {
         name.removeprefix(_IMPORTANCE): numbers(arrays, name, None, asvs) for name in sorted(folded)
     }
-    return TrainedModel(facts, models, tokens_FL, training, sizes)
+    return TrainedModel(facts, models, AsvRelations(tokens_FL), training, sizes)

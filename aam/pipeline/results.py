@@ -1,4 +1,4 @@
-"""Results of `aam train`: model folder, predictions.tsv, scores.json and printed scores."""
+"""Results of `aam train`: model folder, predictions, scores and importance; printed scores."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from aam.contract.options.commands.train import Train
 from aam.contract.preflight import MODEL
 from aam.data.ordination import coordinates_of_kernel, write_ordination
 from aam.data.rarefaction import auto_depth
+from aam.data.taxonomy import read_taxonomy
 from aam.inference.output_tables import write_table
 from aam.members.base import F64
 from aam.members.confounding import Association, confounders, warning
 from aam.members.evaluation import ENSEMBLE, evaluate, shown_metrics
+from aam.members.importance import importance_table
 from aam.members.kernel_inputs import Landmarks
 from aam.members.learning_curve import learning_curve
 from aam.members.model import Outputs
@@ -40,7 +42,7 @@ MOST_SAMPLES = 4000
 def write_results(
     options: Train, study: LabelledStudy, result: Result, found: Sequence[Association]
 ) -> dict[str, Any]:
-    """Write the model, predictions.tsv and scores.json, and print the scores.
+    """Write model, predictions, scores and importance, and print the scores.
 
     Args:
         options: of the run.
@@ -52,11 +54,14 @@ def write_results(
         Facts for the run record.
     """
     folds = result.folds
-    model_of(options, study, result).save(options.run.output_dir / MODEL)
+    model = model_of(options, study, result)
+    model.save(options.run.output_dir / MODEL)
     _write_predictions(options, study, result)
     scores = _write_scores(options, study, result, found)
     if len(study.study.table.sample_ids) <= MOST_SAMPLES:
         _write_ordination(options, study, result)
+    if not options.uses_network:  # integrated gradients take long, and are computed on request
+        _write_importance(options, study, model)
     log_scores(options, _final_scores(scores))
     _show(scores)
     best = {
@@ -87,7 +92,7 @@ def model_of(options: Train, labelled: LabelledStudy, result: Result) -> Trained
     facts = ModelFacts.of(column, labels, scale, ensemble, plain, training)
     models = {name: found.model for name, found in result.members.items() if found.model}
     importance = _fold_importance(result, facts.outputs) if len(folds.splits) > 1 else {}
-    return TrainedModel(facts, models, samples.samples.tokens_FL, training, importance)
+    return TrainedModel(facts, models, samples.relations, training, importance)
 
 
 def _fold_importance(result: Result, outputs: Outputs) -> dict[str, F64]:
@@ -136,6 +141,13 @@ def _write_scores(
         )
     write_json(folder / "scores.json", scores)
     return scores
+
+
+def _write_importance(options: Train, labelled: LabelledStudy, model: TrainedModel) -> None:
+    """Write importance.tsv, the ASVs on which the predictions depend."""
+    taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
+    table = importance_table(model, labelled.study, taxa, labelled.covariates)
+    write_table(options.run.output_dir / "importance.tsv", table)
 
 
 def _write_ordination(options: Train, labelled: LabelledStudy, result: Result) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from aam.console import info
@@ -9,6 +10,7 @@ from aam.contract.options.commands.train import Train
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
 from aam.members.model_file import TrainedModel
+from aam.members.relations import AsvRelations
 from aam.pipeline.preview import preview
 from aam.pipeline.results import model_of, write_results
 from aam.pipeline.session import session
@@ -78,4 +80,6 @@ def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
         members.check(labelled)
         result = train(labelled, samples, folds, estimators_of(options), members)
         assert result is not None  # several ranks write a run folder
-        return model_of(options, labelled, result)
+        model = model_of(options, labelled, result)
+        # The mismatches of all pairs of ASVs go: 4 bytes each, as long as the model is in memory.
+        return dataclasses.replace(model, relations=AsvRelations(model.tokens_FL))

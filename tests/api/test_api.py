@@ -143,6 +143,7 @@ def test_the_default_is_the_ensemble_of_the_command(
     study_dir: Path, table: biom.Table, metadata: pd.DataFrame, tmp_path: Path
 ) -> None:
     regressor = aam.AAMRegressor(output_dir=tmp_path / "fit").fit(table, metadata.ph)
+    assert "Most important ASVs" in (tmp_path / "fit" / "report.html").read_text(encoding="utf-8")
     data = ["--table", str(study_dir / "table.biom"), "--output", str(tmp_path / "p.tsv")]
     assert main(["predict", "--model", str(tmp_path / "fit"), *data]) == 0
     expected = written(tmp_path / "p.tsv")
