@@ -103,7 +103,7 @@ def first_few(ids: Iterable[object]) -> str:
     >>> first_few(["a", "b"])
     '2 (a, b)'
     """
-    listed = [_shorten(str(name)) for name in ids]
+    listed = [shortened(str(name)) for name in ids]
     shown = listed[:SHOWN_IDS]
     while len(shown) > 1 and sum(map(len, shown)) > _SHOWN_CHARACTERS:
         shown.pop()
@@ -129,5 +129,6 @@ def reason_of(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def _shorten(name: str, longest: int = 40) -> str:
+def shortened(name: str, longest: int = 40) -> str:
+    """Return a name that may be long, such as a sequence, with its end left out."""
     return name if len(name) <= longest else f"{name[: longest - 3]}..."

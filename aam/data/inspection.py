@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.console import collected
-from aam.contract.errors import AamError, first_few
+from aam.contract.errors import AamError, first_few, shortened
 from aam.contract.options.study import TableOptions
 from aam.data.io.table_blocks import TableBlocks
 from aam.data.io.table_formats import open_blocks
@@ -244,14 +244,14 @@ def _column(found: Inspection, metadata: Metadata, name: str, ids: Sequence[str]
         return
     numbers_N = as_numbers(known)
     if len(counts) == 1:
-        found.warn(subject, f"one value only, '{known[0]}'")
+        found.warn(subject, f"one value only, '{shortened(known[0])}'")
     elif not np.isnan(numbers_N).any() and len(counts) > FEW_VALUES:
         low, middle, high = np.percentile(numbers_N, [0, 50, 100])
         found.fact(subject, _joined(f"numbers, {low:g} to {high:g}, median {middle:g}", parts))
     elif len(counts) == len(known) > FEW_VALUES:
         found.fact(subject, _joined("a name of each sample", parts))
     else:
-        shown = [f"{value} ({times})" for value, times in counts.most_common(6)]
+        shown = [f"{shortened(value)} ({times})" for value, times in counts.most_common(6)]
         more = ["..."] if len(counts) > 6 else []
         found.fact(subject, _joined(f"{len(counts)} values: {', '.join(shown + more)}", parts))
     cases = Counter(value.lower() for value in counts)

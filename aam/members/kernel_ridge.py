@@ -7,6 +7,7 @@ predictions turns them into probabilities. R landmarks; further shape suffixes: 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -155,7 +156,10 @@ def fit_logistic(left_out_NC: F64, labels: Labels) -> F64:
     if len(present) == 1:
         logits[-1, present] = 0
         return logits
-    model = LogisticRegression(C=100.0, max_iter=1000).fit(left_out_NC, codes)
+    with warnings.catch_warnings():
+        # Classes with few samples are accepted.
+        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+        model = LogisticRegression(C=100.0, max_iter=1000).fit(left_out_NC, codes)
     fitted = np.vstack([model.coef_.T, model.intercept_])
     if fitted.shape[1] == 1:  # two classes: log odds of the second
         fitted = np.hstack([np.zeros_like(fitted), fitted])

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from aam.console import duration, info, warn
-from aam.contract.errors import first_few
+from aam.contract.errors import first_few, shortened
 from aam.contract.options.commands.train import Train
 from aam.contract.options.members import networks
 from aam.data.metadata import Metadata
@@ -70,15 +70,15 @@ def _target(study: LabelledStudy, folds: Folds, column: str) -> str:
         low, middle, high = np.percentile(study.values, [0, 50, 100])
         return f"{start}; a number, {low:g} to {high:g}, median {middle:g}."
     counts = Counter(names[int(code)] for code in study.values)
-    shown = [f"{name} ({times})" for name, times in counts.most_common(_SHOWN_CLASSES)]
+    shown = [f"{shortened(name)} ({times})" for name, times in counts.most_common(_SHOWN_CLASSES)]
     shown += ["..."] if len(counts) > _SHOWN_CLASSES else []
     largest, times = counts.most_common(1)[0]
     rare = [name for name in counts if counts[name] < len(folds.splits)]
     if rare:
         warn(f"Classes of '{column}' with fewer samples than folds: {first_few(rare)}.")
     return (
-        f"{start}; {len(counts)} classes: {', '.join(shown)}. Always guessing '{largest}' is right "
-        f"for {times / samples:.0%}."
+        f"{start}; {len(counts)} classes: {', '.join(shown)}. Always guessing "
+        f"'{shortened(largest)}' is right for {times / samples:.0%}."
     )
 
 

@@ -27,7 +27,7 @@ from aam.report.run import read_run
 from aam.report.tables import tabulate, verdict
 
 _UNBROKEN = 30
-"""Characters up to which a cell of a table breaks before a bracket alone."""
+"""Characters of a value with its interval at most; longer cells are texts."""
 
 
 def write_report(
@@ -144,11 +144,8 @@ def render(template: str, **values: Any) -> str:
 
 
 def _unbroken(cell: str) -> str:
-    """Return the text of a cell that breaks before a bracket alone, as a value and its interval.
-
-    Longer texts break at every space.
-    """
-    if len(cell) > _UNBROKEN:
+    """Return a value with its interval or deviation that breaks before the bracket alone."""
+    if len(cell) > _UNBROKEN or not {"(", "±"} & set(cell):
         return cell
     return cell.replace(" ", "\N{NO-BREAK SPACE}").replace("\N{NO-BREAK SPACE}(", " (")
 

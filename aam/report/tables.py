@@ -188,7 +188,7 @@ def groups_table(given: ReportInput) -> Table | None:
         wrong = wrongness(scored)
         worst = sorted(parts, key=lambda name: -float(wrong[parts[name]].mean()))[:BINS]
         rows += [[f"{group}: {name}", *_errors(scored, parts[name])] for name in worst]
-        note = f"Of {len(parts)} groups of {group}, the {len(worst)} worst. "
+        note = f"Of {len(parts)} groups of {group}, the {len(worst)} worst. " if worst else ""
     if not rows:
         return None
     note += "" if scored.classes else _BIAS_NOTE

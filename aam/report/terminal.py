@@ -13,6 +13,8 @@ from rich import box
 from rich.console import Console
 from rich.text import Text
 
+from aam.contract.errors import shortened
+
 TITLES = {
     "samples": "Samples",
     "r2": "R²",
@@ -31,6 +33,9 @@ TITLES = {
 """Heading of each figure of `aam.data.metrics`, in their order."""
 
 MOST_CLASSES = 12
+
+_LONGEST_CLASS = 16
+"""Characters of the name of a class in a table of confusions."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ def show(summary: Mapping[str, Any]) -> None:
         print_table(Table(f"By {column}", ["", *(TITLES[name] for name in names)], rows))
     confusion = summary.get("confusion")
     if confusion and len(confusion["classes"]) <= MOST_CLASSES:
-        classes = confusion["classes"]
+        classes = [shortened(name, _LONGEST_CLASS) for name in confusion["classes"]]
         cells = zip(classes, confusion["counts"], strict=True)
         rows = [[name, *map(str, counts)] for name, counts in cells]
         # A title would be wrapped at the width of a narrow table.

@@ -289,20 +289,46 @@ def test_every_picture_is_drawn_by_a_browser(
 
 def scroll_width(text: str, folder: Path) -> int:
     """Return the width of a page in a window of 500 pixels, the least that Chromium has."""
+    return in_browser(text, folder, "document.documentElement.scrollWidth", 500)
+
+
+def hidden_width(text: str, folder: Path) -> int:
+    """Return the pixels to which tables scroll in a window of 1,280 pixels, the most of any."""
+    tables = "[...document.querySelectorAll('main > section > .wide')]"
+    widths = f"{tables}.map(each => each.scrollWidth - each.clientWidth)"
+    return in_browser(text, folder, f"Math.max(...{widths})", 1280)
+
+
+def in_browser(text: str, folder: Path, expression: str, width: int) -> int:
+    """Return a number that a script computes in a page, in a window of so many pixels."""
     if shutil.which("chromium") is None and not os.environ.get("CI"):
         pytest.skip("chromium is not installed")
-    probe = "<script>document.title = document.documentElement.scrollWidth</script>"
+    probe = f"<script>document.title = {expression}</script>"
     text = re.sub(r"<meta http-equiv[^>]*>", "", text).replace("</body>", probe + "</body>")
     (folder / "page.html").write_text(text, encoding="utf-8")
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--window-size=500,900"]
+    command = [
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--window-size={width},900",
+    ]
     command += [f"--user-data-dir={folder / 'profile'}", "--disable-background-networking"]
     command += ["--dump-dom", (folder / "page.html").as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    width = re.search(r"<title>(\d+)</title>", done.stdout)
-    assert width is not None
-    return int(width[1])
+    found = re.search(r"<title>(-?\d+)</title>", done.stdout)
+    assert found is not None
+    return int(found[1])
 
 
 @pytest.mark.medium
 def test_a_narrow_window_does_not_overflow(page: Callable[[str], str], tmp_path: Path) -> None:
     assert scroll_width(page("classes"), tmp_path) <= 500
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+def test_tables_are_whole_on_a_screen(
+    kind: str, page: Callable[[str], str], tmp_path: Path
+) -> None:
+    assert hidden_width(page(kind), tmp_path) <= 0

@@ -13,7 +13,7 @@ import pytest
 from aam.cli import main
 from aam.contract.errors import DataError
 from aam.report.run import read_run
-from tests.report.test_report import Outline, downloads, scroll_width
+from tests.report.test_report import Outline, downloads, hidden_width, scroll_width
 from tests.support.report_pages import report
 
 LONG = "sample-" + "x" * 293
@@ -46,7 +46,7 @@ def write_classes(
     record["inputs"] = {}
     (folder / "run.json").write_text(json.dumps(record))
     for name in ("embeddings.tsv", "metrics.csv", "splits.tsv"):
-        (folder / name).unlink()
+        (folder / name).unlink(missing_ok=True)
 
 
 def test_a_run_of_another_version_is_reported(run_folder: Path) -> None:
@@ -123,3 +123,6 @@ def test_long_and_foreign_names(
         assert f'<th scope="row"><bdi>{name}</bdi>' in text
     assert f'title="{LONG[:-2]}' in text
     assert scroll_width(text, tmp_path) <= 500
+    classes = [f"{name} {'x' * 280}" for name in (HEBREW, CHINESE)]
+    write_classes(run_folder, [classes[k % 2] for k in range(36)], classes, ids)
+    assert hidden_width(report(run_folder), tmp_path) <= 0

@@ -14,6 +14,9 @@ from aam.report.figures.canvas import INK, SERIES, blank, shortened, styled
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SHORT_LABEL = 13
+"""Letters of a label of which three fit beside each other."""
+
 LETTERS = 34
 """Of a name beside a row."""
 
@@ -43,7 +46,9 @@ def importance_figure(
         ]
         if len(set(classes)) > len(frequent):
             handles.append(Patch(color=SERIES[-1], label="others"))
-        figure.legend(handles=handles, loc="outside lower center", ncols=3)
+        longest = max(len(str(handle.get_label())) for handle in handles)
+        columns = 3 if longest <= SHORT_LABEL else 2  # what is beyond the figure is cut off
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns)
     else:
         colours = [SERIES[0] if size >= 0 else SERIES[1] for size in sizes]
     places = np.arange(len(names))
