@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
@@ -26,6 +25,7 @@ from aam.contract.options.commands.acceptance import Acceptance
 from aam.contract.run_record import launched_by, now
 from aam.distributed.environment import Ranks, read_environment
 from aam.performance.measurement.device import DeviceFacts, device_facts
+from aam.performance.measurement.setup import interrupted_by_sigterm
 from aam.training.run_files import run_lock
 
 LEAST = 20.0
@@ -47,7 +47,7 @@ def run(options: Acceptance, parts: Mapping[str, AcceptancePart] = PARTS) -> int
     if not ranks.is_main:
         console.quiet = True
         return _run(options, parts, ranks)
-    with run_lock.locked(options.output_dir), _interrupted_by_sigterm():
+    with run_lock.locked(options.output_dir), interrupted_by_sigterm():
         return _run(options, parts, ranks)
 
 
@@ -201,13 +201,3 @@ def _print(name: str, found: PartResult) -> None:
     """Print a line for a part, and its sentence below."""
     info(f"{name:<14}{found.verdict:<20}{duration(found.seconds):>12}")
     info(textwrap.fill(found.summary, 78, initial_indent="  ", subsequent_indent="  "))
-
-
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM, which ends a job, end the part in progress too, as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -107,15 +107,15 @@ def set_up(measure: Tune, measured: TunedCommand) -> Iterator[SetUp]:
     if device.busy:
         warn(f"{device.busy}; the measured times are not those of a device of your own.")
     identity |= {"aam": __version__, "torch": device.torch, "device": device.name}
-    with run_lock.locked(folder), _interrupted_by_sigterm():
+    with run_lock.locked(folder), interrupted_by_sigterm():
         runs = open_runs(workload, folder, measure.step_timeout, identity, measure.overwrite)
         bench = Bench(runs, measure.rounds, measure.steps, measure.warmup_steps, measure.compare_by)
         yield SetUp(bench, stages, defaults, no_dropout, device, identity, folder)
 
 
 @contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM, which ends a job, end the run in progress too, as Ctrl-C does."""
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM, which ends a job, end the program in progress too, as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
