@@ -209,4 +209,4 @@ def judge_golden(measured: Values, expected: Values) -> Judgement:
         return Judgement("wrong", f"Differs from {'; '.join(bad)}")
     names = ", ".join(dict.fromkeys(one["with"] for one in found))
     most = max(one["largest"] for one in found)
-    return Judgement("as predicted", f"Equal to {names} up to {most:.2f} of the allowed rounding.")
+    return Judgement("as predicted", f"Equal to {names}; {most:.0%} of the allowed rounding.")

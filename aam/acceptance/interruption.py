@@ -177,7 +177,7 @@ def judge_interruption(measured: Values, expected: Values) -> Judgement:
     if wrong:
         sentence = "; ".join(wrong)
         return Judgement("wrong", f"{sentence[0].upper()}{sentence[1:]}.")
-    seconds = f"a killed rank is named after {measured['rank_seconds']:.0f} s"
+    seconds = f"a run with a killed rank names it and ends in {measured['rank_seconds']:.0f} s"
     if not measured["equal"]:
         sentence = f"Equal up to rounding ({measured['difference']:.0e}), as its sums have no order"
         return Judgement("not possible here", f"{sentence}; {seconds}.")

@@ -185,8 +185,8 @@ def recommended(content: AcceptanceFile) -> str | None:
     found = _measured(best, "settings")
     chosen = found["values"] if found["gain"] > 1 else {}
     notes = [
-        f"Settings for {_hardware(content.host)}, with the fastest of {len(runs)} images: "
-        f"{best.title}. `aam tune` chose them on a simulated study; they train the same network."
+        f"Settings for {_hardware(content.host)} and {best.title}, the fastest that was measured. "
+        "`aam tune` chose them on a simulated study; they train the same network."
     ]
     speeds = [row for row in _measured(best, "speed").get("runs", ()) if row["samples"]]
     if speeds:

@@ -181,13 +181,17 @@ _FOLDERS = re.compile(r"(?<![\w.])~?/(?:[^\s/'\",:;()]+/)+")
 """Folders of a path; its last part stays."""
 
 
+_COMMON = ("root", "cpu", "cuda", "gpu", "host", "none")
+"""Names that tell nothing, or are values of the file."""
+
+
 def _names() -> list[str]:
     """Return names of this host and user, longest first."""
     node = platform.node()
     names = {node, node.partition(".")[0], os.environ.get("SLURMD_NODENAME", "")}
     with contextlib.suppress(OSError, KeyError, RuntimeError):  # no entry in /etc/passwd
         names |= {getpass.getuser(), Path.home().name}
-    return sorted((name for name in names if len(name) > 2 and name != "root"), key=len)[::-1]
+    return sorted((name for name in names if len(name) > 2 and name not in _COMMON), key=len)[::-1]
 
 
 def _anonymous(value: Any, names: list[str]) -> Any:

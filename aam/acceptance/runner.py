@@ -62,6 +62,9 @@ def _run(options: Acceptance, parts: Mapping[str, AcceptancePart], ranks: Ranks)
     chosen = _chosen(options, parts, ranks)
     left = [name for name in chosen if options.overwrite or not _finished(run.parts.get(name))]
     info(f"aam {__version__}, {run.title}, {device.name}: {len(left)} of {len(chosen)} parts.")
+    if others := [name for name in options.parts if name not in chosen]:
+        how = "several ranks" if ranks.world_size > 1 else "one process"
+        info(f"Not measured by {how}: {', '.join(others)}.")
     if device.busy:
         warn(f"{device.busy}; the measured times are not those of a device of your own.")
     shared = options.output_dir.absolute() / "parts"
