@@ -7,11 +7,12 @@ Each dominating step has the order of its arithmetic and a constant:
     forest    trees split on counts above 0 alone, deeper with more samples: entries times sqrt(n)
     others    imports and pictures; learning curve, importance and scores are 0.3 of the members
 
-The constants are those of `aam train` on parts of three public studies of 16S, on two busy cores of
-an AMD EPYC: Ravel 2011 (394 samples, 525 ASVs), ECAM (Qiita 10249; 300 and 741 samples, 500 to
-2,002 ASVs) and an oral study of Qiita (600 and 1,200 samples, 2,009 and 2,500 ASVs). The time was
-1.0 to 1.25 times the estimate, the memory 0.9 to 1.15 times. On all 2,537 samples and 5,574 ASVs of
-the latter the kernel took 0.9 and the forest 1.6 times as long (docs/experiments/ensemble.md).
+The constants were fitted to nine runs of `aam train` on parts of three public studies of 16S, on
+two busy cores of an AMD EPYC: Ravel 2011 (394 samples, 525 ASVs), ECAM (Qiita 10249; 300 and 741
+samples, 500 to 2,002 ASVs) and an oral study of Qiita (600 to 2,532 samples, 1,000 to 2,500 ASVs).
+The time was 0.8 to 1.25 times the estimate, the peak of the memory 0.9 to 1.15 times. On all 2,537
+samples and 5,574 ASVs of the last one each member took 1.4 times as long as estimated
+(docs/experiments/ensemble.md).
 
 N samples, F ASVs, n samples in training.
 """
@@ -29,16 +30,17 @@ from aam.members.relations import MOST_LINKED
 
 _START_SECONDS = 5.0
 _OTHERS = 1.3
-_EIGEN_SECONDS = 4.6e-10
-_GROUP_SECONDS = 4.6e-9
+_EIGEN_SECONDS = 3e-10
+_GROUP_SECONDS = 3e-9
 _CLASS_SECONDS = 2e-9
 _PAIR_SECONDS = 2e-7
-_ENTRY_SECONDS = 3.6e-6
+_ENTRY_SECONDS = 4.2e-6
 
 _START_BYTES = 190e6
 _SAMPLE_PAIR_BYTES = 80
 _PAIR_BYTES = 12
 _BRANCH_BYTES = 146
+_BLOCK_BYTES = 12
 _BLOCK = 1024
 
 
@@ -81,8 +83,10 @@ def estimate(members: Collection[str], folds: Folds, asvs: int, entries: int) ->
             seconds += fits * size * landmarks * (_EIGEN_SECONDS * landmarks + by_group)
         seconds += _PAIR_SECONDS * asvs**2
         peak += _SAMPLE_PAIR_BYTES * samples * min(samples, KERNEL.largest)
-        peak += _BRANCH_BYTES * min(samples, _BLOCK) * asvs
-        peak += _PAIR_BYTES * asvs**2 if linked else 4 * _BLOCK * asvs
+        if linked:
+            peak += _BRANCH_BYTES * min(samples, _BLOCK) * asvs + _PAIR_BYTES * asvs**2
+        else:
+            peak += _BLOCK_BYTES * (samples + _BLOCK) * asvs
     if "forest" in members:
         share = entries / samples
         seconds += sum(_ENTRY_SECONDS * size * share * math.sqrt(size) for size in sizes)
