@@ -7,6 +7,7 @@ added to the vector of the ASV. Shape suffixes: see `aam.model`.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aam.model.attention import Backends
@@ -90,6 +91,8 @@ class SampleEncoder(nn.Module):
             assert self.counts is not None
             replaced_D = self.counts.hidden_D.to(abundance_BSD.dtype)
             abundance_BSD = torch.where(hidden_BS[..., None], replaced_D, abundance_BSD)
-        x_BSD = asvs_UD[slots_BS] + abundance_BSD
+        # Not asvs_UD[slots_BS]: several threads of a CPU add up its gradient in any order, so that
+        # a resumed run would differ in the last bits.
+        x_BSD = F.embedding(slots_BS, asvs_UD) + abundance_BSD
         hidden_BSD = self.transformer(x_BSD, attend_BS)
         return self.out(self.pooling(hidden_BSD, attend_BS)), hidden_BSD

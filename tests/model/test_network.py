@@ -200,6 +200,25 @@ def test_recomputation_gives_the_same_gradients(
         torch.testing.assert_close(plain, recomputed)
 
 
+def test_gradients_are_the_same_bits_on_several_threads() -> None:
+    net, tokens = network(dataclasses.replace(SHAPE, embedding_dim=64)), sequences(300, 6)
+    slots, counts = samples([200] * 8, 300, 6)
+    gradients = set()
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for _ in range(5):
+            net.zero_grad()
+            asvs, _ = net.encoder.nucleotides(tokens, True)
+            net.encoder.samples(asvs, slots, counts, None)[0].sum().backward()
+            gradients.add(
+                b"".join(p.grad.numpy().tobytes() for p in net.parameters() if p.grad is not None)
+            )
+    finally:
+        torch.set_num_threads(before)
+    assert len(gradients) == 1
+
+
 def test_recomputation_runs_the_backend_that_ran_before() -> None:
     ran = []
 
