@@ -50,8 +50,7 @@ _WEIGHTS = "model/transformer.safetensors"
 
 def measure_interruption(context: Context) -> Measurement:
     """Stop a run by SIGTERM and resume it, and kill a rank of another run."""
-    # Several threads of a CPU add gradients of the same element in any order.
-    epochs = {"--epochs": 2, "--cpu-threads": 1}
+    epochs = {"--epochs": 2}
     whole, stopped = context.folder / "whole", context.folder / "stopped"
     _finish(context, whole, epochs)
     with _running(context, stopped, epochs) as process:
