@@ -72,6 +72,7 @@ def test_results_do_not_depend_on_the_world_size(
 ) -> None:
     shared = [dataclasses.replace(case, scale=scale) for case in cases]
     found = together(size, scale, learn_all, study_dir, tmp_path, shared)
+    assert isinstance(found[0], list), found  # else the status and message of its error
     for k, case in enumerate(cases):
         same(ones(case), found[0][k])
         for other in found[1:]:
@@ -87,6 +88,7 @@ def test_chunks_of_asvs_change_no_result(
     cases = (PLAIN, TRAINED)
     chunked = [dataclasses.replace(case, scale=scale, asv_chunk=7) for case in cases]
     found = together(2, scale, learn_all, study_dir, tmp_path, chunked)
+    assert isinstance(found[0], list), found  # else the status and message of its error
     for k, case in enumerate(cases):
         same(ones(case), found[0][k])
 

@@ -315,7 +315,7 @@ def test_groups_that_are_the_target_are_refused(
     ("args", "message"),
     [
         ((), "The target is the same in all training samples"),
-        (("--classifier",), "A class has no training sample: 4"),
+        (("--classifier",), "A class has no training sample: 1 (4)"),
     ],
 )
 def test_a_target_that_varies_in_one_group_alone_is_refused(
