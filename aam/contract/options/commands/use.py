@@ -260,11 +260,15 @@ class Report:
     """Write the HTML report of a run, as `aam train` does, with other colours or a unit.
 
     Examples:
-        aam report --run-dir age
-        aam report --run-dir age --color-by sex site --unit months
+        aam report age
+        aam report age --color-by sex site --unit months
     """
 
-    run_dir: Path = option("Run folder of `aam pretrain` or `aam train`.", role="input")
+    run_dir: Path = option(
+        "Run folder of `aam pretrain` or `aam train`; `--run-dir` can be omitted.",
+        role="input",
+        first=True,
+    )
     output: Path | None = option(
         "HTML file to write; report.html in the run folder by default.",
         default=None,
