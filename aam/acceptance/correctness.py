@@ -9,7 +9,7 @@ import json
 import os
 from typing import Any
 
-from aam.acceptance.part import Context, Judgement, Measurement, NotPossible, PartFailure, aam
+from aam.acceptance.part import Context, Evaluation, Measurement, NotPossible, PartFailure, aam
 from aam.acceptance.result import Values
 from aam.contract.errors import first_few
 from aam.contract.gpus import one_gpu
@@ -98,7 +98,7 @@ def device_result(name: str, report: CheckReport | None) -> dict[str, Any]:
     }
 
 
-def judge_check(measured: Values, expected: Values) -> Judgement:
+def evaluate_check(measured: Values, expected: Values) -> Evaluation:
     """Name the devices with a wrong backend, and those that give no result."""
     devices = measured["devices"]
     silent = [f"{one['name']}: {one['failed']}" for one in devices if one.get("failed")]
@@ -109,17 +109,17 @@ def judge_check(measured: Values, expected: Values) -> Judgement:
         for one in devices
     }
     if silent:
-        return Judgement("wrong", f"{first_few(silent)} gave no result.")
+        return Evaluation("wrong", f"{first_few(silent)} gave no result.")
     named = [
         f"{name}: {', '.join(_fault(devices, name, backend) for backend in backends)}"
         for name, backends in bad.items()
         if backends
     ]
     if named and len(named) < len(devices) and len({one["verdict"] for one in devices}) > 1:
-        return Judgement("wrong", f"{'; '.join(named)} wrong, and not on the other devices.")
+        return Evaluation("wrong", f"{'; '.join(named)} wrong, and not on the other devices.")
     if named:
-        return Judgement("wrong", f"{'; '.join(named)} wrong.")
-    return Judgement("as predicted", f"{devices[0]['verdict']}.")
+        return Evaluation("wrong", f"{'; '.join(named)} wrong.")
+    return Evaluation("as predicted", f"{devices[0]['verdict']}.")
 
 
 def _fault(devices: list[dict[str, Any]], name: str, backend: str) -> str:
@@ -145,7 +145,7 @@ def measure_attention(context: Context) -> Measurement:
     return Measurement({"costs": costs, "rates": rates})
 
 
-def judge_attention(measured: Values, expected: Values) -> Judgement:
+def evaluate_attention(measured: Values, expected: Values) -> Evaluation:
     """Name the fastest backend of the sample encoder for each mask, in fp32."""
     fastest = []
     for mask, title in (("none", "without masks"), ("each", "with masks")):
@@ -156,7 +156,7 @@ def judge_attention(measured: Values, expected: Values) -> Judgement:
         if costs:
             best = min(costs, key=lambda cost: cost["milliseconds"])
             fastest.append(f"{best['backend']} {title} ({best['milliseconds']:.1f} ms)")
-    return Judgement("as predicted", f"Fastest in fp32: {', '.join(fastest)}.")
+    return Evaluation("as predicted", f"Fastest in fp32: {', '.join(fastest)}.")
 
 
 def measure_golden(context: Context) -> Measurement:
@@ -199,14 +199,14 @@ def _largest(rows: list[dict[str, Any]]) -> float:
     return max(shares, default=0.0)
 
 
-def judge_golden(measured: Values, expected: Values) -> Judgement:
+def evaluate_golden(measured: Values, expected: Values) -> Evaluation:
     """Name the comparisons that differ by more than rounding."""
     found = measured["comparisons"]
     bad = [
         f"{one['with']} ({one['precision']}): {one['verdict']}" for one in found if not one["agree"]
     ]
     if bad:
-        return Judgement("wrong", f"Differs from {'; '.join(bad)}")
+        return Evaluation("wrong", f"Differs from {'; '.join(bad)}")
     names = ", ".join(dict.fromkeys(one["with"] for one in found))
     most = max(one["largest"] for one in found)
-    return Judgement("as predicted", f"Equal to {names}; {most:.0%} of the allowed rounding.")
+    return Evaluation("as predicted", f"Equal to {names}; {most:.0%} of the allowed rounding.")

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from aam.acceptance.part import Context, Judgement, Measurement
+from aam.acceptance.part import Context, Evaluation, Measurement
 from aam.acceptance.result import Values
 from aam.contract.run_record import launched_by
 from aam.memory import GIB, memory_available
@@ -129,7 +129,7 @@ def _lines(file: Path) -> list[str]:
         return []
 
 
-def judge_host(measured: Values, expected: Values) -> Judgement:
+def evaluate_host(measured: Values, expected: Values) -> Evaluation:
     """Name the GPUs, and those that others use; a host is as it is."""
     gpus = measured["gpus"]
     what = f"{len(gpus)} x {gpus[0]} ({measured['arch']})" if gpus else measured["cpu"]
@@ -139,7 +139,7 @@ def judge_host(measured: Values, expected: Values) -> Judgement:
         sentence += f" The GPUs differ: {', '.join(sorted(set(gpus)))}."
     if used:
         sentence += f" Others use {', '.join(used)}: figures are not those of GPUs of your own."
-    return Judgement("as predicted", sentence)
+    return Evaluation("as predicted", sentence)
 
 
 def measure_launch(context: Context) -> Measurement:
@@ -169,21 +169,21 @@ def _mounts(plan: Mapping[str, Any] | None) -> dict[str, int] | None:
     return {"read-only": len(listed) - writable, "read-write": writable}
 
 
-def judge_launch(measured: Values, expected: Values) -> Judgement:
+def evaluate_launch(measured: Values, expected: Values) -> Evaluation:
     """Compare the GPUs that are visible with those planned, and the overhead with its limit."""
     if not measured["launcher"]:
-        return Judgement("not possible here", "The program was not started by aam-launch.")
+        return Evaluation("not possible here", "The program was not started by aam-launch.")
     visible, planned = measured["visible"], measured.get("planned")
     if planned is not None and visible != planned:
-        return Judgement("wrong", f"{visible} GPUs are visible, {planned} were planned.")
+        return Evaluation("wrong", f"{visible} GPUs are visible, {planned} were planned.")
     parts = [f"{visible} GPUs visible"]
     if mounts := measured.get("mounts"):
         parts.append(f"{mounts['read-only']} mounts read-only, {mounts['read-write']} read-write")
     overhead = measured.get("overhead")
     if overhead is None:
-        return Judgement("as predicted", f"{', '.join(parts)}.")
+        return Evaluation("as predicted", f"{', '.join(parts)}.")
     sentence = f"{', '.join(parts)}; {overhead:.1f} s from the launcher to the program."
-    return Judgement("slower" if overhead > SLOW_LAUNCH else "as predicted", sentence)
+    return Evaluation("slower" if overhead > SLOW_LAUNCH else "as predicted", sentence)
 
 
 def process_start() -> float:

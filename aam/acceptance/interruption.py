@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from aam.acceptance.part import Context, Judgement, Measurement, PartFailure, descendants, end_tree
+from aam.acceptance.part import Context, Evaluation, Measurement, PartFailure, descendants, end_tree
 from aam.acceptance.result import Values
 from aam.acceptance.workloads import pretraining
 from aam.contract.errors import Interrupted
@@ -151,33 +151,25 @@ def _after_steps(folder: Path, process: subprocess.Popen[bytes], number: int) ->
         time.sleep(0.02)
 
 
-def judge_interruption(measured: Values, expected: Values) -> Judgement:
+def evaluate_interruption(measured: Values, expected: Values) -> Evaluation:
     """Compare exit statuses and weights with what the documents promise."""
-    faults: list[tuple[Callable[[], bool], str]] = [
+    stopped, resumed, killed = (measured[f"{name}_status"] for name in ("stop", "resume", "rank"))
+    holds = [
+        (stopped == expected["stop_status"], f"a stopped run ended with status {stopped}"),
+        (resumed == 0, f"the resumed run ended with status {resumed}"),
         (
-            lambda: measured["stop_status"] == expected["stop_status"],
-            f"a stopped run ended with status {measured['stop_status']}",
-        ),
-        (
-            lambda: measured["resume_status"] == 0,
-            f"the resumed run ended with status {measured['resume_status']}",
-        ),
-        (
-            lambda: measured["equal"] or measured["difference"] <= ROUNDING,
+            measured["equal"] or measured["difference"] <= ROUNDING,
             f"losses of the resumed run differ by up to {measured['difference']:.1e}",
         ),
-        (
-            lambda: measured["rank_status"] == expected["rank_status"],
-            f"a run with a killed rank ended with status {measured['rank_status']}",
-        ),
-        (lambda: measured["rank_named"], "the killed rank was not named"),
+        (killed == expected["rank_status"], f"a run with a killed rank ended with status {killed}"),
+        (measured["rank_named"], "the killed rank was not named"),
     ]
-    wrong = [sentence for holds, sentence in faults if not holds()]
+    wrong = [sentence for right, sentence in holds if not right]
     if wrong:
         sentence = "; ".join(wrong)
-        return Judgement("wrong", f"{sentence[0].upper()}{sentence[1:]}.")
+        return Evaluation("wrong", f"{sentence[0].upper()}{sentence[1:]}.")
     seconds = f"a run with a killed rank names it and ends in {measured['rank_seconds']:.0f} s"
     if not measured["equal"]:
         sentence = f"Equal up to rounding ({measured['difference']:.0e}), as its sums have no order"
-        return Judgement("not possible here", f"{sentence}; {seconds}.")
-    return Judgement("as predicted", f"Stopped and resumed bit for bit; {seconds}.")
+        return Evaluation("not possible here", f"{sentence}; {seconds}.")
+    return Evaluation("as predicted", f"Stopped and resumed bit for bit; {seconds}.")

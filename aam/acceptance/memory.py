@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from aam.acceptance.part import Context, Judgement, Measurement, NotPossible, aam
+from aam.acceptance.part import Context, Evaluation, Measurement, NotPossible, aam
 from aam.acceptance.result import Values
 from aam.acceptance.workloads import batch_size, pretraining, steps, training
 from aam.contract.options import arguments, build, specs
@@ -147,29 +147,29 @@ def _predict(context: Context) -> dict[str, Any]:
     more = ["--output", str(context.folder / "predictions.tsv"), "--device", context.device]
     command = [sys.executable, "-c", _PEAK, "predict", *argv, *more]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
-    words = (done.stdout.splitlines() or [""])[-1].split()
-    if done.returncode or words[:1] != ["peak"]:
+    fields = (done.stdout.splitlines() or [""])[-1].split()
+    if done.returncode or fields[:1] != ["peak"]:
         return row | {"failure": (done.stderr.splitlines() or ["no output"])[-1][:300]}
-    return row | {"allocated": int(words[1]), "reserved": int(words[2])}
+    return row | {"allocated": int(fields[1]), "reserved": int(fields[2])}
 
 
-def judge_memory(measured: Values, expected: Values) -> Judgement:
+def evaluate_memory(measured: Values, expected: Values) -> Evaluation:
     """Name the settings whose peak differs from the prediction, and those that failed."""
     runs = measured["runs"]
     failed = [f"{_name(run)}: {run['failure']}" for run in runs if run["failure"]]
     if failed:
-        return Judgement("wrong", f"{len(failed)} of {len(runs)} runs failed: {failed[0]}")
+        return Evaluation("wrong", f"{len(failed)} of {len(runs)} runs failed: {failed[0]}")
     compared = [run for run in runs if run["allocated"]]
     if not compared:
         most = max(run["predicted"] for run in runs)
         sentence = f"A CPU counts no allocations; up to {shown_size(most)} are predicted."
-        return Judgement("not possible here", sentence)
+        return Evaluation("not possible here", sentence)
     tolerance = expected.get("tolerance", PEAK_TOLERANCE)
     shares = {_name(run): run["allocated"] / run["predicted"] - 1 for run in compared}
     bad = {name: share for name, share in shares.items() if abs(share) > tolerance}
     name = max(shares, key=lambda name: abs(shares[name]))
     if bad:
-        return Judgement(
+        return Evaluation(
             "wrong",
             f"{name} takes {abs(shares[name]):.0%} {'more' if shares[name] > 0 else 'less'} than "
             f"predicted; {len(bad)} of {len(shares)} peaks differ by more than {tolerance:.0%}.",
@@ -177,7 +177,7 @@ def judge_memory(measured: Values, expected: Values) -> Judgement:
     sentence = f"{len(shares)} peaks are within {abs(shares[name]):.1%} of the prediction"
     largest = measured.get("largest_batch")
     more = f"; --batch-size auto takes {largest} samples" if largest else ""
-    return Judgement("as predicted", f"{sentence}{more}.")
+    return Evaluation("as predicted", f"{sentence}{more}.")
 
 
 def _name(run: Values) -> str:
@@ -215,8 +215,8 @@ def _copies(source: torch.Tensor, device: torch.device) -> float:
     return best
 
 
-def judge_unified(measured: Values, expected: Values) -> Judgement:
+def evaluate_unified(measured: Values, expected: Values) -> Evaluation:
     """State the cost of a copy that unified memory would avoid."""
     rates = measured["rates"]
     listed = ", ".join(f"{name} {rate:.0f} GB/s" for name, rate in rates.items())
-    return Judgement("as predicted", f"Copies: {listed}.")
+    return Evaluation("as predicted", f"Copies: {listed}.")

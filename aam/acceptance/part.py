@@ -26,6 +26,7 @@ from aam.contract import schema
 from aam.contract.errors import AamError, printable
 from aam.contract.gpus import GPU
 from aam.contract.stop_file import VARIABLE as STOP_FILE
+from aam.performance.measurement.workload import last_lines
 
 GRACE = 10.0
 """Seconds from SIGTERM, with which a measurement ends its runs, to SIGKILL."""
@@ -87,7 +88,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Evaluation:
     """Comparison of measured with expected values: the outcome, and one sentence."""
 
     outcome: Outcome
@@ -102,14 +103,14 @@ class AcceptancePart:
         title: what it measures.
         limit: seconds after which it is ended.
         measure: function of a module, called in a process of its own.
-        judge: compares measured with expected values; pure.
+        evaluate: compares measured with expected values; pure.
         shape: schema of the measured values (`aam.contract.schema`).
     """
 
     title: str
     limit: float
     measure: Callable[[Context], Measurement]
-    judge: Callable[[Values, Values], Judgement]
+    evaluate: Callable[[Values, Values], Evaluation]
     shape: Mapping[Any, Any] = field(default_factory=dict)
 
 
@@ -125,24 +126,26 @@ def run_part(part: AcceptancePart, context: Context, limit: float, reference: Va
         found = _measure(part, context, limit)
         measured, expected = found.get("measured", {}), found.get("expected", {})
         if "failed" in found:
-            verdict = Judgement("failed", found["failed"])
+            verdict = Evaluation("failed", found["failed"])
         elif "impossible" in found:
-            verdict = Judgement("not possible here", found["impossible"])
+            verdict = Evaluation("not possible here", found["impossible"])
         else:
             schema.parse(dict(part.shape), measured, "the measured values")
-            verdict = compared(part.judge(measured, expected), measured.get("rates", {}), reference)
+            verdict = compared(
+                part.evaluate(measured, expected), measured.get("rates", {}), reference
+            )
     except (OSError, ValueError) as error:
-        verdict, measured, expected = Judgement("failed", _reason(error)), {}, {}
+        verdict, measured, expected = Evaluation("failed", _reason(error)), {}, {}
     if verdict.outcome == "failed":
         _clear(context.folder)
     seconds = round(time.monotonic() - began, 1)
     return PartResult(verdict.outcome, verdict.summary, seconds, measured, expected)
 
 
-def compared(verdict: Judgement, rates: Values, reference: Values) -> Judgement:
+def compared(verdict: Evaluation, rates: Values, reference: Values) -> Evaluation:
     """Compare speeds with those of a reference, unless the part is wrong already.
 
-    >>> compared(Judgement("as predicted", "Fine."), {"fp32": 40.0}, {"fp32": 80.0}).summary
+    >>> compared(Evaluation("as predicted", "Fine."), {"fp32": 40.0}, {"fp32": 80.0}).summary
     'Fine. fp32 is 0.50 times the reference.'
     """
     if verdict.outcome not in ("as predicted", "faster", "slower"):
@@ -157,7 +160,7 @@ def compared(verdict: Judgement, rates: Values, reference: Values) -> Judgement:
         outcome = "slower"
     elif outcome != "slower" and ratios[highest] > 1 + TOLERANCE:
         outcome, name = "faster", highest
-    return Judgement(
+    return Evaluation(
         outcome, f"{verdict.summary} {name} is {ratios[name]:.2f} times the reference."
     )
 
@@ -242,18 +245,35 @@ def aam(
 
 def end_tree(process: subprocess.Popen[bytes]) -> None:
     """End a process with all that it started, also in sessions of their own."""
-    tree = [process.pid, *descendants(process.pid)]
+    if process.poll() is None:
+        # Stopped, it starts nothing between the list of its descendants and its end.
+        process.send_signal(signal.SIGSTOP)
+    started = descendants(process.pid)
     if process.poll() is None:
         process.terminate()
+        process.send_signal(signal.SIGCONT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    for pid in {*tree[1:], *descendants(process.pid)}:
+    started += descendants(process.pid)
+    for pid in started:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(GRACE)
+    # They are no children of this process, and hold their files and GPU until they are gone.
+    limit = time.monotonic() + GRACE
+    while any(map(_runs, started)) and time.monotonic() < limit:
+        time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def descendants(pid: int) -> list[int]:
@@ -273,10 +293,7 @@ def descendants(pid: int) -> list[int]:
 
 def last_line(output: Path) -> str:
     """Return the last line of a file that is not empty."""
-    with output.open("rb") as stream:
-        stream.seek(max(0, output.stat().st_size - 20_000))
-        lines = stream.read().decode(errors="replace").splitlines()
-    return printable(next((line for line in reversed(lines) if line.strip()), "no output"), 300)
+    return printable(next(reversed(last_lines(output)), "no output"), 300)
 
 
 def _clear(folder: Path) -> None:

@@ -19,7 +19,14 @@ import torch
 import torch.distributed as dist
 
 from aam.acceptance import result
-from aam.acceptance.part import Context, Judgement, Measurement, NotPossible, PartFailure, last_line
+from aam.acceptance.part import (
+    Context,
+    Evaluation,
+    Measurement,
+    NotPossible,
+    PartFailure,
+    last_line,
+)
 from aam.acceptance.result import Values
 from aam.acceptance.speed import slow_ones
 from aam.acceptance.workloads import HANGS, pretraining, product_rate, warmup
@@ -61,6 +68,8 @@ RANKS = {"runs": [TOGETHER], "rates": {str: float}}
 """Schema of the measured values of the part `ranks`."""
 
 COUNTS = (1, 2, 4, 8)
+MOST_DIFFERENCE = 1e-4
+"""Relative difference of the losses of an epoch from those of one process, which rounding makes."""
 SLOW_LINK = 0.5
 """Share of the median of all links below which one is slow."""
 SLOW_WIRE = 0.25
@@ -103,9 +112,9 @@ def measure_ranks(context: Context) -> Measurement:
     return Measurement({"runs": runs, "rates": speeds}, expected)
 
 
-def judge_ranks(measured: Values, expected: Values) -> Judgement:
-    """Judge each number of ranks as `nodes`; the first that is not as predicted is named."""
-    verdicts = [judge_nodes(one, expected) for one in measured["runs"]]
+def evaluate_ranks(measured: Values, expected: Values) -> Evaluation:
+    """Evaluate each number of ranks as `nodes`; the first that is not as predicted is named."""
+    verdicts = [evaluate_nodes(one, expected) for one in measured["runs"]]
     bad = [verdict for verdict in verdicts if verdict.outcome != "as predicted"]
     return min(bad or verdicts[-1:], key=lambda verdict: verdict.outcome != "wrong")
 
@@ -165,10 +174,6 @@ def _finding(
     }
     expected = {"scaling": SLOW_SCALING if context.gpu else None, "gpu": context.gpu}
     return Measurement(measured, expected)
-
-
-MOST_DIFFERENCE = 1e-4
-"""Relative difference of the losses of an epoch from those of one process, which rounding makes."""
 
 
 def _losses(folder: Path) -> list[float]:
@@ -288,12 +293,12 @@ def wire_rate(root: Path = Path("/")) -> float | None:
     return total / 8000 or None
 
 
-def judge_nodes(measured: Values, expected: Values) -> Judgement:
+def evaluate_nodes(measured: Values, expected: Values) -> Evaluation:
     """Compare losses with one process, and ranks, links and bandwidth with each other."""
     number = measured["ranks"]
     if not measured["agree"]:
         sentence = f"{number} ranks train another network than one: {measured['losses']}."
-        return Judgement("wrong", sentence)
+        return Evaluation("wrong", sentence)
     slow = [slow_ones(measured["products"], "rank"), _slow_link(measured["links"])]
     best = max(measured["all_reduce"].values(), default=0.0)
     wire = measured.get("wire")
@@ -306,12 +311,12 @@ def judge_nodes(measured: Values, expected: Values) -> Judgement:
     named = [sentence for sentence in slow if sentence]
     if named:
         first = " ".join(named)
-        return Judgement("slower", f"{first[0].upper()}{first[1:]}")
+        return Evaluation("slower", f"{first[0].upper()}{first[1:]}")
     sentence = (
         f"{number} ranks: {measured['losses']}; {scaling:.2f} times as fast as one, all-reduce "
         f"{best:.3g} GB/s."
     )
-    return Judgement("as predicted", sentence)
+    return Evaluation("as predicted", sentence)
 
 
 def _slow_link(links: list[float]) -> str:

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from aam.acceptance.memory import prediction
-from aam.acceptance.part import Context, Judgement, Measurement, aam
+from aam.acceptance.part import Context, Evaluation, Measurement, aam
 from aam.acceptance.result import Values
 from aam.acceptance.workloads import (
     batch_size,
@@ -155,20 +155,20 @@ def _data_path(run: TrainingRun, size: int) -> float:
     return made / (time.process_time() - began)
 
 
-def judge_speed(measured: Values, expected: Values) -> Judgement:
+def evaluate_speed(measured: Values, expected: Values) -> Evaluation:
     """Name a GPU that is slower than the others, and the fastest setting."""
     failed = [f"{run['setting']}: {run['failure']}" for run in measured["runs"] if run["failure"]]
     if failed:
-        return Judgement(
+        return Evaluation(
             "wrong", f"{len(failed)} of {len(measured['runs'])} runs failed: {failed[0]}"
         )
     slow = slow_ones([one["fp32"] for one in measured["products"]], "GPU")
     if slow:
-        return Judgement("slower", slow)
+        return Evaluation("slower", slow)
     best = max(measured["runs"], key=lambda run: run["samples"])
     share = f", {best['share']:.0%} of the peak of matrix products" if best["share"] else ""
     sentence = f"{best['samples']:.3g} samples/s with {best['setting']}{share}."
-    return Judgement("as predicted", sentence)
+    return Evaluation("as predicted", sentence)
 
 
 def slow_ones(values: list[float], what: str) -> str:
@@ -199,12 +199,12 @@ def measure_profile(context: Context) -> Measurement:
     return Measurement({name: found[name] for name in PROFILE})
 
 
-def judge_profile(measured: Values, expected: Values) -> Judgement:
+def evaluate_profile(measured: Values, expected: Values) -> Evaluation:
     """State what limits the run, and the largest category."""
     name, share = max(measured["shares"].items(), key=lambda item: item[1])
     limit = f"{measured['limit'].capitalize()}, {measured['advice']}"
     sentence = f"{limit}; most time is in {name} ({share:.0%})."
-    return Judgement("as predicted", sentence)
+    return Evaluation("as predicted", sentence)
 
 
 def measure_settings(context: Context) -> Measurement:
@@ -231,12 +231,12 @@ def measure_settings(context: Context) -> Measurement:
     )  # fmt: skip
 
 
-def judge_settings(measured: Values, expected: Values) -> Judgement:
+def evaluate_settings(measured: Values, expected: Values) -> Evaluation:
     """State what was chosen; a setting that changes the training is rejected, which is right."""
     values = measured["values"]
     if not values or measured["gain"] <= 1:
-        return Judgement(
+        return Evaluation(
             "as predicted", f"The defaults are as fast; {len(measured['trials'])} tried."
         )
     listed = ", ".join(f"{name} {value}" for name, value in values.items())
-    return Judgement("as predicted", f"{listed}: {measured['gain']:.2f} times as fast.")
+    return Evaluation("as predicted", f"{listed}: {measured['gain']:.2f} times as fast.")

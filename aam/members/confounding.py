@@ -132,9 +132,9 @@ def leading(found: Sequence[Association], folds: Folds) -> list[Association]:
     compared = [folds.scored(one.predictions_MC) for one in found]
     # The draws of many samples are many; they are made once for all columns.
     gains = [np.empty((len(compared), 0))]
-    for weights_BM in folds.draws.weights():
-        guess_B = function(guess, weights_BM)
-        gains.append(np.array([function(one, weights_BM) - guess_B for one in compared]))
+    for weights_ZM in folds.draws.weights():
+        guess_Z = function(guess, weights_ZM)
+        gains.append(np.array([function(one, weights_ZM) - guess_Z for one in compared]))
     lower = np.nanquantile(np.concatenate(gains, axis=1), (1 - LEVEL) / 2, axis=1)
     return [one for one, low in zip(found, lower, strict=False) if low > 0]
 

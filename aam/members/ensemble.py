@@ -46,7 +46,7 @@ def choose_weights(
 
     A member with a larger squared error than a guess, the mean of the numbers of the training
     samples of each fold, is left out before; if all are so, the one with the least error is kept.
-    The mean of the held-out numbers would be no guess: nobody knows it. Class probabilities, which
+    The mean of the held-out numbers is no guess: a model cannot have it. Class probabilities, which
     are calibrated later, may have a large error and yet order the samples: no member is left out
     so.
 

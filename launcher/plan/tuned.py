@@ -59,9 +59,9 @@ def tuned_options(
         _require_known(name, TUNABLE, f"tuned.{arch}.options", entry.where)
         spec = request.option(f"--{name}")
         if spec and not {spec.flag, f"--no-{name}"} & {*request.given, *taken}:
-            words = arguments([spec], typed(spec, entry))
-            argv += words
-            decisions.append(Decision("flag", " ".join(words), _why(arch), entry.where))
+            added = arguments([spec], typed(spec, entry))
+            argv += added
+            decisions.append(Decision("flag", " ".join(added), _why(arch), entry.where))
     return argv, decisions
 
 

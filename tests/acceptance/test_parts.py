@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aam.acceptance.part import AcceptancePart, Context, Judgement, compared, run_part
+from aam.acceptance.part import AcceptancePart, Context, Evaluation, compared, run_part
 from aam.acceptance.result import PartResult
 from tests.support import acceptance_parts as made_up
 
@@ -87,12 +87,12 @@ def test_a_part_that_fills_the_disk_leaves_room_for_the_others(tmp_path: Path) -
 
 
 def test_speeds_are_compared_with_those_of_a_reference() -> None:
-    fine = Judgement("as predicted", "Fine.")
+    fine = Evaluation("as predicted", "Fine.")
     assert compared(fine, {"fp32": 40.0}, {}) == fine
     assert compared(fine, {"fp32": 40.0}, {"fp32": 42.0}).outcome == "as predicted"
-    assert compared(fine, {"fp32": 40.0, "bf16": 90.0}, {"fp32": 80.0, "bf16": 90.0}) == Judgement(
+    assert compared(fine, {"fp32": 40.0, "bf16": 90.0}, {"fp32": 80.0, "bf16": 90.0}) == Evaluation(
         "slower", "Fine. fp32 is 0.50 times the reference."
     )
     assert compared(fine, {"fp32": 99.0}, {"fp32": 80.0}).outcome == "faster"
-    wrong = Judgement("wrong", "Wrong.")
+    wrong = Evaluation("wrong", "Wrong.")
     assert compared(wrong, {"fp32": 99.0}, {"fp32": 80.0}) == wrong

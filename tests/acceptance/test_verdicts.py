@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from aam.acceptance.correctness import device_result, judge_check, judge_golden
-from aam.acceptance.host import gpu_settings, judge_host, judge_launch
-from aam.acceptance.interruption import judge_interruption
-from aam.acceptance.memory import judge_memory
-from aam.acceptance.ranks import judge_nodes, judge_ranks, wire_rate
-from aam.acceptance.speed import judge_speed
+from aam.acceptance.correctness import device_result, evaluate_check, evaluate_golden
+from aam.acceptance.host import evaluate_host, evaluate_launch, gpu_settings
+from aam.acceptance.interruption import evaluate_interruption
+from aam.acceptance.memory import evaluate_memory
+from aam.acceptance.ranks import evaluate_nodes, evaluate_ranks, wire_rate
+from aam.acceptance.speed import evaluate_speed
 from aam.model.attention import TORCH
 from aam.numerics.check import CheckPlan, conclude, measure
 from tests.support import faulty_backends as emulated
@@ -33,19 +33,19 @@ def check_of(*backends: Any) -> dict[str, Any]:
 def test_wrong_attention_on_one_of_four_gpus_is_named() -> None:
     good, bad = check_of(RIGHT), check_of(faulty(emulated.first_mask, RIGHT.name))
     gpus = [{**good, "name": f"GPU {k}, MI300A"} for k in range(4)]
-    assert judge_check({"devices": gpus}, {}).outcome == "as predicted"
+    assert evaluate_check({"devices": gpus}, {}).outcome == "as predicted"
     gpus[2] = {**bad, "name": "GPU 2, MI300A"}
-    found = judge_check({"devices": gpus}, {})
+    found = evaluate_check({"devices": gpus}, {})
     assert found.outcome == "wrong"
     assert found.summary.startswith(f"GPU 2, MI300A: {RIGHT.name} (")
     assert "not on the other devices" in found.summary
     silent = device_result("GPU 3", None) | {"failed": "no result for 120 s"}
-    assert "GPU 3: no result" in judge_check({"devices": [*gpus[:3], silent]}, {}).summary
+    assert "GPU 3: no result" in evaluate_check({"devices": [*gpus[:3], silent]}, {}).summary
 
 
 @pytest.mark.medium
 def test_the_backends_of_this_cpu_are_as_predicted() -> None:
-    found = judge_check({"devices": [check_of(*TORCH)]}, {})
+    found = evaluate_check({"devices": [check_of(*TORCH)]}, {})
     assert (found.outcome, "math right" in found.summary) == ("as predicted", True)
 
 
@@ -66,17 +66,17 @@ def memory(share: float) -> dict[str, Any]:
 
 
 def test_memory_of_20_percent_over_the_prediction_is_wrong() -> None:
-    found = judge_memory(memory(1.2), {"tolerance": 0.1})
+    found = evaluate_memory(memory(1.2), {"tolerance": 0.1})
     assert found.outcome == "wrong"
     assert found.summary.startswith("pretrain, batch 64 takes 20% more than predicted; 1 of 3")
-    assert judge_memory(memory(0.8), {"tolerance": 0.1}).outcome == "wrong"
-    assert judge_memory(memory(1.04), {"tolerance": 0.1}).outcome == "as predicted"
+    assert evaluate_memory(memory(0.8), {"tolerance": 0.1}).outcome == "wrong"
+    assert evaluate_memory(memory(1.04), {"tolerance": 0.1}).outcome == "as predicted"
     failed = memory(1.0)
     failed["runs"][1]["failure"] = "out of memory after step 3 of 25"
-    assert "out of memory after step 3" in judge_memory(failed, {}).summary
+    assert "out of memory after step 3" in evaluate_memory(failed, {}).summary
     for row in failed["runs"]:
         row |= {"failure": "", "allocated": None}
-    assert judge_memory(failed, {}).outcome == "not possible here"
+    assert evaluate_memory(failed, {}).outcome == "not possible here"
 
 
 TOGETHER: dict[str, Any] = {
@@ -89,7 +89,7 @@ EXPECTED = {"scaling": 0.5, "gpu": True}
 
 
 def planted(**changes: Any) -> Any:
-    return judge_nodes(copy.deepcopy(TOGETHER) | changes, EXPECTED)
+    return evaluate_nodes(copy.deepcopy(TOGETHER) | changes, EXPECTED)
 
 
 def test_a_rank_that_is_slower_by_half_is_named() -> None:
@@ -112,27 +112,27 @@ def test_a_link_at_a_tenth_of_its_bandwidth_is_named() -> None:
 def test_ranks_that_train_another_network_are_wrong() -> None:
     bad = TOGETHER | {"agree": False, "losses": "the first 20 losses differ by up to 3.0e-02"}
     slow = TOGETHER | {"ranks": 2, "samples": 700.0}
-    found = judge_ranks({"runs": [slow, bad], "rates": {}}, EXPECTED)
+    found = evaluate_ranks({"runs": [slow, bad], "rates": {}}, EXPECTED)
     assert (found.outcome, "3.0e-02" in found.summary) == ("wrong", True)
-    assert judge_ranks({"runs": [slow, TOGETHER], "rates": {}}, EXPECTED).outcome == "slower"
-    assert judge_ranks({"runs": [TOGETHER], "rates": {}}, EXPECTED).outcome == "as predicted"
+    assert evaluate_ranks({"runs": [slow, TOGETHER], "rates": {}}, EXPECTED).outcome == "slower"
+    assert evaluate_ranks({"runs": [TOGETHER], "rates": {}}, EXPECTED).outcome == "as predicted"
 
 
 def test_a_slow_gpu_of_a_node_is_named() -> None:
     run = {"setting": "batch 64", "samples": 820.0, "share": 0.31, "failure": ""}
     products = [{"fp32": 81.0, "bf16": 390.0} for _ in range(4)]
     measured = {"runs": [run], "products": products, "data_path": 9000.0, "rates": {}}
-    assert judge_speed(measured, {}).outcome == "as predicted"
+    assert evaluate_speed(measured, {}).outcome == "as predicted"
     products[3] = {"fp32": 33.0, "bf16": 390.0}
-    assert judge_speed(measured, {}).summary == "GPU 3 computes at 0.41 of the median of all."
+    assert evaluate_speed(measured, {}).summary == "GPU 3 computes at 0.41 of the median of all."
 
 
 def test_a_golden_run_that_differs_is_wrong() -> None:
     same = {"with": "the CPU", "precision": "none", "agree": True, "verdict": "", "largest": 0.2}
     other = {"with": "rocm63", "precision": "none", "agree": False, "largest": 40.0,
              "verdict": "samples.blocks.0 differs first."}  # fmt: skip
-    assert judge_golden({"comparisons": [same]}, {}).outcome == "as predicted"
-    found = judge_golden({"comparisons": [same, other]}, {})
+    assert evaluate_golden({"comparisons": [same]}, {}).outcome == "as predicted"
+    found = evaluate_golden({"comparisons": [same, other]}, {})
     assert (found.outcome, "rocm63" in found.summary) == ("wrong", True)
 
 
@@ -152,23 +152,23 @@ INTERRUPTION = {
         ({"rank_named": False}, "wrong", "not named"),
     ],
 )
-def test_an_interruption_is_judged_by_status_and_weights(
+def test_an_interruption_is_evaluated_by_status_and_weights(
     change: dict[str, Any], outcome: str, sentence: str
 ) -> None:
-    found = judge_interruption(INTERRUPTION | change, {"stop_status": 75, "rank_status": 137})
+    found = evaluate_interruption(INTERRUPTION | change, {"stop_status": 75, "rank_status": 137})
     assert found.outcome == outcome
     assert sentence in found.summary
 
 
 def test_gpus_that_others_use_are_named_and_those_not_visible_are_wrong() -> None:
     host = {"gpus": ["MI300A"] * 2, "arch": "gfx942", "torch": "2.7", "used": [0, 3 << 30]}
-    assert "Others use 3.0 GiB of GPU 1" in judge_host(host, {}).summary
+    assert "Others use 3.0 GiB of GPU 1" in evaluate_host(host, {}).summary
     launch = {"launcher": True, "visible": 2, "planned": 4, "mounts": None, "overhead": 3.0}
-    found = judge_launch(launch, {})
+    found = evaluate_launch(launch, {})
     assert (found.outcome, found.summary) == ("wrong", "2 GPUs are visible, 4 were planned.")
-    assert judge_launch(launch | {"planned": 2}, {}).outcome == "as predicted"
-    assert judge_launch(launch | {"planned": 2, "overhead": 90.0}, {}).outcome == "slower"
-    assert judge_launch({"launcher": False}, {}).outcome == "not possible here"
+    assert evaluate_launch(launch | {"planned": 2}, {}).outcome == "as predicted"
+    assert evaluate_launch(launch | {"planned": 2, "overhead": 90.0}, {}).outcome == "slower"
+    assert evaluate_launch({"launcher": False}, {}).outcome == "not possible here"
 
 
 def test_modes_clocks_and_wire_are_read_from_sysfs(tmp_path: Path) -> None:

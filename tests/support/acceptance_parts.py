@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from aam.acceptance.part import AcceptancePart, Context, Judgement, Measurement, NotPossible, aam
+from aam.acceptance.part import AcceptancePart, Context, Evaluation, Measurement, NotPossible, aam
 from aam.acceptance.result import Values
 
 SLEEP = "import time; time.sleep(600)  # "
@@ -66,12 +66,12 @@ def fill_disk(context: Context) -> Measurement:
             stream.flush()
 
 
-def judge(measured: Values, expected: Values) -> Judgement:
+def evaluate(measured: Values, expected: Values) -> Evaluation:
     if measured["value"] != expected["value"]:
-        return Judgement("wrong", f"{measured['value']} instead of {expected['value']}.")
-    return Judgement("as predicted", "Equal.")
+        return Evaluation("wrong", f"{measured['value']} instead of {expected['value']}.")
+    return Evaluation("as predicted", "Equal.")
 
 
 def part(measure: object, limit: float = 60.0) -> AcceptancePart:
     shape = {"value": float, "rates?": {str: float}}
-    return AcceptancePart("made up", limit, measure, judge, shape)  # type: ignore[arg-type]
+    return AcceptancePart("made up", limit, measure, evaluate, shape)  # type: ignore[arg-type]

@@ -252,15 +252,21 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait(_KILL_TIMEOUT)
 
 
+def last_lines(output: Path) -> list[str]:
+    """Return the last lines of what a program printed, without empty ones; they name the cause."""
+    with output.open("rb") as stream:
+        # A run in a loop of warnings may print gigabytes.
+        stream.seek(max(0, output.stat().st_size - 100_000))
+        lines = stream.read().decode(errors="replace").splitlines()
+    return [line for line in map(str.strip, lines) if line]
+
+
 def _failure(status: int, output: Path, steps: int, planned: int) -> str:
     """Return why a run that ended by itself failed; "" if it did not."""
     if status == 0 and steps >= planned:
         return ""
-    with output.open("rb") as stream:
-        stream.seek(max(0, output.stat().st_size - 100_000))
-        # The last lines name the cause; a run in a loop of warnings may print gigabytes.
-        lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines()]
-    message = next((line for line in reversed(lines) if line), "")
+    lines = last_lines(output)
+    message = next(reversed(lines), "")
     place = f"after step {steps} of {planned}"
     if status == -signal.SIGKILL:
         return f"killed (SIGKILL) {place}, as the kernel does when memory is short"
