@@ -198,7 +198,8 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path) -> None:
     args = [sys.executable, "-m", "launcher.cli", "env", "cpu", str(small / "e"),
             "--python", locked_for_this_python(), "--site",
             str(tmp_path / "site.yaml")]  # fmt: skip
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    # Where the index of PyTorch is out of reach, pip repeats each look-up of a package there.
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "PIP_RETRIES": "0"}
     done = subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", *args], text=True,
                           capture_output=True, env=variables, check=False)  # fmt: skip
     assert done.returncode == 73, done.stderr
