@@ -28,7 +28,7 @@ def run(options: Train) -> None:
         if scored.folds:
             show(summary(scored, column))
     folders = target_folders(options.run.output_dir) or [options.run.output_dir]
-    if options.uses_network and options.taxonomy is not None:
+    if options.uses_network:
         for folder in folders:
             importance.run(_importance_options(options, folder))
     write_reports(folders)

@@ -139,17 +139,18 @@ def compare(drawn: Mapping[str, Drawn], model: str, reference: str, units: str) 
 
 
 def shown_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> str:
-    """Format the metrics that have an interval, with their intervals.
+    """Format the metrics that have an interval, with that of the first, which compares models.
 
-    >>> shown_metrics({"r2": {"value": 0.7, "lower": 0.6, "upper": 0.8}, "rmse": {"value": 3.0}})
-    'r2 0.700 (0.600 to 0.800)'
+    >>> score = {"value": 0.7, "lower": 0.6, "upper": 0.8}
+    >>> shown_metrics({"r2": score, "mae": score, "median_error": {"value": 3.0}})
+    'r2 0.700 (0.600 to 0.800), mae 0.700'
     """
-    parts = []
+    parts: list[str] = []
     for metric, score in metrics.items():
         if score["value"] is None or "lower" not in score:
             continue
         limits = ""
-        if score["lower"] is not None:
+        if score["lower"] is not None and not parts:
             limits = f" ({score['lower']:.3f} to {score['upper']:.3f})"
         parts.append(f"{metric} {score['value']:.3f}{limits}")
     return ", ".join(parts)

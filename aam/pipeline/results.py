@@ -11,6 +11,7 @@ from aam.console import info, warn
 from aam.contract.files import write_json
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
+from aam.contract.options.members import networks
 from aam.contract.preflight import MODEL
 from aam.data.ordination import coordinates_of_kernel, write_ordination
 from aam.data.rarefaction import auto_depth
@@ -60,7 +61,7 @@ def write_results(
     scores = _write_scores(options, study, result, found)
     if len(study.study.table.sample_ids) <= MOST_SAMPLES:
         _write_ordination(options, study, result)
-    if not options.uses_network:  # integrated gradients take long, and are computed on request
+    if not options.uses_network:  # `aam train` computes it when all ranks are done: it takes long
         _write_importance(options, study, model)
     log_scores(options, _final_scores(scores))
     _show(scores)
@@ -153,9 +154,10 @@ def _write_importance(options: Train, labelled: LabelledStudy, model: TrainedMod
 def _write_ordination(options: Train, labelled: LabelledStudy, result: Result) -> None:
     """Write ordination.txt, the principal coordinates of the samples by the kernel's sequences."""
     ids = labelled.study.table.sample_ids
-    if KERNEL not in result.members or len(ids) < 3:
+    # Of a network alone the report shows the embeddings.
+    if len(ids) < 3 or {*result.members} == {*networks(tuple(result.members))}:
         return
-    inputs = result.members[KERNEL].inputs
+    inputs = result.samples.inputs(estimator(KERNEL))
     kernel_NN = Landmarks.of(inputs, np.arange(len(ids))).kernel(inputs)
     coordinates, explained = coordinates_of_kernel((kernel_NN + kernel_NN.T) / 2)
     write_ordination(options.run.output_dir / "ordination.txt", ids, coordinates, explained)

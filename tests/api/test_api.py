@@ -335,8 +335,9 @@ def test_plots_are_those_of_the_report(run: Path, table: biom.Table) -> None:
     assert_allclose(points, np.column_stack([scored.actual, scored.predicted]))
     assert model.plot_learning_curve().get_title("left") == "Loss"
     assert model.plot("errors").get_title("left") == "Errors"
-    with pytest.raises(DataError, match="Nothing to draw for 'importance': .* lacks the data"):
-        model.plot_importance()
+    with pytest.raises(DataError, match="Nothing to draw for 'unifrac': .* lacks the data"):
+        model.plot("unifrac")
+    assert model.plot_importance().patches
     importance = pd.DataFrame(
         {"prevalence": [1.0, 0.5], "effect": [-2.0, 1.0]},
         index=pd.Index(["a", "b"], name="feature-id"),

@@ -300,12 +300,12 @@ def test_training_names_the_asvs_by_the_taxonomy_that_it_checked_first(
 
 
 @pytest.mark.medium
-def test_a_network_is_explained_where_a_taxonomy_is_given(study: Path, tmp_path: Path) -> None:
+def test_a_network_is_explained(study: Path, tmp_path: Path) -> None:
     for name, args in (("plain", ()), ("named", ("--taxonomy", study / "taxonomy.tsv"))):
         assert train_network(study, tmp_path / name, *args) == 0
-    assert not (tmp_path / "plain" / "importance.tsv").exists()
-    found = _read(tmp_path / "named" / "importance.tsv")
-    assert {"taxon", "transformer_effect"} <= {*found}
+        found = _read(tmp_path / name / "importance.tsv")
+        assert ("taxon" in found) == (name == "named")
+        assert "transformer_effect" in found
 
 
 @pytest.mark.medium

@@ -35,7 +35,10 @@ from tests.support.runs import (
 
 BOTH = ("unifrac", "nucleotide", "target")
 
-TRAINED = {"model/training.safetensors", "predictions.tsv", "report.html", "scores.json"}
+TRAINED = {
+    *("model/training.safetensors", "predictions.tsv", "importance.tsv", "report.html"),
+    "scores.json",
+}
 """Files of a run with a target, besides those of pretraining."""
 
 

@@ -22,7 +22,7 @@ class Inspect:
 
     table: Path = option(
         "Feature table: BIOM, TSV, QIIME 2 artifact (.qza), or the folder of `aam prepare`; "
-        "`--table` can be omitted.",
+        "also given as `--table`.",
         role="input",
         first=True,
     )

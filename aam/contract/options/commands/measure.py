@@ -139,7 +139,7 @@ class Profile:
     """
 
     profile: Path | None = option(
-        "Output of a profiler; `--profile` can be omitted.",
+        "Output of a profiler, also given as `--profile`.",
         default=None,
         role="input",
         first=True,

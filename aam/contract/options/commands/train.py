@@ -83,8 +83,7 @@ class Train:
     )
     taxonomy: Path | None = option(
         "Taxonomy of the ASVs, for their names in importance.tsv and the report: TSV of QIIME 2 "
-        "(Feature ID, Taxon) or .qza. With the transformer it also requests the importance, which "
-        "then takes longer.",
+        "(Feature ID, Taxon) or .qza.",
         default=None,
         role="input",
         basic=True,
