@@ -6,6 +6,7 @@ layer by layer, on GPUs and, for tests, on CPUs.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -63,13 +64,16 @@ def parallelize(
         return module
     if ranks.world_size == 1:
         return module
-    # Every trained parameter has a gradient in every step, on every rank: `aam.training.fit`.
-    return DistributedDataParallel(
-        module,
-        device_ids=[device] if is_gpu(device) else None,
-        broadcast_buffers=False,
-        gradient_as_bucket_view=True,
-    )
+    with warnings.catch_warnings():
+        # PyTorch 2.13 and later; what it names instead still sends all buffers at the start.
+        warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+        # Every trained parameter has a gradient in every step, on every rank: `aam.training.fit`.
+        return DistributedDataParallel(
+            module,
+            device_ids=[device] if is_gpu(device) else None,
+            broadcast_buffers=False,  # they are equal on all ranks
+            gradient_as_bucket_view=True,
+        )
 
 
 def shard(module: nn.Module, mesh: DeviceMesh) -> None:

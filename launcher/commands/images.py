@@ -142,11 +142,11 @@ def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:
 
 
 def _add(options: ImagesAdd, catalog: Catalog, folder: Path) -> None:
-    if len(options.image) != 2:
-        evidence = f"given were {' '.join(options.image) or 'neither'}"
+    if len(options.sif) != 2:
+        evidence = f"given were {' '.join(options.sif) or 'neither'}"
         remedy = "`aam-launch images add NAME FILE.sif`"
         raise UsageError("The name of an image and its file are needed", evidence, remedy)
-    name, file = catalog.require(options.image[0]).name, Path(options.image[1]).absolute()
+    name, file = catalog.require(options.sif[0]).name, Path(options.sif[1]).absolute()
     place = stored.add(name, file, options.sha256, folder)
     digest = index.entry(index.read(folder), name, SIF)["sha256"]
     print(f"{name:<10} {place}  sha256:{digest}")

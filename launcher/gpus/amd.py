@@ -48,9 +48,17 @@ PRODUCTS = {
     0x74A2: ("gfx942", "MI308X"),
     0x74A5: ("gfx942", "MI325X"),
     0x75A0: ("gfx950", "MI350X"),
+    0x75A3: ("gfx950", "MI355X"),
     0x744C: ("gfx1100", "Radeon RX 7900"),
+    0x7550: ("gfx1201", "Radeon RX 9070"),
+    0x7551: ("gfx1201", "Radeon AI PRO R9700"),
+    0x7590: ("gfx1200", "Radeon RX 9060 XT"),
 }
-"""PCI device -> arch and product; pci.ids of the PCI ID repository, archs of the ROCm documents."""
+"""PCI device -> arch and product.
+
+Numbers: pci.ids of the PCI ID repository, and the node feature rules of AMD's GPU operator
+(github.com/ROCm/gpu-operator, gpu-nfd-default-rule.yaml). Archs: the ROCm documents.
+"""
 
 ACCELERATORS = (0x1200, 0x0380)
 """PCI classes of AMD's Instinct: processing accelerator (MI300), display controller (MI50)."""

@@ -81,7 +81,7 @@ class ImagesAdd:
         aam-launch images add cpu pulled/cpu.sif --sha256 3f5d...
     """
 
-    image: tuple[str, ...] = option(
+    sif: tuple[str, ...] = option(
         "Image of `aam-launch images`, and the SIF, which is copied into the image folder.",
         first=True,
         metavar="NAME FILE",

@@ -33,7 +33,7 @@ def test_one_training_at_a_time_writes_to_a_folder(
     pid = lock_in_another_process(tmp_path)
     assert aam(*line) == CannotCreate.status
     printed = capsys.readouterr().err
-    assert f"Another training writes to the run folder: '{tmp_path}', process {pid} on " in printed
+    assert f"Another process writes to the run folder: '{tmp_path}', process {pid} on " in printed
     os.kill(pid, KILL)
     os.waitpid(pid, 0)
     (tmp_path / "checkpoints").mkdir()

@@ -135,7 +135,7 @@ def _described(spec: OptionSpec) -> list[str]:
         text += f" (default: on; --no-{spec.flag[2:]} turns it off)"
     elif not spec.required and spec.default not in (None, "", (), False):
         text += f" (default: {shown(spec.default)})"
-    flag = f"  {'' if spec.first else spec.flag} {value} ".rstrip() + " "
+    flag = f"  {spec.flag} {value} ".rstrip() + " "
     lines = _wrapped(" " * COLUMN, text, COLUMN)
     if len(flag) > COLUMN:
         return [flag.rstrip(), *lines]

@@ -71,7 +71,7 @@ def _acquire(stream: IO[str], folder: Path) -> bool:
         holder = _read(stream)
         if not before_requeue(holder, os.environ):
             raise CannotCreate(
-                "Another training writes to the run folder",
+                "Another process writes to the run folder",
                 f"'{folder}', process {holder.get('process')} on {holder.get('host')}",
                 "wait until it ends, or choose another --output-dir",
             )

@@ -65,7 +65,7 @@ class Compare:
     """
 
     run_dirs: tuple[Path, ...] = option(
-        "Run folders of `aam train`, also given as `--run-dirs`.", role="input", first=True
+        "Run folders of `aam train`; `--run-dirs` can be omitted.", role="input", first=True
     )
     output: Path | None = option("HTML file to write.", default=None, role="output", basic=True)
 

@@ -22,7 +22,7 @@ class Inspect:
 
     table: Path = option(
         "Feature table: BIOM, TSV, QIIME 2 artifact (.qza), or the folder of `aam prepare`; "
-        "also given as `--table`.",
+        "`--table` can be omitted.",
         role="input",
         first=True,
     )

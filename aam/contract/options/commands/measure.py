@@ -139,7 +139,7 @@ class Profile:
     """
 
     profile: Path | None = option(
-        "Output of a profiler, also given as `--profile`.",
+        "Output of a profiler; `--profile` can be omitted.",
         default=None,
         role="input",
         first=True,

@@ -51,7 +51,7 @@ class GoldenGenerate:
 
     stack: GoldenOptions
     golden_dir: Path = option(
-        "Folder for the golden files, also given as `--golden-dir`.", role="output", first=True
+        "Folder for the golden files; `--golden-dir` can be omitted.", role="output", first=True
     )
     overwrite: bool = option(
         "Replace existing golden files in the folder.", default=False, basic=True
@@ -69,6 +69,6 @@ class GoldenCompare:
 
     stack: GoldenOptions
     golden_dir: Path = option(
-        "Folder of `aam golden generate`, also given as `--golden-dir`.", role="input", first=True
+        "Folder of `aam golden generate`; `--golden-dir` can be omitted.", role="input", first=True
     )
     json: bool = option("Print the comparison as JSON.", default=False, basic=True)

@@ -265,7 +265,7 @@ class Report:
     """
 
     run_dir: Path = option(
-        "Run folder of `aam pretrain` or `aam train`, also given as `--run-dir`.",
+        "Run folder of `aam pretrain` or `aam train`; `--run-dir` can be omitted.",
         role="input",
         first=True,
     )
