@@ -24,10 +24,13 @@ Encoded = tuple[Tensor, dict[str, LossTerm]]
 def number_of_chunks(batch: Batch, chunk: int) -> int:
     """Return the number of chunks of at most `chunk` ASVs; 1 where `chunk` is 0.
 
-    It is the same on every rank, since FSDP gathers parameters in each chunk.
+    Args:
+        batch: batch, or the shard of one rank, for which the number is the same on every rank.
+        chunk: largest number of ASVs of a chunk, at least 0.
     """
     asvs = len(batch.tokens_UL)
     if isinstance(batch, BatchShard):
+        # FSDP gathers parameters in each chunk, a collective: every rank needs the same number.
         asvs = max(shard_sizes(len(batch.asvs_U), world_size()))
     return max(1, -(-asvs // chunk)) if chunk else 1
 
@@ -38,10 +41,15 @@ def encode_asvs(
     """Return the vectors [U, D] and the terms of the nucleotide loss, none without labels.
 
     Args:
+        net: nucleotide encoder.
+        tokens_UL: sequences, with masks where there are labels.
+        labels_UL: tokens that the mask replaced, 0 where nothing is masked; None without the loss.
+        ragged: whether a sequence has fewer patches than others.
         chunks: number of chunks of nearly equal size; 1 stores the activations of all ASVs.
     """
 
     def encode(tokens_KL: Tensor, labels_KL: Tensor | None) -> Encoded:
+        # The loss is a part of the chunk, so that the hidden states of its patches are not kept.
         asvs_KD, hidden_KTD = net(tokens_KL, ragged)
         if labels_KL is None:
             return asvs_KD, {}

@@ -25,7 +25,15 @@ _AT_ONCE = 256
 def batch_plan(
     options: Pretrain | Train, task: MaskOptions, study: Study, depth: int, metric: Metric
 ) -> BatchPlan:
-    """Build the batch plan of a run; loss terms whose weight in `task` is 0 are not prepared."""
+    """Build the batch plan of a run; loss terms whose weight in `task` is 0 are not prepared.
+
+    Args:
+        options: options of the run, with its seed and token limit.
+        task: weights of the loss terms; those of a frozen encoder are 0.
+        study: study of the run; without phylogeny and distances there is no phylogenetic loss.
+        depth: rarefaction depth; 0 takes all reads.
+        metric: phylogenetic metric of the run.
+    """
     related = study.phylogeny is not None or study.distances is not None
     return BatchPlan(
         seed=options.loop.seed,
@@ -39,7 +47,13 @@ def batch_plan(
 
 
 def diversity_scale(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) -> DiversityScale:
-    """Return mean and spread of Faith PD in the training samples, if it is the metric."""
+    """Return mean and spread of Faith PD in the training samples, if it is the metric.
+
+    Args:
+        study: study with its phylogeny; without one the scale is the identity.
+        plan: batch plan, whose metric decides.
+        rows: int64 [n], training samples.
+    """
     if plan.metric != "faith_pd" or study.phylogeny is None:
         return DiversityScale()
     chunks = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))

@@ -30,8 +30,17 @@ _ORDER = 3
 class TrainingBatches(Dataset[Batch]):
     """Shuffled training batches of nearly equal size; an epoch contains every sample once.
 
-    The batch of a step is the same on any number of ranks; each takes its share of it, with the
-    sequences of its samples if `sequences` (see `shard_batch`).
+    The batch of a step is the same on any number of ranks; each takes its share of it.
+
+    Args:
+        study: study of the samples.
+        plan: settings of the batches.
+        rows: int64 [n], training samples.
+        batch_size: largest number of samples of a batch over all ranks.
+        fresh_reads: whether each epoch draws other reads (--rarefy-each-epoch).
+        even: whether the batches of an epoch have about as many distinct ASVs each.
+        ranks: rank of this process.
+        sequences: whether to add the sequences of the samples to a shard (see `shard_batch`).
     """
 
     def __init__(
@@ -52,6 +61,7 @@ class TrainingBatches(Dataset[Batch]):
         self._order: tuple[int, Rows] = (-1, rows)
 
     def _shuffled(self, epoch: int) -> Rows:
+        # One order is kept: workers load the steps of an epoch before those of the next.
         if self._order[0] != epoch:
             rng = np.random.default_rng([self.plan.seed, _ORDER, epoch])
             self._order = (epoch, self._evenly(rng) if self.even else rng.permutation(self.rows))
@@ -140,8 +150,14 @@ def loader(
     """Build the data loader; each item of the dataset is a complete batch.
 
     Args:
-        prefetch: batches that each worker prepares ahead.
+        batches: data set whose items are complete batches.
+        sampler: order of the training batches; None for the fixed order of a validation.
+        workers: number of worker processes; 0 loads in this process.
+        pin: whether to copy batches to page-locked memory, for a GPU.
+        prefetch: number of batches that each worker prepares ahead.
     """
+    # Automatic batching is off, since `make_batch` collects the samples: it needs all of them to
+    # hold each distinct ASV once.
     return DataLoader(
         batches,
         batch_size=None,
@@ -149,6 +165,7 @@ def loader(
         num_workers=workers,
         prefetch_factor=prefetch if workers else None,
         persistent_workers=workers > 0,
+        # A signal to the whole process group must not end the workers before the checkpoint.
         worker_init_fn=ignore_signals,
         pin_memory=pin,
         # A separate generator: a new loader must not advance the one that dropout uses.

@@ -49,7 +49,11 @@ class FitConfig:
     """Settings of a fit.
 
     Attributes:
-        note: adds facts to the run record.
+        options: options of the command.
+        config: configuration of the model.
+        folder: run folder, or that of the fold in it.
+        runtime: device, precision, backends and ranks.
+        note: function that adds facts to the run record.
         fold, folds: number of the fold, from 1, and of all folds.
     """
 
@@ -90,7 +94,11 @@ class FitResult:
 
 
 def optimizer_steps(samples: int, loop: LoopOptions) -> int:
-    """Return the number of optimizer steps of a run, with gradient accumulation."""
+    """Return the number of optimizer steps of a run, with gradient accumulation.
+
+    >>> optimizer_steps(100, LoopOptions(epochs=2, batch_size=32, gradient_accumulation_steps=2))
+    4
+    """
     batches = math.ceil(samples / loop.batch_samples)
     return loop.epochs * math.ceil(batches / loop.gradient_accumulation_steps)
 
@@ -135,7 +143,20 @@ def run(
     validation: FixedBatches | None,
     more: Sequence[Observer] = (),
 ) -> FitResult:
-    """Train `task` and return its best checkpoint; without validation samples, the last one."""
+    """Train a module and return its best checkpoint; without validation samples, the last one.
+
+    Args:
+        fit: options, folder and runtime of this fold.
+        task: network, losses and labels.
+        training: training batches.
+        validation: validation batches; None without validation samples.
+        more: further observers.
+
+    Raises:
+        Interrupted: a stop was requested; the last checkpoint is written.
+        NotFinite: a loss, a gradient or a validation is not finite.
+        DataError: the checkpoint of --resume-from does not fit the run.
+    """
     freeze_unused(task, training.plan, training.study)
     fit.note("precision", fit.runtime.precision)
     loop = _make_loop(fit, task, training, validation, more)
@@ -228,9 +249,13 @@ def _resume(fit: FitConfig, loop: TrainingLoop, resumed: Path) -> None:
     here = fit.checkpoints / BEST
     if communicator.ranks.is_main and best.exists() and best.resolve() != here.resolve():
         checkpoints.copy(best, here)
+    # All ranks decide by the existence of the file that the first one copies.
     communicator.barrier()
-    if not here.exists():  # the epochs of this process are compared with each other
+    if not here.exists():
+        # Without the weights of the best epoch its value could be chosen but not applied, so the
+        # epochs of this process are compared with each other.
         loop.best = None
+    # A complete run that is resumed into another folder trains no step that would write it.
     if loop.complete and not (fit.checkpoints / LAST).exists():
         loop.write(LAST)
 
@@ -266,8 +291,13 @@ def _choice(fit: FitConfig, value: float, epoch: int, epochs: int) -> str:
 def freeze_unused(task: TrainingModule, plan: BatchPlan, study: Study) -> None:
     """Freeze the parameters that no loss term of this run reaches.
 
-    DDP leaves their gradients out and FSDP sends zeros, so weight decay would make them differ.
+    Args:
+        task: training module with the weights of its loss terms.
+        plan: batch plan, which has the terms that are prepared.
+        study: study of the run; with given distances Faith PD is not computed.
     """
+    # Without a loss, DDP gives no gradient and FSDP zeros, to which weight decay applies: the
+    # weights would differ with the strategy.
     encoder, samples, weights = task.encoder, task.encoder.samples, task.weights
     related = plan.metric is not None and weights.unifrac > 0 and not task.frozen
     by_diversity = plan.metric == "faith_pd" and study.distances is None

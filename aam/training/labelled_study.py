@@ -75,10 +75,8 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
 
 
 def read_inputs(options: Train, max_bp: int | None) -> tuple[Study, Metadata]:
-    """Read the study and the metadata; a phylogeny is read for the transformer alone.
-
-    The taxonomy is only read after the training, and checked here, before it.
-    """
+    """Read the study and the metadata; a phylogeny is read for the transformer alone."""
+    # Read before the training, although it is used after it: a wrong file must not cost a run.
     taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
     phylogeny = options.phylogeny if options.uses_network else None
     study = load_study(options.input, phylogeny, max_bp)
@@ -96,10 +94,10 @@ def label_study(
     out for the one and no ASV refused for the other; with it all members use the same samples.
 
     Args:
-        options: of the command.
-        study: with all samples of the table.
-        metadata: with the labels.
-        splits: how to split; of a resumed run, by its file.
+        options: options of the command.
+        study: study with all samples of the table.
+        metadata: metadata with the labels.
+        splits: options of the split; those of a resumed run name its splits file.
 
     Raises:
         UsageError: see `check_options`.
@@ -156,16 +154,22 @@ def class_weights(
     """Return the weight of each class in the loss; nothing for equal weights.
 
     Args:
-        text: value of --class-weights.
+        text: value of --class-weights: "none", "balanced" or "CLASS=WEIGHT,...", where classes that
+            are not named have the weight 1.
         classes: C names.
-        samples_C: training samples of each class.
+        samples_C: number of training samples of each class, at least 1.
 
     Raises:
         UsageError: an unknown class, one given twice, or a weight that is not a number above 0.
+
+    >>> class_weights("balanced", ("sick", "well"), np.array([10, 30]))
+    (2.0, 0.6666666666666666)
     """
     if text == "none":
         return ()
     if text == "balanced":
+        # Inversely proportional to the frequency, with a mean of 1 over the samples, as the
+        # `balanced` class weights of scikit-learn.
         return tuple((samples_C.sum() / (len(classes) * samples_C)).tolist())
     weights: dict[str, float] = {}
     for part in text.split(","):
@@ -209,6 +213,8 @@ def fit_labels(
     values = labelled.values[split.train]
     if not labelled.classes:
         return (), fit_transform(options.target_transform, values)
+    # Of the training samples alone: weights and transforms that saw held-out labels would leak
+    # them.
     number = np.bincount(values.astype(int), minlength=len(labelled.classes))
     if (number == 0).any():
         absent = [labelled.classes[i] for i in np.flatnonzero(number == 0)]

@@ -53,27 +53,29 @@ class TrainingLoop:
     """Training of one network, from its position to the last epoch.
 
     Args:
-        step: computes gradients.
-        optimizer, schedule: of the trainable weights; the schedule has one step for each of the
-            optimizer.
-        options: epochs, clipping, patience.
+        step: computation of the gradients of a batch, with the network and its losses.
+        optimizer, schedule: optimizer of the trainable weights, and its learning-rate schedule,
+            which has one step for each optimizer step.
+        options: number of epochs, largest gradient norm and patience.
         training: loader of the batches that `sampler` names.
-        validation: loader of the validation batches; None without.
-        check: ends the run at a value that is not finite.
-        monitor: metric of the validation by which the best epoch is chosen.
-        seed: of the run.
-        communicator: of the ranks.
-        save: writes checkpoints on the first rank; None: no checkpoints.
-        every: optimizer steps between two checkpoints within an epoch; 0: at its end alone.
-        stop: ends the run on request; None: never.
-        prepare: are called before each batch.
-        observers: are told what happens.
+        check: test that ends the run at a value that is not finite.
+        validation: loader of the validation batches; None for a run without validation samples.
+        monitor: metric of the validation by which the best epoch is chosen; metrics of
+            `HIGHER_IS_BETTER` are maximized, all others minimized.
+        seed: seed of the run, from which the random numbers of dropout follow.
+        communicator: communicator of the ranks.
+        save: function that writes a checkpoint, called on the first rank; None writes none.
+        every: optimizer steps between two checkpoints within an epoch; 0 writes them at the end
+            of an epoch alone.
+        stop: stop requests of all ranks; None for a run that cannot be stopped.
+        prepare: functions that are called before each batch, in this order.
+        observers: writers of files, progress and logs; they do not steer.
 
     Attributes:
-        position: epochs, batches and steps done.
+        position: numbers of epochs, batches and optimizer steps done.
         best: value of the metric in the best epoch; None before the first validation.
-        waited: epochs since the best.
-        rows: of metrics.csv, one for each epoch.
+        waited: number of epochs since the best one.
+        rows: rows of metrics.csv, one for each epoch.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class TrainingLoop:
         self.task.train()
         if done == 0:
             self.task.train_sums = {}
+        # Before the loader's iterator is made: it fixes the keys that worker processes prefetch.
         self.sampler.start(epoch, done)
         self._tell("epoch_begins")
         for number, loaded in enumerate(self.training, start=done):
@@ -172,6 +175,7 @@ class TrainingLoop:
     def _update(self) -> None:
         """Check and clip the gradients, and do an optimizer step, which fp16 may skip."""
         scaler = self.step.scaler
+        # Unscaled first: the finite check and the norm of clipping are those of the true gradients.
         scaler.unscale_(self.optimizer)
         self.check.check_gradients(self.position.step + 1)
         self._tell("gradients_ready")
@@ -210,6 +214,8 @@ class TrainingLoop:
         self.position = Position(epoch + 1, 0, step)
         improved = bool(metrics) and self._improves(metrics[self.monitor])
         self.waited = 0 if improved else self.waited + 1
+        # `BEST` comes first: a run that is killed between the two files repeats the epoch, whereas
+        # `LAST` would already name a best value whose weights were never written.
         self.write(*([BEST] if improved else []), LAST)
 
     def _improves(self, value: float) -> bool:
@@ -231,8 +237,11 @@ class TrainingLoop:
         """Write checkpoints of the current position; all ranks call this."""
         if self.save is None:
             return
+        # Collectives where the network is sharded, so every rank calls them and the first one
+        # writes.
         weights = state_dict.model_state_dict(self.task)
         optimizer = state_dict.optimizer_state_dict(self.task, self.optimizer)
+        # After the last batch of an epoch its sums are in `rows` already.
         sums = self.task.train_sums if self.position.batch else {}
         state = ResumeState(
             self.position,
@@ -254,8 +263,9 @@ class TrainingLoop:
         """Continue from a checkpoint; all ranks call this.
 
         Raises:
-            DataError: the weights are of another network.
-            Mismatch: the state is of another optimizer or schedule, or of more batches.
+            DataError: the weights have other names or shapes than the network.
+            Mismatch: the state is of another optimizer or schedule, or its position lies beyond
+                the last batch of an epoch.
         """
         if state.position.batch >= self.sampler.steps:
             raise Mismatch(f"resume.position.batch is {state.position.batch}, beyond the epoch")
@@ -274,6 +284,8 @@ class TrainingLoop:
 
     def _seed(self, epoch: int, number: int) -> None:
         """Seed the generators of all devices for a batch."""
+        # The place in the run decides the random numbers, so that no state of a generator is stored
+        # and a resumed run repeats the same dropout. Each rank has other samples and draws its own.
         entropy = [self.seed, _DROPOUT, epoch, number, self.communicator.ranks.rank]
         seed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
         torch.manual_seed(int(seed) >> 1)

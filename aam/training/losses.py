@@ -17,7 +17,16 @@ from aam.model.shape import PAD, at_least_fp32
 
 @dataclass(frozen=True)
 class LossTerm:
-    """A loss or metric as a sum and the number (or total weight) of its items; both scalars."""
+    """A loss or metric as a sum and the number (or total weight) of its items; both scalars.
+
+    Sums of several batches or ranks are added before the division, so that the mean is that of all
+    items, however they are divided.
+
+    >>> batches = [LossTerm(torch.tensor(6.0), torch.tensor(3))]
+    >>> batches.append(LossTerm(torch.tensor(4.0), torch.tensor(1)))
+    >>> float(LossTerm(sum(b.total for b in batches), sum(b.number for b in batches)).mean)
+    2.5
+    """
 
     total: Tensor
     number: Tensor
@@ -25,6 +34,7 @@ class LossTerm:
     @property
     def mean(self) -> Tensor:
         """Mean; 0 without items."""
+        # A batch may have no masked nucleotide and a rank no sample: 0 / 0 would be NaN.
         return self.total / torch.where(self.number > 0, self.number, 1)
 
 
@@ -32,8 +42,18 @@ def nucleotide_loss(logits_UL4: Tensor, labels_UL: Tensor) -> tuple[LossTerm, Lo
     """Return cross-entropy and accuracy of the masked nucleotides.
 
     Args:
-        logits_UL4: logits of the bases.
+        logits_UL4: logits of the bases A, C, G and T of every nucleotide.
         labels_UL: tokens that the mask replaced, 1 to 4; 0 where nothing is masked.
+
+    Returns:
+        The sum of the cross-entropy in nats, and the number of correct predictions, each with the
+        number of masked nucleotides.
+
+    >>> labels_UL = torch.tensor([[1, 0, 4]])
+    >>> logits_UL4 = 100.0 * torch.eye(4)[torch.tensor([[0, 0, 2]])]
+    >>> entropy, correct = nucleotide_loss(logits_UL4, labels_UL)
+    >>> float(correct.mean), int(correct.number)
+    (0.5, 2)
     """
     label_N = labels_UL.flatten().long() - 1
     logits_N4 = logits_UL4.flatten(0, 1)
@@ -53,12 +73,15 @@ def distance_loss(
     """Return the squared error of the distance of every two samples, without the diagonal.
 
     Args:
+        head: map from two embeddings to their predicted distance.
         local_BD: embeddings of the samples of this rank; each is paired with all later samples.
+        distances_BA: UniFrac of the samples of this rank to all samples of the batch.
         all_AD: embeddings of all samples of the batch; None if `local_BD` are all.
         first: row of the first of `local_BD` in `all_AD`.
     """
     all_AD = local_BD if all_AD is None else all_AD
     rows, columns = distances_BA.shape
+    # Above the diagonal of the complete matrix, so that over all ranks each pair counts once.
     i, j = torch.triu_indices(rows, columns, first + 1, device=distances_BA.device)
     predicted = head(local_BD[i], all_AD[j])
     error = (predicted - distances_BA[i, j]).square().sum()
@@ -69,17 +92,26 @@ def count_loss(predicted_BS: Tensor, counts_BS: Tensor, hidden_BS: Tensor) -> Lo
     """Return the squared error of the log10 relative abundances that are hidden.
 
     Args:
-        predicted_BS: log10 of the relative abundance of each ASV of each sample.
-        counts_BS: its reads.
-        hidden_BS: True where the network did not read them.
+        predicted_BS: predicted log10 of the relative abundance of each ASV of each sample.
+        counts_BS: number of reads of each ASV of each sample, 0 where there is none.
+        hidden_BS: True where the abundance was hidden from the network.
     """
+    # Relative to all reads, the hidden ones included: the label is the abundance in the sample.
     total_B1 = counts_BS.sum(dim=1, keepdim=True).clamp_min(1)
     log_BS = (counts_BS.clamp_min(1) / total_B1).log10()
+    # A mask and no selection: the number of hidden abundances would be a shape that depends on the
+    # data, for which a GPU waits.
     error_BS = torch.where(hidden_BS, at_least_fp32(predicted_BS) - log_BS, 0.0)
     return LossTerm(error_BS.square().sum(), hidden_BS.sum())
 
 
 def diversity_loss(predicted_B: Tensor, diversity_B: Tensor) -> LossTerm:
-    """Return the squared error of standardized Faith PD."""
+    """Return the squared error of standardized Faith PD.
+
+    Args:
+        predicted_B: outputs of the diversity head.
+        diversity_B: Faith PD of the samples, less the mean of the training samples, over their
+            standard deviation.
+    """
     error = (at_least_fp32(predicted_B) - diversity_B).square().sum()
     return LossTerm(error, torch.as_tensor(len(predicted_B), device=error.device))

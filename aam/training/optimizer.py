@@ -34,20 +34,28 @@ except ImportError:  # PyTorch 2.4 and 2.5
 def make_schedule(optimizer: Optimizer, loop: LoopOptions, steps: int) -> LambdaLR:
     """Build the learning-rate schedule of a run, linear warm-up and then half a cosine to 0.
 
+    The cosine is that of Loshchilov and Hutter (2017, "SGDR"), without restarts.
+
     Args:
-        optimizer: whose learning rates are the largest ones.
-        loop: has the fraction of the steps that are warm-up (`warmup_fraction`, 0 to 1).
-        steps: optimizer steps of the whole run, resumed parts included.
+        optimizer: optimizer whose learning rates are the highest ones of the schedule.
+        loop: options with the fraction of the steps that are warm-up (`warmup_fraction`, 0 to 1).
+        steps: number of optimizer steps of the whole run, resumed parts included.
     """
     return LambdaLR(optimizer, factor_of_step(loop, steps))
 
 
 def factor_of_step(loop: LoopOptions, steps: int) -> Callable[[int], float]:
-    """Return the factor of the learning rate, 0 to 1, at each optimizer step, counted from 0."""
+    """Return the factor of the learning rate, 0 to 1, at each optimizer step, counted from 0.
+
+    >>> factor = factor_of_step(LoopOptions(warmup_fraction=0.1), steps=100)
+    >>> factor(10), round(factor(55), 3), factor(100)
+    (1.0, 0.5, 0.0)
+    """
     warmup = max(1, round(loop.warmup_fraction * steps))
 
     def factor(step: int) -> float:
         if step < warmup:
+            # Neither 0, which would waste the first step, nor 1, which the cosine begins with.
             return (step + 1) / (warmup + 1)
         done = (step - warmup) / max(1, steps - warmup)
         return 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
@@ -56,7 +64,13 @@ def factor_of_step(loop: LoopOptions, steps: int) -> Callable[[int], float]:
 
 
 def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
-    """Build the optimizer; weight decay applies to the weights of linear layers alone."""
+    """Build AdamW (Loshchilov and Hutter 2019) for the trainable parameters of a module.
+
+    Args:
+        task: module whose parameters are trained unless they are frozen.
+        loop: options with the learning rate and the weight decay, which applies to the weights of
+            linear layers alone: not to biases, norms, embeddings and scales.
+    """
     decaying = {
         id(module.weight) for module in task.modules() if isinstance(module, torch.nn.Linear)
     }
@@ -71,9 +85,18 @@ def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
 def clip_gradients(parameters: Sequence[Parameter], max_norm: float) -> None:
     """Scale gradients in place so that their total norm is at most `max_norm`.
 
-    The parts of the norm of sharded gradients are added before it is used, and not by
-    `torch.nn.utils.clip_grad_norm_`, which first adds its epsilon to the part of each rank.
+    Args:
+        parameters: parameters with their gradients, which may be sharded over the ranks.
+        max_norm: largest Euclidean norm of all gradients together, above 0.
+
+    >>> weight = Parameter(torch.zeros(2))
+    >>> weight.grad = torch.tensor([3.0, 4.0])
+    >>> clip_gradients([weight], max_norm=1.0)
+    >>> round(float(weight.grad.norm()), 4)
+    1.0
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
     if gradients:
+        # `torch.nn.utils.clip_grad_norm_` adds its epsilon to the part of the norm of each rank,
+        # before the parts of sharded gradients are added: weights differ with the world size.
         clip_grads_with_norm_(parameters, max_norm, full_tensor(get_total_norm(gradients)))

@@ -101,6 +101,7 @@ def _learn(
     assert isinstance(network, Encoder)
     if base is not None:
         state_dict.load_model(network, base.weights)
+    # Ranks whose data or weights differ would train without an error, to a wrong result.
     runtime.communicator.require_equal_data(
         study=identity(study), split=split, plan=plan, weights=network.state_dict()
     )
@@ -118,6 +119,8 @@ def _learn(
     result = fit.fit_split(settings, task, study, split)
     if not runtime.communicator.ranks.is_main:
         return
+    # From the file: the module has the weights of the last epoch, or shards of them, and the
+    # checkpoint those of the chosen one.
     stored = checkpoints.read_network(result.checkpoint)
     trained = stored.build(runtime.backends)
     assert isinstance(trained, Encoder)

@@ -27,6 +27,8 @@ class PretrainedEncoder:
     """Configuration and encoder weights of the model of --pretrained-encoder.
 
     Attributes:
+        config: configuration of the model.
+        weights: weights of the encoder, by name.
         asv_vectors_FD: vectors of the ASVs of the study; None unless the encoder is frozen.
     """
 
@@ -76,6 +78,13 @@ def choose_shape(
 
     A pretrained encoder keeps both, except for the dropout.
 
+    Args:
+        base: pretrained encoder; None for one that is trained from the beginning.
+        study: study of the run, which gives the length of the sequences.
+        model: options of the sizes, which a pretrained encoder overrides.
+        plan: batch plan of the run.
+        rows: int64 [n], training samples.
+
     Raises:
         UsageError: abundances are to be predicted, but the pretrained encoder has no head for it.
     """
@@ -93,6 +102,8 @@ def choose_shape(
             "it was pretrained without --count-penalty",
             "leave out --count-penalty, or pretrain with it",
         )
+    # The heads of the base's target are no part of the encoder; `configure_model` adds those of
+    # this run.
     shape = dataclasses.replace(
         base.config.shape,
         dropout=model.dropout,

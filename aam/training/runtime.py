@@ -40,11 +40,12 @@ class Runtime:
     """Where and how a run computes, chosen once from its options.
 
     Attributes:
-        device: of this rank.
-        precision: of training.
-        backends: of attention.
+        device: device of this rank.
+        precision: precision of training; inference uses fp32.
+        backends: attention backends without and with a mask.
         attention: entry of the run record about the backends.
-        workers: data-loading processes of this rank.
+        workers: number of data-loading processes of this rank; 0 loads in the process itself.
+        communicator: communicator of the ranks.
         stop: the stop requests that this rank receives.
     """
 
@@ -60,6 +61,9 @@ class Runtime:
 def check_resources(options: Pretrain | Train) -> None:
     """Refuse a precision that the device lacks, or a network that cannot be built on it.
 
+    The estimate counts the transformer layers alone, without activations, so that it refuses only
+    what cannot be built.
+
     Raises:
         UsageError: the heads do not divide the width, the weights, their gradients and the two
             moments of Adam exceed the memory of the device, or --tuned-for is for another one.
@@ -67,6 +71,7 @@ def check_resources(options: Pretrain | Train) -> None:
     device, model = choose_device(options.device), options.model
     check_tuned_for(options.speed.tuned_for, options.input.table, device)
     choose_precision(options.speed.mixed_precision, arch_of(device))
+    # A pretrained encoder has the sizes of its model, not those of the options.
     if options.pretrained_encoder is not None:
         return
     check_heads(model)
@@ -75,6 +80,7 @@ def check_resources(options: Pretrain | Train) -> None:
     else:
         memory, where = memory_available(), "available"
     weights = least_weights(model.embedding_dim, model.attention_layers)
+    # DDP holds the whole state on each rank; FSDP divides weights, gradients and moments.
     shards = read_environment(os.environ).world_size if options.scale.fsdp else 1
     needed = _TRAINING_BYTES * weights // shards
     if needed > memory:
@@ -133,7 +139,13 @@ def make_runtime(
     policy: BackendPolicy,
     communicator: Communicator,
 ) -> Runtime:
-    """Choose the runtime of a training run; `sizes` are those of the network.
+    """Choose the runtime of a training run.
+
+    Args:
+        options: options of the run.
+        sizes: shape of the network, of which the attention heads are probed.
+        policy: candidate attention backends, and the devices on which they are measured.
+        communicator: communicator of the ranks.
 
     Raises:
         UsageError: the device does not support the precision.
@@ -149,7 +161,13 @@ def make_runtime(
 
 
 def tuned_for(table: Path, torch_version: str, hardware: str) -> str:
-    """Return the value of --tuned-for."""
+    """Return the value of --tuned-for, which names what the settings of `aam tune` hold for.
+
+    Args:
+        table: feature table, whose SHA-256 is a part of the value.
+        torch_version: version of PyTorch.
+        hardware: name of the device, see `aam.numerics.device.hardware_name`.
+    """
     parts = [f"aam {__version__}", f"PyTorch {torch_version}", hardware]
     if file := input_file(table):  # its reader reports one that is missing
         parts.append(f"table {file['sha256'][:12]}")

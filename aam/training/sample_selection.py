@@ -26,7 +26,7 @@ def deep_enough(study: Study, depth: int, several: bool = False) -> npt.NDArray[
 
     Args:
         study: N samples.
-        depth: reads that the transformer draws from each sample.
+        depth: number of reads that the transformer draws from each sample.
         several: whether other members are trained on the same samples.
 
     Raises:

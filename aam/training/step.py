@@ -22,8 +22,11 @@ class GradientStep:
     Attributes:
         task: the network with its losses.
         model: the module to call: `task`, or its wrapper of DDP.
-        scaler: of the loss in fp16; disabled in other precisions, where its factor is 1.
-        batches: to a step (--gradient-accumulation-steps); their losses are averaged.
+        precision: "none" (fp32), "bf16" or "fp16".
+        scaler: scaler of the loss in fp16 (Micikevicius et al. 2018, "Mixed precision training");
+            it is disabled in other precisions, where its factor is 1.
+        batches: number of batches of an optimizer step (--gradient-accumulation-steps), at least
+            1; their losses are averaged.
     """
 
     task: TrainingModule
@@ -36,7 +39,7 @@ class GradientStep:
     def of(
         cls, task: TrainingModule, model: nn.Module, precision: Precision = "none", batches: int = 1
     ) -> GradientStep:
-        """Make the computation of a precision."""
+        """Build the computation for a precision; the loss scaler is enabled for fp16 alone."""
         scaler = GradScaler(task.device.type, enabled=precision == "fp16")
         return cls(task, model, precision, scaler, batches)
 
@@ -57,8 +60,12 @@ class GradientStep:
         """Add the scaled gradients of a batch to those of the step, and return its loss.
 
         Args:
-            last: of the step. Ranks with DDP add their gradients there; those of FSDP always.
+            last: whether the batch is the last one of its optimizer step.
+
+        Returns:
+            The unscaled loss of the batch, a scalar without gradient.
         """
+        # DDP reduces the gradients of the ranks once, with the last batch; FSDP with every batch.
         local = not last and isinstance(self.model, DistributedDataParallel)
         with self.model.no_sync() if local else nullcontext():  # type: ignore[operator]
             loss = self.loss(batch)

@@ -23,7 +23,7 @@ class NumericLoss(Protocol):
         Args:
             error_BC: outputs minus labels on the transformed scale, float32 or float64; a column
                 for each quantile, or one.
-            target: with the parameters of the loss.
+            target: the target, which has the parameters of its loss.
         """
         ...
 
@@ -69,9 +69,13 @@ def target_loss(target: Target, outputs_BC: Tensor, target_B: Tensor) -> LossTer
     divided among the ranks.
 
     Args:
-        target: of classes, with their weights, or of numbers, with the type of the loss.
-        outputs_BC: outputs of the network; logits of classes. At least float32 is computed.
+        target: the target, which has the weights of its classes or the type of its loss.
+        outputs_BC: outputs of the network, or logits of the classes; computed in at least float32.
         target_B: codes of the classes, int64, or transformed numbers; B may be 0.
+
+    >>> outputs_BC, labels_B = torch.tensor([[1.0], [4.0]]), torch.tensor([1.0, 2.0])
+    >>> float(target_loss(Target("age", loss_type="mse"), outputs_BC, labels_B).mean)
+    2.0
     """
     outputs_BC = at_least_fp32(outputs_BC)
     number = outputs_BC.new_tensor(len(target_B))
@@ -87,4 +91,6 @@ def target_loss(target: Target, outputs_BC: Tensor, target_B: Tensor) -> LossTer
         return LossTerm(F.cross_entropy(outputs_BC, target_B, reduction="sum"), number)
     weights_C = outputs_BC.new_tensor(target.class_weights)
     total = F.cross_entropy(outputs_BC, target_B, weights_C, reduction="sum")
+    # Over the weights and not the samples, as PyTorch's mean of a weighted cross-entropy: the
+    # gradient keeps its size where the classes of a batch differ in frequency.
     return LossTerm(total, weights_C[target_B].sum())

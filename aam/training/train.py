@@ -46,8 +46,10 @@ class FoldResult:
     """Result of the network of one fold, on its n held-out samples.
 
     Attributes:
-        predictions_NC: in the units of the target, or class probabilities.
-        facts: for the run record.
+        target: target that was fitted to the training samples of the fold.
+        network: the trained network.
+        predictions_NC: predictions in the units of the target, or class probabilities.
+        facts: results for the run record.
     """
 
     target: Target
@@ -71,7 +73,7 @@ def train_fold(
     applies the network; the others return None.
 
     Args:
-        options: of the run.
+        options: options of the run.
         labelled: the study with its labels.
         base: pretrained encoder, None for one that is initialized here.
         split: rows of the training, validation and held-out samples.
@@ -146,14 +148,16 @@ def _apply_to_held_out(
     The first fold also writes the embeddings of the study.
 
     Args:
-        settings: of the fit.
-        labelled: the study.
-        split: of the fold.
-        result: of the fit.
+        settings: settings of the fit.
+        labelled: the study with its labels.
+        split: rows of the fold.
+        result: result of the fit, with the chosen checkpoint.
         asv_vectors_FD: vectors of the ASVs by a frozen encoder; None if it was trained.
     """
     study, config, runtime = labelled.study, settings.config, settings.runtime
     fold, folds, target = settings.fold, settings.folds, settings.config.target
+    # From the file: the module has the weights of the last epoch, or shards of them, and the
+    # checkpoint those of the chosen one.
     stored = checkpoints.read_network(result.checkpoint)
     trained = stored.build(runtime.backends)
     assert isinstance(trained, Predictor) and target is not None
@@ -228,6 +232,7 @@ def _initialize(
     assert isinstance(network, Predictor) and config.target is not None
     if base is not None:
         state_dict.load_model(network.encoder, base.weights)
+    # The best constant: the first steps then learn differences instead of the mean of the target.
     network.start_from(config.target.initial_outputs(labelled.values[split.train]))
     fit_profile(network, labelled.study, reading_plan(config.plan), split.train)
     if options.freeze_base:

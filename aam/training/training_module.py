@@ -61,12 +61,18 @@ class TrainingModule(nn.Module):
 
     Args:
         network: an encoder, or a predictor with its target.
-        steps: optimizer steps of the whole run, for the schedule.
-        target: of the predictor; None for an encoder.
-        target_values: the target of each row of the study.
-        asv_vectors_FD: vectors of every ASV of the study, when the encoder is frozen.
-        covariates: of every sample of the study; None if the target reads the ASVs alone.
-        asv_chunk: most distinct ASVs that are encoded at once and recomputed; 0: all, stored.
+        weights: weights of the loss terms.
+        loop: options of the training loop, of which the optimizer is made.
+        steps: number of optimizer steps of the whole run, for the schedule.
+        target: target of the predictor; None for an encoder.
+        target_values: float64 [N], label of each row of the study; None for an encoder.
+        asv_vectors_FD: vectors of every ASV of the study by a frozen encoder; None if the encoder
+            is trained.
+        standard: mean and spread of Faith PD in the training samples.
+        asv_chunk: largest number of distinct ASVs that are encoded at once and recomputed in the
+            backward pass; 0 encodes all of them and stores their activations.
+        covariates: covariates of every sample of the study; None if the target reads the ASVs
+            alone.
     """
 
     encoded_N: Tensor | None
@@ -127,7 +133,14 @@ class TrainingModule(nn.Module):
         return self
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the loss of a batch, the weighted sum of its terms."""
+        """Return the loss of a batch, the weighted sum of its terms.
+
+        The value is the share of this rank times the number of ranks; the metrics of the batch,
+        which are those of all ranks, are added to `train_sums`.
+
+        Args:
+            batch: batch on the device of the network, or the shard of this rank.
+        """
         local_terms, _ = self._forward(batch, batch.tokens_UL, masked=True)
         global_terms = over_ranks(local_terms)
         metrics = {name: term.mean for name, term in global_terms.items()}
@@ -156,8 +169,12 @@ class TrainingModule(nn.Module):
         else:
             terms, outputs_BC = self._forward(batch, unmasked(batch), masked=False)
             assert outputs_BC is not None and self.target_values is not None
+            # A second pass: the target is scored on unmasked sequences, the nucleotides on masked
+            # ones.
             if batch.labels_UL is not None and not self.frozen:
                 terms |= self._nucleotide_terms(self._unscored(batch))
+            # Kept until the end of the split: R2 and F1 of a split are no means of those of its
+            # batches.
             self._predictions.append(self.target.decode(outputs_BC))
             self._rows.append(batch.rows_B.cpu().numpy())
         for name, term in terms.items():
@@ -204,6 +221,8 @@ class TrainingModule(nn.Module):
         terms: dict[str, LossTerm] = {}
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             if self.asv_vectors_FD is not None:
+                # Encoded once for the whole run: weights and inputs of a frozen encoder do not
+                # change.
                 asvs_UD = self.asv_vectors_FD[batch.asvs_U]
             else:
                 asvs_UD, terms = self._encode(batch, tokens_UL, batch.labels_UL if masked else None)
@@ -247,6 +266,7 @@ class TrainingModule(nn.Module):
 
     def _nucleotide_terms(self, batch: Batch) -> dict[str, LossTerm]:
         assert batch.labels_UL is not None
+        # Only ASVs with a masked nucleotide, since the vectors are not used here.
         rows_U = (batch.labels_UL != PAD).any(dim=1)
         return self._encode(batch, batch.tokens_UL[rows_U], batch.labels_UL[rows_U])[1]
 
@@ -302,6 +322,7 @@ def over_ranks(terms: dict[str, LossTerm]) -> dict[str, LossTerm]:
     """All-reduce the loss terms over the ranks; the result has no gradient."""
     if not terms or world_size() == 1:
         return {name: LossTerm(term.total.detach(), term.number) for name, term in terms.items()}
+    # One collective for all terms, since each call costs a round trip; in float64 counts are exact.
     both = [value.double() for term in terms.values() for value in (term.total, term.number)]
     sums = all_reduce_sum(torch.stack([value.detach() for value in both]))
     return {name: LossTerm(sums[2 * i], sums[2 * i + 1]) for i, name in enumerate(terms)}
@@ -313,7 +334,14 @@ def score(
     labels_B: npt.NDArray[np.float64],
     folds: Sequence[str] = (),
 ) -> ScoredPredictions:
-    """Join decoded predictions and labels of the same samples for `aam.data.metrics`."""
+    """Join decoded predictions and labels of the same samples for `aam.data.metrics`.
+
+    Args:
+        target: target that decoded the predictions.
+        predictions_BC: predictions in the units of the target, or class probabilities.
+        labels_B: numbers in the units of the target, or codes of the classes.
+        folds: name of the fold of each sample; empty for a single fold.
+    """
     predicted_B = target.point_predictions(predictions_BC)
     if not target.classes:
         return ScoredPredictions(labels_B, predicted_B, tuple(folds))

@@ -108,8 +108,9 @@ class LoggerType:
     """A type of logger.
 
     Attributes:
-        module: that it needs, and the name of its package.
-        make: from the folder of its files, the name of the run and the options to the logger.
+        module: module that it needs, which is also the name of its package.
+        make: function from the folder of its files, the name of the run and the options to the
+            logger.
         tracker: whether it also logs the scores of members that have no training loop.
     """
 

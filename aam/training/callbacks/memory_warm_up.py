@@ -38,8 +38,10 @@ class MemoryWarmUp:
         task, epoch = self.step.task, position.epoch
         step = self.batches.largest_step(epoch)
         largest = self.batches[epoch, step].to(task.device)
+        # Allocated before the backward pass, as in every step but the first, and freed after it.
         states = self._optimizer_states()
         sums = dict(task.train_sums)
+        # The first step has to draw the dropout of a run without the warm-up.
         with torch.random.fork_rng([task.device] if is_gpu(task.device) else []):
             torch.autograd.backward(self.step.loss(largest))
         task.zero_grad()

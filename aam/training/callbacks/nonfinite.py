@@ -70,11 +70,12 @@ class FiniteCheck:
     """Check that ends a run at a loss, gradient or validation that is not finite.
 
     Args:
-        step: computes gradients, also when a step is repeated.
-        sample_ids: of the rows of the study.
-        checkpoint: last one of the run, for the message.
-        note: adds facts to the run record.
+        step: computation of the gradients, also of a step that is repeated.
+        sample_ids: ids of the samples in the rows of the study.
+        checkpoint: path of the last checkpoint of the run, for the message.
+        note: function that adds facts to the run record.
         lr: learning rate of the run, for the message.
+        communicator: communicator of the ranks, all of which call the methods.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class FiniteCheck:
 
     def add_loss(self, loss: Tensor) -> None:
         """Test the loss of a batch; the result stays on the device."""
+        # Reading the flag here would make the CPU wait for the GPU in each batch.
         bad = ~loss.isfinite()
         self._bad_loss = bad if self._bad_loss is None else self._bad_loss | bad
 
@@ -197,6 +199,7 @@ class FiniteCheck:
                 suspect = trace.suspect(step_batch.batch, loss)
                 if suspect is not None and not findings:
                     findings.append(self._finding(step_batch, suspect))
+        # `not <` and no `>=`: a comparison with NaN is false.
         if not findings and not _gradient_norm(task) < EXPLODED_NORM:
             findings.append(self._finding(window[-1], _NORM))
         of_ranks = [finding for rank in self.communicator.all_gather(findings) for finding in rank]
@@ -210,6 +213,7 @@ class FiniteCheck:
     def _largest_weight(self) -> float:
         """Return the largest absolute trainable weight of all ranks; NaN if a weight is NaN."""
         weights = [local_tensor(p.detach()) for p in self.task.parameters() if p.requires_grad]
+        # A shard of a small parameter may be empty, and `max` refuses an empty tensor.
         largest = [float(weight.abs().max()) for weight in weights if weight.numel()]
         return _max(self.communicator.all_gather(_max(largest)))
 
@@ -242,6 +246,7 @@ def replay(step: GradientStep, window: list[StepBatch]) -> Iterator[tuple[StepBa
             torch.cuda.set_rng_state(step_batch.states["gpu"], task.device)
         yield step_batch, step.add_gradients(step_batch.batch, step_batch is window[-1])
     for gradient in _gradients(task):
+        # `scaler.unscale_` refuses a second call between two updates, so the factor is divided out.
         gradient.div_(scale)
 
 

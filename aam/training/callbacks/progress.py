@@ -44,6 +44,8 @@ class RunLength:
     """Total work of a run.
 
     Attributes:
+        steps: optimizer steps of one fold.
+        epochs: epochs of one fold.
         samples: training samples of one epoch.
         fold, folds: number of this fold, from 1, and of all folds.
     """
@@ -62,8 +64,8 @@ class Pace:
     Attributes:
         step: optimizer steps done in the fold, before and after a resumption.
         epoch: epochs done, likewise.
-        step_seconds: of one step; None before the first of this process.
-        validation_seconds: of the last validation; 0 before the first.
+        step_seconds: mean duration of a step; None before the first one of this process.
+        validation_seconds: duration of the last validation; 0 before the first one.
     """
 
     step: int

@@ -126,6 +126,7 @@ class StepTrace(Observer):
 
 def add_noise(module: torch.nn.Module, noise: float, seed: int) -> None:
     """Multiply every weight by 1 + noise * N(0, 1), without a draw from the global generator."""
+    # On the CPU: the same seed gives the same noise on every device.
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in module.parameters():
@@ -157,5 +158,7 @@ def cpu_seconds() -> float:
             stat = Path(f"/proc/{child.pid}/stat").read_text()
         except OSError:  # it has ended
             continue
+        # After the last bracket: the name of the program may have spaces and brackets (proc(5)).
+        # Fields 14 and 15 are the user and the system time.
         ticks += sum(map(int, stat.rpartition(")")[2].split()[11:13]))
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")

@@ -42,7 +42,10 @@ def write(
     """Write a checkpoint atomically: a process that is killed leaves the one before.
 
     Args:
-        weights: of the training module, by name.
+        path: file to write; an existing one is replaced when the new one is complete.
+        config: configuration of the model.
+        weights: whole weights of the training module, by name.
+        state: state from which a run resumes.
     """
     content = {_KEY: to_plain(config), _WEIGHTS: weights, RESUME: state.plain()}
     tensor_file.write(path, content)
@@ -102,6 +105,8 @@ def validate(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
     try:
         config = from_plain(content[_KEY], f"'{path}'")
         content = schema.parse(_CONTENT, content, "the checkpoint")
+        # Before a network is built from the configuration, whose sizes may be those of a damaged
+        # file.
         check_weights(config, network_weights(content[_WEIGHTS]))
         state = content[RESUME]
         content[RESUME] = None if state is None else resume.parse(state)

@@ -61,11 +61,12 @@ class ResumeState:
     """State of a training loop, beside the weights.
 
     Attributes:
+        position: epochs, batches and optimizer steps done.
         sums: total and number of each training metric in the current epoch.
-        best: of the metric that chooses the epoch; None before the first validation.
-        waited: epochs since it improved.
-        rows: of metrics.csv.
-        seconds: that the run has taken.
+        best: best value of the metric that chooses the epoch; None before the first validation.
+        waited: number of epochs since the metric improved.
+        rows: rows of metrics.csv.
+        seconds: duration of the run until now.
         optimizer: state by parameter name, whole tensors.
         schedule: state of the learning-rate schedule.
         scaler: state of the loss scaler of fp16; empty in other precisions.

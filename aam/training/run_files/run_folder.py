@@ -184,6 +184,8 @@ def begin(
         CannotCreate: another training has begun in the folder.
     """
     folder, is_main = prepared.folder, group.ranks.is_main
+    # The first rank clears the folder below; a slower rank would look at it afterwards and find a
+    # run.
     group.barrier()
     with run_lock.locked(folder) if is_main else nullcontext(False) as locked:
         if is_main:
@@ -192,6 +194,7 @@ def begin(
             if prepared.overwrite:
                 _clear(folder)
         if locked:
+            # Only with the lock: a temporary file may be that of a run that is writing.
             _remove_leftovers(folder)
         run = RunRecord(folder, prepared.content | facts, time.monotonic(), is_main)
         run.write()

@@ -30,6 +30,7 @@ def check(folder: Path) -> None:
     Raises:
         CannotCreate: the folder is locked.
     """
+    # A check of a folder must not create it: the command may still be refused.
     if (folder / ".lock").exists():
         with _open(folder) as stream:
             _acquire(stream, folder)
@@ -53,6 +54,7 @@ def locked(folder: Path) -> Iterator[bool]:
 def _open(folder: Path) -> IO[str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Appending: until the lock is held, the content names the process that holds it.
         return (folder / ".lock").open("a+", encoding="utf-8")
     except OSError as error:
         raise CannotCreate(
