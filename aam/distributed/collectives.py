@@ -30,6 +30,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local_ND: Tensor, sizes: tuple[int, ...]) -> Tensor:
         ctx.sizes, longest = sizes, max(sizes)
+        # All-gather of PyTorch needs parts of one shape on every rank, also on one without rows.
         padded = F.pad(local_ND.contiguous(), (0, 0, 0, longest - len(local_ND)))
         found = [torch.empty_like(padded) for _ in sizes]
         dist.all_gather(found, padded)
@@ -59,7 +60,13 @@ def all_gather_rows(local_ND: Tensor, sizes: Sequence[int]) -> Tensor:
 
     Args:
         local_ND: the rows of this rank, N >= 0.
-        sizes: number of rows of each rank.
+        sizes: number of rows of each rank, in the order of the ranks.
+
+    Returns:
+        The rows of all ranks, in the order of the ranks.
+
+    >>> all_gather_rows(torch.ones(2, 3), [2]).shape
+    torch.Size([2, 3])
     """
     if len(sizes) == 1:
         return local_ND
@@ -68,9 +75,17 @@ def all_gather_rows(local_ND: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def all_reduce_sum(value: Tensor) -> Tensor:
-    """Return the sum of a tensor over the ranks, without gradient."""
+    """Return the sum of a tensor over the ranks, without gradient.
+
+    Args:
+        value: tensor of the same shape and type on every rank, on the device of the process group.
+
+    >>> all_reduce_sum(torch.tensor([1.0, 2.0]))
+    tensor([1., 2.])
+    """
     if world_size() == 1:
         return value.detach()
+    # A copy, since the all-reduce writes its result into the argument.
     total = value.detach().clone()
     dist.all_reduce(total)
     return total

@@ -31,8 +31,12 @@ class Communicator:
     """The ranks of a run. All ranks call its methods, in the same order.
 
     Attributes:
-        heartbeat: None for one process.
+        ranks: rank of this process, and the number of all.
+        heartbeat: heartbeats of the ranks; None for one process.
         control: gloo process group for small messages; None for one process.
+
+    >>> SINGLE_PROCESS.all_gather("gpu-1"), SINGLE_PROCESS.any_rank(False)
+    (['gpu-1'], False)
     """
 
     ranks: Ranks = SINGLE_RANK
@@ -49,6 +53,7 @@ class Communicator:
         if self.control is None:
             return flag
         found = torch.tensor([flag], dtype=torch.int32)
+        # On the CPU by gloo: a collective of NCCL would make every step wait for the GPU.
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self.control)
         return bool(found.item())
 
@@ -108,7 +113,10 @@ class Communicator:
         self.require_equal(programs | given, UsageError)
 
     def require_equal_data(self, **parts: Any) -> None:
-        """Compare input and decisions by digest.
+        """Compare input and decisions by digest, so that no rank sends its arrays.
+
+        Args:
+            parts: values of this rank by name, see `digest`.
 
         Raises:
             DataError: it differs.
@@ -118,7 +126,14 @@ class Communicator:
 
 
 def digest(value: Any) -> str:
-    """Return a short digest of arrays, tensors, texts, numbers and containers of them."""
+    """Return a short digest of arrays, tensors, texts, numbers and containers of them.
+
+    Raises:
+        TypeError: a value of another type.
+
+    >>> digest([1, 2]) == digest((1, 2)), digest([1, 2]) == digest([2, 1])
+    (True, False)
+    """
     sum_ = hashlib.blake2b(digest_size=6)
     _add(sum_, value)
     return sum_.hexdigest()
@@ -128,6 +143,7 @@ def _add(sum_: Any, value: Any) -> None:
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray):
+        # With the shape, since arrays of other shapes may have the same bytes.
         sum_.update(f"{value.dtype} {value.shape} ".encode())
         sum_.update(np.ascontiguousarray(value).data)
     elif isinstance(value, csr_array):
@@ -151,13 +167,12 @@ def _add(sum_: Any, value: Any) -> None:
 
 
 def identity(study: Study) -> Any:
-    """Return what identifies a study: the study itself, or the header of a memory-mapped one.
-
-    The header has the checksums of the store's files. Paths may differ between nodes.
-    """
+    """Return the identity of a study for `digest`: itself, or the header of a memory-mapped one."""
     origin = study.origin
     if origin is None:
         return study
+    # The header has the checksums of the store's files, so no rank reads them all. The path is
+    # left out: it may differ between nodes.
     header = (origin.path / "store.json").read_text()
     return header, origin.max_bp, origin.with_tree, origin.rows, study.distances
 

@@ -27,6 +27,7 @@ class Ranks:
 
     Attributes:
         rank: number among all processes, from 0.
+        world_size: number of all processes.
         local_rank: number among the processes of this node, from 0.
         local_world_size: number of processes on this node.
         main_address, main_port: host and port at which rank 0 keeps the common store.
@@ -47,7 +48,11 @@ class Ranks:
         return self.rank == 0
 
     def shard(self, number: int) -> slice:
-        """Return this rank's part of `number` items; the parts of all ranks are disjoint."""
+        """Return this rank's part of `number` items; the parts of all ranks are disjoint.
+
+        >>> Ranks(rank=1, world_size=4).shard(10)
+        slice(3, 6, None)
+        """
         return even_slice(number, self.world_size, self.rank)
 
 
@@ -71,14 +76,24 @@ def shard_sizes(number: int, world_size: int) -> tuple[int, ...]:
 def read_environment(variables: Mapping[str, str]) -> Ranks:
     """Return the rank of this process, `SINGLE_RANK` if no launcher has set one.
 
-    torchrun and `aam.distributed.local_ranks` set RANK and further variables. Under Slurm only a
-    step (`srun`) starts several processes: a batch script has SLURM_NTASKS too, but is one process.
+    Args:
+        variables: variables of the environment: those of torchrun, which
+            `aam.distributed.local_ranks` sets too, or those of a Slurm step.
 
     Raises:
         UsageError: variables are missing, not numbers, or contradict each other.
+
+    >>> slurm = {"SLURM_PROCID": "2", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "7"}
+    >>> slurm |= {"SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "2,1"}
+    >>> slurm |= {"SLURM_NODEID": "1"}
+    >>> ranks = read_environment(slurm | {"SLURM_STEP_NODELIST": "gpu[1-2]"})
+    >>> ranks.rank, ranks.world_size, ranks.local_world_size, ranks.main_address
+    (2, 3, 1, 'gpu1')
     """
+    # torchrun comes first: within a Slurm job it starts the ranks, and SLURM_* describe torchrun.
     if "RANK" in variables and "WORLD_SIZE" in variables:
         return _from_torchrun(variables)
+    # Of the step, and not SLURM_NTASKS: a batch script has that too, but is one process.
     if int(variables.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
         return _from_slurm(variables)
     return SINGLE_RANK
@@ -88,8 +103,8 @@ def check_options(scale: ScaleOptions, ranks: Ranks, batch_size: int) -> None:
     """Refuse options of parallel training that contradict the world size.
 
     Raises:
-        UsageError: several ranks without a strategy, or fewer samples in a
-            batch than ranks.
+        UsageError: several ranks without a strategy, --data-parallel on several nodes, or fewer
+            samples in a batch than ranks.
     """
     chosen = scale.distributed or scale.fsdp or scale.data_parallel
     if ranks.world_size > 1 and not chosen:
@@ -132,6 +147,7 @@ def _from_slurm(variables: Mapping[str, str]) -> Ranks:
     nodes = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST", "localhost")
     step = int(variables.get("SLURM_STEP_ID", "0"))
     address = variables.get("MASTER_ADDR") or first_node(nodes)
+    # Of the step too: two steps of one job may run at the same time on the same node.
     port = int(variables.get("MASTER_PORT") or _PORTS[0] + (job * 16 + step) % _PORTS[1])
     return _consistent(
         Ranks(rank, size, local_rank, tasks_per_node(tasks)[node], address, port, "srun")

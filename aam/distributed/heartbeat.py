@@ -57,6 +57,8 @@ class Heartbeat:
     after its own error, and "lost SENTENCE" when it stops because another rank has failed.
 
     Args:
+        store: key-value store of PyTorch that all ranks share, which ends with rank 0.
+        ranks: rank of this process, and the number of all.
         timeout: seconds without a heartbeat after which a rank has failed.
     """
 
@@ -88,12 +90,14 @@ class Heartbeat:
             self._finish(thread)
             raise
         except Exception as error:
+            # A closed connection is an effect; the rank that failed is the cause to report.
             failure = self._await_failure() if _is_connection_error(error) else None
             self._stop.set()
             thread.join()
             self._publish(f"lost {failure}" if failure else f"failed {_first_line(error)}")
+            # The store ends with this process; the others read the message within their interval.
             if self._ranks.is_main and self._peers:
-                time.sleep(3 * _INTERVAL)  # the store ends with this process: the others read it
+                time.sleep(3 * _INTERVAL)
             if failure:
                 raise failure from error
             raise
@@ -126,6 +130,8 @@ class Heartbeat:
             if failure and not self._stop.wait(max(self._timeout, _GRACE)):
                 self._publish(f"lost {failure}")
                 print(f"aam: rank {self._ranks.rank}: {failure}", file=sys.stderr, flush=True)
+                # Not `sys.exit`, which ends this thread alone; the main thread may never return to
+                # Python.
                 os._exit(failure.status)
 
     def _await_failure(self) -> RankFailure | None:
@@ -142,6 +148,8 @@ class Heartbeat:
         """Publish a heartbeat, read those of the others; return the first failure among them."""
         with self._lock:
             try:
+                # The count makes each message a new one: peers compare messages, and so need no
+                # clock in common.
                 self._count += 1
                 self._store.set(self._key(self._ranks.rank), f"{self._count} {self._step}")
                 self._read_peers()
@@ -159,6 +167,7 @@ class Heartbeat:
 
     def _read_peers(self) -> None:
         for rank, peer in self._peers.items():
+            # `get` of a key that is not there would block until the timeout of the store.
             if self._store.check([self._key(rank)]):
                 message = self._store.get(self._key(rank)).decode()
                 if message != peer.message:

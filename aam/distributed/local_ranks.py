@@ -43,6 +43,7 @@ def ranks_to_start(scale: ScaleOptions, device: DeviceOptions, batch_size: int) 
         return 0
     number = scale.processes
     if scale.data_parallel and not number and device.device != "cpu":
+        # PyTorch is imported where it counts the GPUs alone: the parent does without it.
         from torch import cuda
 
         number = cuda.device_count()
@@ -61,7 +62,12 @@ def launch(number: int, arguments: Sequence[str], grace: float) -> int:
     """Run `aam` in several processes and return the exit status.
 
     Args:
+        number: number of processes, at least 2.
+        arguments: arguments of `aam`.
         grace: seconds after the failure of one process before the others are terminated.
+
+    Returns:
+        0, the status of the first process that failed, or 128 + N if signal N killed it.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -80,12 +86,14 @@ def launch(number: int, arguments: Sequence[str], grace: float) -> int:
             "MASTER_PORT": str(port),
             STARTED_BY: "--processes",
         }
+        # PyTorch would start as many threads in each rank as there are cores.
         variables.setdefault("OMP_NUM_THREADS", str(max(1, cores // number)))
         children.append(
             subprocess.Popen(
                 [sys.executable, "-c", boot, *arguments],
                 env=variables,
                 stdin=None if rank == 0 else subprocess.DEVNULL,
+                # A parent that is killed by SIGKILL cannot forward it to its children.
                 preexec_fn=_end_with_parent,
             )
         )
@@ -119,6 +127,7 @@ def _wait(children: Sequence[subprocess.Popen[bytes]], grace: float) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     status = status or next((c.returncode for c in children if c.returncode), 0)
+    # The convention of shells, which `subprocess` gives as -N.
     return 128 - status if status < 0 else status
 
 

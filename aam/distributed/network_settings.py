@@ -27,6 +27,10 @@ def interfaces(root: Path = Path("/")) -> list[str]:
 def check_interfaces(variables: Mapping[str, str], root: Path = Path("/")) -> None:
     """Refuse settings that name network interfaces which do not exist.
 
+    Args:
+        variables: variables of the environment.
+        root: root of the file system, another one for a capture.
+
     Raises:
         UsageError: names the variable, its value and the interfaces of this node.
     """
@@ -36,6 +40,7 @@ def check_interfaces(variables: Mapping[str, str], root: Path = Path("/")) -> No
         # "^a,b" leaves out, "=a" means exactly; without that mark a name is a prefix.
         if not value or value.startswith("^") or not existing:
             continue
+        # NCCL matches prefixes, gloo complete names.
         exact = value.startswith("=") or name.startswith("GLOO")
         named = value.lstrip("=").split(",")
         missing = [
@@ -52,7 +57,13 @@ def check_interfaces(variables: Mapping[str, str], root: Path = Path("/")) -> No
 
 
 def describe(variables: Mapping[str, str], device: str, root: Path = Path("/")) -> list[str]:
-    """Return lines with the backend, the settings, the interfaces and the network plugin."""
+    """Return lines with the backend, the settings, the interfaces and the network plugin.
+
+    Args:
+        variables: variables of the environment.
+        device: type of the device, "cpu" or "cuda".
+        root: root of the file system, another one for a capture.
+    """
     existing = interfaces(root)
     if device == "cpu":
         chosen = variables.get("GLOO_SOCKET_IFNAME", "chosen by gloo")

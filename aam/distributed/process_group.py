@@ -80,12 +80,14 @@ def process_group(
         return
     if is_gpu(place):
         network_settings.check_interfaces(os.environ)
+    # Before the process group: heartbeats then cover its initialization too.
     store = _rendezvous(ranks)
     beat = heartbeat.Heartbeat(store, ranks, scale.rank_timeout)
     try:
         with beat.monitor():
             dist.init_process_group(
                 collective_backend(place),
+                # A prefix of its own, so that keys of PyTorch and of the heartbeats never collide.
                 store=PrefixStore("group", store),
                 rank=ranks.rank,
                 world_size=ranks.world_size,
@@ -129,6 +131,7 @@ def _each(number: int, size: int) -> str:
 
 def _rendezvous(ranks: Ranks) -> Store:
     """Set the variables of torchrun, meet the other ranks and return the common store."""
+    # `env://` reads the variables of torchrun, which srun does not set.
     os.environ |= {
         "RANK": str(ranks.rank),
         "WORLD_SIZE": str(ranks.world_size),
@@ -137,6 +140,7 @@ def _rendezvous(ranks: Ranks) -> Store:
         "MASTER_PORT": str(ranks.main_port),
     }
     if ranks.world_size == 1:
+        # FSDP needs a process group also for one rank, and a store in memory needs no port.
         return dist.HashStore()  # type: ignore[attr-defined]
     _require_resolvable(ranks)
     place = f"{ranks.main_address}, port {ranks.main_port}"

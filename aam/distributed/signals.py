@@ -35,7 +35,8 @@ class StopRequests:
     """Signal handler that remembers the first stop request, and the file of another.
 
     Args:
-        file: its existence requests a stop; by default what AAM_STOP_FILE names, if it is set.
+        file: file whose existence requests a stop; by default the one that AAM_STOP_FILE names, if
+            it is set.
     """
 
     def __init__(self, file: Path | None = None) -> None:
@@ -67,6 +68,7 @@ class StopRequests:
             if number == signal.SIGINT and not console.quiet:
                 os.write(2, _AT_ONCE)  # the console may be in the middle of a line of its own
         elif number == signal.SIGINT and time.monotonic() > self._when + _AGAIN:
+            # By the default action: the parent then sees a process that was killed by SIGINT.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
@@ -89,14 +91,14 @@ class StopRequests:
         if threading.current_thread() is not threading.main_thread():
             return
         for number in SIGNALS:
+            # nohup starts a program with SIGHUP ignored, and a run under it survives the terminal.
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self)
 
 
 def ignore_signals(worker: int) -> None:
-    """Ignore stop requests in a data-loader worker: its parent ends it, after the checkpoint.
-
-    A terminal and Slurm send a signal to all processes, and a run cannot go on without its workers.
-    """
+    """Ignore stop requests in a data-loader worker: its parent ends it, after the checkpoint."""
+    # A terminal and Slurm send a signal to all processes, and a run that writes its checkpoint
+    # cannot do without its workers.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -60,6 +60,10 @@ def optimizer_state_dict(module: nn.Module, optimizer: Optimizer) -> StateDict:
 def load_model(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Load whole weights into a module, which may be sharded.
 
+    Args:
+        module: module whose weights are replaced; all ranks call this for a sharded one.
+        weights: whole weights, by the names of the plain module.
+
     Raises:
         DataError: names or shapes differ from those of the module.
     """
@@ -79,16 +83,23 @@ def load_model(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
 def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -> None:
     """Load a whole state, by parameter name, into the optimizer of a module that may be sharded.
 
+    Args:
+        module: module of the optimizer's parameters.
+        optimizer: AdamW, in which the state is replaced.
+        stored: state as `optimizer_state_dict` returns it.
+
     Raises:
         Mismatch: the state is of another optimizer or of other parameters.
     """
     parameters = dict(module.named_parameters())
     names = {parameter: name for name, parameter in parameters.items()}
+    # By name and in order: two optimizers of as many parameters may train different ones.
     groups = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
     if groups != [list(group["params"]) for group in stored["param_groups"]]:
         trained = sum(map(len, groups))
         raise Mismatch(f"its optimizer trained other parameters than these {trained}")
     new = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    # Types and names as those of a new optimizer: the values come from a file.
     options = like(new, stored["param_groups"], "resume.optimizer.param_groups")
     state = {}
     for name in (name for group in groups for name in group):

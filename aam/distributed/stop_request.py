@@ -20,6 +20,8 @@ class StopOnRequest:
     """Stop requests of all ranks.
 
     Attributes:
+        requests: stop requests that this rank receives.
+        communicator: communicator of the ranks.
         checkpoint: file that a stopped run leaves.
     """
 

@@ -72,6 +72,8 @@ def parallelize(
             module,
             device_ids=[device] if is_gpu(device) else None,
             broadcast_buffers=False,  # they are equal on all ranks
+            # Gradients are views of the buckets of the all-reduce, which saves a copy of all of
+            # them.
             gradient_as_bucket_view=True,
         )
 
@@ -86,16 +88,16 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     for part in module.modules():
         if isinstance(part, TransformerBlock):
             fully_shard(part, mesh=mesh)
+            # PyTorch 2.7 does not gather a layer whose forward pass is recomputed after the
+            # backward pass of another chunk of ASVs has sharded it again; 2.13 does.
             part.register_forward_pre_hook(_unshard)
+    # The layers first: the root then shards the parameters that are left.
     fully_shard(module, mesh=mesh)
+    # FSDP gathers parameters in `forward` alone; the validation calls another method.
     register_fsdp_forward_method(module, "validation_step")
 
 
 def _unshard(block: nn.Module, _inputs: tuple[Any, ...]) -> None:
-    """Gather the parameters of a layer, if they are sharded.
-
-    The backward pass of a chunk of ASVs shards them again, and PyTorch 2.7 does not gather them
-    where the backward pass of the next chunk recomputes its forward pass.
-    """
+    """Gather the parameters of a layer, if they are sharded."""
     assert isinstance(block, FSDPModule)
     block.unshard()
