@@ -1,10 +1,8 @@
 """Scaled dot-product attention with a selectable backend.
 
 A backend is a name and a function. A network gets its backends as arguments, so a test can pass a
-faulty one. `attention` itself selects the backend: under gradient checkpointing the recomputation
-calls the same function and runs the same backend, whereas a context manager around the network is
-no longer active in the backward pass. There is no dropout on attention weights: on the CPU it
-disables the fused kernel and is four times slower. Shape suffixes: see `aam.model`.
+faulty one. There is no dropout on attention weights: on the CPU it disables the fused kernel and is
+four times slower. Shape suffixes: see `aam.model`.
 """
 
 from __future__ import annotations
@@ -45,6 +43,8 @@ def _torch(kernel: str | None, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | N
     """Scaled dot-product attention by torch's `kernel`; None leaves the choice to torch."""
     if kernel is None:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    # The context is entered in each call: one around the network is no longer active when gradient
+    # checkpointing recomputes a block in the backward pass, which would run another kernel.
     with sdpa_kernel([getattr(SDPBackend, kernel)]):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
@@ -112,8 +112,17 @@ def attention(
 
     Raises:
         RuntimeError: the backend cannot run on this device, dtype or mask.
+
+    >>> q_NHKE = torch.zeros(1, 1, 2, 4)
+    >>> v_NHKE = torch.tensor([1.0, 3.0])[None, None, :, None].expand(1, 1, 2, 4)
+    >>> attention(q_NHKE, q_NHKE, v_NHKE)[0, 0, :, 0]
+    tensor([2., 2.])
+    >>> attention(q_NHKE, q_NHKE, v_NHKE, torch.tensor([[True, False]]))[0, 0, :, 0]
+    tensor([1., 1.])
     """
-    if v_NHKE.shape[0] == 0:  # a rank with fewer sets than others; some kernels reject empty input
+    # Of a rank with fewer sets than others; some kernels reject empty input. `shape[0]` and not
+    # `len`, which would make the number of sets a constant of an exported graph.
+    if v_NHKE.shape[0] == 0:
         return v_NHKE
     if attend_NK is None:
         # Flash attention takes no mask, so a mask of ones would exclude the fastest kernel.

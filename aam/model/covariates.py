@@ -34,14 +34,24 @@ class CovariateInputs:
 
     @classmethod
     def unknown(cls, shape: CovariateShape, samples: int, device: torch.device) -> CovariateInputs:
-        """Return the inputs of samples without any known value."""
+        """Return the inputs of samples without any known value.
+
+        >>> CovariateInputs.unknown(CovariateShape((3,), 2, 8, "add"), 1, torch.device("cpu"))
+        CovariateInputs(codes_BK=tensor([[0]]), numbers_BJ=tensor([[0., 1.]]))
+        """
         numbers_BJ = torch.zeros(samples, shape.numbers, device=device)
+        # The second half of the columns marks missing numbers; the first is their mean, 0.
         numbers_BJ[:, shape.numbers // 2 :] = 1
         codes_BK = torch.zeros(samples, len(shape.categories), dtype=torch.int64, device=device)
         return cls(codes_BK, numbers_BJ)
 
     def with_unknown(self, rate: float) -> CovariateInputs:
-        """Return the inputs with a random part of the codes replaced by 0."""
+        """Return the inputs with a random part of the codes replaced by 0, the unknown category.
+
+        Args:
+            rate: probability with which each code is replaced, 0 to 1.
+        """
+        # Vector 0 would have no gradient where every training sample has its categories.
         kept_BK = torch.rand(self.codes_BK.shape, device=self.codes_BK.device) >= rate
         return CovariateInputs(self.codes_BK * kept_BK, self.numbers_BJ)
 
@@ -53,7 +63,11 @@ class CovariateInputs:
 
 
 class CovariateEmbedding(nn.Module):
-    """Vector [B, W] of the covariates."""
+    """Vector [B, W] of the covariates.
+
+    Args:
+        shape: numbers of categories and of numeric inputs, and the width of their vectors.
+    """
 
     def __init__(self, shape: CovariateShape) -> None:
         super().__init__()

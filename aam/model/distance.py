@@ -15,6 +15,14 @@ class PairwiseDistance(nn.Module):
     The mean over the width makes its range independent of the width. Bounded measures (all UniFrac
     variants but plain weighted) go through tanh, so predictions lie in [0, 1); the distance of an
     embedding to itself is exactly 0.
+
+    Args:
+        bounded: whether the distances lie in [0, 1).
+
+    >>> head = PairwiseDistance(bounded=True)
+    >>> distances_BB = head.matrix(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))
+    >>> distances_BB[0, 0].item(), bool((distances_BB < 1).all())
+    (0.0, True)
     """
 
     def __init__(self, bounded: bool) -> None:
@@ -35,4 +43,5 @@ class PairwiseDistance(nn.Module):
 
     def matrix(self, embeddings_BD: Tensor) -> Tensor:
         """Return the distances [B, B] of all pairs of rows; symmetric, 0 on the diagonal."""
+        # Row by row: all differences at once would take B x B x D values.
         return torch.stack([self(row_D[None, :], embeddings_BD) for row_D in embeddings_BD])

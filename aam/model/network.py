@@ -31,7 +31,14 @@ PROFILE_HIDDEN = 256
 
 
 class Encoder(nn.Module):
-    """Nucleotide encoder, sample encoder and the UniFrac head."""
+    """Nucleotide encoder, sample encoder and the UniFrac head.
+
+    Args:
+        shape: sizes of the network.
+        metric: phylogenetic metric; the distances of all but "weighted" are bounded by 1.
+        backends: attention backends without and with a mask.
+        recompute: whether to use gradient checkpointing.
+    """
 
     def __init__(
         self,
@@ -85,6 +92,12 @@ class Predictor(nn.Module):
     trained for UniFrac. The other reads the community profile. The loss is the mean of their
     losses, so each is trained independently of the other. Covariates join the members before the
     transformer and the hidden layer of the profile head; at the start they change nothing.
+
+    Args:
+        shape: sizes of the network; `outputs` is at least 1.
+        metric: phylogenetic metric of the encoder.
+        backends: attention backends without and with a mask.
+        recompute: whether to use gradient checkpointing.
     """
 
     def __init__(
@@ -121,6 +134,8 @@ class Predictor(nn.Module):
             self.covariates = CovariateEmbedding(shape.covariates)
             width, concat = shape.covariates.width, shape.covariates.fusion == "concat"
             self.fusion = nn.Linear(dim + width if concat else width, dim)
+            # The identity or zero: at the start the hidden states are those without covariates, for
+            # which a pretrained encoder was trained.
             (nn.init.eye_ if concat else nn.init.zeros_)(self.fusion.weight)
             nn.init.zeros_(self.fusion.bias)
             if self.profile is not None:
@@ -128,7 +143,11 @@ class Predictor(nn.Module):
                 nn.init.zeros_(self.profile_fusion.weight)
 
     def start_from(self, outputs_C: Tensor) -> None:
-        """Initialize every head to the constant output `outputs_C`."""
+        """Initialize every head to a constant output.
+
+        Args:
+            outputs_C: the constant outputs, on the transformed scale or as logits of the classes.
+        """
         heads = [self.head] if self.profile is None else [self.head, self.profile_head]
         for head in heads:
             last = head[-1]

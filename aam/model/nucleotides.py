@@ -17,7 +17,13 @@ from aam.model.transformer import AttentionPooling, TransformerEncoder
 
 
 class NucleotideEncoder(nn.Module):
-    """Transformer over the patches of each sequence."""
+    """Transformer over the patches of each sequence.
+
+    Args:
+        shape: sizes of the network; `nucleotide_patch` is the number of nucleotides of a token.
+        backends: attention backends without and with a mask.
+        recompute: whether to use gradient checkpointing.
+    """
 
     def __init__(self, shape: NetworkShape, backends: Backends, recompute: bool) -> None:
         super().__init__()
@@ -29,6 +35,7 @@ class NucleotideEncoder(nn.Module):
         self.pooling = AttentionPooling(dim)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, self.patch * BASES)
+        # A token is the sum of `patch` vectors, which then has the variance 1.
         nn.init.normal_(self.patch_embedding.weight, std=self.patch**-0.5)
         nn.init.normal_(self.position, std=0.02)
 
@@ -45,8 +52,10 @@ class NucleotideEncoder(nn.Module):
         tokens_UTP = self._patches(tokens_UL)
         u, t, p = tokens_UTP.shape
         attend_UT = (tokens_UTP != PAD).any(dim=-1) if ragged else None
+        # Each position of a patch has a table of its own, so that the order of the bases counts.
         place_P = torch.arange(p, device=tokens_UL.device) * VOCABULARY
         index = (tokens_UTP.long() + place_P).view(u * t, p)
+        # A bag sums the vectors of a patch without storing them one by one, P times as many.
         x_ND = F.embedding_bag(index, self.patch_embedding.weight, mode="sum")
         x_UTD = x_ND.view(u, t, x_ND.shape[1])
         hidden_UTD = self.transformer(x_UTD + self.position[:t], attend_UT)

@@ -27,7 +27,11 @@ FINEST = 1e4
 
 
 def log_abundance(counts_BS: Tensor) -> Tensor:
-    """Return log10(1 + FINEST relative abundance) of counts; 0 where there are no reads."""
+    """Return log10(1 + FINEST relative abundance) of counts; 0 where there are no reads.
+
+    >>> log_abundance(torch.tensor([[9999.0, 1.0, 0.0]])).round(decimals=2)
+    tensor([[4.0000, 0.3000, 0.0000]])
+    """
     relative_BS = counts_BS / counts_BS.sum(dim=1, keepdim=True).clamp_min(1)
     return (1 + FINEST * relative_BS).log10()
 
@@ -45,7 +49,12 @@ def weighted_sum(values_UW: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tens
 
 
 class CommunityProfile(nn.Module):
-    """Standardized features of a sample; buffers, saved in the checkpoint."""
+    """Standardized features of a sample; buffers, saved in the checkpoint.
+
+    Args:
+        max_bp: longest sequence in nucleotides.
+        features: number W of random features.
+    """
 
     frequencies: Tensor
     phases: Tensor
@@ -65,6 +74,7 @@ class CommunityProfile(nn.Module):
         """Fit centre and spread to the raw profiles [B, W] of the training samples."""
         number, total, squares = 0, torch.zeros(()), torch.zeros(())
         for raw_BW in profiles:
+            # In float64: a variance as a difference of two large sums would vanish in float32.
             raw_BW = raw_BW.double()
             number += len(raw_BW)
             total = total + raw_BW.sum(dim=0)
@@ -83,6 +93,8 @@ class CommunityProfile(nn.Module):
         letters = (tokens_UL[..., None] == bases).flatten(1).to(self.frequencies.dtype)
         # The angles are tens of radians: in half precision their cosine would be random.
         with torch.autocast(tokens_UL.device.type, enabled=False):
+            # Only the letters that the batch has: padding is a letter of zeros, so the sum is the
+            # same.
             return (letters @ self.frequencies[: letters.shape[1]] + self.phases).cos()
 
     @torch.no_grad()

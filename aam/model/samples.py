@@ -24,6 +24,9 @@ def abundance_features(counts_BS: Tensor) -> Tensor:
     """Return features [B, S, 3] of counts [B, S]: log count, root and log of relative abundance.
 
     Absent members (count 0) give zeros. The log relative abundance is scaled to about -1..0.
+
+    >>> abundance_features(torch.tensor([[99.0, 0.0]]))[0, 1]
+    tensor([0., 0., 0.])
     """
     total_B1 = counts_BS.sum(dim=1, keepdim=True).clamp_min(1.0)
     relative_BS = counts_BS / total_B1
@@ -40,6 +43,8 @@ class CountHead(nn.Module):
         self.hidden_D = nn.Parameter(torch.zeros(dim))
         """Vector that replaces that of a hidden abundance."""
         self.readout = nn.Linear(dim, 1)
+        # The head starts near the labels; from 0, which is a sample of one ASV, it first learns
+        # their mean.
         nn.init.constant_(self.readout.bias, TYPICAL_ABUNDANCE)
 
     def forward(self, hidden_BSD: Tensor) -> Tensor:
@@ -49,7 +54,13 @@ class CountHead(nn.Module):
 
 
 class SampleEncoder(nn.Module):
-    """Transformer over the ASVs of each sample."""
+    """Transformer over the ASVs of each sample.
+
+    Args:
+        shape: sizes of the network.
+        backends: attention backends without and with a mask.
+        recompute: whether to use gradient checkpointing.
+    """
 
     def __init__(self, shape: NetworkShape, backends: Backends, recompute: bool) -> None:
         super().__init__()

@@ -46,6 +46,9 @@ class NetworkShape:
 
     Attributes:
         max_bp: longest sequence in nucleotides.
+        embedding_dim: embedding width D, a multiple of `attention_heads`.
+        attention_layers: transformer layers of each of the two encoders.
+        nucleotide_patch: number of adjacent nucleotides of a token.
         outputs: outputs of the target head; 0 for a network without a target.
         profile_features: random features of the community profile; 0: no profile.
         profile_dropout: dropout of the profile head.
@@ -88,5 +91,11 @@ def least_weights(embedding_dim: int, attention_layers: int) -> int:
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
-    """Return a tensor of half precision in single precision, any other unchanged."""
+    """Return a tensor of half precision in single precision, any other unchanged.
+
+    >>> at_least_fp32(torch.ones(1, dtype=torch.bfloat16)).dtype
+    torch.float32
+    >>> at_least_fp32(torch.ones(1, dtype=torch.float64)).dtype
+    torch.float64
+    """
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

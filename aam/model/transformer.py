@@ -100,7 +100,11 @@ class TransformerEncoder(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-    """Learned weighted mean of the members of a set."""
+    """Learned weighted mean of the members of a set.
+
+    Args:
+        dim: width D of the hidden states.
+    """
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -123,4 +127,5 @@ class AttentionPooling(nn.Module):
             # The lowest number and not -inf, whose softmax is NaN in a set without members.
             score_NK = score_NK.masked_fill(~attend_NK, torch.finfo(score_NK.dtype).min)
         weight_NK = score_NK.softmax(dim=-1)
+        # The softmax of a set without members is uniform; its weights become 0.
         return weight_NK if attend_NK is None else weight_NK * attend_NK
