@@ -123,7 +123,7 @@ def fit_split(fit: FitConfig, task: TrainingModule, study: Study, split: Split) 
     Args:
         fit: options, folder and runtime of this fold.
         task: network, losses and labels.
-        study: of all samples.
+        study: study of all samples.
         split: rows of `study`; without validation samples the last state is the result.
     """
     options, plan, ranks = fit.options, fit.config.plan, fit.runtime.communicator.ranks

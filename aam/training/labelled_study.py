@@ -38,7 +38,7 @@ class LabelledStudy:
         classes: names of the classes; empty for numbers and ranks.
         labels: group of each sample; None without groups.
         depth: rarefaction depth; 0 where no member reads one.
-        metadata: of the samples, all columns.
+        metadata: metadata of the samples with all columns.
         covariates: metadata columns that the model reads; None without any.
     """
 

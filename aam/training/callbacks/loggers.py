@@ -148,9 +148,9 @@ class LoggedMetrics(Observer):
     """Observer that logs the options and the metrics of each epoch of a fit, on the first rank.
 
     Args:
-        options: of the command.
-        folder: of the fit, for files; the files of a tracker are in the run folder.
-        name: of the run in a tracker.
+        options: options of the command.
+        folder: folder of the fit, for files; the files of a tracker are in the run folder.
+        name: name of the run in a tracker.
     """
 
     def __init__(self, options: Pretrain | Train, folder: Path, name: str) -> None:

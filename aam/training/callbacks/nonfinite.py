@@ -117,7 +117,7 @@ class FiniteCheck:
         """Test the unscaled gradients of an optimizer step, and read the flag of its losses.
 
         Args:
-            number: of the step, from 1.
+            number: number of the step, from 1.
 
         Raises:
             NotFinite: see above.

@@ -22,7 +22,7 @@ class NonFiniteValue:
     """First non-finite value of a step, and its location.
 
     Attributes:
-        stage: of the step.
+        stage: stage of the step, one of `INPUT`, `WEIGHTS`, `FORWARD` and `BACKWARD`.
         what: subject and verb of the message, "The loss is".
         where: module or field of the batch.
         advice: remedy, if the learning rate is not the cause.

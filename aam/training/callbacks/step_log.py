@@ -45,7 +45,10 @@ class StepLog(Observer):
     """Observer that writes the log, moves the initial weights, and ends the process.
 
     Args:
-        path: of the log; None on ranks other than the first, which move the weights too.
+        path: path of the log; None on ranks other than the first, which move the weights too.
+        steps: number of steps after which the process ends; None for the end of the run.
+        noise: relative standard deviation of the noise on the initial weights; 0 adds none.
+        seed: seed of the noise.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ class PreparedFolder:
     """A checked run folder, and the first content of the run record.
 
     Attributes:
-        content: of `run.json`: versions, host, command line, options, inputs' SHA-256.
+        content: content of `run.json`: versions, host, command line, options, inputs' SHA-256.
         resumed: folder of the run that is resumed; None if a run begins.
         usable: whether the folder may hold a run.
     """
@@ -91,8 +91,8 @@ def prepare(
     """Check that a run may begin or resume in its folder; `begin` changes the folder.
 
     Args:
-        command, options: of the run.
-        group: its ranks.
+        command, options: name of the command, and its options.
+        group: ranks of the run.
         gpus: names of the GPUs that it can use, for the run record.
 
     Raises:
