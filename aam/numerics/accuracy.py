@@ -46,6 +46,17 @@ def tolerance(probe: Probe) -> float:
 
     Each of `ROUNDINGS` values is off by at most one unit of the dtype, and sums over K members are
     accumulated in float32, each addition off by one of its units at worst.
+
+    Args:
+        probe: the probe, whose dtype and number of members decide.
+
+    Returns:
+        Difference relative to the largest true value, above 0.
+
+    >>> from aam.numerics.probes import Shape
+    >>> shape = Shape("sample encoder", sets=2, heads=1, members=64, width=16)
+    >>> [f"{tolerance(Probe(shape, dtype, 'each')):.0e}" for dtype in ("fp32", "bf16")]
+    ['9e-06', '6e-02']
     """
     unit, single = torch.finfo(DTYPES[probe.dtype]).eps, torch.finfo(torch.float32).eps
     return ROUNDINGS * unit + probe.shape.members * single
@@ -57,8 +68,18 @@ def differences(found: ProbeResult, true: ProbeResult) -> tuple[Difference, ...]
 
 
 def difference(found: Tensor, true: Tensor) -> Difference:
-    """Compare one part [N, H, K, E]."""
+    """Compare one part of a result, output or gradient, with the expected one.
+
+    Args:
+        found: result [N, H, K, E] in float64.
+        true: expected result of the same shape.
+
+    >>> true = torch.ones(1, 1, 2, 2, dtype=torch.float64)
+    >>> [round(slope, 6) for slope in difference(1.01 * true, true).slopes_N]
+    [1.01]
+    """
     finite = bool(found.isfinite().all())
+    # Relative to the largest value: single values near 0 have rounding errors of any relative size.
     scale = true.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
     largest = float((found - true).abs().max() / scale)
     flat_NW, true_NW = found.flatten(1), true.flatten(1)

@@ -73,4 +73,5 @@ def _sections(stream: BinaryIO, table: int, size: int, number: int) -> Iterator[
 
 def _content(stream: BinaryIO, section: tuple[int, ...]) -> bytes:
     stream.seek(section[4])
+    # Bounded, since the size is a number in a file that may be damaged.
     return stream.read(min(section[5], _LONGEST))

@@ -49,10 +49,18 @@ def select_backends(
     """Select the requested backend where it is correct, else the next correct one.
 
     Args:
-        status_of: called as rarely as possible, since a trial costs time on a GPU.
+        requested: value of --attn-implementation.
+        backends: names of the candidates.
+        status_of: status of a backend by its name and use.
+        device: type of the device, for messages.
 
     Raises:
         Unavailable: no backend is correct.
+
+    >>> status = {"flash": "wrong", "math": "right"}
+    >>> choice = select_backends("flash", list(status), lambda name, use: status[name], "cuda")
+    >>> choice.plain, choice.masked, len(choice.warnings)
+    ('math', 'math', 1)
     """
     preferred = backend_name(requested)
     rest = [name for name in REPLACEMENTS if name in backends and name != preferred]
@@ -87,6 +95,7 @@ def reported_status(
 
 
 def _first(candidates: Sequence[str], use: Use, status_of: StatusOf) -> str:
+    # The first correct one ends the search, since a trial costs time on a GPU.
     harmless = None
     for name in candidates:
         status = status_of(name, use)

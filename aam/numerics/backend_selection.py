@@ -57,7 +57,13 @@ TORCH_POLICY = BackendPolicy()
 
 @dataclass(frozen=True)
 class SelectedBackends:
-    """The selected backends."""
+    """Selected backends of a run.
+
+    Attributes:
+        backends: attention backends without and with a mask.
+        warnings: sentences about backends that were replaced, and reports that are not used.
+        record: entry of the run record.
+    """
 
     backends: Backends
     warnings: tuple[str, ...]
@@ -76,9 +82,12 @@ def choose_backends(
     Args:
         options: requested backend, and whether to measure.
         plan: the quick check of what the run computes.
+        device: device of the run.
+        environment: variables of the environment, which name the folder of the check reports.
+        policy: candidate backends, and the devices on which they are measured.
 
     Raises:
-        Unavailable: no backend computes right, or the GPU does not answer.
+        Unavailable: no backend computes correctly, or the GPU does not respond.
     """
     by_name = {backend.name: backend for backend in policy.backends}
     report, evidence, warnings = _report(options, plan, device, environment, policy)
@@ -129,6 +138,8 @@ def _report(
         elif report is not None and invalid_because(report, here) is None:
             if set(plan.dtypes) <= set(report.dtypes) and report.recomputed >= plan.recomputed:
                 return report, f"measured for this stack, {report.made}", []
+            # What the kept report has is measured again too: it replaces that report, and runs of
+            # another precision would otherwise measure in turns.
             dtypes = tuple(name for name in DTYPES if name in {*plan.dtypes, *report.dtypes})
             recomputed = plan.recomputed or report.recomputed
             plan = replace(plan, dtypes=dtypes, recomputed=recomputed)
@@ -137,6 +148,7 @@ def _report(
     if device.type == "cpu":
         events = measure(policy.backends, plan, device)
     else:
+        # In a child: a faulty kernel may hang or end the process that runs it.
         events = measure_in_child(policy.backends, plan, device, policy.patience)
     report = replace(conclude(events, quick=True), key=key)
     if folder and key and (problem := report_cache.store(report, folder)):
@@ -177,7 +189,12 @@ def choose_attention(
     """Choose attention backends that compute correctly: those of the options, or the next ones.
 
     Args:
+        options: requested backend, and whether to measure.
+        device: device of the run.
+        sizes: sizes of the network, of which the number and the width of the heads are probed.
+        policy: candidate backends, and the devices on which they are measured.
         precision: precision of training; inference uses fp32.
+        recomputed: whether the run uses gradient checkpointing.
 
     Raises:
         Unavailable: no backend computes correctly, or the GPU does not work.

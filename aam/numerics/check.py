@@ -130,6 +130,8 @@ def measure(
             yield Begin(backend.name, probe)
             yield case_of(backend, probe, device)
     if is_gpu(device):
+        # After the probes: the driver loads a kernel into the memory of the GPU with its first
+        # call.
         yield overhead_of(device)
     if plan.quick:
         return
@@ -189,8 +191,10 @@ def _outcome(fault: KernelFault | None) -> Outcome:
 def _refusal(error: RuntimeError) -> Outcome:
     """Return whether a kernel does not exist, is out of memory, or fails."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
+        # The allocator keeps the blocks of the failed probe, which the next one may need.
         torch.cuda.empty_cache()
         return "memory"
+    # PyTorch has no error class for a kernel that does not exist, so its text decides.
     message = str(error).lower()
     return "absent" if any(phrase in message for phrase in _ABSENT) else "failed"
 
@@ -224,9 +228,11 @@ def cost_of(backend: Backend, probe: Probe, device: torch.device) -> Cost | None
         q, k, v = qkv.unbind(0)
         torch.autograd.backward(backend.function(q, k, v, mask), upstream)
         if gpu:
+            # Kernels run asynchronously: without it the clock measures their launch.
             torch.cuda.synchronize(device)
 
     try:
+        # Once without the clock: the first call compiles or loads the kernel.
         once()
         if gpu:
             torch.cuda.reset_peak_memory_stats(device)
@@ -252,6 +258,8 @@ def overhead_of(device: torch.device) -> Overhead:
     del square
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
+    # The BLAS workspace, which PyTorch allocates with the first product, counts as overhead: the
+    # predicted peak of a step does not have it.
     workspace = torch.cuda.memory_allocated(device)
     return Overhead(total - free - torch.cuda.memory_reserved(device) + workspace)
 

@@ -1,9 +1,7 @@
 """Attention check in a child process, which survives a GPU that hangs or crashes its process.
 
 A hanging call cannot be interrupted from within (it may hold the interpreter lock), so the parent
-has a timeout. A child that crashes is followed by another without the backend that crashed it. It
-is no `multiprocessing.Process`, for which Python would wait at its end even if it is stuck in the
-driver.
+has a timeout. A child that crashes is followed by another without the backend that crashed it.
 """
 
 from __future__ import annotations
@@ -37,8 +35,14 @@ def measure_in_child(
     """Run all probes in a child process.
 
     Args:
-        backends: their functions must be picklable.
+        backends: implementations of attention, whose functions must be picklable.
+        plan: probes of the check.
+        device: device on which they run.
         patience: seconds to wait for each event.
+
+    Yields:
+        The events of `aam.numerics.check.measure`, and a case "crashed" for each backend that ended
+        its process.
 
     Raises:
         Unavailable: no event comes in time, or the GPU cannot be initialized.
@@ -63,7 +67,10 @@ def _round(
         f"from aam.numerics.child_process import work; work({writing})"
     )
     arguments = [sys.executable, "-c", boot]
+    # No `multiprocessing.Process`: Python waits at its end for a child, even for one that is stuck
+    # in the driver.
     process = subprocess.Popen(arguments, stdin=subprocess.PIPE, pass_fds=(writing,))
+    # The parent's copy: with it open, the end of the child would not be an end of file.
     os.close(writing)
     begun = Begin()
     with contextlib.closing(Connection(reading, writable=False)) as events:
@@ -88,6 +95,7 @@ def _round(
             return None if begun.timing else begun.backend
         finally:
             process.kill()
+            # A process in an uninterruptible call of the driver does not end even by SIGKILL.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_KILL_TIMEOUT)
 

@@ -23,7 +23,11 @@ def refusal(requested: CompileModel, fault: str) -> str:
     """Return why the compiler is not tried here; empty if it is.
 
     Args:
+        requested: value of --compile-model.
         fault: known fault of this stack, see `aam.numerics.device.compile_fault`.
+
+    >>> refusal("auto", ""), refusal("off", "")
+    ('', 'not requested')
     """
     if requested == "off":
         return "not requested"
@@ -46,12 +50,15 @@ def compile_in_place(
         module: module that returns a tensor or a tuple of tensors.
         arguments: arguments of the call; the shapes may differ later.
         context: autocast context of the precision in which it will run.
+        precision: precision of that context, for the tolerance.
         products: matrix products in a row of the module, for the tolerance.
+        inner: inner dimension of the largest of them.
     """
     device = next(module.parameters()).device
     training = module.training
     with torch.random.fork_rng([device] if is_gpu(device) else []):
         try:
+            # Without dropout, whose draws differ between the compiled and the eager network.
             module.eval()
             with torch.no_grad(), context():
                 expected = _tensors(module(*arguments))
@@ -59,12 +66,14 @@ def compile_in_place(
                 found = _tensors(module(*arguments))
             difference = max(map(_relative_difference, expected, found))
             allowed = tolerance(precision, products, inner)
+            # `not <=` and no `>`: a comparison with NaN is false.
             if not difference <= allowed:
                 raise ArithmeticError(
                     f"its values differ by {difference:.1g} of the largest; rounding: {allowed:.1g}"
                 )
             module.train()
             with torch.enable_grad(), context():
+                # With gradients another graph is compiled, which may fail alone.
                 total = torch.stack([t.float().sum() for t in _tensors(module(*arguments))]).sum()
             learned = [p for p in module.parameters() if p.requires_grad]
             torch.autograd.grad(total, learned, allow_unused=True)
@@ -79,6 +88,7 @@ def compile_in_place(
 
 def eager_again(module: nn.Module) -> None:
     """Undo `nn.Module.compile`."""
+    # PyTorch has no public function for it; `nn.Module.compile` sets this attribute alone.
     module._compiled_call_impl = None
 
 

@@ -25,6 +25,9 @@ CONTROL_BACKEND = "gloo"
 def choose_device(options: DeviceOptions) -> torch.device:
     """Return the device of the options; of several GPUs the current one of the process.
 
+    Args:
+        options: options with --device: "auto", "cpu" or "cuda".
+
     Raises:
         Unavailable: a GPU was requested and there is none.
     """

@@ -30,6 +30,8 @@ class KernelFault:
 
     Attributes:
         name: name in tables and records.
+        what: description of the wrong result, with its source where the fault is published.
+        remedy: action that avoids it.
         harmless: whether no model is affected; another correct backend is preferred.
     """
 
@@ -116,7 +118,12 @@ def identify_fault(
     """Return the fault of a result; None if it is right.
 
     Args:
-        again: runs the probe once more with separate tensors instead of views of a packed one.
+        probe: the probe.
+        given: its inputs.
+        found: result of the backend.
+        true: expected result.
+        again: function that runs the probe once more with separate tensors instead of views of a
+            packed one.
     """
     allowed = tolerance(probe)
     errors = differences(found, true)
@@ -124,12 +131,14 @@ def identify_fault(
         return None
     if not all(part.finite for part in errors):
         return _not_finite(given, found, true, allowed)
+    # Before the faults: TF32 is a setting of PyTorch, and exceeds the tolerance of fp32 everywhere.
     if probe.dtype == "fp32" and all(right(part, ROUNDINGS * TF32_UNIT) for part in errors):
         return TF32
     if not right(errors[0], allowed):
         named = _wrong_output(given, found, allowed)
     else:
         named = _wrong_gradient(found, true, errors, allowed)
+    # Last, since it runs the kernel once more.
     if named in (UNKNOWN, GRADIENT) and _right_apart(again, true, allowed):
         return LAYOUT
     return named
@@ -140,6 +149,7 @@ def _not_finite(
 ) -> KernelFault:
     mask = given.mask_N11K
     if mask is not None:
+        # Rows without members are the known harmless case, so the other rows decide.
         empty_N = ~mask.flatten(1).any(dim=1)
         inhabited = [
             difference(f[~empty_N], t[~empty_N])

@@ -26,13 +26,17 @@ def has_bf16(arch: str) -> bool | None:
     """Return whether an architecture supports bf16; None for an unknown one.
 
     Args:
-        arch: such as gfx942, sm_90 or cpu.
+        arch: architecture such as gfx942, sm_90 or cpu.
+
+    >>> has_bf16("gfx942"), has_bf16("sm_75"), has_bf16("gfx9999")
+    (True, False, None)
     """
     if arch == CPU or arch.startswith(WITH_BF16):
         return True
     if arch.startswith(WITHOUT_BF16):
         return False
     capability = re.fullmatch(r"sm_(\d+)", arch)
+    # None and not False for an unknown architecture: a bf16 that is requested is then not refused.
     return int(capability[1]) >= FIRST_CUDA_WITH_BF16 if capability else None
 
 
@@ -68,5 +72,9 @@ def choose_precision(requested: MixedPrecision, arch: str) -> Precision:
 
 
 def dtypes_of(precision: Precision) -> tuple[str, ...]:
-    """Return the dtypes of a run; inference after the training uses fp32."""
+    """Return the dtypes of a run; inference after the training uses fp32.
+
+    >>> dtypes_of("bf16")
+    ('fp32', 'bf16')
+    """
     return ("fp32",) if precision == "none" else ("fp32", precision)

@@ -182,6 +182,7 @@ def run_probe(
     qkv = qkv.detach().requires_grad_() if packed else qkv.contiguous().detach().requires_grad_()
     q, k, v = qkv.unbind(0)
     if given.recomputed:
+        # Its module imports torch's compiler, which the other probes do without.
         from torch.utils.checkpoint import checkpoint
 
         out = checkpoint(backend.function, q, k, v, mask, use_reentrant=False)
@@ -190,6 +191,7 @@ def run_probe(
     out.backward(given.upstream_NHKE.to(device))
     assert qkv.grad is not None
     found = (out.detach(), *qkv.grad.unbind(0))
+    # An error of a kernel is raised at the next synchronization: here it belongs to this probe.
     if device.type != "cpu":
         torch.cuda.synchronize(device)
     output, by_q, by_k, by_v = (part.double().cpu() for part in found)

@@ -85,7 +85,12 @@ def latest(folder: Path) -> list[CheckReport]:
 
 
 def store(report: CheckReport, folder: Path) -> str:
-    """Keep a report with its key; return why it cannot be kept, which stops no run."""
+    """Write a report for later runs; return why it cannot be written, or "".
+
+    Args:
+        report: report with a key.
+        folder: folder of the reports, which is made if it is absent.
+    """
     assert report.key is not None
     file = place(report.key, folder)
     try:
@@ -105,6 +110,8 @@ def _read(file: Path) -> CheckReport:
     Raises:
         OSError, ValueError, DataError: why it is not used.
     """
+    # No link is followed, and a named pipe does not block the run. Facts are those of the open
+    # file, so that it cannot be replaced between the check and the reading.
     handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(handle, "rb") as stream:
         own = os.fstat(handle)
