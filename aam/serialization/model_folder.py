@@ -82,7 +82,7 @@ class ModelFolder:
     Attributes:
         path: path of the folder.
         command: name of the command that wrote it.
-        members: settings of each member.
+        members: settings of each member, by name.
         facts: further entries, see `aam.members.model_file`.
         files: description of each other file, by the name of its part.
     """
@@ -108,11 +108,13 @@ class ModelFolder:
             raise damaged(f"'{self.path / HEADER}' has no file for '{part}'")
         try:
             found, free = require(file, "file of the model").stat().st_size, memory_available()
+            # The size first, before a file of any size is read into memory.
             if found != expected.bytes:
                 raise damaged(f"'{file}' has {found} bytes, of {expected.bytes} that were written")
             if found > free:
                 evidence = f"'{file}' has {shown_size(found)}, {shown_size(free)} are free"
                 raise DataError("The model does not fit in memory", evidence, "use more memory")
+            # Read once: what is compared with the SHA-256 is what is parsed.
             content = file.read_bytes()
         except (OSError, MissingInput) as error:
             raise damaged(f"'{file}' is missing or may not be read") from error
@@ -231,6 +233,7 @@ def read(path: Path) -> ModelFolder:
         raise damaged(f"'{file}' was changed: its checksum differs")
     try:
         header = schema.parse(_HEADER, content, HEADER)
+        # Names of parts become paths: one with a slash would lead out of the folder.
         if wrong := [name for name in header["files"] if not _NAME.fullmatch(name)]:
             raise Mismatch(f"{HEADER} has a file '{wrong[0]}'")
     except Mismatch as error:
@@ -240,5 +243,12 @@ def read(path: Path) -> ModelFolder:
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """Return the checksum of the other entries of `model.json`."""
+    """Return the checksum of the other entries of `model.json`.
+
+    Args:
+        content: plain values, which JSON can hold.
+
+    >>> checksum({"a": 1, "b": 2}) == checksum({"b": 2, "a": 1})
+    True
+    """
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

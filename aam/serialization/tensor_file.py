@@ -48,6 +48,10 @@ class Damaged(ValueError):
 def write(path: Path, content: Mapping[str, Any]) -> None:
     """Write dictionaries, lists, numbers, strings and tensors, flushed to the disk and atomically.
 
+    Args:
+        path: file to write; an existing one is replaced when the new one is complete.
+        content: nested values, in which any value may be a tensor on any device.
+
     Raises:
         CannotCreate: see `atomic_write`.
     """
@@ -58,9 +62,11 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
         try:
             save_file(tensors, temporary, metadata)
         except SafetensorError as error:  # such as that of a full disk
+            # The error of safetensors has the number of the system's error in its text alone.
             found = re.search(r"os error (\d+)", str(error))
             number = int(found[1]) if found else errno.EIO
             raise OSError(number, os.strerror(number), str(path)) from error
+        # `atomic_write` renames; a rename may reach the disk before the content of the file does.
         with temporary.open("rb") as stream:
             os.fsync(stream.fileno())
 
@@ -146,6 +152,7 @@ def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
 def _crc(text: str, tensors: Mapping[str, Tensor]) -> int:
     """Return the CRC-32 of plain values, and of the names, types, shapes and bytes of tensors."""
     crc = zlib.crc32(text.encode())
+    # Sorted: a file of safetensors does not keep the order in which its tensors were written.
     for name, value in sorted(tensors.items()):
         crc = zlib.crc32(f"{name} {value.dtype} {tuple(value.shape)}".encode(), crc)
         # A tensor of one value may have a stride of 0, with which its bytes cannot be viewed.
