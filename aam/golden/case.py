@@ -82,7 +82,14 @@ def max_grad_norm() -> float:
 
 
 def batch(case: str) -> Batch:
-    """Return one of the two batches."""
+    """Return one of the two batches.
+
+    Args:
+        case: "even" or "ragged", one of `CASES`.
+
+    >>> batch("even").attend_BS is None, batch("ragged").attend_BS is None
+    (True, False)
+    """
     sizes = _SAMPLES[case]
     tokens_UL = rng.integers(f"{case} tokens", 1, 1 + BASES, _ASVS, SHAPE.max_bp)
     if case == "ragged":

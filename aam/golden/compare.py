@@ -28,6 +28,7 @@ class Row:
 
     Attributes:
         kind: "output", "gradient" or "loss".
+        stage: name of the stage, or the steps of a part of the loss curve.
         difference: largest difference relative to the largest value, by case; NaN where a
             value is not finite.
         allowed: tolerance, the difference that rounding explains.
@@ -50,6 +51,8 @@ def compare(
     """Return the rows in the order of computation: outputs, then gradients, then the loss curve.
 
     Args:
+        golden: measurement of the golden folder.
+        found: measurement of this stack.
         precisions: precisions of both runs; the coarser one decides the tolerance.
         network: the network that was measured, for the order of its parts.
     """

@@ -118,6 +118,7 @@ def write(folder: Path, golden: Golden) -> None:
         "outputs": measured.stages,
         "gradients": measured.gradients,
     }
+    # Its absence marks the folder as incomplete until all files are those of one run.
     (folder / RECORD).unlink(missing_ok=True)
     for name, tensors in files.items():
         with atomic_write(folder / f"{name}.safetensors") as temporary:

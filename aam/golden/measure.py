@@ -44,6 +44,7 @@ class GoldenResult:
         stages: output of each stage by "CASE/STAGE", in the order in which they were computed.
         products: number of matrix products before the output of each stage.
         gradients: gradient of each parameter by "CASE/PARAMETER", in backward order.
+        losses: loss of each step of the curve.
     """
 
     stages: dict[str, Tensor] = field(default_factory=dict)
@@ -134,6 +135,7 @@ def _recorded(
         measured.stages[key] = value.detach().float().cpu()
         measured.products[key] = max(products, 1)
 
+    # Before the output layer of a block: there its input is the result of the attention alone.
     def attended(stage: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         count(_ATTENTION)
         record(f"{stage}.attention", inputs[0])
@@ -207,11 +209,13 @@ def first_not_finite(measured: GoldenResult) -> str | None:
 def device_of(options: GoldenOptions) -> tuple[torch.device, Precision, Backends]:
     """Return device, precision and backends; a backend is replaced where it cannot run at all.
 
-    Wrong backends are kept, since the comparison is made to find them.
+    Args:
+        options: options of `aam golden`.
 
     Raises:
         UsageError, Unavailable: a device or precision that is not there.
     """
+    # Without the check: a wrong backend is kept, since the comparison is made to find it.
     requested = DeviceOptions(
         device=options.device, attn_implementation=options.attn_implementation, check=False
     )

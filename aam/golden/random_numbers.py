@@ -27,17 +27,35 @@ def _bits(name: str, number: int) -> npt.NDArray[np.uint64]:
 
 
 def uniform(name: str, *shape: int) -> Tensor:
-    """Return a float32 tensor in [-1, 1); each value is a multiple of 2^-23 and so exact."""
+    """Return a float32 tensor in [-1, 1); each value is a multiple of 2^-23 and so exact.
+
+    Args:
+        name: name of the tensor; another name gives other numbers.
+        shape: sizes of its axes.
+
+    >>> bool((uniform("x", 3) == uniform("x", 3)).all()), bool((uniform("y", 3) < 1).all())
+    (True, True)
+    """
+    # 24 bits, the precision of float32: division and subtraction are then exact everywhere.
     words = _bits(name, math.prod(shape)) >> np.uint64(40)
     return torch.from_numpy((words.astype(np.float32) / np.float32(2**23) - 1).reshape(shape))
 
 
 def integers(name: str, low: int, high: int, *shape: int) -> Tensor:
-    """Return an int64 tensor of numbers in [low, high)."""
+    """Return an int64 tensor of numbers in [low, high).
+
+    >>> integers("x", 1, 5, 2, 3).shape
+    torch.Size([2, 3])
+    """
     words = _bits(name, math.prod(shape)) >> np.uint64(33)
     return torch.from_numpy((words.astype(np.int64) % (high - low) + low).reshape(shape))
 
 
 def permutation(name: str, number: int) -> Tensor:
-    """Return an int64 permutation of `number` indices."""
+    """Return an int64 permutation of `number` indices.
+
+    >>> permutation("x", 4).sort().values
+    tensor([0, 1, 2, 3])
+    """
+    # A stable sort, whose result does not depend on the version of NumPy.
     return torch.from_numpy(np.argsort(_bits(name, number), kind="stable"))
