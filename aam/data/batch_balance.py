@@ -47,8 +47,14 @@ def balanced_order(
 
     Returns:
         `rows` in another order, [n]; cut at `even_slice(n, steps, step)` it gives the batches.
+
+    >>> cost = np.array([9, 1, 1, 9])
+    >>> order = balanced_order(np.arange(4), cost, 2, np.random.default_rng(0))
+    >>> cost[order].reshape(2, 2).sum(axis=1).tolist()
+    [10, 10]
     """
     shuffled = rng.permutation(len(rows))
+    # A stable sort of shuffled samples: those of equal cost stay in random order.
     by_cost = shuffled[np.argsort(-cost[shuffled], kind="stable")]
     batch_of = np.empty(len(rows), dtype=np.int64)
     total_cost = np.zeros(steps, dtype=np.int64)

@@ -56,6 +56,7 @@ def shard_batch(batch: Batch, samples: slice, asvs: slice, sequences: bool) -> B
     local = {name: value[samples] for name in ("rows_B", "slots_BS", "counts_BS", "hidden_BS")
            if (value := getattr(batch, name)) is not None}  # fmt: skip
     present_BS = local["counts_BS"] > 0
+    # As wide as the largest sample of this rank: columns for those of other ranks would be padding.
     widest = max(int(present_BS.sum(dim=1).max()) if len(present_BS) else 0, 1)
     local = {name: value[:, :widest] if value.ndim > 1 else value for name, value in local.items()}
     present_BS = present_BS[:, :widest]
@@ -78,6 +79,7 @@ def shard_batch(batch: Batch, samples: slice, asvs: slice, sequences: bool) -> B
     )
     if not sequences:
         return shard
+    # The profile of a sample reads all of its ASVs, most of which other ranks encode.
     members_V, slots = torch.unique(local["slots_BS"][present_BS], return_inverse=True)
     sequence_slots_BS = torch.zeros_like(local["slots_BS"])
     sequence_slots_BS[present_BS] = slots

@@ -76,6 +76,7 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Copy every tensor to `device`."""
+        # From page-locked memory the copy runs while the CPU goes on.
         return self._copied(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
@@ -110,7 +111,11 @@ class BatchPlan:
 
 
 def shortest(tokens_UL: Tensor) -> int:
-    """Return the number of nucleotides of the shortest sequence; L if there is no sequence."""
+    """Return the number of nucleotides of the shortest sequence; L if there is no sequence.
+
+    >>> shortest(torch.tensor([[1, 2, 3, 4], [1, 2, 0, 0]]))
+    2
+    """
     # Padding is on the right: the shortest sequence ends at the first column that has any.
     if not len(tokens_UL):
         return tokens_UL.shape[1]
@@ -129,8 +134,8 @@ def make_batch(
     Args:
         study: contains the samples.
         plan: settings.
-        rows: int64 [B].
-        reads_draw: number of the rarefaction.
+        rows: int64 [B], positions of the samples in the study.
+        reads_draw: number of the draw of reads, such as the epoch; each gives other reads.
         masks: number of the masks to draw, or the masks [F, L] of `fixed_masks`.
     """
     drawn, kept = draw_asvs(study, plan, rows, reads_draw)
@@ -138,6 +143,7 @@ def make_batch(
     slots_BS, counts_BS = _pad(kept, slots)
     tokens_UL = study.tokens_FL[asvs_U]
     longest = int((tokens_UL.max(axis=0, initial=PAD) != PAD).sum())
+    # Columns that are padding in all sequences of the batch would be encoded as patches.
     tokens_UL = tokens_UL[:, : max(longest, 1)]
     masked_UL, labels_UL = _mask(plan, tokens_UL, asvs_U, masks)
     present_BS = counts_BS > 0
@@ -195,6 +201,7 @@ def _limit(drawn: csr_array, token_limit: int) -> csr_array:
     keep = np.ones(drawn.nnz, dtype=np.bool_)
     for row in np.flatnonzero(sizes > token_limit):
         low, high = drawn.indptr[row], drawn.indptr[row + 1]
+        # Stable: of equally abundant ASVs the first by id stay, since columns are ordered by id.
         order = np.argsort(-drawn.data[low:high], kind="stable")
         keep[low + order[token_limit:]] = False
     cut = drawn.copy()
@@ -220,6 +227,7 @@ def _pad(
 
 def fixed_masks(study: Study, plan: BatchPlan) -> npt.NDArray[np.bool_]:
     """Draw one mask per ASV of the study, bool [F, L], for all validation batches."""
+    # One for each ASV, and not for each batch: an ASV is scored in the same places in any batch.
     rng = np.random.default_rng([plan.seed, _MASKS])
     return choose_masked(study.tokens_FL, plan.mask_ratio, rng)
 
@@ -248,12 +256,14 @@ def _hide(
     present_BS: npt.NDArray[np.bool_],
     masks: int | npt.NDArray[np.bool_],
 ) -> Tensor | None:
-    """Choose the abundances to hide; those of a sample do not depend on the other samples."""
+    """Choose the abundances to hide."""
     if plan.hidden_ratio == 0:
         return None
     number = masks if isinstance(masks, int) else FIXED_DRAW
     drawn_BS = np.empty(present_BS.shape)
     for row, name in enumerate(take_strings(study.table.sample_ids, rows)):
+        # Seeded by the sample, so that its hidden abundances do not depend on the samples beside
+        # it.
         rng = np.random.default_rng([plan.seed, _HIDDEN, number, *name.encode()])
         drawn_BS[row] = rng.random(present_BS.shape[1])
     return torch.from_numpy((drawn_BS < plan.hidden_ratio) & present_BS)
@@ -271,6 +281,10 @@ def choose_masked(
 
     Returns:
         bool [U, L], True where masked.
+
+    >>> tokens_UL = np.array([[1, 2, 3, 4, 5, 0]], dtype=np.uint8)
+    >>> choose_masked(tokens_UL, 0.9999, np.random.default_rng(0)).tolist()
+    [[True, True, True, True, False, False]]
     """
     # To 1 in 65,536: 16-bit numbers take half the time of 32-bit ones.
     drawn_UL = rng.integers(1 << 16, size=tokens_UL.shape, dtype=np.uint16)
@@ -300,7 +314,15 @@ def reading_plan(plan: BatchPlan) -> BatchPlan:
 
 
 class FixedBatches(Dataset[Batch]):
-    """Batches of samples in fixed order, for validation and prediction."""
+    """Batches of samples in fixed order, for validation and prediction.
+
+    Args:
+        study: study of the samples.
+        plan: settings of the batches.
+        rows: int64 [n], samples in the order of the batches.
+        batch_size: largest number of samples of a batch, at least 1.
+        draw: number of the draw of reads, the same for all batches.
+    """
 
     def __init__(
         self,

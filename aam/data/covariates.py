@@ -118,6 +118,7 @@ class CovariateEncoder:
         """Return indicators of the known categories and the numbers, float64 [N, W]."""
         codes_NK, known = self.codes_NK(covariates), self.categories.values()
         parts = [
+            # Without the column of `UNKNOWN`, which has the indicators 0 in all others.
             np.eye(len(names) + 1)[codes][:, 1:]
             for codes, names in zip(codes_NK.T, known, strict=True)
         ]
@@ -144,7 +145,17 @@ class CovariateEncoder:
 
 
 def fit_encoder(covariates: Covariates | None) -> CovariateEncoder | None:
-    """Fit an encoder to the training samples; None without covariates."""
+    """Fit an encoder to the training samples; None without covariates.
+
+    Args:
+        covariates: covariates of the training samples alone: those of held-out samples would
+            decide which categories are known.
+
+    >>> sites = np.array(["gut", "gut", "skin", "oral", "oral"])
+    >>> encoder = fit_encoder(Covariates({"site": sites}, {}))
+    >>> encoder.categories["site"]
+    ('gut', 'oral')
+    """
     if covariates is None:
         return None
     categories = {}
@@ -156,6 +167,7 @@ def fit_encoder(covariates: Covariates | None) -> CovariateEncoder | None:
     for name, found in covariates.numbers.items():
         present = found[~np.isnan(found)]
         mean, spread = (present.mean(), present.std()) if len(present) else (0.0, 0.0)
+        # A number that is constant in the training samples would be divided by 0.
         numbers[name] = Standard(float(mean), float(spread) or 1.0)
     return CovariateEncoder(categories, numbers)
 

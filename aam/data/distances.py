@@ -133,6 +133,7 @@ def _square(condensed: NDArray[Any], path: Path) -> NDArray[np.float32]:
             "The distance matrix is neither square nor condensed",
             f"'{path}' is one row of {condensed.size} values",
         )
+    # The size is checked above, and the values are checked with those of all formats.
     values: NDArray[np.float32] = squareform(condensed, checks=False).astype(np.float32, copy=False)
     return values
 
@@ -158,6 +159,7 @@ def _checked(ids: tuple[str, ...], values: NDArray[np.float32], path: Path) -> N
         if (wrong := np.argwhere(~np.isfinite(block))).size:
             pair = wrong[0] + (start, 0)
             raise _pair_error("A distance is not a number", ids, values, pair, path)
+        # Relative to the largest distance of all, so the comparison below needs a second pass.
         noise = max(noise, ROUNDING * float(np.abs(block).max()))
         clean[rows] = (block + transposed) / 2
     for start in range(0, len(ids), _ROWS_PER_BLOCK):

@@ -45,6 +45,7 @@ def read_embeddings(path: Path) -> Embeddings:
     try:
         header = pd.read_csv(require(path, "table of embeddings"), sep="\t", nrows=0).columns
         types: dict[str, Any] = {**dict.fromkeys(header, np.float32), header[0]: str}
+        # pandas would take ids such as NA for missing values.
         table = pd.read_csv(path, sep="\t", dtype=types, keep_default_na=False)
     except (ValueError, IndexError) as error:
         raise DataError("Not a table of embeddings", f"'{path}', {error}", remedy) from error

@@ -66,9 +66,9 @@ class Inspection:
     """Findings about a study, in the order of its parts.
 
     Attributes:
-        findings: of all parts.
+        findings: findings about all parts of the study.
         study: table and sequences; without sequences where these are refused; None without a table.
-        metadata: of the samples; None if they are not given or refused.
+        metadata: metadata of the samples; None if they are not given or refused.
     """
 
     findings: list[StudyFinding] = field(default_factory=list)

@@ -150,7 +150,7 @@ class Metadata:
         """Return why samples of the table probably have no metadata; "" if no reason is likely.
 
         Args:
-            sample_ids: of the table; those with metadata are not considered.
+            sample_ids: ids of the table; those with metadata are not considered.
         """
         table, described = set(sample_ids), set(self.ids)
         absent, free = table - described, described - table
@@ -485,7 +485,11 @@ def _is_missing(text: str) -> bool:
 
 
 def as_numbers(texts: Sequence[str]) -> NDArray[np.float64]:
-    """Convert texts to numbers [n]; NaN for a text that is none, such as ""."""
+    """Convert texts to numbers [n]; NaN for a text that is none, such as "".
+
+    >>> as_numbers(["1.5", "high", ""]).tolist()
+    [1.5, nan, nan]
+    """
     import pandas as pd
 
     series = pd.Series(list(texts), dtype=object)
@@ -494,7 +498,11 @@ def as_numbers(texts: Sequence[str]) -> NDArray[np.float64]:
 
 
 def normalized(text: str) -> str:
-    """Write a whole number without decimals; other texts stay as they are."""
+    """Write a whole number without decimals; other texts stay as they are.
+
+    >>> normalized("18.0"), normalized("18.5"), normalized("S18.0")
+    ('18', '18.5', 'S18.0')
+    """
     integer = re.fullmatch(r"(-?[0-9]+)\.0*", text)
     return integer[1] if integer else text
 

@@ -121,10 +121,13 @@ def r2(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     Returns:
         float64 [Z], at most 1; NaN where all labels of the resample are the same.
     """
+    # Centred before the squares: the variance of large numbers would be a difference of two sums
+    # that round alike.
     centred_N = scored.actual - scored.actual.mean()
     sum_Z = weights_ZN @ centred_N
     variance_Z = weights_ZN @ np.square(centred_N) - np.square(sum_Z) / weights_ZN.sum(axis=1)
     errors_Z = weights_ZN @ np.square(scored.actual - scored.predicted)
+    # Defined by the values: the variance of equal labels may be rounding instead of 0.
     return 1 - _ratio(errors_Z, variance_Z, _varies(scored.actual, weights_ZN))
 
 
@@ -330,6 +333,7 @@ def _pearson(scored: ScoredPredictions) -> float:
         rows = scored.fold_N == fold
         values = pair[:, rows]
         varies = np.ptp(values, axis=1, keepdims=True) > 0
+        # The mean of equal values rounds, so that their differences from it would correlate.
         pair[:, rows] = np.where(varies, values - values.mean(axis=1, keepdims=True), 0)
     size = np.linalg.norm(pair[0]) * np.linalg.norm(pair[1])
     return float(np.clip(pair[0] @ pair[1] / size, -1, 1)) if size > 0 else math.nan
@@ -385,7 +389,19 @@ METRICS: dict[TargetType, dict[str, MetricFunction]] = {
 
 
 def compute_metrics(scored: ScoredPredictions) -> Metrics:
-    """Return the number of samples (`samples`) and every metric of `scored`, by name."""
+    """Return the number of samples (`samples`) and every metric of `scored`, by name.
+
+    Args:
+        scored: predictions of N samples with their labels.
+
+    Returns:
+        Name -> value; None where a metric is not defined.
+
+    >>> scored = ScoredPredictions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 4.0]))
+    >>> found = compute_metrics(scored)
+    >>> found["samples"], found["r2"], found["median_error"]
+    (3, 0.5, 0.0)
+    """
     functions = METRICS[scored.type] | ({} if scored.probabilities is None else PROBABILITIES)
     with warnings.catch_warnings():
         # Small validation sets have as many classes as samples.
@@ -397,6 +413,7 @@ def compute_metrics(scored: ScoredPredictions) -> Metrics:
 
 def metrics_by_fold(scored: ScoredPredictions) -> dict[str, Metrics]:
     """Return the metrics of each fold, in the order of their numbers; empty without folds."""
+    # By length first, so that fold 10 stands after fold 9.
     names = sorted(set(scored.folds), key=lambda name: (len(name), name))
     folds = np.array(scored.folds, dtype=str)
     return {name: compute_metrics(scored.take(np.flatnonzero(folds == name))) for name in names}

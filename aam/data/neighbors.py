@@ -46,6 +46,7 @@ def nearest(query: Embeddings, collection: Embeddings, number: int) -> pd.DataFr
     if number >= len(collection.ids):
         evidence = f"--neighbors {number} of the {len(collection.ids)} in '{collection.path}'"
         raise DataError("The collection is too small", evidence, "ask for fewer neighbors")
+    # One more than requested, since a sample of the collection is nearest to itself.
     search = NearestNeighbors(n_neighbors=number + 1, algorithm="brute").fit(collection.values)
     distances_QK, rows_QK = search.kneighbors(query.values)
     itself_QK = collection.ids[rows_QK] == query.ids[:, None]
@@ -103,6 +104,7 @@ def agreement(embeddings: Embeddings, unifrac: DistanceMatrix, number: int) -> A
     near = []
     for distances_NN in (found_NN, np.array(expected_NN, dtype=np.float64)):
         np.fill_diagonal(distances_NN, np.inf)
+        # Stable: equal distances, as of equal samples, are ordered alike in both matrices.
         near.append(np.argsort(distances_NN, axis=1, kind="stable")[:, :number])
     recall = np.mean([len(set(a) & set(b)) / number for a, b in zip(*near, strict=True)])
     chance = number / (len(values) - 1)

@@ -56,6 +56,8 @@ def coordinates_of_distances(distances_NN: npt.ArrayLike, axes: int = 2) -> tupl
     means = squared.mean(axis=0)
     values, vectors = np.linalg.eigh(squared - means - means[:, None] + means.mean())
     largest = np.argsort(-values)[:axes]
+    # Distances that are not Euclidean, such as UniFrac, have negative eigenvalues, whose axes are
+    # imaginary.
     kept = values[largest].clip(min=0)
     return _oriented(vectors[:, largest] * np.sqrt(kept)), kept / values.clip(min=0).sum()
 

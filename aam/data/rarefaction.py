@@ -21,7 +21,10 @@ def auto_depth(reads: npt.NDArray[np.int64]) -> int:
     """Choose the largest depth, at most 5000, that at least 95 % of the samples reach.
 
     Args:
-        reads: reads of each sample.
+        reads: int64 [N], reads of each sample, N at least 1.
+
+    >>> auto_depth(np.array([100, 2000, 3000])), auto_depth(np.array([8000, 9000]))
+    (100, 5000)
     """
     lowest_kept = int(np.sort(reads)[int(np.floor(len(reads) * (1 - AUTO_FRACTION)))])
     return min(lowest_kept, AUTO_LARGEST)
@@ -40,14 +43,20 @@ def rarefy(
         draw: number of the draw (an epoch or a prediction pass); each number gives other reads.
 
     Returns:
-        Reads drawn of each ASV, in the order of `counts`; their sum is `depth`.
+        Reads drawn of each ASV, in the order of `counts`; their sum is `depth`, or that of `counts`
+        if that is smaller.
+
+    >>> int(rarefy(np.array([5, 0, 15], dtype=np.int32), 10, "sample-1", seed=0, draw=0).sum())
+    10
     """
     counts_64 = counts.astype(np.int64)
     total = int(counts_64.sum())
     if depth == 0 or total <= depth:
         return counts_64
+    # By CRC-32, since Python's `hash` of a string differs between processes.
     rng = np.random.default_rng([seed, draw, zlib.crc32(sample_id.encode())])
     if total < NUMPY_LIMIT:
+        # The other method of NumPy, `count`, makes an array of all reads.
         return rng.multivariate_hypergeometric(counts_64, depth, method="marginals")
     return _draw_by_number(counts_64, depth, rng)
 

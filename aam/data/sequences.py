@@ -85,12 +85,20 @@ def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
 
 
 def is_sequence(name: str) -> bool:
-    """Return whether a feature id consists of letters of sequences alone."""
+    """Return whether a feature id consists of letters of sequences alone.
+
+    >>> is_sequence("TACGGAGG"), is_sequence("d29fe3c70564fc0f69f2c03e0d1e5561")
+    (True, False)
+    """
     return _LIKE_SEQUENCE.fullmatch(name) is not None
 
 
 def as_dna(sequence: str) -> str:
-    """Return a sequence in upper case with T for U: the spelling in which equal ones are equal."""
+    """Return a sequence in upper case with T for U: the spelling in which equal ones are equal.
+
+    >>> as_dna("acgu")
+    'ACGT'
+    """
     return sequence.upper().replace("U", "T")
 
 
@@ -162,6 +170,9 @@ def encode(
         UsageError: `max_bp` is below 1.
         DataError: a sequence is empty or has a gap or another letter; the codes do not fit in
             memory.
+
+    >>> encode(["ACGT", "AN"], max_bp=None).tolist()
+    [[1, 2, 3, 4], [1, 5, 0, 0]]
     """
     if max_bp is not None and max_bp < 1:
         raise UsageError("--max-bp is too small", str(max_bp), "give 1 or more")
@@ -180,6 +191,8 @@ def encode(
         "cut them with --max-bp, or raise --max-memory-gb",
     )
     text = "".join(kept)
+    # One byte for each letter, so that the places stay those of the text; a letter beyond ASCII
+    # becomes '?', which is refused below.
     flat = _CODE_OF_BYTE[np.frombuffer(text.encode("ascii", "replace"), dtype=np.uint8)]
     if (flat == _UNKNOWN).any():
         _refuse_letters(kept)

@@ -66,6 +66,11 @@ def make_splits(
     Raises:
         UsageError: `test_size` or `folds` is out of range.
         DataError: fewer groups or samples than parts.
+
+    >>> subjects = ["a", "a", "b", "b", "c", "c"]
+    >>> splits = make_splits(6, test_size=0, folds=3, seed=0, groups=subjects)
+    >>> sorted("".join(subjects[row] for row in split.test) for split in splits)
+    ['aa', 'bb', 'cc']
     """
     if not 0 <= test_size < 1 or folds < 1 or (test_size == 0 and folds == 1):
         raise UsageError(
@@ -200,6 +205,7 @@ def _hold_out(
         parts = min(parts, len(np.unique(labels[rows])))
     size = min(max(1, round(len(rows) * test_size)), len(rows) - 1)
     if classes is not None and 2 <= parts <= np.bincount(classes[rows]).max():
+        # A fold of a stratified division is a stratified draw of one part in `parts`.
         validation = rows[_assign(rows, parts, seed, labels, classes) == 0]
     elif labels is not None:
         validation = _draw_groups(rows, labels, size, seed)
@@ -212,6 +218,7 @@ def _draw_groups(rows: Rows, labels: npt.NDArray[np.str_], size: int, seed: int)
     """Draw complete groups while that brings the number of rows nearer to `size`; at least one."""
     names = np.unique(labels[rows])
     drawn = rows[:0]
+    # Without the last group, which stays for the training.
     for name in np.random.default_rng(seed).permutation(names)[:-1]:
         larger = np.concatenate([drawn, rows[labels[rows] == name]])
         if len(drawn) == 0 or abs(len(larger) - size) < abs(len(drawn) - size):

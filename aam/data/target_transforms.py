@@ -160,6 +160,10 @@ def fit_transform(name: TransformName, values: Values) -> TargetTransform:
 
     Raises:
         DataError: a value is outside the domain of the transform, or all values are equal.
+
+    >>> transform = fit_transform("zscore", np.array([1.0, 3.0]))
+    >>> transform.apply(np.array([3.0])).tolist(), transform.undo(np.array([1.0])).tolist()
+    ([1.0], [3.0])
     """
     functions = TRANSFORMS[name]
     outside = values <= functions.above
@@ -184,6 +188,9 @@ def contrasts(classes: int) -> Values:
 
     Two classes have one score, the log odds of the second; more have one for each, its log
     probability minus the mean of all.
+
+    >>> (np.log([0.2, 0.8]) @ contrasts(2)).round(3).tolist()
+    [1.386]
     """
     if classes == 2:
         return np.array([[-1.0], [1.0]])

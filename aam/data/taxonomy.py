@@ -14,7 +14,11 @@ _ID_HEADERS = ("feature id", "feature-id", "#otu id", "#otuid")
 
 
 def named_ranks(taxon: str) -> list[str]:
-    """Return the ranks of a taxon that have a name, the highest first; `g__` alone has none."""
+    """Return the ranks of a taxon that have a name, the highest first; `g__` alone has none.
+
+    >>> named_ranks("d__Bacteria; p__Firmicutes; g__")
+    ['d__Bacteria', 'p__Firmicutes']
+    """
     ranks = (rank.strip() for rank in taxon.split(";"))
     return [rank for rank in ranks if rank and not rank.endswith("__")]
 

@@ -125,6 +125,7 @@ class _Bounded(io.RawIOBase):
         with _report_damage(self._path):
             data = self._source.read(min(len(view), 1 << 20))
         view[: len(data)] = data
+        # Counted as they are unpacked: the size in the header of an archive may be any number.
         self._bytes_read += len(data)
         remedy = "if the file is the right one, raise --max-memory-gb"
         shown = f"'{self._path}', unpacked,"

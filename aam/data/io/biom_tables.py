@@ -80,6 +80,7 @@ def _dataset(file: Any, name: str, table: OpenTable) -> Any:
     found = file[name]
     if not isinstance(found, h5py.Dataset) or found.ndim != 1:
         raise ValueError(f"'{name}' is not a vector")
+    # HDF5 follows links: a table from elsewhere could name any file that its reader may open.
     if found.external or found.is_virtual or found.file != file:
         raise ValueError(f"'{name}' is in another file")
     # HDF5 unpacks a complete chunk to read any part of it.
@@ -120,6 +121,7 @@ def _columns(indices: NDArray[Any], indptr: NDArray[np.int64], features: int) ->
         wrong = low if low < 0 else high
         raise ValueError(f"feature index {wrong} in a table of {features} features")
     columns = indices.astype(np.int32, copy=False)
+    # Columns that rise within each sample cannot repeat, which spares the usual file a sort.
     rising = np.diff(columns) > 0
     ends = indptr[1:-1]
     rising[ends[(ends > 0) & (ends < columns.size)] - 1] = True
@@ -137,6 +139,7 @@ def _refuse_repeated(rows: NDArray[Any], columns: NDArray[Any], width: int) -> N
 
 def read_json(table: OpenTable) -> TableBlocks:
     """Read BIOM 1: a JSON value whose matrix is rows or (feature, sample, value) triples."""
+    # One byte more than fits, so that a larger file is refused and not cut.
     data = table.stream.read(table.budget // _JSON_BYTES + 1)
     table.check_size(len(data) * _JSON_BYTES, "the JSON text")
     text = decoded(data, table.path, "feature table")

@@ -74,6 +74,7 @@ def _read_hdf5(path: Path, budget: int) -> MatrixContent:
 
 
 def _read_npz(path: Path, budget: int) -> MatrixContent:
+    # A pickle is a program, which a matrix from elsewhere must not run.
     with np.load(path, allow_pickle=False) as arrays:
         for member in arrays.zip.infolist():
             _check_size(member.file_size, path, budget)
@@ -211,6 +212,8 @@ def hdf5_array(
     small = sum(len(each) + 32 for each in ids) + sum(each.nbytes for each in more.values())
     _reserve(path, size + 2 * small + _HDF5_BYTES)
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    # The space is taken with the data set, so that no later write needs any; a fill would write all
+    # of it once more.
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     with h5py.File(path, "w") as file:

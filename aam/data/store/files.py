@@ -107,6 +107,7 @@ class ArrayFile:
             ValueError: the values were fewer than the shape has, which is a bug.
         """
         self._stream.close()
+        # Mapping compares the size of the file with its header, and so finds missing values.
         array = map_array(self._path, self._shape)
         size = self._path.stat().st_size
         return ArrayDescription(array.dtype.str, array.shape, size, sha256(self._path))

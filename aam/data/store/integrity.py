@@ -79,6 +79,8 @@ def _identity(path: Path, header: Header) -> str:
             raise unreadable(file, error) from error
         if found.st_size != array.bytes:
             raise damaged(f"'{file}' has {found.st_size} bytes of {array.bytes}")
+        # With the time of change, which no program can set: `cp -p` and `rsync -t` set that of
+        # modification.
         identity = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
         digest.update(repr(identity).encode())
     return digest.hexdigest()

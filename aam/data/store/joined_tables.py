@@ -233,6 +233,7 @@ def _placed(counts: csr_array, columns_F: NDArray[np.int64], width: int) -> csr_
         DataError: ASVs that are joined have more reads than a count holds.
     """
     shape = (counts.shape[0], width)
+    # In int64, since the sum of joined ASVs could exceed int32 and wrap around unseen.
     data = counts.data.astype(np.int64)
     placed = csr_array((data, columns_F[counts.indices], counts.indptr), shape=shape)
     placed.sum_duplicates()

@@ -20,6 +20,7 @@ from scipy.sparse import csr_array
 _STRINGS_AT_ONCE = 4096
 
 
+# Arrays have no single truth value, so that a generated comparison would raise.
 @dataclass(frozen=True, eq=False)
 class MappedCounts:
     """Counts of reads [N, F] over the arrays of all samples of a store.

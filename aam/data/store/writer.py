@@ -52,7 +52,7 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> S
         block_bytes: largest size of a block of the table in memory.
 
     Raises:
-        MissingInput, DataError: as `load_study` for the same files.
+        MissingInput, DataError: the errors of `load_study` for the same files.
     """
     budget = memory_budget(options.max_memory_gb)
     scratch = folder / "scratch"
@@ -92,9 +92,11 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> S
     ids = tuple(table.feature_ids[column] for column in columns.tolist())
     tokens_FL = encode(joined.sequences(ids, options, budget), None, budget)
     arrays["tokens"] = write_array(folder, "tokens", tokens_FL)
+    # Ranks and not columns, since ASVs are left out: `Store.as_read` sorts by them.
     ranks = np.argsort(np.argsort(columns)).astype(np.int64)
     arrays["asv_columns"] = write_array(folder, "asv_columns", ranks)
     arrays |= _write_strings(folder, "asvs", pack(ids))
+    # Known before the counts are written: the shape stands at the beginning of a .npy.
     entries = int(prevalence_F[columns].sum())
     counts_arrays, kept_N = _write_counts(folder, table, columns, entries)
     arrays |= counts_arrays

@@ -95,5 +95,6 @@ def faith_pd_of_all(table: FeatureTable, phylogeny: Phylogeny) -> NDArray[np.flo
     """
     samples = np.arange(len(table.sample_ids))
     starts = range(0, len(samples), TILE // 2)
+    # Parts of the samples, since the branches of a part are dense in memory.
     parts = (table.counts[samples[start : start + TILE // 2]] for start in starts)
     return np.concatenate([np.zeros(0), *(faith_pd(part, phylogeny).numpy() for part in parts)])

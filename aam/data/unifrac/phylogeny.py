@@ -281,6 +281,7 @@ def _cache_path(
     digest = hashlib.sha256(_LAYOUT + (b" dropping" if drop_missing else b""))
     digest.update(b" midpoint" if root_at_midpoint else b"")
     digest.update(hashlib.sha256(text).digest())
+    # With their order: the arrays of the cache are in the order of the table's columns.
     digest.update("\0".join(feature_ids).encode())
     return user_cache() / f"phylogeny-{digest.hexdigest()}.npz"
 
