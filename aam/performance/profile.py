@@ -102,7 +102,11 @@ def category(name: str) -> str:
 
 
 def precision(name: str) -> str:
-    """Return the precision in the name of a matrix product, "unknown" where it has none."""
+    """Return the precision in the name of a matrix product, "unknown" where it has none.
+
+    >>> precision("ampere_sgemm_128x64_nn"), precision("cutlass_80_tensorop_bf16_s16816gemm")
+    ('fp32', 'bf16')
+    """
     return next((label for label, pattern in PRECISIONS if re.search(pattern, name)), "unknown")
 
 
@@ -111,11 +115,21 @@ Interval = tuple[str, float, float]
 
 
 def profile_of_calls(source: str, calls: Iterable[Interval]) -> KernelProfile:
-    """Build a profile of single calls (name, start, end in nanoseconds)."""
+    """Build a profile of single calls.
+
+    Args:
+        source: name of the profiler and its file format.
+        calls: name, start and end of each call in nanoseconds, in any order.
+
+    >>> profile = profile_of_calls("trace", [("gemm", 0, 4), ("relu", 2, 5), ("gemm", 9, 10)])
+    >>> profile.span_ns, profile.busy_ns, profile.idle
+    (10, 6.0, 0.4)
+    """
     listed = sorted(calls, key=lambda call: call[1])
     busy = 0.0
     reached = listed[0][1] if listed else 0.0
     for _, start, end in listed:
+        # The union of the intervals: kernels of several streams overlap, and count once.
         busy += max(0.0, end - max(start, reached))
         reached = max(reached, end)
     kernels = _kernels([(name, end - start) for name, start, end in listed])
@@ -129,6 +143,7 @@ def profile_of_operations(source: str, threads: Iterable[Sequence[Interval]]) ->
     The time of an operation is without those that it calls.
 
     Args:
+        source: name of the profiler and its file format.
         threads: the operations of each thread.
     """
     outermost: list[Interval] = []
@@ -136,6 +151,7 @@ def profile_of_operations(source: str, threads: Iterable[Sequence[Interval]]) ->
     for operations in threads:
         nested: list[list[Any]] = []  # name, end, time without callees
         ended: list[list[Any]] = []
+        # The longer one first where two start together: it is the caller.
         for name, start, end in sorted(operations, key=lambda one: (one[1], -one[2])):
             while nested and nested[-1][1] <= start:
                 ended.append(nested.pop())
@@ -202,7 +218,12 @@ def verdict(profile: KernelProfile, wait: float = 0.0) -> Verdict:
     """Name what limits a run: the host first, then the category that takes most time.
 
     Args:
+        profile: kernels of the run.
         wait: fraction of the time in which the network waits for a batch, where it is measured.
+
+    >>> calls = [("Cijk_Ailk_Bljk_SB_MT64x64", 0.0, 9e6), ("Memcpy DtoH", 9e6, 1e7)]
+    >>> verdict(profile_of_calls("trace", calls)).limit
+    'compute-bound'
     """
     share = shares(profile)
     if wait >= MANY_IDLE:

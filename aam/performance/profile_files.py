@@ -93,6 +93,7 @@ def _check(profile: KernelProfile) -> None:
 
 def _text(path: Path, packed: bool) -> str:
     with gzip.open(path) if packed else path.open("rb") as file:
+        # Bounded as it is unpacked: a small gzip file may hold any number of bytes.
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES >> 30} GiB; profile fewer steps")
@@ -248,17 +249,16 @@ JSON_FORMATS: dict[str, JsonReader] = {
 
 
 def _read_rocpd(path: Path) -> KernelProfile:
-    """Read a rocpd database of rocprofv3.
-
-    Only tables with the calls and the names of kernels and copies are read: another one has the
-    whole environment of the profiled process, passwords included, and a view can compute without
-    end. The names of tables end with an id of the process.
-    """
+    """Read a rocpd database of rocprofv3; the names of its tables end with an id of the process."""
     address = f"file:{path.resolve().as_posix().replace('?', '%3f').replace('#', '%23')}"
+    # Immutable: SQLite neither locks the file nor writes a journal beside it.
     uri = f"{address}?mode=ro&immutable=1"
     calls: list[tuple[str, float, float]] = []
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
         _bound(database, path.stat().st_size)
+        # Tables alone, since a view can compute without end; and of them those with the calls and
+        # names of kernels and copies, since another one has the environment of the profiled
+        # process, passwords included.
         found = database.execute("select name from sqlite_master where type = 'table'")
         tables = sorted(name for (name,) in found)
         for prefix, names, key, column in (

@@ -41,9 +41,9 @@ class Rates:
     """Speed and memory of a setting over all blocks of its runs.
 
     Attributes:
-        samples, asvs: per second, medians over the blocks.
+        samples, asvs: numbers per second, medians over the blocks.
         spread: half the interquartile range of `samples`.
-        cpu_seconds: per sample, median over the blocks.
+        cpu_seconds: CPU time per sample, median over the blocks.
         wait: fraction of the time in which the network waits for a batch.
         rss, allocated, reserved: peaks in bytes; the last two are of a GPU.
     """
@@ -63,6 +63,7 @@ class BenchResult:
     """A setting, its rates, and its gain over the setting that it is compared with.
 
     Attributes:
+        setting: the setting, with its values.
         rates: rates of the successful runs; None if no run succeeded.
         gain: ratio of the times, above 1 where the setting is faster.
         rounds: gain of each round.
@@ -77,7 +78,12 @@ class BenchResult:
 
 
 def rates(runs: Sequence[RunResult], warmup: int) -> Rates:
-    """Return the rates of runs of one setting; the first `warmup` steps of each do not count."""
+    """Return the rates of runs of one setting; the first `warmup` steps of each do not count.
+
+    Args:
+        runs: successful runs of one setting, at least one.
+        warmup: number of steps at the start of each run that do not count.
+    """
     parts = [block for run in runs for block in blocks(run, warmup)]
     steps = [step for part in parts for step in part]
 
@@ -102,7 +108,12 @@ def rates(runs: Sequence[RunResult], warmup: int) -> Rates:
 
 
 def blocks(run: RunResult, warmup: int) -> list[tuple[Step, ...]]:
-    """Divide the steps after the warm-up into blocks; a rest joins the last one."""
+    """Divide the steps after the warm-up into blocks; a rest joins the last one.
+
+    >>> run = RunResult(tuple(Step(loss=1.0, seconds=1.0, samples=8) for _ in range(14)))
+    >>> [len(block) for block in blocks(run, warmup=2)]
+    [5, 7]
+    """
     steps = run.steps[min(warmup, len(run.steps) - 1) :]
     number = max(1, len(steps) // BLOCK)
     ends = [BLOCK * k for k in range(number)] + [len(steps)]
@@ -119,14 +130,22 @@ def gain(run: RunResult, other: RunResult, warmup: int, cost: Cost) -> float:
 
     Returns:
         Median over the blocks of the time per sample of `other` over that of `run`.
+
+    >>> slow = RunResult((Step(loss=1.0, seconds=3.0, samples=8),) * 10)
+    >>> fast = RunResult((Step(loss=1.0, seconds=1.5, samples=8),) * 10)
+    >>> gain(fast, slow, warmup=2, cost=COSTS["seconds"])
+    2.0
     """
 
     def times(result: RunResult) -> list[float]:
         return [
+            # The CPU time of a block may be 0: the clock of the system has ticks.
             max(sum(map(cost, part)), 1e-9) / sum(step.samples for step in part)
             for part in blocks(result, warmup)
         ]
 
+    # Ratios of blocks and not of totals, and their median: a pause of the machine in one block of
+    # one run does not count.
     return statistics.median(two / one for one, two in zip(times(run), times(other), strict=False))
 
 
@@ -135,6 +154,7 @@ class Bench:
     """Measurement of settings of a workload.
 
     Attributes:
+        runs: runs of the workload, those of the journal included.
         rounds, steps, warmup: runs of each setting, their steps, and those not measured.
         compare_by: key of `COSTS`.
     """

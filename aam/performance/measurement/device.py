@@ -22,8 +22,8 @@ class DeviceFacts:
     """Facts about a device.
 
     Attributes:
-        name: such as "NVIDIA H200" or "CPU, 2 cores".
-        arch: such as gfx942 or sm_90; "cpu" for a CPU.
+        name: name such as "NVIDIA H200" or "CPU, 2 cores".
+        arch: architecture such as gfx942 or sm_90; "cpu" for a CPU.
         torch: version of PyTorch.
         cores: CPU cores of this process.
         used: bytes of its memory that all processes take, 0 for a CPU.
@@ -63,6 +63,7 @@ def device_facts(device: str) -> DeviceFacts:
     argv = [sys.executable, "-m", __name__, device]
     done = subprocess.run(argv, capture_output=True, text=True)
     try:
+        # The last line alone: libraries print warnings above it.
         found = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
@@ -76,6 +77,7 @@ def device_facts(device: str) -> DeviceFacts:
 
 def _measure(device: str) -> dict[str, object]:
     """Return the facts, or the parts of an error, in the child process."""
+    # Before PyTorch is imported, which loads the CPU itself.
     load = os.getloadavg()[0]
     # Imported by the child alone.
     import torch

@@ -37,8 +37,10 @@ class Runs:
     """Runs of a workload, computed once.
 
     Args:
+        workload: program that is run.
         folder: folder of the journal, in which the run in progress has a folder of its own.
         timeout: seconds without a step after which a run counts as hanging.
+        known: results by the key of their plan, those of the journal included.
     """
 
     workload: Workload
@@ -62,6 +64,7 @@ class Runs:
             "failure": result.failure,
             "steps": [list(vars(step).values()) for step in result.steps],
         }
+        # Opened for each run, so that every finished run is in the file if the process is killed.
         with report_full_disk(self.folder / JOURNAL), (self.folder / JOURNAL).open("a") as stream:
             stream.write(json.dumps(line) + "\n")
 
@@ -72,6 +75,9 @@ def open_runs(
     """Open the journal in `folder`, or begin one.
 
     Args:
+        workload: program that is run.
+        folder: folder of the journal, which is made if it is absent.
+        timeout: seconds without a step after which a run counts as hanging.
         identity: description of the measurement as JSON; that of the journal must be equal.
         overwrite: whether to replace the journal of another measurement.
 
@@ -130,6 +136,7 @@ def _lines(journal: Path) -> list[dict[str, Any]]:
         raise DataError("The journal cannot be read", f"'{journal}', {error}", _NEW) from error
     whole, _, rest = text.rpartition("\n")
     if rest:
+        # Without the rest, or the next run would be appended to half a line.
         journal.write_text(whole + "\n" if whole else "")
     lines = enumerate(whole.split("\n") if whole else (), start=1)
     return [

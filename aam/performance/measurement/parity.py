@@ -84,7 +84,11 @@ def compare_early(
 
 
 def early_difference(losses: Sequence[float], default: Sequence[float]) -> float:
-    """Return the largest relative difference of the losses of the first steps."""
+    """Return the largest relative difference of the losses of the first steps.
+
+    >>> round(early_difference([2.0, 1.1], [2.0, 1.0]), 3)
+    0.1
+    """
     number = min(EARLY, len(losses), len(default))
     one, two = np.array(losses[:number]), np.array(default[:number])
     return float(np.max(np.abs(one - two) / np.maximum(np.abs(two), 1e-12), initial=0.0))
@@ -116,7 +120,11 @@ def compare_late(
 
 
 def late_steps(number: int) -> int:
-    """Return the number of late steps of a run."""
+    """Return the number of late steps of a run.
+
+    >>> late_steps(90)
+    30
+    """
     return max(1, round(LATE_FRACTION * number))
 
 

@@ -71,6 +71,7 @@ def _threads(now: Values, device: DeviceFacts) -> list[Setting]:
 
 def _workers(now: Values, device: DeviceFacts) -> list[Setting]:
     tried = sorted({0, 1, 2, 4, 8} - {_number_of_workers(now, device)})
+    # On a CPU the network uses all cores: more workers would take theirs.
     most = device.cores if device.gpu else min(2, device.cores)
     why = "other processes make the next batches meanwhile"
     return _option("--num-workers", [n for n in tried if n <= most], now, Parity.SAME, why)

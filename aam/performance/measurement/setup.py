@@ -36,10 +36,13 @@ class SetUp:
     """A measurement.
 
     Attributes:
+        bench: measurement of settings, with the runs of the journal.
         stages: subject -> its settings.
         defaults: values of all options of the workload.
         no_dropout: values that switch dropout off.
+        device: facts about the device of the workload.
         identity: description of the measurement, as JSON.
+        folder: folder of the measurement.
     """
 
     bench: Bench
@@ -86,6 +89,7 @@ def set_up(measure: Tune, measured: TunedCommand) -> Iterator[SetUp]:
         defaults, name = {}, "auto"
         parts = {"command": measured, "values": measure.values, "half": measure.half}
         identity: dict[str, Any] = {"program": {k: list(part) for k, part in parts.items()}}
+        # Made once here: a command line with wrong names is refused before anything runs.
         workload.argv({}, folder)
     else:
         if measure.values:
@@ -137,6 +141,7 @@ def command_of(measured: Pretrain | Train, wrapper: str) -> AamCommand:
         if (value := value_of(measured, spec.field)) != spec.default
     }
     if command == "train":
+        # Other members have no training steps, and would be fitted in every run for nothing.
         values["--members"] = ("transformer",)
     return AamCommand(command, type(measured), values)
 

@@ -82,6 +82,8 @@ class References:
     """Runs of the default that settings are compared with.
 
     Attributes:
+        bench: measurement of settings, with the runs of the journal.
+        parity_steps: number of steps of the runs whose late losses are compared.
         no_dropout: values that switch dropout off.
     """
 
@@ -115,9 +117,12 @@ class References:
         A setting with the same numbers is compared with those chosen so far.
         """
         if setting.parity is Parity.SAME:
+            # A repeated run, and not one from moved weights: some devices do not repeat their sums
+            # exactly.
             once, again = self.run({}, EARLY), self.run({}, EARLY, repeat="again")
             noise = early_difference(once.losses, again.losses)
             return compare_early(run.losses, current.losses, setting.parity, noise)
+        # Other draws of dropout change the losses by more than any rounding.
         if setting.redraws:
             run = self.run({**setting.values, **self.no_dropout}, EARLY)
             if run.failure:
@@ -172,6 +177,8 @@ class _Search:
 
         _, *measured = self.bench.compare(subject, self.current, settings, go_on)
         kept = False
+        # The fastest first: once one is kept, the long comparison of late losses is spared for the
+        # others.
         for one in sorted(measured, key=lambda found: -found.gain):
             label = one.setting.label
             verdict, evidence = self._decide(one, early.get(label), kept)
@@ -229,9 +236,12 @@ def tune(
     """Search for settings that are faster than the default and train the same network.
 
     Args:
+        bench: measurement of settings, with the runs of the journal.
+        parity_steps: number of steps of the runs whose late losses are compared.
         stages: subject -> its settings.
         defaults: the value of every option.
         no_dropout: values that switch dropout off.
+        device: facts about the device of the workload.
 
     Raises:
         DataError: the default fails.
@@ -244,5 +254,6 @@ def tune(
             search.stage(subject, settings)
     default = Setting("default")
     final = dataclasses.replace(search.current, label="chosen")
+    # Measured together again: gains of single settings do not multiply.
     measured = bench.compare("result", default, [final] if final.values else [])
     return Tuned(tuple(search.trials), search.chosen, measured[0], measured[-1], references.noise())

@@ -281,7 +281,11 @@ def _failure(status: int, output: Path, steps: int, planned: int) -> str:
 
 
 def changed(defaults: Settings, settings: Sequence[Settings]) -> dict[str, Any]:
-    """Merge settings, later ones first, without those that equal the default."""
+    """Merge settings, later ones first, without those that equal the default.
+
+    >>> changed({"--lr": 1, "--workers": 0}, [{"--workers": 2}, {"--workers": 4, "--lr": 1}])
+    {'--workers': 4}
+    """
     merged: dict[str, Any] = {}
     for one in settings:
         merged.update(one)

@@ -30,6 +30,8 @@ class LargestBatches:
 
     def __init__(self, study: Study, plan: BatchPlan) -> None:
         self.plan = plan
+        # In this order the largest batch of any size is the first samples, so that its sizes are
+        # prefix maxima of arrays that are computed once.
         self.rows_N = np.argsort(-study.table.richness, kind="stable")[:MOST_SAMPLES]
         self.rows_N = self.rows_N.astype(np.int64)
         self.samples = len(self.rows_N)
@@ -41,6 +43,7 @@ class LargestBatches:
         self.narrowest_N = np.minimum.accumulate(sizes_N)
         row_of_entry = np.repeat(np.arange(self.samples), sizes_N)
         asvs, first = np.unique(kept.indices, return_index=True)
+        # By the first sample that has the ASV: the distinct ASVs of a batch are then a prefix.
         by_row = np.argsort(row_of_entry[first], kind="stable")
         self.first_rows = row_of_entry[first][by_row]
         lengths = (study.tokens_FL[asvs[by_row]] != PAD).sum(axis=1)

@@ -62,7 +62,11 @@ class MemoryLimit:
     place: str = "of the GPU"
 
     def holds(self, peak: int) -> bool:
-        """Return whether a step with a predicted peak fits."""
+        """Return whether a step with a predicted peak, in bytes, fits.
+
+        >>> MemoryLimit(16 * GIB).holds(12 * GIB), MemoryLimit(16 * GIB).holds(13 * GIB)
+        (True, False)
+        """
         return needed(peak, self.overhead) <= self.total
 
     def __str__(self) -> str:
@@ -70,7 +74,15 @@ class MemoryLimit:
 
 
 def needed(peak: int, overhead: int) -> int:
-    """Return the memory of the device that a predicted peak needs, in bytes."""
+    """Return the memory of the device that a predicted peak needs, in bytes.
+
+    Args:
+        peak: bytes of all tensors at the peak of a step.
+        overhead: bytes that driver and libraries take.
+
+    >>> needed(10 * GIB, GIB) // GIB
+    13
+    """
     return round(peak * (1 + FRAGMENTATION)) + overhead
 
 
@@ -103,7 +115,8 @@ def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
     The batch of a resumed run stays that of the run that it resumes.
 
     Args:
-        read: reads the study, to predict the memory of the run.
+        options: options of the run.
+        read: function that reads the study, to predict the memory of the run.
 
     Raises:
         UsageError: no batch fits, or several ranks share the memory of a CPU.
@@ -118,6 +131,7 @@ def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
         return options
     ranks = read_environment(os.environ)
     limit = limit_of(options.device, ranks)
+    # Decided here, since the prediction takes `auto` for bf16.
     precision = choose_precision(speed.mixed_precision, arch_of(choose_device(options.device)))
     settings = StepSettings(
         loop.batch_samples,
@@ -161,13 +175,19 @@ def _resumed(options: Pretrain | Train) -> LoopOptions:
 
 
 def limit_of(device: DeviceOptions, ranks: Ranks) -> MemoryLimit:
-    """Return the memory of the device of a run; of a GPU all of it, so that a run is repeatable.
+    """Return the memory of the device of a run; of a GPU all of it.
+
+    Args:
+        device: options of the device.
+        ranks: rank of this process, and the number of all.
 
     Raises:
         UsageError: several ranks share the memory of a CPU.
     """
     chosen = choose_device(device)
     if is_gpu(chosen):
+        # Not the free memory, which other processes change: the same run would get another batch
+        # size.
         total = torch.cuda.get_device_properties(chosen).total_memory
         return MemoryLimit(total, measured_overhead(None) or ASSUMED)
     if ranks.world_size > 1:
@@ -230,6 +250,7 @@ def largest_chunk(run: TrainingRun, settings: StepSettings, limit: MemoryLimit) 
     powers: list[int] = [2**k for k in range(LEAST_CHUNK.bit_length() - 1, (asvs - 1).bit_length())]
     if run.frozen or not powers or not fits(powers[0]):
         return None
+    # Each trial predicts a complete step, so powers of two are bisected.
     above = largest(1, len(powers) - 1, lambda k: fits(powers[k]))
     return powers[above]
 

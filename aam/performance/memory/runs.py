@@ -67,8 +67,14 @@ class TrainingRun:
     """The network, losses and batches of a training run.
 
     Attributes:
+        config: configuration of the model.
+        study: study of the run.
+        weights: weights of the loss terms.
+        loop: options of the training loop.
+        batches: largest batches of the study.
+        backends: attention backends, whose activations are counted.
         values: the target of each row of the study; None in pretraining.
-        frozen: the encoder is not trained, and every ASV of the study is encoded once.
+        frozen: whether the encoder is frozen, and every ASV of the study is encoded once.
         covariates: covariates of every sample of the study; None: the network reads none.
     """
 
@@ -199,8 +205,11 @@ def predict_inference(
     """Return the memory of encoding all ASVs of a study, and of reading its samples in batches.
 
     Args:
+        config: configuration of the model.
+        study: study whose samples are read.
         batch_size: samples at a time; 0: the ASVs are encoded alone.
         networks: number of networks, such as those of the folds, which are used in turn.
+        block: bytes to which the allocator rounds up.
     """
     number, longest = study.tokens_FL.shape
     batch = None

@@ -1,7 +1,7 @@
 """Peak memory of a training step, predicted without a GPU and without the memory.
 
-Two steps run on fake tensors, which have shapes and no values, while `LiveStorages` counts the
-bytes of all tensors. The second step has the states of the optimizer.
+A step runs on fake tensors, which have shapes and no values, while `LiveStorages` counts the bytes
+of all tensors. Gradients and the states of the optimizer exist before it, as in any later step.
 """
 
 from __future__ import annotations
@@ -55,10 +55,11 @@ class StepWorkload:
     """A training step.
 
     Attributes:
-        loss: computes the forward pass and returns the loss.
-        optimizer: makes the optimizer, after the model was sharded.
+        model: module that is trained.
+        loss: function that computes the forward pass and returns the loss.
+        optimizer: function that makes the optimizer, after the model was sharded.
         max_grad_norm: norm at which gradients are clipped; 0: no clipping.
-        accumulates: the gradients are added to those of an earlier batch.
+        accumulates: whether the gradients are added to those of an earlier batch.
     """
 
     model: nn.Module
@@ -89,7 +90,7 @@ def predict_step(
     """Return the memory of a step of the workload that `make` builds.
 
     Args:
-        make: builds the workload; every tensor that it makes is fake.
+        make: function that builds the workload; every tensor that it makes is fake.
         precision: "none" (fp32), "bf16" or "fp16".
         block: bytes to which the allocator rounds up.
         foreach: whether all parameters are updated at once, as optimizers do on GPUs.
@@ -145,6 +146,8 @@ class TrainingSteps:
         with warnings.catch_warnings():
             # PyTorch 2.13 renames its reduce-scatter.
             warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+            # With accumulated gradients those of an earlier batch exist beside the activations,
+            # which is the larger peak.
             if not self.workload.accumulates:
                 self.optimizer.zero_grad()
             with torch.autocast("cpu", self.dtype, enabled=self.mixed):
@@ -170,8 +173,8 @@ def fake(batch: Batch) -> Batch:
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Count of the bytes of all storages that operations make, and of its maximum.
 
-    FSDP empties and refills the storages of gathered parameters with `resize_`, which is no
-    operation, so that method is replaced while the mode is active.
+    Args:
+        block: bytes to which the allocator rounds every tensor up.
     """
 
     def __init__(self, block: int = BLOCK) -> None:
@@ -182,6 +185,8 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._resize = torch.UntypedStorage.resize_
 
     def __enter__(self) -> LiveStorages:
+        # FSDP empties and refills the storages of gathered parameters with `resize_`, which is no
+        # operation that the mode intercepts.
         def resize(storage: torch.UntypedStorage, size: int) -> Any:
             resized = self._resize(storage, size)
             if storage._cdata in self._sizes:
@@ -216,6 +221,8 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _count(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
         if key not in self._sizes:
+            # By the storage and not the tensor: views share one, which lives as long as any of
+            # them.
             weakref.finalize(storage, self._free, key)
             self._set(key, storage.nbytes())
 
@@ -230,7 +237,11 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def rounded(size: int, block: int) -> int:
-    """Return a number of bytes rounded up to whole blocks."""
+    """Return a number of bytes rounded up to whole blocks.
+
+    >>> rounded(1, 512), rounded(1024, 512)
+    (512, 1024)
+    """
     return -(-size // block) * block
 
 
