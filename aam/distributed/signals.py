@@ -68,7 +68,7 @@ class StopRequests:
             if number == signal.SIGINT and not console.quiet:
                 os.write(2, _AT_ONCE)  # the console may be in the middle of a line of its own
         elif number == signal.SIGINT and time.monotonic() > self._when + _AGAIN:
-            # By the default action: the parent then sees a process that was killed by SIGINT.
+            # By the default action, so that the exit status is that of a process killed by SIGINT.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
