@@ -164,6 +164,7 @@ def _allocated(requested: SubmitOptions) -> SubmitOptions:
 
 def _run_here(job: Job) -> int:
     """Replace this process by the batch process of the job; a second start reads the first file."""
+    # A requeued script starts here again; the job file of its first start counts.
     file = job.file()
     if not (_restarted() and file.exists()):
         number = os.environ["SLURM_JOB_ID"]
@@ -339,6 +340,7 @@ def _queue(jobs: Sequence[Job], condition: str) -> int:
     """Queue jobs, each after the one before; keep and print how to follow them."""
     first, numbers = jobs[0], list[str]()
     output = Path(first.output.absolute)
+    # Slurm accepts all jobs of an output or none is queued.
     for job in jobs:
         queue.test(job.script())
     with history.reserved(output, first.output.folder, queue.queued()) as taken:

@@ -56,6 +56,7 @@ def assemble_plan(inputs: LaunchInputs, choice: Choice) -> Plan:
     else:
         plan = native_plan(inputs, choice, (*request.argv, *added))
     present = {*dict(plan.variables), *host.environment}
+    # What the user or the host has set stays: a variable of the catalog is only a default.
     variables = _avoiding(stack_faults, present)
     present |= {name for name, _, _ in variables}
     measured, variable_decisions = tuned_variables(tuned, arch or CPU, present)

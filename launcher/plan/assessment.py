@@ -149,6 +149,7 @@ def _candidates(situation: Situation, engines: Sequence[str]) -> Iterator[Candid
         ordered = [(image, group) for group, images in situation.served for image in images]
         known = {(image.name, id(group)) for image, group in ordered}
         for image in catalog.images:
+            # Images that do not fit are candidates too: their reasons are the explanation.
             if for_gpus(image):
                 own: list[GpuGroup | None] = [g for g in groups if g.vendor == image.vendor]
                 ordered += [(image, g) for g in own or [None] if (image.name, id(g)) not in known]

@@ -106,6 +106,7 @@ def decide_stack(inputs: LaunchInputs) -> tuple[Image, Choice]:
     Raises:
         Unavailable, UsageError, ConfigurationError: see `decide`.
     """
+    # The build arguments of an image name its lock, without which nothing can be installed.
     locked = tuple(image for image in inputs.catalog.images if image.arguments)
     catalog = replace(inputs.catalog, images=locked)
     choice = decide(replace(inputs, catalog=catalog), (ENVIRONMENT,))
@@ -144,6 +145,7 @@ def _why(chosen: Candidate, assessment: Assessment, forced: Sequence[str]) -> tu
         if driver is not None:
             ranges = inputs.catalog.drivers.get(group.vendor, ())
             why += f"; {VENDORS[group.vendor].driver_text(driver, ranges)}"
+    # Of the images that were preferred, the first that fits and still does not run.
     for candidate, found in assessment.candidates:
         if candidate is chosen or candidate.name == chosen.name:
             break

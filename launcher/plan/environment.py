@@ -76,6 +76,7 @@ def container_variables(
         Decision("variable", f"{name}={value}", why, "default")
         for name, (value, why) in fixed.items()
     ]
+    # `_with_devices` sets the one that counts inside; another would select a second time.
     never = (*NEVER, *visible_devices_variables())
     patterns = (*PASSED, *extra_patterns)
     for name in sorted(present):

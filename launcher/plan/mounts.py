@@ -162,9 +162,11 @@ def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
             evidence = f"'{mount.target}' ({mount.origin}) belongs to the image"
             raise ConfigurationError(cause, evidence, "use a folder below it")
         present = chosen.get(mount.target)
+        # One place that is input and output is mounted once, writable.
         if present is None or mount.writable or not present.writable:
             chosen[mount.target] = mount
     kept: list[Mount] = []
+    # Parents first, so that a mount is compared with all that may cover it.
     for mount in sorted(chosen.values(), key=lambda mount: mount.target.count("/")):
         if not any(_covers(parent, mount) for parent in kept):
             kept.append(mount)

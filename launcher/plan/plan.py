@@ -114,6 +114,7 @@ def native_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) -> 
         variables |= selected
         decisions.append(decision)
         unset = tuple(name for name in visible_devices_variables() if name not in selected)
+    # Jobs of one user share a home, and MIOpen and Triton damage caches that two of them write.
     if choice.gpus and host.slurm:
         caches = {name: folder for name, folder in CACHES.items() if name not in host.environment}
         folders = context.private_folders(caches.values())
@@ -165,6 +166,7 @@ def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) 
     vendor = VENDORS[choice.gpus[0].vendor] if choice.gpus else None
     libraries, library_decisions = _libraries(vendor, settings, traits)
     user = host.user
+    # An engine cannot mount what does not exist.
     outputs = [
         fact.absolute if fact.folder else os.path.dirname(fact.absolute)
         for fact in inputs.paths
@@ -187,6 +189,7 @@ def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) 
         outputs=tuple(dict.fromkeys([*outputs, *reports.values()])),
         workdir=f"{private}/home",
         host_libraries=libraries,
+        # Where the engine maps the user to root of the container, that root owns the user's files.
         user=(user.uid, user.gid) if user and not (engine and engine.maps_root) else (0, 0),
         terminal=context.terminal,
         decisions=(*decisions, *library_decisions),

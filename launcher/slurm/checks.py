@@ -94,6 +94,7 @@ def room(fact: PathFact) -> list[AamError]:
         with tempfile.NamedTemporaryFile(dir=place, prefix=".aam-room-") as stream:
             stream.write(bytes(PROBE))
             stream.flush()
+            # A network file system may report a quota only when data is flushed (close(2)).
             os.fsync(stream.fileno())
     except OSError as error:
         why = {errno.EDQUOT: "your quota is reached", errno.ENOSPC: "the disk is full"}

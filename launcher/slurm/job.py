@@ -92,6 +92,7 @@ def batch(task: Task, file: Path, srun: Sequence[str]) -> int:
     log(f"start {task.start + 1}, `aam {task.request.command}` on "
         f"{os.environ.get('SLURM_JOB_NODELIST', os.uname().nodename)}")  # fmt: skip
     status = _srun(task, srun, ranks, RANK, file)
+    # After scancel Slurm waits KillWait seconds (30 by default), too few for a last copy.
     if cancelled:
         for folder in (task.private, task.shared):
             shutil.rmtree(folder, ignore_errors=True)
@@ -103,6 +104,7 @@ def batch(task: Task, file: Path, srun: Sequence[str]) -> int:
     clean(task, file)
     shutil.rmtree(task.shared, ignore_errors=True)
     if again:
+        # Slurm ends this process to queue the job again; that is no cancellation.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         queue.requeue(task.number)
     return status
@@ -120,10 +122,12 @@ def request_stop(task: Task, reason: str) -> None:
 def _srun(task: Task, srun: Sequence[str], ranks: int, part: str, file: Path) -> int:
     """Start a part of the job as `ranks` processes on each node; return the exit status."""
     cpus = max(1, int(os.environ.get("SLURM_CPUS_ON_NODE") or 1) // ranks)
+    # Since Slurm 22.05 srun does not take --cpus-per-task from sbatch.
     counts = [f"--nodes={task.nodes}", f"--ntasks-per-node={ranks}",
               f"--ntasks={task.nodes * ranks}", f"--cpus-per-task={cpus}"]  # fmt: skip
     code = str(Path(__file__).parents[1])
     own = [sys.executable, code, "-m", "launcher.slurm.job", part, str(file)]
+    # `sbatch --export=NONE` leaves NONE here, and srun would pass no variable to the ranks.
     variables = {**os.environ, "SLURM_EXPORT_ENV": "ALL"}
     argv = [*srun, *counts, "/bin/sh", "-c", VISIBLE, *own]
     return subprocess.run(argv, env=variables, check=False).returncode

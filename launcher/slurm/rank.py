@@ -57,10 +57,13 @@ def run(task: Task) -> int:
     present = rank_variables(task, os.environ)
     os.environ.update(present)
     request = rank_request(task)
+    # Once a node: all its ranks read the same copies, and each would read the disk for its own.
     if task.local_rank == 0:
         copies = _prepare(task, request)
         plan = _plan(task, request, copies)
         _say(task, plan)
+        # A difference between nodes is refused before any rank starts: ranks that are in a
+        # collective already would wait for one that never comes.
         write_json(task.shared / f"node-{task.node}", summary(plan))
         _wait_for_nodes(task)
         write_json(task.ready_file, {"copies": copies, "plan": summary(plan)})
@@ -77,10 +80,12 @@ def run(task: Task) -> int:
         if task.first:
             _follow(rank.process, task, mirror)
         status = rank.process.wait()
+    # Popen has the number of a signal as a negative status, a shell adds it to 128.
     status = 128 - status if status < 0 else status
     if mirror is not None:
         with suppress(OSError):  # the end of the job tries again, and reports it
             mirror.update()
+    # A rank that Slurm ended because another one failed is not the cause.
     if status and (status == Interrupted.status or not rank.terminated):
         leave_status(task, status)
     return 0 if status == Interrupted.status else status
@@ -88,6 +93,7 @@ def run(task: Task) -> int:
 
 def leave_status(task: Task, status: int) -> None:
     """Leave the exit status of the rank that fails first."""
+    # "x" creates the file: of ranks that fail together one leaves its status.
     with suppress(OSError), task.status_file.open("x") as stream:
         stream.write(f"{status}\n")
 
@@ -254,6 +260,7 @@ def _wait_for_nodes(task: Task) -> None:
 
 def wait_for(files: list[Path]) -> None:
     """Wait until files exist; if the process that makes one fails, Slurm ends this one too."""
+    # Polled, since inotify(7) reports no changes that another node makes.
     while not all(file.exists() for file in files):
         time.sleep(0.2)
 

@@ -50,6 +50,7 @@ def stage(digests: Mapping[Path, str], copies: Mapping[Path, Path]) -> bool:
         return False
     folder = next(iter(copies.values())).parent
     place = f"'{folder}' on {os.uname().nodename}"
+    # A copy in memory would count towards the memory of the job.
     if file_system(folder) in IN_MEMORY:
         log(f"{place} is in memory; inputs stay where they are.")
         return False

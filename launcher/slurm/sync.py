@@ -62,6 +62,7 @@ class Mirror:
                 try:
                     self._copy(source, self.target / name)
                 except FileNotFoundError as gone:
+                    # A file that `aam` replaced since it was listed is in the next update.
                     if source.exists():
                         error = error or gone
                 except OSError as failure:
@@ -70,6 +71,7 @@ class Mirror:
             shutil.rmtree(held, ignore_errors=True)
         if error is not None:
             raise error
+        # After all copies, so that the target never lacks what it had.
         self._remove_replaced()
 
     def _copy(self, source: Path, target: Path) -> None:
@@ -77,8 +79,10 @@ class Mirror:
         state = (facts.st_size, facts.st_ino, facts.st_mtime_ns)
         if self._copied.get(target) == state:
             return
+        # By content: a start after a requeue has no record of what the one before copied.
         if not (target.exists() and filecmp.cmp(source, target, shallow=False)):
             target.parent.mkdir(parents=True, exist_ok=True)
+            # A hidden name is not restored, if the job is killed here.
             part = target.with_name(f".{target.name}.{self.job}.part")
             try:
                 shutil.copy2(source, part)
