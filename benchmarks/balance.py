@@ -21,6 +21,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from aam.contract.options.study import Metric
+
 SIZES = (8, 16, 64)
 SEEDS = (1, 2)
 BATCH = 16
@@ -113,7 +115,7 @@ def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> 
     from aam.training.training_module import LossWeights, TrainingModule
 
     study, depth = _study(path, tree)
-    metric = "unweighted" if tree is not None else None
+    metric: Metric | None = "unweighted" if tree is not None else None
     plan = BatchPlan(seed, depth, 1024, mask_ratio=0.15, metric=metric)
     (split,) = make_splits(len(study.reads), test_size=0.2, folds=1, seed=7)
     torch.manual_seed(seed)

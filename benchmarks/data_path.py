@@ -20,8 +20,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from aam.contract.options.study import Metric
+
 ROUNDS = 3
-CASES = {"reads": (0.0, None), "masks": (0.15, None), "masks, UniFrac": (0.15, "unweighted")}
+CASES: dict[str, tuple[float, Metric | None]] = {
+    "reads": (0.0, None),
+    "masks": (0.15, None),
+    "masks, UniFrac": (0.15, "unweighted"),
+}
 
 
 def main() -> None:

@@ -76,10 +76,10 @@ def picture(tasks: dict[str, dict[str, Row]]) -> str:
     """Return the interval plot as SVG."""
     parts, y = [], 20
     for number, (model, colour) in enumerate(COLOURS.items()):
-        x = 12 + 116 * number
-        parts.append(f'<path d="M{x} {y}h18" stroke="{colour}" stroke-width="2"/>')
-        parts.append(f'<circle cx="{x + 9}" cy="{y}" r="3" fill="{colour}"/>')
-        parts.append(text(x + 24, y + 4, model))
+        left = 12 + 116 * number
+        parts.append(f'<path d="M{left} {y}h18" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<circle cx="{left + 9}" cy="{y}" r="3" fill="{colour}"/>')
+        parts.append(text(left + 24, y + 4, model))
     for metric, ticks in AXES.items():
         shown = {
             name: models for name, models in tasks.items() if models["ensemble"]["metric"] == metric

@@ -180,8 +180,8 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     network = Encoder(shape, "unweighted")
     learner = TrainingModule(network, LossWeights(), loop, 100).train()
     optimizer = make_optimizer(learner, loop)
-    batches = TrainingBatches(loaded, plan, split.train, loop.batch_size, fresh_reads=True)
-    validation = FixedBatches(loaded, plan, split.validation, loop.batch_size)
+    batches = TrainingBatches(loaded, plan, split.train, loop.batch_samples, fresh_reads=True)
+    validation = FixedBatches(loaded, plan, split.validation, loop.batch_samples)
     times, made = [], []
     for step in range(12):
         began = time.perf_counter()

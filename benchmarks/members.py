@@ -36,12 +36,12 @@ from aam.data.predictions import numeric_column, read_predictions
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.data.study import load_study
-from aam.members.base import F64, Estimator, Labels, Samples
+from aam.members.base import F64, Labels, Samples
 from aam.members.ensemble import combine_members
 from aam.members.folds import Folds
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel
-from aam.members.member import TrainingSamples
+from aam.members.member import Estimator, TrainingSamples
 from aam.members.registry import estimator
 from aam.members.relations import AsvRelations
 from aam.members.scores import SCORED, Score, draw_groups, draw_metrics

@@ -258,8 +258,8 @@ def measured_table(found: dict[str, Found]) -> Table:
     """Return the table of speed, memory and bytes."""
     base = found["1 process, 2 threads"]["samples/s"]
     table = Table(title="Steps of pretraining on this machine's two cores")
-    columns = ("way", "samples/s", "against 2 threads", "peak of a rank, MiB")
-    columns += ("received a step, MB", "gathering by formula", "gradients by formula")
+    columns = ("way", "samples/s", "against 2 threads", "peak of a rank, MiB",
+               "received a step, MB", "gathering by formula", "gradients by formula")  # fmt: skip
     for name in columns:
         table.add_column(name, justify="left" if name == "way" else "right", no_wrap=name == "way")
     for name, way in found.items():
