@@ -137,7 +137,7 @@ class CovariateEncoder:
             new = Counter(values[(codes == UNKNOWN) & (values != "")].tolist())
             if new:
                 warn(
-                    f"Categories of '{name}' that the model does not know count as unknown: "
+                    f"Categories of '{name}' without training samples count as unknown: "
                     f"{new.total()} of {len(values)} samples, {first_few(sorted(new))}."
                 )
         _warn_of_missing(found)

@@ -94,7 +94,8 @@ def read_environment(variables: Mapping[str, str]) -> Ranks:
     if "RANK" in variables and "WORLD_SIZE" in variables:
         return _from_torchrun(variables)
     # Of the step, and not SLURM_NTASKS: a batch script has that too, but is one process.
-    if int(variables.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
+    (tasks,) = _numbers({"SLURM_STEP_NUM_TASKS": "1", **variables}, ("SLURM_STEP_NUM_TASKS",))
+    if tasks > 1:
         return _from_slurm(variables)
     return SINGLE_RANK
 
@@ -142,16 +143,19 @@ def _from_torchrun(variables: Mapping[str, str]) -> Ranks:
 def _from_slurm(variables: Mapping[str, str]) -> Ranks:
     _require(variables, _SLURM, "pass the variables of srun on")
     rank, size, local_rank, job = _numbers(variables, _SLURM)
-    tasks = variables.get("SLURM_STEP_TASKS_PER_NODE", str(size))
-    node = int(variables.get("SLURM_NODEID", "0"))
+    tasks = tasks_per_node(variables.get("SLURM_STEP_TASKS_PER_NODE", str(size)))
+    places = {"SLURM_NODEID": "0", "SLURM_STEP_ID": "0", **variables}
+    node, step = _numbers(places, ("SLURM_NODEID", "SLURM_STEP_ID"))
+    if node >= len(tasks):
+        evidence = f"SLURM_NODEID={node}, tasks on {len(tasks)} node{'s' * (len(tasks) > 1)}"
+        raise UsageError("The environment of this rank is inconsistent", evidence, "start it again")
     nodes = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST", "localhost")
-    step = int(variables.get("SLURM_STEP_ID", "0"))
     address = variables.get("MASTER_ADDR") or first_node(nodes)
     # Of the step too: two steps of one job may run at the same time on the same node.
-    port = int(variables.get("MASTER_PORT") or _PORTS[0] + (job * 16 + step) % _PORTS[1])
-    return _consistent(
-        Ranks(rank, size, local_rank, tasks_per_node(tasks)[node], address, port, "srun")
-    )
+    free = str(_PORTS[0] + (job * 16 + step) % _PORTS[1])
+    given = {"MASTER_PORT": variables.get("MASTER_PORT") or free}
+    (port,) = _numbers(given, ("MASTER_PORT",))
+    return _consistent(Ranks(rank, size, local_rank, tasks[node], address, port, "srun"))
 
 
 def first_node(nodes: str) -> str:
@@ -171,8 +175,11 @@ def tasks_per_node(tasks: str) -> list[int]:
     """
     counts: list[int] = []
     for entry in tasks.split(","):
-        number, _, times = entry.partition("(x")
-        counts += [int(number)] * int(times.rstrip(")") or 1)
+        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", entry)
+        if found is None:
+            evidence = f"SLURM_STEP_TASKS_PER_NODE='{tasks}'"
+            raise UsageError("Tasks of nodes that cannot be read", evidence, "start it again")
+        counts += [int(found[1])] * int(found[2] or 1)
     return counts
 
 

@@ -85,7 +85,7 @@ def test_new_samples_are_counted_where_unknown_or_missing(
     found = encoder.read(new, ("m", "n", "without a row"))
     assert encoder.codes_NK(found)[:, 0].tolist() == [0, 1, 0]
     shown = " ".join(capsys.readouterr().err.split())
-    assert "'site' that the model does not know count as unknown: 1 of 3 samples, 1 (ven" in shown
+    assert "'site' without training samples count as unknown: 1 of 3 samples, 1 (ven" in shown
     assert "1 without 'site', 2 without 'age'" in shown
     with pytest.raises(DataError, match="lacks columns that the model reads: site, age"):
         encoder.read(Metadata(("n",), {"place": ["gut"]}), ("n",))

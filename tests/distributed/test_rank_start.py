@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -64,6 +65,21 @@ def test_inconsistent_variables_are_refused(change: dict[str, str], evidence: st
         read_environment(TORCHRUN | change)
     with pytest.raises(UsageError, match="MASTER_PORT is not"):
         read_environment({name: value for name, value in TORCHRUN.items() if name != "MASTER_PORT"})
+
+
+@pytest.mark.parametrize(
+    ("change", "evidence"),
+    [
+        ({"SLURM_STEP_NUM_TASKS": "six"}, "SLURM_STEP_NUM_TASKS='six'"),
+        ({"SLURM_NODEID": "first"}, "SLURM_NODEID='first'"),
+        ({"SLURM_NODEID": "2"}, "SLURM_NODEID=2, tasks on 2 nodes"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4(x"}, re.escape("'4(x'")),
+        ({"MASTER_PORT": "http"}, "MASTER_PORT='http'"),
+    ],
+)
+def test_wrong_variables_of_a_step_are_refused(change: dict[str, str], evidence: str) -> None:
+    with pytest.raises(UsageError, match=evidence):
+        read_environment(SRUN | change)
 
 
 @pytest.mark.parametrize("number", [1, 2, 5, 7, 64])

@@ -125,7 +125,7 @@ def test_predict_reads_the_columns_and_names_what_is_absent(
     frame.to_csv(tmp_path / "m.tsv", sep="\t")
     assert predict(study, run, tmp_path / "b.tsv", *args) == 0
     shown = " ".join(capsys.readouterr().err.split())
-    assert "'batch' that the model does not know count as unknown: 60 of 60 samples" in shown
+    assert "'batch' without training samples count as unknown: 60 of 60 samples" in shown
 
 
 @pytest.mark.medium
