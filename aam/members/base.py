@@ -33,9 +33,15 @@ class Samples:
 
     Attributes:
         counts: [N, F] reads; every sample has some.
-        tokens_FL: sequence of each ASV, codes of `aam.data.sequences`.
+        tokens_FL: uint8, sequence of each ASV, codes of `aam.data.sequences`: 0 for padding on the
+            right, 1 to 4 for A, C, G and T.
         covariates: metadata columns; None if the model reads the counts alone.
         sample_ids: N names, which seed the reads that a network draws; estimators need none.
+
+    >>> counts = sparse.csr_array(np.array([[3, 1, 0], [0, 0, 5]]))
+    >>> samples = Samples(counts, np.array([[1, 2], [3, 4], [1, 1]], dtype=np.uint8))
+    >>> samples.relative.toarray().tolist()
+    [[0.75, 0.25, 0.0], [0.0, 0.0, 1.0]]
     """
 
     counts: sparse.csr_array
@@ -62,7 +68,8 @@ class Samples:
         """The same samples with the ASVs that occur in them, and the columns of these."""
         seen = np.unique(self.counts.indices).astype(np.int64)
         if len(seen) == self.counts.shape[1]:
-            return self, seen  # what is known of its ASVs stays known
+            # `AsvRelations` recognizes the ASVs of its study by the identity of their array.
+            return self, seen
         samples = replace(self, counts=self.counts[:, seen], tokens_FL=self.tokens_FL[seen])
         return samples, seen
 
@@ -116,7 +123,17 @@ class Labels:
         groups: Sequence[str] | None,
         levels: tuple[str, ...] = (),
     ) -> Labels:
-        """Number the groups, given by name; None for samples without groups."""
+        """Number the groups, which are given by name.
+
+        Args:
+            values: float64 [N], see `Labels`.
+            classes: C names; empty for a number and for ranks.
+            groups: N names; None makes each sample a group of its own.
+            levels: ordered categories, the lowest first; empty for other targets.
+
+        >>> Labels.of(np.array([1.0, 0.0, 1.0]), ("no", "yes"), ["b", "a", "b"]).groups.tolist()
+        [1, 0, 1]
+        """
         if groups is None:
             return cls(values, classes, np.arange(len(values)), levels)
         numbered = np.unique(groups, return_inverse=True)[1].astype(np.int64)
@@ -128,7 +145,7 @@ class Labels:
 
     @property
     def type(self) -> TargetType:
-        """What is predicted; it decides the metrics."""
+        """Type of the target, which decides the metrics."""
         if self.classes:
             return "classification"
         return "ordinal" if self.levels else "regression"

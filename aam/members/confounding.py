@@ -63,9 +63,9 @@ class Association:
 
     Attributes:
         column: name of the column, or `DEPTH`.
-        metric: that compares models, see `SCORED`.
-        value: its value on the held-out samples.
-        predictions_MC: of the held-out samples.
+        metric: name of the metric that compares models, see `SCORED`.
+        value: metric of the predictions of the held-out samples.
+        predictions_MC: predictions of the held-out samples.
         other_form: whether the column determines the target nearly without exception.
     """
 
@@ -82,10 +82,14 @@ def associations(
     """Predict the target by each column and by the sequencing depth, the best first.
 
     Args:
-        metadata: of the samples.
+        metadata: metadata of the samples of the study.
         skipped: columns that are not tested: the target, the groups, the inputs of the model.
-        study: N samples.
-        folds: labels and splits.
+        study: the N samples, with their reads.
+        folds: labels and splits of the same samples.
+
+    Returns:
+        An entry for each column that varies and has a score, by descending score. The score is the
+        first metric of `SCORED` for the type of the target: R², AUC or weighted kappa.
     """
     tested: dict[str, npt.NDArray[Any]] = {DEPTH: np.log(study.reads)}
     names = [name for name in metadata.columns if name not in skipped]
@@ -155,6 +159,7 @@ def confounders(
     best = model.whole[metric]
     predictive = []
     for one in found:
+        # `not >=` also skips all columns where the score of the ensemble is NaN.
         if not one.value >= best - _NEAR:
             continue
         column = folds.drawn(one.predictions_MC)
@@ -225,7 +230,10 @@ def _predict(values_N: npt.NDArray[Any], folds: Folds) -> F64:
     for split in folds.splits:
         fitted, predicted = training_rows(split), split.held_out[1]
         if values_N.dtype.kind == "f":
+            # Missing values lie below all numbers, where one split of the tree separates them: that
+            # a value is missing may itself predict the target.
             column = np.where(np.isfinite(values_N), values_N, np.nanmin(values_N) - 1)[:, None]
+            # At most about 20 leaves, so that the tree of a large study does not store its samples.
             leaf = max(_LEAF, len(fitted) // 20)
             tree = DecisionTreeRegressor(min_samples_leaf=leaf, random_state=0)
             tree.fit(column[fitted], outputs_NC[fitted])
@@ -235,6 +243,8 @@ def _predict(values_N: npt.NDArray[Any], folds: Folds) -> F64:
         of_fold = np.tile(mean_C, (len(predicted), 1))
         for value in np.unique(values_N[predicted]):
             same = fitted[values_N[fitted] == value]
+            # Shrunken target encoding (Micci-Barreca 2001): the mean of a category with one
+            # training sample would be the label of that sample.
             total_C = outputs_NC[same].sum(axis=0) + _SHRINKAGE * mean_C
             of_fold[values_N[predicted] == value] = total_C / (len(same) + _SHRINKAGE)
         predictions.append(of_fold)

@@ -63,7 +63,7 @@ def estimate(members: Collection[str], folds: Folds, asvs: int, entries: int) ->
     Args:
         members: names; others than the kernel and the forest cost nothing here.
         folds: labels and splits.
-        asvs: F.
+        asvs: number of ASVs F.
         entries: counts above 0 of all samples.
 
     Returns:
@@ -77,6 +77,7 @@ def estimate(members: Collection[str], folds: Folds, asvs: int, entries: int) ->
         group = samples / len(set(folds.labels.groups.tolist()))
         linked = asvs <= MOST_LINKED and KERNEL.clades
         fits = (len(CLADE_SHARES) if linked else 1) + len(SPREADS) + (classes == 1)
+        # The last size is the fit to all samples, for new ones.
         for size in sizes:
             landmarks = min(size, KERNEL.largest)
             by_group = _GROUP_SECONDS * group * (group > 1) + _CLASS_SECONDS * (classes - 1)

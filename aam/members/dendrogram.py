@@ -71,6 +71,8 @@ class Dendrogram:
         """Branches between each ASV and the root, float64 [F, G] of zeros and ones."""
         row = here = np.arange((len(self.parents_G) + 1) // 2)
         rows, nodes = [], []
+        # All ASVs take one step towards the root at a time: the loop is as long as the longest
+        # path, not as the number of ASVs.
         while len(here):
             rows.append(row)
             nodes.append(here)
@@ -87,6 +89,7 @@ class Dendrogram:
         """
         sizes_G = np.asarray(self.paths_FG.sum(axis=0)).ravel().astype(np.int64)
         first_G, given_G = np.zeros_like(sizes_G), np.zeros_like(sizes_G)
+        # A parent has a larger number than its children, so its position is set before theirs.
         for node in reversed(range(len(sizes_G) - 1)):
             parent = self.parents_G[node]
             first_G[node] = first_G[parent] + given_G[parent]
@@ -108,6 +111,7 @@ class Dendrogram:
             weights: [N, U], see `base.Samples.log_abundances`.
             places: of the U ASVs.
         """
+        # The abundances follow from the log weights, so that a stored model needs no counts.
         data = 10.0 ** weights.data.astype(np.float64) - 1
         relative = sparse.csr_array((data, weights.indices, weights.indptr), weights.shape)
         return sparse.csr_array(relative @ self.membership(places))
@@ -130,9 +134,11 @@ class Dendrogram:
         nodes = 2 * asvs - 1
         parents_G = indices(arrays, "parents", nodes, nodes)
         heights_G = numbers(arrays, "heights", nodes)
+        # A parent after its child excludes cycles, on which the loop of `paths_FG` would not end.
         above = parents_G[:-1] > np.arange(nodes - 1)
         if not above.all() or parents_G[-1] != nodes - 1:
             raise Mismatch("the array 'parents' is not a tree")
+        # Average linkage has no inversions. With one, a length would be negative and its root NaN.
         if heights_G.min() < 0 or (heights_G[parents_G] < heights_G).any():
             raise Mismatch("the array 'heights' is not ascending")
         return cls(parents_G, heights_G)

@@ -79,6 +79,7 @@ def mean_gradients(
     )
     kernel_NR = model.kernel(inputs) * slopes_N[:, None]
     outputs_NC = kernel_NR @ dual_RC
+    # `relations` keeps the mismatches of the training study; a new object computes them again.
     own = relations if tokens_UL is relations.tokens_FL else AsvRelations(tokens_UL)
     to_landmarks_RU = own.smooth(model.landmarks.weights, relations.tokens_FL)
     if model.gamma == 0:
@@ -95,6 +96,7 @@ def mean_gradients(
     grown = share.copy()
     grown.data = share.data * 10.0**weights.data
     member_UG = clades.membership(inputs.places)
+    # Derivatives by branch are dense: a block of samples bounds their memory.
     for rows in chunks(len(slopes_N)):
         some, grown_nU = inputs.take(np.arange(len(slopes_N))[rows]), grown[rows]
         slopes = slopes_N[rows], kernel_NR[rows], outputs_NC[rows]

@@ -30,7 +30,15 @@ NOISE = 2.0
 
 
 def combine(predictions: Sequence[F64], weights: F64) -> F64:
-    """Return the weighted mean of the members' predictions [M, C]."""
+    """Return the weighted mean of the members' predictions [M, C].
+
+    Args:
+        predictions: float64 [M, C] of each of the K members.
+        weights: float64 [K], of sum 1.
+
+    >>> combine([np.array([[1.0]]), np.array([[3.0]])], np.array([0.5, 0.5])).tolist()
+    [[2.0]]
+    """
     mean: F64 = np.einsum("k,kmc->mc", weights, np.stack(predictions))
     return mean
 
@@ -51,11 +59,20 @@ def choose_weights(
     so.
 
     Args:
-        predictions: of each of the K members, [M, C].
+        predictions: float64 [M, C] of each of the K members.
         outputs_MC: true numbers, or indicators of the classes.
         groups_M: group of each sample.
-        guess_MC: see `Folds.guess_MC`.
+        guess_MC: predictions without a model, see `Folds.guess_MC`.
+
+    Returns:
+        float64 [K], of sum 1.
+
+    >>> truth, guess = np.arange(6.0)[:, None], np.full((6, 1), 2.5)
+    >>> choose_weights([truth + 0.1, truth - 9.0], truth, np.arange(6), guess).tolist()
+    [1.0, 0.0]
     """
+    # With few groups no difference is beyond noise, so that a member far worse than a guess would
+    # stay (a kernel with R² -10 in a study of nine groups).
     members = _better_than_a_guess(predictions, outputs_MC, guess_MC)
 
     def errors_of(kept: Sequence[int]) -> F64:
@@ -65,12 +82,14 @@ def choose_weights(
 
     errors = {
         kept: errors_of(kept)
+        # K members have 2^K - 1 sets: seven of the three members that there are.
         for size in range(len(members), 0, -1)
         for kept in itertools.combinations(members, size)
     }
     unbeaten = [
         kept
         for kept, error in errors.items()
+        # A set does not beat itself: a difference of zeros is not beyond noise.
         if not any(_beyond_noise(error - other) for other in errors.values())
     ]
     chosen = min(unbeaten, key=lambda kept: (-len(kept), errors[kept].sum()))
@@ -146,13 +165,24 @@ class Combined:
 
 
 def combine_members(members: Mapping[str, F64], folds: Folds) -> Combined:
-    """Combine the members' predictions of the held-out samples, [M, C] of each member."""
+    """Combine the members' predictions of the held-out samples.
+
+    Args:
+        members: float64 [M, C] by name, numbers in the units of the target or class probabilities.
+        folds: labels and splits; the held-out samples are in the order of the predictions.
+
+    Returns:
+        The ensemble for new samples, and its predictions of the held-out samples, whose weights and
+        temperature come from the other folds, or from other groups of a single split.
+    """
     labels, predictions, parts_M = folds.held_out, list(members.values()), folds.parts_M
     outputs_MC, groups_M, classifier = labels.outputs_NC, labels.groups, bool(labels.classes)
     guess_MC = folds.guess_MC
     combined_MC = np.empty_like(outputs_MC)
     calibrated_MC = np.empty_like(outputs_MC)
     for part in np.unique(parts_M):
+        # Weights and temperature of a sample come from other groups; fitted to the sample itself,
+        # they would make its score too good.
         inside, outside = parts_M == part, parts_M != part
         others = [predicted_MC[outside] for predicted_MC in predictions]
         weights, temperature = _fit(
@@ -180,16 +210,14 @@ def combine_members(members: Mapping[str, F64], folds: Folds) -> Combined:
 def _fit(
     members: Sequence[F64], outputs_MC: F64, groups_M: Rows, guess_MC: F64, classifier: bool
 ) -> tuple[F64, float]:
-    """Choose the weights, and fit the temperature of class probabilities; 1 for a number.
-
-    The temperature is 1 too where another one lowers the log loss by no more than noise: fitted to
-    some groups, it may harm others.
-    """
+    """Choose the weights, and fit the temperature of class probabilities; 1 for a number."""
     weights = choose_weights(members, outputs_MC, groups_M, guess_MC)
     if not classifier or not len(outputs_MC):
         return weights, 1.0
     combined_MC, codes_M = combine(members, weights), outputs_MC.argmax(axis=1)
     temperature = fit_temperature(combined_MC, codes_M)
     calibrated_MC = calibrate(combined_MC, temperature)
+    # A temperature fitted to few groups may harm others: without this test it raised the log loss
+    # of held-out samples in each of 13 runs of real studies.
     gains_M = log_losses(combined_MC, codes_M) - log_losses(calibrated_MC, codes_M)
     return weights, temperature if _beyond_noise(_by_group(gains_M, groups_M)) else 1.0

@@ -65,10 +65,10 @@ def evaluate(
     """Score the ensemble, its members and a constant on the held-out samples.
 
     Args:
-        column: that is predicted.
+        column: metadata column that is predicted.
         folds: labels and splits.
         combined: the ensemble and its members.
-        seconds: CPU-seconds of each member.
+        seconds: CPU-seconds of each member, by name.
 
     Returns:
         The content of `scores.json`, without `inputs` and `confounders`.

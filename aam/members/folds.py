@@ -19,6 +19,7 @@ from aam.members.scores import Drawn, Draws, draw_groups, draw_metrics
 from aam.members.uncertainty import fit_proportional_odds, median_codes
 
 _PARTS = 5
+"""Parts of the groups of a single split, which stand for its folds in `Folds.parts_M`."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,21 @@ class Folds:
     file has it so.
 
     Attributes:
-        labels: of all N samples, in the units of the target.
-        splits: one, or one per fold.
-        seed: of the estimators and of the bootstrap.
+        labels: labels of all N samples, in the units of the target.
+        splits: one split, or one per fold.
+        seed: seed of the estimators and of the bootstrap.
         group_column: column of the metadata with the groups; None without groups.
-        scale: on which the estimators are fitted to the labels.
+        scale: transform of a number; estimators are fitted to transformed labels.
 
     Raises:
         DataError: a split without test and validation samples, or some with test samples and some
             with validation samples alone.
+
+    >>> empty = np.empty(0, dtype=np.int64)
+    >>> split = Split(train=np.arange(4), validation=empty, test=np.array([4, 5]))
+    >>> folds = Folds(Labels.of(np.arange(6.0), (), None), (split,), seed=0)
+    >>> folds.part, folds.rows_M.tolist(), folds.guess_MC.ravel().tolist()
+    ('test', [4, 5], [1.5, 1.5])
     """
 
     labels: Labels
@@ -88,6 +95,7 @@ class Folds:
         """Fold of each held-out sample; of a single split, one of five parts of groups."""
         if len(self.splits) > 1:
             return self.fold_M
+        # A single split has no other folds from which weights and calibration could come.
         return np.unique(self.held_out.groups, return_inverse=True)[1] % _PARTS
 
     @cached_property
@@ -136,16 +144,14 @@ class Folds:
         return draw_metrics(self.scored(predictions_MC), self.draws)
 
     def _level_probabilities(self, ranks_M: F64) -> F64:
-        """Return the probabilities of ordered categories, of a model of the other folds.
-
-        With a single split it is a model of all its held-out samples. Models of parts of them
-        would predict each part by the frequencies of the others: a guess then has a kappa of -0.23
-        and an AUC of 0.21, averages of 100 simulated studies of 24 groups.
-        """
+        """Return the probabilities of ordered categories, of a model of the other folds."""
         levels, codes_M = len(self.labels.levels), self.held_out.values.astype(np.int64)
         chances_MC = np.empty((len(ranks_M), levels))
         for fold in np.unique(self.fold_M):
             inside = self.fold_M == fold
+            # The model of a single split is fitted to all its held-out samples. Models of parts of
+            # them would predict each part by the frequencies of the others: a guess then has a
+            # kappa of -0.23 and an AUC of 0.21, means of 100 simulated studies of 24 groups.
             fitted = inside if inside.all() else ~inside
             odds = fit_proportional_odds(ranks_M[fitted], codes_M[fitted], levels)
             chances_MC[inside] = odds.probabilities(ranks_M[inside])

@@ -68,6 +68,7 @@ class ForestInputs:
             parts.append(self.abundances @ membership(clades_VF))
         if encoder is not None:
             assert self.covariates is not None
+            # scikit-learn's trees read float32; thresholds have to be compared with the same bits.
             features_NP = encoder.features_NP(self.covariates).astype(np.float32)
             parts.append(sparse.csr_array(features_NP))
         return sparse.csr_array(sparse.hstack(parts, format="csr"))
@@ -84,8 +85,8 @@ class ForestModel(FittedModel[ForestInputs]):
             for a leaf.
         thresholds: float64 [nodes], largest abundance that leads to the left.
         values: float64 [nodes, C], predictions of a leaf.
-        encoder: of the covariates; None without any.
-        clades_VF: of the ASVs, see `clades`; None to read the ASVs alone.
+        encoder: encoder of the covariates; None without any.
+        clades_VF: clades of the ASVs, see `clades`; None to read the ASVs alone.
     """
 
     roots: Rows
@@ -123,6 +124,8 @@ class ForestModel(FittedModel[ForestInputs]):
                 here += np.bincount(node[inner], minlength=nodes)
                 went_left = inner & (after == self.left[node])
                 to_left += np.bincount(node[went_left], minlength=nodes)
+        # A split lowers variance or Gini impurity by |mean left - mean right|² n_left n_right / n,
+        # so that no labels are needed.
         between = np.square(self.values[self.left] - self.values[self.right]).sum(axis=1)
         decrease = between * to_left * (here - to_left) / here.clip(min=1)
         tree = np.searchsorted(self.roots, np.arange(nodes), side="right") - 1
@@ -173,7 +176,14 @@ class ForestModel(FittedModel[ForestInputs]):
 
 @dataclass(frozen=True)
 class Forest(Estimator[ForestInputs]):
-    """Parameters of scikit-learn's random forests; see `member.Estimator`."""
+    """Random forest of scikit-learn (Breiman 2001), see `member.Estimator`.
+
+    Attributes:
+        n_estimators: number of trees.
+        max_features: part of the columns among which a node chooses, above 0, at most 1.
+        min_samples_leaf: samples in a leaf, at least.
+        n_jobs: threads; -1 for all CPUs.
+    """
 
     n_estimators: int = 200
     max_features: float = 0.3
@@ -194,8 +204,16 @@ class Forest(Estimator[ForestInputs]):
 
         Args:
             inputs: N samples: abundances of ASVs and of clades, and covariates.
-            labels: of the same samples.
-            seed: of the bootstrap samples and the columns that a node may split.
+            labels: labels of the same samples.
+            seed: seed of the bootstrap samples and of the columns that a node may split.
+
+        >>> counts = sparse.csr_array(np.array([[9, 1], [8, 2], [1, 9], [2, 8]]))
+        >>> samples = Samples(counts, np.array([[1, 2], [3, 4]], dtype=np.uint8))
+        >>> forest = Forest(n_estimators=20, n_jobs=1)
+        >>> inputs = forest.read(samples, AsvRelations(samples.tokens_FL))
+        >>> labels = Labels.of(np.array([0.0, 0.0, 1.0, 1.0]), ("low", "high"), None)
+        >>> forest.fit(inputs, labels, seed=0).predict(inputs).argmax(axis=1).tolist()
+        [0, 0, 1, 1]
         """
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
@@ -209,9 +227,11 @@ class Forest(Estimator[ForestInputs]):
         )
         encoder = fit_encoder(inputs.covariates)
         matrix = inputs.columns(inputs.clades_VF, encoder)
-        # A column that fewer samples have than a leaf needs cannot be split.
+        # A column that fewer samples have than a leaf needs cannot be split. Without these columns,
+        # 39 % and 61 % in two studies, the matrix is more often small enough to be dense.
         having = np.bincount(matrix.indices, minlength=matrix.shape[1])
         splittable = having >= self.min_samples_leaf
+        # scikit-learn refuses a matrix without columns.
         kept = np.flatnonzero(splittable | ~splittable.any())
         matrix = matrix[:, kept]
         with warnings.catch_warnings():
@@ -275,6 +295,8 @@ def model_of(
     nodes_of = [np.arange(tree.node_count) for tree in trees]
     leaf = [tree.children_left < 0 for tree in trees]
 
+    # A leaf is its own child, so that the samples of all trees descend together until the deepest
+    # leaf is reached.
     def children(name: str) -> Rows:
         parts = zip(trees, roots, nodes_of, leaf, strict=True)
         return np.concatenate(
@@ -284,6 +306,7 @@ def model_of(
     values = np.concatenate([tree.value[:, 0] for tree in trees])
     if labels.classes:
         # A class without a training sample has no column.
+        # Some versions of scikit-learn store counts here, others fractions.
         present = values / values.sum(axis=1, keepdims=True)
         values = np.zeros((len(present), len(labels.classes)))
         values[:, forest.classes_] = present
@@ -292,6 +315,7 @@ def model_of(
         roots.astype(np.int64),
         children("children_left"),
         children("children_right"),
+        # scikit-learn marks a leaf by the feature -2.
         np.where(ends, 0, kept[np.concatenate([tree.feature for tree in trees]).clip(min=0)]),
         np.concatenate([tree.threshold for tree in trees]),
         values,

@@ -43,6 +43,11 @@ def importance_table(
         taxa: taxon of each ASV by feature id; None without taxonomy.
         covariates: metadata that the model reads; None if it reads the counts alone.
 
+    Returns:
+        Columns feature-id, taxon (with a taxonomy), the measures of each member, prevalence (0 to
+        1), mean_relative_abundance (0 to 1), rank (1 for the most important ASV) and, of several
+        folds, rank_fold_1 and so on; `docs/importance.md` defines the measures.
+
     Raises:
         DataError: no ASV occurs in the training study, or no ASV has a taxon.
     """
@@ -75,6 +80,7 @@ def importance_table(
     columns["mean_relative_abundance"] = relative.mean(axis=0, dtype=np.float64)
     columns["rank"] = _mean_rank([member.size_U for member in members])
     number = min(len(sizes) for sizes in folds)
+    # A rank of a fold needs a model of that fold from every member.
     if number > 1 and len(ids) > 1 and number == max(len(sizes) for sizes in folds):
         for fold, sizes in enumerate(zip(*folds, strict=True), start=1):
             columns[f"{FOLD_RANK}{fold}"] = _mean_rank(sizes)

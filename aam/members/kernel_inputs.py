@@ -157,10 +157,12 @@ class Landmarks:
     def squared_distances(self, inputs: KernelInputs, kernel_NR: F64) -> F64:
         """Return the squared distances k(x, x) - 2 k(x, y) + k(y, y), [N, R]."""
         squared_NR: F64 = inputs.norms_N[:, None] + self.norms_R - 2 * kernel_NR
+        # Rounding of the float32 similarities makes some squared distances negative.
         return squared_NR.clip(min=0)
 
     def arrays(self) -> Arrays:
-        """Return the state, see `FittedModel`; it holds the clades by the weights."""
+        """Return the state, see `FittedModel`."""
+        # The features of the clades are computed again from the weights and the dendrogram.
         arrays = {
             "weights": self.weights.data,
             "asvs": self.weights.indices.astype(np.int64),
@@ -175,6 +177,7 @@ class Landmarks:
         data, norms_R = numbers(arrays, "weights", None), numbers(arrays, "norms", None)
         columns = indices(arrays, "asvs", asvs, len(data))
         starts = indices(arrays, "starts", len(data) + 1, len(norms_R) + 1)
+        # SciPy's compiled loops check no bounds: indices of a damaged file would read other memory.
         if starts[0] != 0 or starts[-1] != len(data) or (np.diff(starts) < 0).any():
             raise Mismatch("the array 'starts' is not ascending")
         shape = len(norms_R), asvs
@@ -196,6 +199,8 @@ def squared_norms(features: sparse.csr_array) -> F64:
 
 def products(one_NG: sparse.csr_array, two_RG: sparse.csr_array) -> F64:
     """Return the inner products of all rows, [N, R]; a row is the same bits with any others."""
+    # A product with a sparse matrix on the left sums each row in the order of its entries. BLAS
+    # chooses the order of a dense product by the number of rows.
     products_NR = np.empty((one_NG.shape[0], two_RG.shape[0]))
     for chunk in chunks(len(products_NR)):
         products_NR[chunk] = (two_RG @ one_NG[chunk].toarray().T).T

@@ -47,10 +47,17 @@ def fit_ridge(
     multiplied by the square roots of the weights, is U diag(values) U^T.
 
     Args:
-        kernel_NR: of the samples and the landmarks.
+        kernel_NR: float64, kernel of the samples and the landmarks.
         landmarks: int64 [R], rows of the landmarks.
-        labels: of the samples.
-        weights_N: of the squared errors; all equal by default.
+        labels: labels of the N samples; their groups are left out.
+        weights_N: weights of the squared errors, above 0; all equal by default.
+
+    >>> x_N = np.arange(6.0)
+    >>> labels = Labels.of(2 * x_N, (), None)
+    >>> ridge = fit_ridge(np.outer(x_N, x_N), np.arange(6), labels)
+    >>> predicted = np.outer([6.0], x_N) @ ridge.dual_RC + ridge.offset_C
+    >>> float(predicted[0, 0].round(2))
+    12.0
     """
     y_NC = labels.outputs_NC
     samples = len(y_NC)
@@ -60,6 +67,7 @@ def fit_ridge(
     if len(landmarks) == samples:
         centred_NN = kernel_NR - means_R
         centred_NN += weights_N @ means_R / samples - means_R[:, None]
+        # In place: each further copy of the kernel of all pairs would take 8 bytes a pair.
         centred_NN *= roots_N1
         centred_NN *= roots_N1.T
         values, vectors = np.linalg.eigh(centred_NN)
@@ -68,6 +76,9 @@ def fit_ridge(
         to_dual = roots_N1 * U / values
     else:
         values, vectors = np.linalg.eigh(kernel_NR[landmarks])
+        # Nyström approximation (Williams and Seeger 2001): whitened features whose inner products
+        # are the kernel of the landmarks. Directions of rounding errors are left out, since the
+        # whitening divides by the root of their eigenvalue.
         kept = values > values[-1] * 1e-8
         whitening = vectors[:, kept] / np.sqrt(values[kept])
         features = kernel_NR @ whitening
@@ -114,8 +125,10 @@ def leave_groups_out(
     mean_C = weights_N @ y_NC / samples
     residuals_PNC = roots_N1 * (y_NC - mean_C) - U @ (shrunk_PK[:, :, None] * projected)
     names, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    # A single group cannot be left out, since nothing would remain to fit.
     if len(names) in (1, samples):
         hat_PN = weights_N / samples + shrunk_PK @ (U**2).T
+        # A sample that alone determines its fit has a leverage of 1 and would divide by 0.
         left_out_PNC = residuals_PNC / (1 - hat_PN).clip(min=1e-9)[:, :, None]
     else:
         left_out_PNC = np.empty_like(residuals_PNC)
@@ -138,6 +151,9 @@ def huber_weights(residuals_N: F64) -> F64:
     The scale is 1.4826 times the median of the absolute residuals. The constant 1.345 has 95 % of
     the efficiency of least squares where errors are normal (Holland and Welsch 1977,
     doi:10.1080/03610927708827533).
+
+    >>> huber_weights(np.array([1.0, -1.0, 1.0, 10.0])).round(2).tolist()
+    [1.0, 1.0, 1.0, 0.2]
     """
     size_N = np.abs(residuals_N)
     limit = 1.345 * 1.4826 * np.median(size_N)
@@ -150,6 +166,7 @@ def fit_logistic(left_out_NC: F64, labels: Labels) -> F64:
     from sklearn.linear_model import LogisticRegression
 
     logits = np.zeros((len(labels.classes) + 1, len(labels.classes)))
+    # Finite, since `state.numbers` refuses a model with infinite numbers.
     logits[-1] = _NEVER
     codes = labels.values.astype(np.int64)
     present = np.unique(codes)
@@ -178,6 +195,7 @@ def probabilities(outputs_NC: F64, logits: F64) -> F64:
     if not logits.size:
         return outputs_NC
     scores_NC = product(outputs_NC, logits[:-1]) + logits[-1]
+    # The difference from the largest score cannot overflow.
     scores_NC = np.exp(scores_NC - scores_NC.max(axis=1, keepdims=True))
     probabilities: F64 = scores_NC / scores_NC.sum(axis=1, keepdims=True)
     return probabilities

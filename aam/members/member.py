@@ -32,7 +32,8 @@ class TrainingSamples:
     of a search, share them.
 
     Attributes:
-        relations: of the ASVs of the samples.
+        samples: counts, sequences and covariates of the N samples.
+        relations: relations of the ASVs of the samples.
     """
 
     samples: Samples

@@ -154,6 +154,8 @@ def of_effects(name: str, effects_UC: F64, classes: tuple[str, ...]) -> Importan
 
 def moments(features: sparse.csr_array) -> tuple[F64, F64]:
     """Return mean and standard deviation of each feature, [U]."""
+    # The variance is a difference of two means: float64 keeps its digits, and rounding may still
+    # make that of a constant feature negative.
     mean_U = features.mean(axis=0, dtype=np.float64)
     variance_U = features.power(2).mean(axis=0, dtype=np.float64) - mean_U**2
     return mean_U, np.sqrt(variance_U.clip(min=0))

@@ -204,13 +204,18 @@ def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
 
     Args:
         path: run folder, its folder `model`, or a copy of that.
+        device: device of a network; other members compute on the CPU.
+
+    Returns:
+        The model with its members; `trained` refuses one that was only pretrained.
 
     Raises:
         MissingInput, DataError: see `model_folder.read`.
-        DataError: it is damaged or edited, or has a member that this version does not know.
+        DataError: it is damaged or edited, or has a member that this version does not have.
     """
     folder = model_folder.read(path)
     try:
+        # Before the states are parsed: a member of a later version is no damage of the file.
         if unknown := sorted(folder.members.keys() - MEMBERS.keys()):
             known = ", ".join(MEMBERS)
             raise DataError(

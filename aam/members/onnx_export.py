@@ -37,7 +37,10 @@ TOLERANCE = 1e-4
 """Largest difference between ONNX Runtime and PyTorch, relative to the largest output."""
 
 _EXPORTED, _CHECKED = (5, 3), (17, 4)
-"""ASVs and samples of the example of the export, and of the check."""
+"""ASVs and samples of the example of the export, and of the check.
+
+They differ, so that the check fails where the exporter took a size of the example for constant.
+"""
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,7 @@ class KernelReadout(nn.Module):
 def _mismatches(one_UL: Tensor, two_VL: Tensor) -> Tensor:
     """Return the mismatches of sequences, float64 [U, V], see `aam.members.similarity`."""
     (one, one_U), (two, two_V) = _letters(one_UL), _letters(two_VL)
+    # A matrix product instead of a comparison of the letters of all pairs, [U, V, L] in memory.
     return (one_U[:, None] + two_V) / 2 - one @ two.T
 
 
@@ -224,6 +228,7 @@ def export(part: Part, path: Path) -> float:
         inputs = part.example(*_CHECKED)
         expected = part.module(*inputs).numpy()
     with atomic_write(path) as temporary:
+        # The check reads the temporary file: a file that computes other values never gets its name.
         program.save(temporary)
         quiet = onnxruntime.SessionOptions()
         quiet.log_severity_level = 3
@@ -231,6 +236,7 @@ def export(part: Part, path: Path) -> float:
         given = {name: one.numpy() for name, one in zip(part.inputs, inputs, strict=True)}
         computed = session.run(None, given)[0]
         difference = float(np.abs(computed - expected).max() / np.abs(expected).max())
+        # `not <=` also refuses NaN.
         if not difference <= TOLERANCE:
             raise Unavailable(
                 "ONNX Runtime computes other values than PyTorch",

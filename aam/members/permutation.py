@@ -70,8 +70,9 @@ def permutation_importance(
     for k, asv in enumerate(track(asvs, "Permutation", len(asvs), "ASVs")):
         before = counts[:, [asv]].toarray().ravel()
         after = _permuted(before, groups_N, rng)
-        # A sample without any other ASV keeps its reads.
+        # A sample without any other ASV keeps its reads: without reads it has no abundances.
         after = np.where(reads_N - before + after == 0, before, after)
+        # Only changed samples are predicted again: permuting a rare ASV changes few of them.
         rows = np.flatnonzero(after != before)
         if len(rows):
             changed = _with_reads(samples.take(rows), asv, (after - before)[rows])

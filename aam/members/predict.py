@@ -23,8 +23,14 @@ from aam.members.tables import interval_columns, member_columns, ordinal_columns
 def predict_table(loaded: TrainedModel, options: Predict) -> tuple[pd.DataFrame, Comparison]:
     """Predict every sample of a table with a model and each of its members.
 
+    Args:
+        loaded: the model, with its members on a device.
+        options: table, metadata, batch size and number of passes of `aam predict`.
+
     Returns:
-        The predictions, and the comparison of the samples with the training data.
+        A row for each sample with sample-id, the prediction of the ensemble, its interval or class
+        probabilities, and the predictions of each member; and the comparison of the samples with
+        the training data, whose columns are in the same table.
 
     Raises:
         AamError: see `load_study`.

@@ -108,9 +108,18 @@ def mismatches(one_UL: Tokens, two_VL: Tokens) -> F32:
     """Return the positions at which each pair of sequences differs, float32 [U, V].
 
     A position counts half where one of the two has no nucleotide (its end, or an ambiguous letter).
+
+    Args:
+        one_UL, two_VL: sequences, codes of `aam.data.sequences`; their lengths may differ.
+
+    >>> one = np.array([[1, 2, 3]], dtype=np.uint8)
+    >>> mismatches(one, np.array([[1, 2, 4], [1, 2, 0]], dtype=np.uint8)).tolist()
+    [[1.0, 0.5]]
     """
     length = min(one_UL.shape[1], two_VL.shape[1])
     (one, one_U), (two, two_V) = _letters(one_UL, length), _letters(two_VL, length)
+    # Equal letters are an inner product of indicators, which BLAS computes; sums of halves up to
+    # the length of a sequence are exact in float32.
     mismatches_UV: F32 = (one_U[:, None] + two_V[None]) / 2 - one @ two.T
     return mismatches_UV
 

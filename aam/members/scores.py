@@ -33,7 +33,7 @@ from aam.members.base import F64, Rows
 
 DRAWS = 1000
 LEVEL = 0.95
-"""Of the confidence intervals."""
+"""Level of the confidence intervals."""
 
 _MOST_CLASSES = 10
 _LABELS = 10**7
@@ -102,6 +102,7 @@ class Draws:
 
     def weights(self) -> Iterator[F64]:
         """Yield how often each draw has every sample, float64 [Z, M], in blocks of draws."""
+        # The seed starts again for each model: a paired difference needs the same draws.
         rng = np.random.default_rng(self.seed)
         block = max(1, _BLOCK // len(self.group_M))
         for start in range(0, self.number, block):
@@ -119,8 +120,12 @@ def draw_groups(groups: Rows, seed: int, draws: int = DRAWS) -> Draws:
 
     Args:
         groups: int64 [M], the group of each sample.
-        seed: of the generator; models that are compared have the same one.
+        seed: seed of the generator; models that are compared have the same one.
         draws: number of draws; there are none of a single group.
+
+    >>> (weights_ZM,) = draw_groups(np.array([7, 7, 9]), seed=0, draws=100).weights()
+    >>> weights_ZM.shape, bool((weights_ZM[:, 0] == weights_ZM[:, 1]).all())
+    ((100, 3), True)
     """
     names, group_M = np.unique(groups, return_inverse=True)
     return Draws(group_M, seed, draws if len(names) > 1 else 0)
@@ -158,7 +163,17 @@ class Drawn:
 
 
 def draw_metrics(scored: ScoredPredictions, draws: Draws) -> Drawn:
-    """Compute the metrics of `SCORED` on all samples and on each draw."""
+    """Compute the metrics of `SCORED` on all samples and on each draw.
+
+    Args:
+        scored: predictions and labels of M samples; their type chooses the metrics.
+        draws: resamples of the groups of the same samples.
+
+    >>> scored = ScoredPredictions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 4.0]))
+    >>> drawn = draw_metrics(scored, draw_groups(np.arange(3), seed=0))
+    >>> round(drawn.score()["mae"].value, 3), len(drawn.draws["mae"])
+    (0.333, 1000)
+    """
     metrics = SCORED[scored.type]
     blocks: dict[str, list[F64]] = {name: [np.empty(0)] for name in metrics}
     for weights_ZM in draws.weights():
@@ -207,12 +222,14 @@ def permutation_test(
             permuted_M = shuffled_I[stratum_M]
         else:
             permuted_M = _shuffled(labels_M, stratum_M, rng)
+        # A shuffle that restores the labels reaches the score despite rounding of its sums.
         reached += value_of(metric, replace(scored, actual=permuted_M)) >= observed - 1e-12
     if group_column is None or sizes_I.max() == 1:
         what = "labels of samples"
     else:
         what = f"labels {'of groups' if of_groups else 'within each group'} of {group_column}"
     return (
+        # The observed labels count as a shuffle, so that p is never 0 (Phipson and Smyth 2010).
         f"Permutation test: {reached} of {number} shuffles of the {what} reach this "
         f"{TITLES.get(name, name)} (p = {(reached + 1) / (number + 1):.2g})."
     )
@@ -232,6 +249,7 @@ def _interval(whole: float, drawn: F64) -> Score:
     """Return the percentile interval of the defined draws."""
     if math.isnan(whole):
         return Score(None, None, None)
+    # A draw that lacks a class has no AUC.
     defined = drawn[~np.isnan(drawn)]
     if len(defined) < 2:
         return Score(whole, None, None)

@@ -57,6 +57,7 @@ class TrainingData:
             rows = np.arange(start, min(start + _AT_ONCE, samples.counts.shape[0]))
             inputs = _READER.read(samples.take(rows), relations)
             distances.append(_neighbour_distances(self.landmarks, inputs))
+        # The limit is 0 where all training samples are equal.
         distances_N: F64 = np.concatenate(distances) / max(self.summary.plain.limit, 1e-12)
         return distances_N
 

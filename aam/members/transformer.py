@@ -78,6 +78,8 @@ class Transformer:
                 arguments = self.options, self.study, base, split, fold, self.note, runtime
                 if (result := train_fold(*arguments)) is not None:
                     results.append(result)
+                # All ranks leave together: a rank that went on would wait in a collective for the
+                # others. After the last fold nothing is left to resume.
                 if fold < len(splits) and runtime.communicator.any_rank(runtime.stop.pending):
                     raise Interrupted(
                         f"Stopped after fold {fold} of {len(splits)}{runtime.stop.by_signal}",

@@ -163,6 +163,8 @@ class TransformerModel(FittedModel[TransformerInputs]):
         for network, of_asvs in zip(self.networks, encoded.of_networks, strict=True):
             vectors_FD, terms_FW = (None if each is None else each[rows] for each in of_asvs)
             assert vectors_FD is not None
+            # `prepared` has drawn the reads. A sample that a permutation gives more reads than the
+            # depth must not be drawn again.
             plan = dataclasses.replace(reading_plan(network.config.plan), rarefy_depth=0)
             known_N, outputs = network.config.inputs(covariates), []
             network.network.to(network.device).eval()
@@ -174,6 +176,7 @@ class TransformerModel(FittedModel[TransformerInputs]):
                         network.network, batch, vectors_FD, terms_FW, known_N
                     )[1]
                 assert outputs_BC is not None
+                # NumPy has no bfloat16.
                 outputs.append(outputs_BC.float().cpu())
             values.append(self._target_of(network).decode(torch.cat(outputs)))
         return np.stack(values)
@@ -206,6 +209,8 @@ class TransformerModel(FittedModel[TransformerInputs]):
 
     def prepared(self, samples: Samples) -> tuple[TransformerModel, Samples]:
         """Encode the ASVs and draw the reads once, see `FittedModel`."""
+        # The reads are drawn before a permutation moves some of them; drawn afterwards, the reads
+        # of all other ASVs would change too.
         plan, counts = self.networks[0].config.plan, samples.counts.copy()
         ends = zip(counts.indptr[:-1], counts.indptr[1:], samples.sample_ids, strict=True)
         drawn = [

@@ -40,13 +40,20 @@ def half_width(residuals_M: F64, groups: Rows, coverage: float = COVERAGE) -> fl
     It is infinite with too few groups: 1 / (groups + 1) must not exceed 1 - coverage.
 
     Args:
-        residuals_M: absolute errors of held-out samples.
-        groups: int64 [M], group of each.
-        coverage: probability to lie in the interval.
+        residuals_M: absolute errors of held-out samples, in any unit.
+        groups: int64 [M], the group of each sample.
+        coverage: probability to lie in the interval, above 0 and below 1.
+
+    Returns:
+        The half width, in the unit of the residuals.
+
+    >>> half_width(np.arange(1.0, 20.0), np.arange(19)), half_width(np.ones(5), np.arange(5))
+    (18.0, inf)
     """
     _, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     weights = 1 / sizes[group_of] / (len(sizes) + 1)
     order = np.argsort(residuals_M, kind="stable")
+    # Rounding of the sum of weights must not widen the interval by one residual.
     reached = np.cumsum(weights[order]) >= coverage - 1e-12
     return float(residuals_M[order][reached.argmax()]) if reached.any() else math.inf
 
@@ -87,7 +94,15 @@ def fit_temperature(probabilities_MC: F64, codes_M: Rows) -> float:
 
 
 def calibrate(probabilities_MC: F64, temperature: float) -> F64:
-    """Divide log probabilities by a temperature; the most probable class stays the same."""
+    """Divide log probabilities by a temperature; the most probable class stays the same.
+
+    Args:
+        probabilities_MC: float64, rows of sum 1.
+        temperature: above 0; more than 1 makes the probabilities less certain.
+
+    >>> calibrate(np.array([[0.9, 0.1]]), 2.0).round(2).tolist()
+    [[0.75, 0.25]]
+    """
     scaled = np.log(probabilities_MC.clip(min=_SMALLEST)) / temperature
     scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))
     calibrated: F64 = scaled / scaled.sum(axis=1, keepdims=True)
@@ -99,7 +114,7 @@ class ProportionalOdds:
     """Model of K ordered categories given a predicted rank.
 
     Attributes:
-        slope: of the log odds over the rank.
+        slope: change of the log odds for one rank.
         cutpoints: K - 1 numbers, ascending.
     """
 
@@ -121,9 +136,13 @@ def fit_proportional_odds(ranks_M: F64, codes_M: Rows, levels: int) -> Proportio
     category without samples finite. Predictions that fall with the truth get the slope 0.
 
     Args:
-        ranks_M: predicted, real numbers.
-        codes_M: true ranks.
-        levels: K categories.
+        ranks_M: predicted ranks, real numbers.
+        codes_M: int64, true ranks from 0 to K - 1.
+        levels: number of categories K, at least 2.
+
+    >>> odds = fit_proportional_odds(np.array([0.1, 0.9, 2.1]), np.array([0, 1, 2]), 3)
+    >>> median_codes(odds.probabilities(np.array([0.0, 1.0, 2.0]))).tolist()
+    [0, 1, 2]
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -138,6 +157,7 @@ def fit_proportional_odds(ranks_M: F64, codes_M: Rows, levels: int) -> Proportio
         features = np.column_stack([inputs.repeat(levels - 1), -cutpoint_of])
         model = LogisticRegression(C=_PENALTY, fit_intercept=False, max_iter=1000)
         slope, *cutpoints = model.fit(features, sides.ravel(), weights).coef_[0].tolist()
+        # Cutpoints out of order would give negative probabilities.
         return ProportionalOdds(slope, tuple(np.maximum.accumulate(cutpoints).tolist()))
 
     odds = fit(inputs)
