@@ -49,6 +49,8 @@ def predict_alone(
         }
         return predictions_of(results)
 
+    # No network is fitted to the metadata alone: without an estimator among the members, the
+    # default ones are.
     of_metadata = members or {name: estimator(name) for name in default_members()}
     metadata = predict(METADATA, of_metadata, samples.metadata_alone)
     counts = predict(COUNTS, members, samples.counts_alone) | dict(of_counts)
@@ -61,12 +63,15 @@ def predict_alone(
 def compare_inputs(
     columns: Sequence[str], predictions: Mapping[str, F64], folds: Folds
 ) -> dict[str, Any]:
-    """Score each input on the held-out samples; the entry `inputs` of scores.json.
+    """Score each input on the held-out samples.
 
     Args:
-        columns: of the metadata.
-        predictions: of `METADATA`, `COUNTS` and `BOTH`, [M, C].
+        columns: metadata columns that the model reads.
+        predictions: held-out predictions [M, C] of `METADATA`, `COUNTS` and `BOTH`.
         folds: labels and splits.
+
+    Returns:
+        The entry `inputs` of scores.json, see `aam.members.evaluation`.
     """
     drawn = {name: folds.drawn(predictions_MC) for name, predictions_MC in predictions.items()}
     differences = [compare(drawn, BOTH, one, folds.units) for one in (METADATA, COUNTS)]

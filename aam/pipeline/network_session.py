@@ -102,6 +102,7 @@ def network_session(
     with ExitStack() as ranks:
         group = process_group(options.scale, options.device, options.loop.batch_samples)
         communicator = ranks.enter_context(group)
+        # Before `numbers_of_host` replaces `auto`: nodes may have different numbers of cores.
         communicator.require_equal_options(options)
         check_resources(options)
         options = numbers_of_host(options)

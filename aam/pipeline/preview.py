@@ -27,7 +27,7 @@ from aam.training.labelled_study import LabelledStudy
 _SUBJECTS = re.compile(
     r"subject|patient|individual|participant|infant|animal|donor|host.?(id|name)$", re.IGNORECASE
 )
-"""Names of columns that name whom samples were taken from."""
+"""Names of columns that identify the subject of a sample."""
 
 _ATTRIBUTES = re.compile(
     r"(^|[^a-z])(age|sex|gender|bmi|weight|height|diet|type|status|disease|diagnosis|group|site)"

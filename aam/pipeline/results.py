@@ -46,10 +46,10 @@ def write_results(
     """Write model, predictions, scores and importance, and print the scores.
 
     Args:
-        options: of the run.
+        options: options of the run; its folder exists.
         study: labels, splits and metadata.
-        result: of the training.
-        found: columns that predict the target by themselves.
+        result: result of the training.
+        found: columns that predict the target by themselves, see `associations`.
 
     Returns:
         Facts for the run record.
@@ -61,7 +61,8 @@ def write_results(
     scores = _write_scores(options, study, result, found)
     if len(study.study.table.sample_ids) <= MOST_SAMPLES:
         _write_ordination(options, study, result)
-    if not options.uses_network:  # `aam train` computes it when all ranks are done: it takes long
+    # Of a network it takes long; `aam train` computes it when all ranks have ended.
+    if not options.uses_network:
         _write_importance(options, study, model)
     log_scores(options, _final_scores(scores))
     _show(scores)
@@ -76,7 +77,13 @@ def write_results(
 
 
 def model_of(options: Train, labelled: LabelledStudy, result: Result) -> TrainedModel:
-    """Return the model for new samples: the members, their combination, and the training data."""
+    """Return the model for new samples: the members, their combination, and the training data.
+
+    Args:
+        options: options of the run, which the model records.
+        labelled: study whose samples the model was trained on.
+        result: members with their models, and the ensemble.
+    """
     folds, study, samples = result.folds, labelled.study, result.samples
     labels, scale = folds.labels, folds.scale
     training = describe(
@@ -159,6 +166,7 @@ def _write_ordination(options: Train, labelled: LabelledStudy, result: Result) -
         return
     inputs = result.samples.inputs(estimator(KERNEL))
     kernel_NN = Landmarks.of(inputs, np.arange(len(ids))).kernel(inputs)
+    # The two halves of the float32 kernel differ by rounding.
     coordinates, explained = coordinates_of_kernel((kernel_NN + kernel_NN.T) / 2)
     write_ordination(options.run.output_dir / "ordination.txt", ids, coordinates, explained)
 

@@ -46,10 +46,12 @@ def run(
             labelled = load_labelled_study(options, members.length, splits)
         check_labels(options, labelled)
         folds = folds_of(options, labelled)
+        # All that may refuse the study comes before `begin`, which changes the run folder.
         facts = members.check(labelled)
         with run_folder.begin(prepared, group, **facts) as record:
             found = []
             if group.ranks.is_main:
+                # One rank prints and writes for all.
                 found = preview(options, labelled, folds)
                 ids, path = labelled.study.table.sample_ids, prepared.folder / "splits.tsv"
                 write_splits(path, ids, labelled.splits, labelled.labels)

@@ -83,8 +83,17 @@ class Axis:
 def read_axis(text: str) -> Axis:
     """Read an item of --vary.
 
+    Args:
+        text: NAME=LOW..HIGH or NAME=A,B with the name of an option of `aam train`; an option of
+            several values has them joined by `+`, as in members=kernel,kernel+forest.
+
     Raises:
         UsageError: not NAME=VALUES, not an option that can vary, or a value that it does not take.
+
+    >>> read_axis("lr=0.0001..0.01").limits
+    (0.0001, 0.01)
+    >>> read_axis("members=kernel,kernel+forest").choices["kernel+forest"]
+    ('kernel', 'forest')
     """
     name, _, values = text.partition("=")
     known = {spec.flag: spec for spec in specs(Train) if spec.role == "value"}
@@ -110,6 +119,9 @@ def _typed(spec: OptionSpec, text: str) -> Any:
 
 def search(options: Search) -> dict[str, Any] | None:
     """Run the trials that are left, then evaluate each fold.
+
+    Args:
+        options: axes, numbers of trials and folds, storage, and the options of every trial.
 
     Returns:
         The content of `search.json`; None with --trials-only.
@@ -141,6 +153,8 @@ def search(options: Search) -> dict[str, Any] | None:
         return None
     folds = []
     for number, (split, study) in enumerate(zip(splits, studies, strict=False), start=1):
+        # The score is stored with the study: a search that is started again does not repeat the
+        # fold.
         if (score := study.user_attrs.get("outer")) is None:
             stop_if_requested(stop)
             info(f"Fold {number}: evaluating {study.best_params}.")
@@ -213,11 +227,14 @@ def _optimize(
     others = study.get_trials(states=(optuna.trial.TrialState.RUNNING,))
     # Processes that run at the same time must not draw the same values.
     shared = options.trials_only or others
+    # The number of trials is part of the seed: a resumed search would otherwise draw the values of
+    # its first trials again.
     seed = None if shared else options.loop.seed + len(study.trials)
     samplers = optuna.samplers
     study.sampler = (
         samplers.RandomSampler(seed)
         if options.sampler == "random"
+        # `constant_liar` keeps processes from drawing values near those of running trials.
         else samplers.TPESampler(seed=seed, constant_liar=True)
     )
     inner = _inner_splits(options, trials.labelled, rows)
@@ -228,6 +245,7 @@ def _optimize(
         for step, split in enumerate(inner):
             try:
                 score = trials.score(values, split)
+            # A pruned trial is finished. Optuna counts NaN as a failure, which is tried again.
             except NotFinite as error:
                 raise optuna.TrialPruned from error
             if math.isnan(score):

@@ -60,17 +60,19 @@ def open_studies(
     """Open the Optuna studies of a search, or create them.
 
     Args:
-        folder: of the search.
-        given: value of --storage.
-        names: of the studies.
-        identity: all that decides the scores, equal in all processes of the search, by a name that
-            the user knows.
+        folder: output folder of the search.
+        given: value of --storage: None for SQLite in the folder, `journal`, or the URL of a
+            database.
+        names: names of the studies, in the order of the result.
+        identity: all that decides the scores, equal in all processes of the search: name of an
+            option or a file -> value or checksum.
 
     Raises:
         CannotCreate: the folder has other files, and no search in this storage.
         UsageError: the storage has a search with another identity, or cannot be opened.
     """
     optuna = import_optuna()
+    # Two processes might both find no study, and store two different identities of the search.
     with _one_at_a_time(folder):
         storage = _storage(folder, given)
         studies = []
@@ -143,6 +145,7 @@ def _occupied(folder: Path) -> CannotCreate:
 
 def finished(study: Any) -> list[Any]:
     """Return the trials that have a result or were pruned."""
+    # Without copies: this is called before and after each trial, for all trials.
     return [trial for trial in study.get_trials(deepcopy=False) if trial.state.name in FINISHED]
 
 
@@ -156,7 +159,10 @@ def run_trials(
     """Run trials until `total` of a study are finished, those of other processes included.
 
     Args:
-        stop: checked between two trials.
+        study: study of Optuna, which other processes may share.
+        objective: from a trial to its score, which is maximized.
+        total: finished trials at which to end.
+        stop: stop requests, checked between two trials.
         report: called after each trial with the number of finished trials.
 
     Raises:
@@ -165,6 +171,7 @@ def run_trials(
     """
     while len(trials := finished(study)) < total:
         stop_if_requested(stop)
+        # One trial at a time, so that a stop request and the trials of other processes are noticed.
         study.optimize(
             objective,
             n_trials=1,

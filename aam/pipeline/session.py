@@ -57,6 +57,9 @@ class Session:
 def sequence_length(options: Train) -> int | None:
     """Return the nucleotides to read of each sequence; None for all.
 
+    Args:
+        options: options of the run; a pretrained encoder limits the length.
+
     Raises:
         AamError: the pretrained encoder cannot be read.
     """
@@ -77,7 +80,7 @@ def session(
     """Start the session of a run, and end it with the block.
 
     Args:
-        options: of the run.
+        options: options of the run, as `resolve` returns them.
         labelled: the study, if it is read already.
         policy: attention backends to choose from; None for those of PyTorch.
 

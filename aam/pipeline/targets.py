@@ -98,6 +98,7 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
         path = splits if kept else Path(scratch) / splits.name
         if not kept:
             _write_splits(options, columns, study, metadata, path)
+        # The file is written to the run folder only after all targets are checked.
         content = path.read_bytes()
         studies = {}
         for column in columns:
@@ -113,6 +114,7 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
             temporary.write_bytes(content)
         for column in columns:
             info(f"Training for {column}")
+            # `pop` releases the study of a target that is trained.
             scored[column] = run(of_column(column, splits), studies.pop(column))
         write_table(folder / "predictions.tsv", _joined(folders))
         record.finish(targets={column: place.name for column, place in folders.items()})

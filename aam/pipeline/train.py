@@ -33,9 +33,9 @@ class Result:
     """Result of a training.
 
     Attributes:
-        samples: of the study.
+        samples: samples of the study.
         folds: labels and splits.
-        members: predictions of the held-out samples and models of each member.
+        members: predictions of the held-out samples and models of each member, by name.
         combined: the ensemble of the members.
         alone: held-out predictions [M, C] of metadata and counts alone; empty without covariates.
     """
@@ -64,26 +64,28 @@ def train(
     """Train members on a study in memory, and combine them.
 
     The only files are the checkpoints from which a network resumes, in the run folder of the
-    session's options. Networks come first, since all ranks train them; the first goes on alone.
+    session's options.
 
     Args:
         study: labels, splits and metadata.
-        samples: of the study, see `samples_of`.
-        folds: of the study, see `folds_of`.
+        samples: samples of the study, see `samples_of`.
+        folds: folds of the study, see `folds_of`.
         estimators: members that are fitted in memory, by name.
-        session: makes the members that are networks.
-        note: adds facts to the run record.
+        session: ranks and device; it makes the members that are networks.
+        note: function that adds facts to the run record.
         final: also make the models for new samples, and compare the inputs of models that read
             metadata columns. The score of a trial needs neither.
 
     Returns:
-        None on ranks other than the first.
+        Members, their held-out predictions and the ensemble; None on ranks other than the first.
 
     Raises:
         Interrupted: a stop is requested.
         NotFinite: a loss or a prediction of a network is not finite.
     """
     compares = final and study.covariates is not None
+    # Networks come first, since all ranks train them. `leave` then ends the group of the ranks: one
+    # process fits the estimators.
     networks = {
         name: network.cross_validate(samples, folds, final)
         for name, network in session.networks(study, note).items()
@@ -113,7 +115,7 @@ def estimators_of(options: Train) -> dict[str, Estimator[Any]]:
 
 
 def samples_of(study: LabelledStudy) -> TrainingSamples:
-    """Return the samples of a study for estimators."""
+    """Return the samples of a study for estimators, with counts in memory."""
     table, tokens_FL = study.study.table, study.study.tokens_FL
     samples = Samples.of(table, tokens_FL, study.covariates)
     return TrainingSamples(samples, AsvRelations(samples.tokens_FL))
