@@ -39,7 +39,7 @@ from aam.memory import shown_size
 from aam.model.nucleotides import NucleotideEncoder
 
 FORMAT = 1
-"""Version of a segment; one of a newer version is refused."""
+"""Version of a segment; one of another version is refused."""
 
 _SEGMENT = "segment.json"
 _REMEDY = "remove this folder; its vectors are encoded again"
@@ -63,10 +63,19 @@ class AsvVectors:
     segments: tuple[tuple[Hashes, Vectors], ...]
 
     def fill(self, hashes_F: Hashes, vectors_FD: Tensor) -> npt.NDArray[np.bool_]:
-        """Copy the known vectors to their rows of `vectors_FD`; return which rows are known."""
+        """Copy the known vectors to their rows of `vectors_FD`.
+
+        Args:
+            hashes_F: int64, hashes of the sequences of a study, see `hash_sequences`.
+            vectors_FD: float32 on any device; rows of unknown sequences stay as they are.
+
+        Returns:
+            bool [F], which rows are known.
+        """
         known_F = np.zeros(len(hashes_F), dtype=np.bool_)
         for hashes, vectors in self.segments:
             rows = np.flatnonzero(~known_F)
+            # A hash above all of the segment has the place behind the last one.
             places = np.searchsorted(hashes, hashes_F[rows]).clip(max=len(hashes) - 1)
             same = hashes[places] == hashes_F[rows]
             found = torch.from_numpy(vectors[places[same]]).to(self.dtype)
@@ -79,17 +88,26 @@ class AsvVectors:
 
         Incomplete segments of killed writers are removed.
 
+        Args:
+            hashes_F: int64, hashes of the sequences; of several equal ones the first is written.
+            vectors_FD: float32, vectors of the same sequences.
+
+        Returns:
+            float32 [F, D], rounded to the type of the folder.
+
         Raises:
             DataError: a vector is too large for float16.
             CannotCreate: the folder cannot be written to, or its disk is full.
         """
         unique, rows = np.unique(hashes_F, return_index=True)
         rounded_FD = vectors_FD.to(self.dtype)
+        # float16 ends at 65,504: a larger number becomes infinite.
         if not bool(rounded_FD[vectors_FD.isfinite()].isfinite().all()):
             evidence = f"the largest value is {float(vectors_FD.abs().max()):g}"
             raise DataError("ASV vectors exceed float16", evidence, "store float32")
         vectors = rounded_FD[torch.from_numpy(rows).to(vectors_FD.device)].cpu().numpy()
         remove_abandoned(self.folder)
+        # A random name, since other processes add segments at the same time without a lock.
         with atomic_folder(self.folder / uuid.uuid4().hex, overwrite=False) as segment:
             arrays = {
                 "hashes": write_array(segment, "hashes", unique),
@@ -130,6 +148,7 @@ def open_vectors(options: AsvVectorOptions, encoder: NucleotideEncoder) -> AsvVe
         if path.parent.name.startswith("."):
             continue  # A segment that another process writes.
         hashes, vectors = _read(path, width)
+        # Vectors that were rounded to float16 would make results of float32 depend on the folder.
         if len(hashes) and (dtype == torch.float16 or vectors.dtype == np.float32):
             segments.append((hashes, vectors))
     return AsvVectors(folder, dtype, tuple(segments))
@@ -157,6 +176,7 @@ def digest(encoder: NucleotideEncoder) -> str:
     """Return a digest of the weights that determine the vector of a sequence."""
     digest = hashlib.sha256(f"patch {encoder.patch}".encode())
     for name, tensor in sorted(encoder.state_dict().items()):
+        # The head restores masked nucleotides and has no part in the vectors.
         if not name.startswith("head."):
             digest.update(f"{name} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())

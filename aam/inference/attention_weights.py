@@ -32,7 +32,7 @@ class SampleAttention:
 
     Attributes:
         asvs_S: int64, columns of the study.
-        abundance_S: relative, of the reads that the network reads.
+        abundance_S: relative abundances of the reads that the network reads, of sum 1.
         pooling_S: weight of each ASV in the mean that predicts the target; the sum is 1.
         mixing_SS: weight of each ASV (column) for each ASV (row) in the layer before, the mean of
             its heads; the sum of a row is 1.
@@ -68,15 +68,20 @@ def sample_attention(
 
     Args:
         stored: network with a target.
-        sample: study of the sample alone.
-        device: of the computation.
-        covariates: of the sample, for a model that reads metadata.
+        sample: study with one sample.
+        device: device of the computation.
+        covariates: metadata of the sample, for a model that reads metadata; else None.
+
+    Returns:
+        Weights of the ASVs that the network reads of the sample, after rarefaction.
     """
     recorder, pooled = _Recorder(), list[tuple[Tensor, Tensor | None]]()
+    # The backends of PyTorch return no weights, so a backend in plain operations replaces them.
     backend = Backend("recorded", recorder)
     config, network = stored.config, stored.build(Backends(backend, backend))
     assert isinstance(network, Predictor)
     network.to(device).eval()
+    # The weights of the pooling depend on its inputs, which only the forward pass of the heads has.
     network.pooling.register_forward_pre_hook(lambda _, inputs: pooled.append(inputs))
     vectors_FD = encode_asvs(network.encoder, sample, device)
     batch = FixedBatches(sample, reading_plan(config.plan), np.arange(1), 1)[0].to(device)
@@ -88,6 +93,7 @@ def sample_attention(
         known = None if inputs is None else inputs.take(batch.rows_B)
         network.heads(embedding_BD, hidden_BSD, batch.attend_BS, None, known)
         (weights_S,) = network.pooling.weights(*pooled[0])
+    # The slots that pad the sample have no reads.
     present_S = (batch.counts_BS[0] > 0).cpu().numpy()
     counts_S = batch.counts_BS[0].double().cpu().numpy()[present_S]
     mixing_SS = recorder.weights_NHKK[0].mean(dim=0).double().cpu().numpy()

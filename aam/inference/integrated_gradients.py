@@ -56,6 +56,13 @@ def score_matrix(target: Target) -> F64:
     """Return the matrix from network outputs to scores: those of `contrasts`, or a number.
 
     A number is in the units of the target, or of its logarithm with a logarithmic transform.
+
+    Returns:
+        float64 [outputs, scores]: one column for a number and for two classes, else one for each
+        class.
+
+    >>> score_matrix(Target("diet", ("carnivore", "herbivore"))).ravel().tolist()
+    [-1.0, 1.0]
     """
     if target.classes:
         return contrasts(len(target.classes))
@@ -88,11 +95,15 @@ def integrated_gradients(
     """Compute the contribution of every ASV to the scores of every sample of a study.
 
     Args:
-        model: with a target.
+        model: network with a target.
         study: the samples; each is read with the rarefaction of predictions.
         batch_size: samples at a time; the contributions do not depend on it.
-        steps: nodes on the line.
-        covariates: of a model that reads metadata; they stay constant on the line.
+        steps: Gauss-Legendre nodes on the line, at least 1; more lower the error of the sum.
+        covariates: metadata of a model that reads them; they stay constant on the line.
+
+    Returns:
+        Contributions in the units of the scores of `score_matrix`; those of a sample sum to its
+        score minus that of its baseline.
     """
     network, target, device = model.network, model.config.target, model.device
     assert isinstance(network, Predictor) and target is not None
@@ -141,6 +152,7 @@ def _integrate(
 ) -> tuple[Tensor, Tensor]:
     """Return the contributions [C, B, S], and the scores [2, B, C] of baselines and samples."""
     counts_BS, attend_BS, slots_BS = batch.counts_BS, batch.attend_BS, batch.slots_BS
+    # Each slot gets a vector of its own: an ASV has another contribution in each sample.
     own_BS = torch.arange(slots_BS.numel(), device=slots_BS.device).view(slots_BS.shape)
     away_BSD = inputs.vectors_FD[batch.asvs_U][slots_BS] - inputs.mean_D
     away_UW = inputs.terms_FW[batch.asvs_U] - inputs.mean_W
@@ -169,13 +181,17 @@ def _integrate(
     contributions_CBS = counts_BS.new_zeros(outputs, *counts_BS.shape)
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
+        # The nodes lie in [-1, 1], the line in [0, 1]: hence also half of each weight.
         members_BSD, profile_BW = point((node + 1) / 2)
         scores_BC = scores(members_BSD, profile_BW)
         for output in range(outputs):
             to_members_BSD, to_profile_BW = torch.autograd.grad(
+                # Samples do not depend on each other, so the gradient of the sum is that of each
+                # sample.
                 scores_BC[:, output].sum(),
                 (members_BSD, profile_BW),
                 retain_graph=output + 1 < outputs,
+                # Without a profile head the profile has no gradient; zeros keep one path of code.
                 materialize_grads=True,
             )
             # PyTorch 2.7 returns zeros that require a gradient for an input that has no effect.

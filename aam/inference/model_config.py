@@ -24,7 +24,7 @@ from aam.model.network import Encoder, Predictor
 from aam.model.shape import VOCABULARY, CovariateShape, NetworkShape
 
 FORMAT = 3
-"""Version of the checkpoint format; newer ones are refused, older ones converted when read."""
+"""Version of the checkpoint format; another one is refused."""
 
 
 @dataclass(frozen=True)

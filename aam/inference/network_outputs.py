@@ -47,14 +47,19 @@ def encode_asvs(
     device: torch.device,
     vectors: AsvVectorOptions = NO_VECTORS,
 ) -> Tensor:
-    """Encode every distinct sequence of the study once; returns [F, D] on `device`.
+    """Encode every distinct sequence of the study once.
 
-    All chunks have the same shape, and those that need an attention mask are separate, so that on
-    the CPU the vector of a sequence does not depend on the other sequences.
+    On the CPU the vector of a sequence does not depend on the other sequences.
 
     Args:
+        encoder: network in any mode; it is left in evaluation mode on `device`.
+        study: F sequences.
+        device: device that encodes.
         vectors: folder from which known vectors are read, and to which new ones are added
             (`aam.inference.asv_vectors`).
+
+    Returns:
+        float32 [F, D] on `device`.
 
     Raises:
         UsageError, DataError, CannotCreate: see `open_vectors` and `AsvVectors.add`.
@@ -68,6 +73,8 @@ def encode_asvs(
         hashes_F = hash_sequences(tokens_FL)
         new_F = ~stored.fill(hashes_F, vectors_FD)
         stored.show(int((~new_F).sum()), len(new_F))
+    # Sequences that need an attention mask are in chunks of their own, and all chunks have one
+    # shape: masks and shapes choose the kernels, whose sums differ by rounding.
     short_F = tokens_FL[:, encoder.nucleotides.last_patch(tokens_FL.shape[1])] == PAD
     chunks = [
         group[start : start + CHUNK]
@@ -100,11 +107,16 @@ def apply_network(
     """Apply a network to samples.
 
     Args:
-        network: in any mode; it is left in evaluation mode on `device`.
+        network: network in any mode; it is left in evaluation mode on `device`.
+        study: the study that contains the samples.
+        plan: rarefaction and largest number of ASVs of a sample.
+        rows: int64 [N], rows of the samples in the study.
         batch_size: samples at a time; the outputs depend on it by rounding alone.
+        device: device that computes.
         asv_vectors_FD: vectors of the ASVs of the study.
         reads_pass: number of the rarefaction; validation uses 0.
-        covariates: of every sample of the study; None: unknown, of a network that reads them.
+        covariates: metadata of every sample of the study; None where they are unknown, or where
+            the network reads none.
 
     Raises:
         NotFinite: an embedding or an output is NaN or infinite.

@@ -50,7 +50,8 @@ class Comparison:
     """Comparison of N samples with the training data.
 
     Attributes:
-        columns: of the predictions table: split, known_reads, distance, unlike_training.
+        columns: columns of the table of predictions: split (train, validation or new), known_reads
+            (0 to 1), distance and unlike_training (yes or no), each [N].
         notes: sentences for the user.
     """
 
@@ -110,9 +111,13 @@ def compare(
     """Compare the samples of a study with the training data of a model.
 
     Args:
-        summary: of the training samples.
-        study: the samples.
-        distances_N: distance of each sample from the training samples, relative to the limit.
+        summary: summary of the training samples.
+        study: the N samples.
+        distances_N: float64, distance of each sample from the training samples, relative to the
+            limit: above 1 a sample is unlike them.
+
+    Returns:
+        Columns for the table of predictions, and sentences for the user.
     """
     reads, prevalence = _known_asvs(summary, study)
     split, seen = _training_samples(summary, study, reads)

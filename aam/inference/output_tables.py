@@ -24,8 +24,15 @@ def require_finite(
 ) -> None:
     """Refuse NaN and infinite values, which a table would show as empty cells.
 
+    Args:
+        what: name of the values in the message, such as "predictions".
+        sample_ids: B names.
+        values_BC: values of the samples.
+
     Raises:
-        NotFinite: names the samples that have NaN or infinite values.
+        NotFinite: a sample, which is named, has a value that is NaN or infinite.
+
+    >>> require_finite("predictions", ["a"], np.array([[1.0]]))
     """
     invalid = np.flatnonzero(~np.isfinite(values_BC).all(axis=1))
     if len(invalid):
@@ -46,7 +53,12 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 def write_embeddings(
     path: Path, sample_ids: Sequence[str], blocks: Iterable[npt.NDArray[np.float32]]
 ) -> None:
-    """Write the table sample-id, e0, e1, ... of blocks [n, D] of the samples, in their order.
+    """Write the table sample-id, e0, e1, ... of the samples, in their order.
+
+    Args:
+        path: file, written atomically.
+        sample_ids: N names.
+        blocks: float32 [n, D] of consecutive samples, N rows together.
 
     Raises:
         NotFinite: an embedding is NaN or infinite.

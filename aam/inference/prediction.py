@@ -54,7 +54,12 @@ class LoadedNetwork:
 def build_networks(
     stored: Sequence[StoredNetwork], device: DeviceOptions, policy: BackendPolicy = TORCH_POLICY
 ) -> list[LoadedNetwork]:
-    """Build the networks of a model; `policy` selects the attention backends.
+    """Build the networks of a model.
+
+    Args:
+        stored: configurations and weights, of one fold each.
+        device: requested device and attention backend.
+        policy: attention backends to choose from, and how they are checked.
 
     Raises:
         DataError: the networks have different shapes or targets.
@@ -75,7 +80,7 @@ def build_networks(
 def _output_signature(config: ModelConfig) -> tuple[object, ...]:
     """Return the facts that networks must have in common for a mean of their predictions."""
     target = config.target
-    # Categories that too few training samples of a fold have are unknown there.
+    # Categories differ: one that too few training samples of a fold have is unknown in that fold.
     columns = config.covariates and config.covariates.columns
     shape = dataclasses.replace(config.shape, covariates=None)
     outputs = target and (target.column, target.classes, target.quantiles, target.levels)
@@ -121,7 +126,18 @@ def apply_to_study(
     asv_vectors_FD: Tensor,
     covariates: Covariates | None = None,
 ) -> list[NetworkOutput]:
-    """Apply a network to every sample of a study, once per rarefaction."""
+    """Apply a network to every sample of a study, once per rarefaction.
+
+    Args:
+        loaded: network on its device.
+        study: N samples with F ASVs.
+        settings: batch size and number of rarefactions.
+        asv_vectors_FD: vectors of the ASVs, see `encode_for_networks`.
+        covariates: metadata of the samples; None where the network reads none.
+
+    Returns:
+        The outputs of each rarefaction.
+    """
     rows = np.arange(len(study.table.sample_ids))
     plan, inputs = reading_plan(loaded.config.plan), loaded.config.inputs(covariates)
     how = settings.batch_size, loaded.device, asv_vectors_FD

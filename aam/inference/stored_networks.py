@@ -56,6 +56,7 @@ def check_weights(config: ModelConfig, weights: dict[str, Tensor]) -> None:
             network = config.network()
     except (RuntimeError, TypeError, OverflowError) as error:
         raise Mismatch("the network of the config is larger than any memory") from error
+    # The weights are untrusted: they are compared with the shapes before memory is allocated.
     expected = network.state_dict()
     other = sorted(expected.keys() ^ weights.keys())
     if other:

@@ -20,6 +20,7 @@ class Target:
     """Metadata column to predict.
 
     Attributes:
+        column: name of the metadata column.
         classes: names of the categories; empty for a number.
         class_weights: weight of each category in the loss; empty for equal weights.
         transform: of a number; None for a category.
@@ -53,7 +54,14 @@ class Target:
         return min(range(len(levels)), key=lambda k: abs(levels[k] - 0.5), default=0)
 
     def encode(self, values: npt.NDArray[np.float64]) -> Tensor:
-        """Encode labels (numbers in the units of the target, or class codes) for the loss."""
+        """Encode labels for the loss.
+
+        Args:
+            values: float64 [B], numbers in the units of the target, or class codes.
+
+        Returns:
+            float32 [B], transformed numbers, or int64 [B], codes.
+        """
         if self.classes:
             return torch.from_numpy(values.astype(np.int64))
         assert self.transform is not None
@@ -70,14 +78,26 @@ class Target:
         return encoded.mean()[None]
 
     def decode(self, outputs_BC: Tensor) -> npt.NDArray[np.float64]:
-        """Return predictions [B, C]: class probabilities, or numbers in the units of the target."""
+        """Return predictions: class probabilities, or numbers in the units of the target.
+
+        Args:
+            outputs_BC: outputs of the network, of any type and device.
+
+        Returns:
+            float64 [B, C]; rows of classes have the sum 1, those of quantiles ascend.
+
+        >>> target = Target("diet", ("carnivore", "herbivore"))
+        >>> target.decode(torch.zeros(1, 2)).tolist()
+        [[0.5, 0.5]]
+        """
         outputs_BC = outputs_BC.detach().cpu().double()
         if self.classes:
             probabilities_BC: npt.NDArray[np.float64] = outputs_BC.softmax(dim=-1).numpy()
             return probabilities_BC
         assert self.transform is not None
         if self.quantiles:
-            # Quantiles do not cross: sorting never increases the pinball loss.
+            # Quantiles do not cross: sorting never increases the pinball loss (Chernozhukov,
+            # Fernández-Val and Galichon 2010).
             outputs_BC = outputs_BC.sort(dim=-1).values
         numbers_BC: npt.NDArray[np.float64] = outputs_BC.numpy()
         return self.range.clip(self.transform.undo(numbers_BC))

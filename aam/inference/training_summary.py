@@ -92,9 +92,9 @@ def summarize(
     """Summarize the training samples of a split.
 
     Args:
-        study: contains the samples.
+        study: study that contains the samples.
         split: training and validation rows.
-        rows_R: reference samples, of `reference_rows`.
+        rows_R: rows of the reference samples, see `reference_rows`.
         seed, rarefy_depth, limit: see `SummaryNumbers`.
     """
     present = np.zeros(len(study.tokens_FL), dtype=bool)
@@ -119,6 +119,7 @@ def restore(plain: SummaryNumbers, arrays: Mapping[str, npt.NDArray[Any]]) -> Tr
         Mismatch: an array is missing, or of another type or shape.
     """
     names = TrainingSummary.__dataclass_fields__.keys() - {"plain"}
+    # A model is untrusted input: shapes and types are checked before anything is computed.
     if missing := sorted(names - arrays.keys()):
         raise Mismatch(f"training.{missing[0]} is missing")
     found = TrainingSummary(plain, **{name: arrays[name] for name in names})
@@ -150,7 +151,12 @@ def hash_ids(ids: Iterable[str]) -> I64:
 
 
 def hash_sequences(tokens_FL: npt.NDArray[np.uint8]) -> I64:
-    """Return the hash of each sequence without its padding, int64 [F]."""
+    """Return the hash of each sequence without its padding, int64 [F].
+
+    >>> one, padded = hash_sequences(np.array([[1, 2, 0], [1, 2, 3]], dtype=np.uint8))
+    >>> bool(one == hash_sequences(np.array([[1, 2]], dtype=np.uint8))[0]), bool(one == padded)
+    (True, False)
+    """
     codes = (row[row != PAD].tobytes() for row in tokens_FL)
     return np.array([_hash(row) for row in codes], dtype=np.int64)
 
@@ -177,6 +183,7 @@ def rarefied_richness(study: Study, seed: int, rarefy_depth: int, rows: I64) -> 
 
 
 def _hash(content: bytes) -> int:
+    # Python's hash() of bytes has another salt in each process.
     digest = hashlib.blake2b(content, digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
@@ -185,6 +192,12 @@ def mean_of_nearest(distances_NR: F64) -> F64:
     """Return the mean of the `NEIGHBOURS` smallest distances of each sample, [N].
 
     Infinite distances are left out.
+
+    Args:
+        distances_NR: distances of N samples from R reference samples, at least 0.
+
+    >>> mean_of_nearest(np.array([[1.0, 2.0, np.inf]])).tolist()
+    [1.5]
     """
     nearest = min(NEIGHBOURS, distances_NR.shape[1])
     nearest_NK = np.sort(np.partition(distances_NR, nearest - 1, axis=1)[:, :nearest], axis=1)
