@@ -31,7 +31,15 @@ LARGEST_TABLE = 200 * 2**20
 
 
 def read_abundances(run: Run) -> Abundances | None:
-    """Read the leading ASVs in the table of a run; None where it is gone, large, or a store."""
+    """Read the leading ASVs in the table of a run.
+
+    Args:
+        run: run with predictions, importance.tsv and the recorded path of its table.
+
+    Returns:
+        None without importance or predictions, or where the table is gone, larger than
+        `LARGEST_TABLE`, or a store.
+    """
     recorded = run.facts.get("inputs", {}).get("--table", {}).get("path")
     path = None if recorded is None else Path(recorded)
     if not run.importance or run.scored is None or path is None or not path.is_file():
@@ -42,7 +50,12 @@ def read_abundances(run: Run) -> Abundances | None:
 
 
 def leading_abundances(table: FeatureTable, feature_ids: Sequence[str]) -> Abundances | None:
-    """Return the relative abundances of the first ASVs that the table has; None without any."""
+    """Return the relative abundances of the first ASVs that the table has; None without any.
+
+    Args:
+        table: reads of N samples.
+        feature_ids: ids by importance, the most important first; the first `ASVS` are looked up.
+    """
     column_of = {name: column for column, name in enumerate(table.feature_ids)}
     named = [name for name in feature_ids[:ASVS] if name in column_of]
     if not named:
@@ -117,6 +130,7 @@ def heat_picture(given: ReportInput) -> Drawing | None:
         for number, name in enumerate(abundances.feature_ids, start=1)
     ]
     along = given.target if not scored.classes else given.run.target or ""
+    # Each ASV relative to its own highest mean: a few abundant ones would leave the others blank.
     figure = heat_figure(means / np.maximum(means.max(axis=1, keepdims=True), 1e-9), names,
                          list(columns), along)  # fmt: skip
     what = "class" if scored.classes else "part of the samples, ordered by the target"

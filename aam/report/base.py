@@ -40,11 +40,11 @@ class ReportInput:
     """Data of a report.
 
     Attributes:
-        run: the run folder.
+        run: content of the run folder.
         colours: metadata columns of the embedded samples; empty for none.
         unit: unit of a numeric target; "" if unknown.
         models: comparison with other models; None without predictions.
-        abundances: of the leading ASVs; None without importance.tsv or the table.
+        abundances: abundances of the leading ASVs; None without importance.tsv or the table.
     """
 
     run: Run
@@ -76,7 +76,7 @@ class Drawing:
     """A figure for the page.
 
     Attributes:
-        figure: of matplotlib.
+        figure: figure of matplotlib, in the style of `figures.canvas.STYLE`.
         caption: shown below it.
         description: text alternative for screen readers.
         names: gid of a scatter plot in the figure -> a line for each point, shown under the

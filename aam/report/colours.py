@@ -87,9 +87,10 @@ def choose_colours(
 
     Args:
         run: the run; its metadata file and target are the defaults.
-        metadata: --metadata.
-        columns: --color-by; if empty, the target, the group and columns with few values.
-        categories: --categories, columns whose numbers are names.
+        metadata: metadata file (--metadata); None for that of the run.
+        columns: columns to show (--color-by); if empty, the target, the group and columns with few
+            values.
+        categories: columns whose numbers are names (--categories).
 
     Raises:
         UsageError: --color-by without metadata.

@@ -46,6 +46,13 @@ class _Scored:
 def comparison(runs: Sequence[Run]) -> RunComparison:
     """Compare runs with the first of them.
 
+    Args:
+        runs: two or more runs that predict the same column.
+
+    Returns:
+        Tables and pictures. Metrics are of each run on its own samples where these differ, and of
+        all runs on their common samples; differences are paired.
+
     Raises:
         DataError: a run has no predictions, or predicts another column than the first.
     """
@@ -53,6 +60,7 @@ def comparison(runs: Sequence[Run]) -> RunComparison:
     scored = [_scored(run, first) for run in runs]
     samples = [set(run.sample_ids) for run in runs]
     inside = set.intersection(*samples)
+    # A paired difference needs the same samples in the same order: those of the first run.
     common = [name for name in dict.fromkeys(first.sample_ids) if name in inside]
     same = all(one == inside for one in samples)
     tables = [_differing_table(names, runs)]
@@ -86,9 +94,11 @@ def _on(
     for name, run, one, rows in zip(names, runs, scored, rows_of, strict=True):
         part = one.take(np.array(rows, dtype=np.int64))
         ids = [run.sample_ids[row] for row in rows]
-        # The groups of the first run are those of all: the draws are of the same samples.
+        # The groups of the first run are those of all: paired differences need draws of the same
+        # samples.
         groups = [runs[0].groups.get(sample, sample) for sample in ids]
         draws = draw_groups(np.unique(groups, return_inverse=True)[1], 0)
+        # The metric that compares classifiers is the AUC, which needs probabilities.
         has_intervals = part.type != "classification" or part.probabilities is not None
         found.append(_Scored(name, run, part, draw_metrics(part, draws) if has_intervals else None))
     return found

@@ -40,6 +40,9 @@ def compare_models(run: Run) -> ModelComparison | None:
 
     Guess and members have their metrics in scores.json, a baseline in its folder.
 
+    Args:
+        run: run folder, with its baselines.
+
     Raises:
         DataError: scores.json and predictions.tsv contradict each other.
     """
@@ -56,6 +59,8 @@ def compare_models(run: Run) -> ModelComparison | None:
     if run.scores is None:
         metrics[OWN] = _metrics(run.scored, draws)
     else:
+        # A page must not show the metrics of one file beside the predictions of another: either may
+        # have been edited.
         _check_scores(run, run.scores, run.scored)
         left_out = []
         for name, model in run.scores["models"].items():

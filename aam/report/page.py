@@ -41,10 +41,10 @@ def write_report(
     """Write the page of a run or of one target; an existing one is replaced.
 
     Args:
-        folder: of the run.
-        output: the page; None for report.html in the folder.
+        folder: run folder, or the folder of one target in it.
+        output: path of the page; None for report.html in the folder.
         metadata, color_by, categories: see `choose_colours`.
-        unit: of a numeric target; "" if unknown.
+        unit: unit of a numeric target, such as months; "" if unknown.
 
     Returns:
         The path of the page.
@@ -112,12 +112,22 @@ def page(given: ReportInput, place: Path) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a template of this package, with the style sheet and the script."""
+    """Render a template of this package, with the style sheet and the script.
+
+    Args:
+        template: file name of a Jinja template of `aam.report`.
+        values: variables of the template; texts are escaped, and a missing variable is an error.
+
+    Returns:
+        The HTML page, which needs no other file.
+    """
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
     environment = Environment(
         loader=PackageLoader("aam.report", ""),
+        # Names of samples, columns and classes come from files of others, and a page runs in a
+        # browser.
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -127,7 +137,8 @@ def render(template: str, **values: Any) -> str:
         (files("aam.report") / name).read_text(encoding="utf-8")
         for name in ("style.css", "copy.js")
     )
-    # The policy of the page allows this script alone.
+    # The Content-Security-Policy of the page allows this script alone, by its hash: a script in the
+    # name of a sample does not run.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template(template).render(
         svg=Markup,

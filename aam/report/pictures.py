@@ -58,7 +58,12 @@ class Picture:
 
 
 def draw_section(section: Section, given: ReportInput) -> list[Picture]:
-    """Draw the pictures of a section in the order of `PICTURES`."""
+    """Draw the pictures of a section in the order of `PICTURES`.
+
+    Args:
+        section: section of the page.
+        given: data of the run; a picture whose data it lacks is left out.
+    """
     pictures = []
     for name, (place, draw) in PICTURES.items():
         drawing = draw(given) if place == section else None
@@ -269,6 +274,7 @@ def _shown_rows(samples: int) -> npt.NDArray[np.int64]:
     rows = np.arange(samples)
     if samples <= MOST_VECTORS:
         return rows
+    # A fixed seed: the page of a run is the same each time.
     return np.sort(np.random.default_rng(0).choice(rows, MOST_VECTORS, replace=False))
 
 

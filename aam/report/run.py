@@ -154,6 +154,9 @@ class Run:
 def read_run(folder: Path) -> Run:
     """Read a run folder.
 
+    Args:
+        folder: folder of `aam train` or `aam pretrain`, with run.json; other files may be missing.
+
     Raises:
         MissingInput: the folder does not exist or has no run.json.
         DataError: a file of it is damaged or has another format.
@@ -167,6 +170,7 @@ def read_run(folder: Path) -> Run:
             "name the --output-dir of `aam pretrain` or `aam train`",
         )
     facts = run_record.read(folder / "run.json")
+    # By length first, so that fold-10 comes after fold-9.
     folds = sorted(folder.glob("fold-*/metrics.csv"), key=lambda path: (len(str(path)), path))
     curves = {path.parent.name.removeprefix("fold-"): _read_curves(path) for path in folds}
     if (folder / "metrics.csv").is_file():
@@ -265,6 +269,8 @@ def _read_baseline(
     ids, other, *_ = _read_scored(folder / "predictions.tsv", facts)
     aligned = None
     if scored is not None and other is not None and other.classes == scored.classes:
+        # Samples of other folds were predicted by models of other training samples, so the folds
+        # have to agree too.
         rows = {key: row for row, key in enumerate(_keys(ids, other))}
         keys = _keys(sample_ids, scored)
         if set(keys) == set(rows):

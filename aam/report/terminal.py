@@ -43,11 +43,14 @@ class Table:
     """A table for the page or the terminal.
 
     Attributes:
-        title: above it.
-        heads: of the columns.
+        title: text above the table; "" for none.
+        heads: titles of the columns.
         rows: cells; the first of a row names it.
         note: sentence below it.
         strong: numbers of rows to emphasize.
+
+    >>> Table("By fold", ["Fold", "R²"], [["1", "0.5"]]).tsv.split()
+    ['Fold', 'R²', '1', '0.5']
     """
 
     title: str
@@ -101,7 +104,16 @@ def metric_cells(names: Iterable[str], metrics: Mapping[str, float | None]) -> l
 
 
 def shown(name: str, value: float | None, digits: int = 3) -> str:
-    """Format a metric with digits after the point; an en dash where it is not defined."""
+    """Format a metric; an en dash where it is not defined.
+
+    Args:
+        name: name of the metric in `TITLES`; "samples" is a whole number.
+        value: value of the metric.
+        digits: digits after the point.
+
+    >>> shown("r2", 0.12345), shown("samples", 90.0), shown("r2", -0.0001)
+    ('0.123', '90', '0.000')
+    """
     if value is None:
         return "–"  # noqa: RUF001
     # Adding 0 makes -0.000 a plain 0.000.
@@ -123,7 +135,19 @@ def digits_of(lower: float | None, upper: float | None) -> int:
 
 
 def spread(name: str, folds: Mapping[str, Mapping[str, float | None]]) -> tuple[str, str]:
-    """Format mean and standard deviation (n - 1) of a metric over the folds."""
+    """Format mean and standard deviation (n - 1) of a metric over the folds.
+
+    Args:
+        name: name of the metric.
+        folds: metrics by fold; folds in which the metric is not defined are left out.
+
+    Returns:
+        Mean and standard deviation; both "" for the number of samples and with fewer than two
+        folds.
+
+    >>> spread("r2", {"1": {"r2": 0.5}, "2": {"r2": 0.7}, "3": {"r2": None}})
+    ('0.600', '0.141')
+    """
     values = [value for found in folds.values() if (value := found.get(name)) is not None]
     if name == "samples" or len(values) < 2:
         return "", ""
@@ -145,7 +169,7 @@ def rich_table(content: Table) -> rich.table.Table:
 
 
 def fitted(content: Table, width: int) -> rich.table.Table:
-    """Convert a table, with rows and columns exchanged where it is too wide, but not so.
+    """Convert a table, with rows and columns exchanged where that makes it narrow enough.
 
     Args:
         content: the table.

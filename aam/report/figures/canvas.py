@@ -52,6 +52,7 @@ STYLE: Any = {
     "legend.fontsize": 9,
     "svg.fonttype": "none",
     "text.parse_math": False,  # a name may contain dollar signs
+    # Ids of an SVG are random without it: the same figure is the same bytes.
     "svg.hashsalt": "aam",
 }
 
@@ -79,7 +80,13 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
 
 
 def shortened(name: str, letters: int) -> str:
-    """Cut a long name; one that begins with an underscore, which a legend hides, gets a space."""
+    """Cut a name to some letters.
+
+    A legend of matplotlib hides a name that begins with an underscore, so it gets a space.
+
+    >>> shortened("Lactobacillus", 6), shortened("_a", 6)
+    ('Lacto…', ' _a')
+    """
     shown = name if len(name) <= letters else f"{name[: letters - 1]}…"
     return f" {shown}" if shown.startswith("_") else shown
 
@@ -111,6 +118,7 @@ def inline_svg(
     """
     drawn = plain_svg(figure, "none")
     drawn = drawn[drawn.index("<svg") :]
+    # Ids are unique in a page: a clip path would otherwise be that of the first picture.
     drawn = re.sub(r'(?<=[ \n])id="', f'id="{name}-', drawn)
     drawn = re.sub(r'href="#', f'href="#{name}-', drawn)
     drawn = drawn.replace("url(#", f"url(#{name}-")
@@ -131,6 +139,7 @@ def inline_svg(
 def plain_svg(figure: Figure, background: str = "white") -> str:
     """Return the figure as an SVG file, with the colours it was drawn with."""
     stream = io.StringIO()
+    # A date or the version of matplotlib would change the bytes of the same figure.
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
     with warnings.catch_warnings():
         # The browser has fonts for what the font of the layout lacks, such as Chinese.
@@ -140,7 +149,11 @@ def plain_svg(figure: Figure, background: str = "white") -> str:
 
 
 def data_link(text: str, media_type: str) -> str:
-    """Return a data URL with a text, for a link that downloads it."""
+    """Return a data URL with a text, for a link that downloads it.
+
+    >>> data_link("a", "text/plain")
+    'data:text/plain;charset=utf-8;base64,YQ=='
+    """
     return f"data:{media_type};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
 
 
@@ -156,6 +169,7 @@ def _mark_points(drawn: str, gid: str, names: Sequence[str], styles: Sequence[st
         element = point[0][:-2]
         if styles:
             element = re.sub(r' style="[^"]*"', "", element) + f' style="{styles[k]}"'
+        # matplotlib escapes its own texts; these names are added after it.
         title = f"<title>{html.escape(names[k])}</title>" if names else ""
         parts += [tail[end : point.start()], f"{element.rstrip()}>{title}</use>"]
         end = point.end()

@@ -132,8 +132,12 @@ def roc_figure(scored: ScoredPredictions) -> Figure:
     for number, code in enumerate(_shown_classes(scored)):
         curves, pairs = [], []
         for positive, score in _one_against_rest(scored, code):
+            # A fold is weighted by its pairs of samples, as in the AUC: models of different folds
+            # have no common threshold.
             wrong, right, _ = roc_curve(positive, score, drop_intermediate=False)
             curves.append(np.interp(_GRID, wrong, right))
+            # Curves are averaged, not predictions pooled: models of different folds have no common
+            # threshold.
             pairs.append(positive.sum() * (~positive).sum())
         label = f"{_name(scored, code)}, AUC {class_auc(scored, code, everything)[0]:.2f}"
         rates = np.average(curves, axis=0, weights=pairs)
@@ -159,6 +163,8 @@ def precision_recall_figure(scored: ScoredPredictions) -> Figure:
         curves, averages, shares, samples = [], [], [], []
         for positive, score in _one_against_rest(scored, code):
             precision, recall, _ = precision_recall_curve(positive, score)
+            # A step, not a line: precision is not linear in recall between two thresholds (Davis
+            # and Goadrich 2006).
             curves.append(precision[::-1][np.searchsorted(recall[::-1], _GRID)])
             averages.append(average_precision_score(positive, score))
             shares.append(positive.mean())
