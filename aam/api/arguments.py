@@ -25,14 +25,21 @@ def argument(command: type, field: str, value: Any, name: str | None = None) -> 
     `cuda`.
 
     Args:
-        command: class of the options.
-        field: name of the option in it.
-        value: of the caller.
-        name: of the argument; None if it is that of the option.
+        command: class of the options of a command.
+        field: name of the option in that class.
+        value: value that the caller gave.
+        name: name of the argument; None if it is that of the option.
+
+    Returns:
+        The value, of the type of the option.
 
     Raises:
         UsageError: the value is not of the type of the option, not one of its choices, or out of
             its range.
+
+    >>> from aam.contract.options.device import DeviceOptions
+    >>> argument(DeviceOptions, "device", "gpu")
+    'cuda'
     """
     spec = next(spec for spec in specs(command) if spec.field == field)
     if isinstance(value, np.generic):
@@ -72,9 +79,13 @@ def checked_ids(names: Iterable[Any], what: str) -> list[str]:
     Raises:
         DataError: an id is missing, empty, given twice, neither text nor a number, or begins or
             ends with a blank, which files do not keep.
+
+    >>> checked_ids([1, "b"], "sample")
+    ['1', 'b']
     """
     listed = list(names)
     known = (str, numbers.Real)
+    # Only NaN, which pandas has for a missing id, differs from itself.
     wrong = [name for name in listed if not isinstance(name, known) or name != name]
     if wrong:
         raise DataError(
@@ -119,6 +130,9 @@ def aligned(values: Any, ids: list[str] | None, what: str) -> Any:
 
     Raises:
         DataError: the ids of the values are not those of the table.
+
+    >>> aligned(pd.Series([1, 2], ["b", "a"]), ["a", "b"], "y").tolist()
+    [2, 1]
     """
     if ids is None or not isinstance(values, (pd.Series, pd.DataFrame)):
         return values

@@ -28,6 +28,9 @@ def unifrac(
 ) -> DistanceMatrix:
     """Compute the UniFrac distances between all samples of a table, in float64.
 
+    Unweighted and weighted UniFrac are those of Lozupone and Knight (2005) and Lozupone et al.
+    (2007), generalized UniFrac is that of Chen et al. (2012).
+
     Args:
         table: see `aam.api.tables.Table`; reads of N samples.
         tree: rooted phylogeny with branch lengths: Newick, .qza or TreeNode. Its tips are the
@@ -44,6 +47,12 @@ def unifrac(
     Raises:
         UsageError: `metric` is no distance, or another argument is not of its type or range.
         MissingInput, DataError: the table or the tree cannot be used.
+
+    >>> import pandas as pd
+    >>> reads = pd.DataFrame([[5, 5, 0], [0, 5, 5]], ["one", "two"], ["a", "b", "c"])
+    >>> tree = TreeNode.read(["((a:1,b:1):1,c:2);"])
+    >>> round(float(unifrac(reads, tree, device="cpu")["one", "two"]), 3)
+    0.6
     """
     if metric == "faith_pd":
         raise UsageError("Faith PD is no distance", "metric='faith_pd'", "use `aam unifrac`")

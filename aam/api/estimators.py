@@ -77,6 +77,7 @@ class _Estimator(Parameters, BaseEstimator):  # type: ignore[misc]
         """Train on the table and the names of the targets, and load the model."""
         columns = {column: list(names)}
         group_column = _name(groups, "group")
+        # The groups would replace the target, whose column has the same name.
         if group_column == column:
             group_column = f"{column} (groups)"
         ids = metadata_ids(as_biom(X).ids())
@@ -106,6 +107,7 @@ class _Estimator(Parameters, BaseEstimator):  # type: ignore[misc]
             require_consistent(options)
             options = resolve(options)
             labelled = self._labelled(X, records, Metadata(ids, columns), options)
+            # A training seeds PyTorch; the random numbers of the caller stay as they are.
             with torch.random.fork_rng():
                 if self.output_dir is None:
                     self.model_ = Model(IN_MEMORY, options.device, fit(options, labelled))
@@ -122,6 +124,7 @@ class _Estimator(Parameters, BaseEstimator):  # type: ignore[misc]
         options: Train,
     ) -> LabelledStudy:
         """Return the table with sequences, phylogeny and labels."""
+        # A kernel and a forest read no phylogeny, so no ASV is refused for it.
         phylogeny = options.phylogeny if options.uses_network else None
         length = sequence_length(options)
         study = make_study(table_in_memory(X), records, options.input, phylogeny, length)
@@ -138,6 +141,7 @@ class _Estimator(Parameters, BaseEstimator):  # type: ignore[misc]
         """Check an array, whose columns have no names, as scikit-learn does."""
         X = check_array(X, accept_sparse="csr")
         check_non_negative(X, type(self).__name__)
+        # `check_estimator` of scikit-learn compares the type and the text of this error.
         if X.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"X has {X.shape[1]} features, but {type(self).__name__} is expecting "
@@ -155,6 +159,7 @@ class _Estimator(Parameters, BaseEstimator):  # type: ignore[misc]
             X, y = check_X_y(X, y, accept_sparse="csr", y_numeric=numeric, ensure_min_samples=2)
             check_non_negative(X, type(self).__name__)
             counts = X
+            # An earlier fit to a table with ids has set it.
             if hasattr(self, "feature_names_in_"):
                 delattr(self, "feature_names_in_")
         else:
@@ -195,6 +200,9 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
             groups: N labels; samples of a group are on the same side of the split into training
                 and validation samples. A Series is read as `y`.
 
+        Returns:
+            The estimator.
+
         Raises:
             ValueError: table and targets do not fit together, or have NaN.
             UsageError: a parameter is not of the type or range of its option, or `groups` are not
@@ -203,12 +211,21 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
             AamError: see `aam train`.
         """
         X, values = self._checked(X, y, numeric=True)
+        # Targets pass as the text of metadata: `repr` keeps all digits of a float64.
         names = [repr(float(value)) for value in values]
         self._train(X, names, _name(y, "target"), groups, classifier=False)
         return self
 
     def predict(self, X: Table) -> npt.NDArray[np.float64]:
-        """Return the predicted numbers, float64 [N]."""
+        """Return the predicted numbers, float64 [N], in the units of the targets.
+
+        Args:
+            X: N samples; features that the training table lacks are read by their DNA.
+
+        Raises:
+            NotFittedError: `fit` was not called.
+            DataError: not a table of reads, or features without DNA.
+        """
         predicted_N: npt.NDArray[np.float64] = self._predict(X)["predicted"].to_numpy(np.float64)
         return predicted_N
 
@@ -226,13 +243,16 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
         Args:
             X: N samples; see `aam.api.tables.Table`.
-            y: N class labels; as of `AAMRegressor.fit`.
-            groups: as of `AAMRegressor.fit`.
+            y: N class labels; a Series is read as in `AAMRegressor.fit`.
+            groups: N labels, see `AAMRegressor.fit`.
+
+        Returns:
+            The estimator.
 
         Raises:
             ValueError: table and labels do not fit together, or the labels are numbers of a
                 regression.
-            DataError: as of `AAMRegressor.fit`; a label means a missing value, such as "NA".
+            DataError: see `AAMRegressor.fit`; a label means a missing value, such as "NA".
             AamError: see `aam train`.
         """
         X, labels = self._checked(X, y, numeric=False)

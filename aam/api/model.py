@@ -45,9 +45,9 @@ class Model:
     """Model of `aam pretrain` or `aam train`.
 
     Attributes:
-        path: where it was read; it is not read again.
-        device: where it computes.
-        loaded: its members and their combination, or an encoder.
+        path: path from which it was read; it is not read again.
+        device: device that computes.
+        loaded: members and their combination, or a pretrained encoder.
     """
 
     path: Path
@@ -72,6 +72,7 @@ class Model:
             "device": self.device.device,
             "path": str(self.path),
         }
+        # A notebook inserts the text as HTML, and column and path are names that others chose.
         cells = (
             f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items()
         )
@@ -108,7 +109,8 @@ class Model:
                 of its type or range.
             DataError: not a table of reads, features without DNA, or a model without target.
         """
-        # Metadata are read by the numbers of the samples.
+        # Without metadata, samples without ids must not count as the training samples 0, 1 and so
+        # on; with metadata, these numbers are the ids of its rows.
         unnamed = "" if metadata is not None or has_sample_ids(table) else _UNNAMED
         with table_files(table, sequences, drop_empty_samples, unnamed) as (input, folder):
             options = Predict(
@@ -176,6 +178,12 @@ class Model:
 
         With several folds it is the embedding of the first: those of different networks have no
         common axes.
+
+        Args:
+            table: see `aam.api.tables.Table`; its ASVs need not be those of the training.
+            sequences: DNA of the features; None if the ids are the sequences.
+            batch_size: samples at a time; the embeddings depend on it by rounding alone.
+            drop_empty_samples: leave out samples without reads instead of raising.
 
         Raises:
             DataError: not a table of reads, features without DNA, or a model without network.
@@ -318,6 +326,8 @@ def _shown(drawing: Drawing) -> Axes:
     """Return the axes of a figure that pyplot takes over, so that a notebook shows it."""
     import matplotlib.pyplot as plt  # 0.7 s, which predictions do without
 
+    # pyplot has no function that takes over a figure; it registers the one that FigureClass
+    # returns.
     plt.figure(FigureClass=lambda **_: drawing.figure)  # type: ignore[arg-type]
     return drawing.figure.axes[0]
 
@@ -331,6 +341,9 @@ def load(run: str | PathLike[str], device: Device | Literal["gpu"] = "auto") -> 
     Args:
         run: run folder of `aam train` or `aam pretrain`, its folder `model`, or a copy of that.
         device: `gpu` or `cuda` is any GPU; `auto` takes one if there is one.
+
+    Returns:
+        The model, whose file is not read again.
 
     Raises:
         UsageError: there is no such device.

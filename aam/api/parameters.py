@@ -76,6 +76,8 @@ def _annotation(option_type: Any) -> Any:
     return _union(str, PathLike[str]) if option_type is Path else option_type
 
 
+# Made from the declarations of the options, so that signature, defaults and documentation are those
+# of the command line.
 Parameters: Any = dataclasses.make_dataclass(
     "Parameters",
     [

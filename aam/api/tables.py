@@ -50,9 +50,16 @@ def as_biom(table: Table, unnamed: str = "") -> biom.Table:
         table: see `Table`.
         unnamed: text before the numbers of samples without ids, see `has_sample_ids`.
 
+    Returns:
+        Features x samples, as BIOM has them, with float64 values that are not checked to be counts.
+
     Raises:
         DataError: not a table, not numeric, or ids that `checked_ids` refuses.
         MissingInput: there is no such file.
+
+    >>> made = as_biom(pd.DataFrame([[3, 0], [1, 2]], ["s1", "s2"], ["ACG", "ACT"]))
+    >>> made.shape, made.ids().tolist()
+    ((2, 2), ['s1', 's2'])
     """
     if isinstance(table, (str, PathLike)):
         read = read_table(Path(table))
@@ -80,6 +87,7 @@ def as_biom(table: Table, unnamed: str = "") -> biom.Table:
     sample_ids, feature_ids = checked_ids(samples, "sample"), checked_ids(features, "feature")
     dtypes = values.dtypes if isinstance(values, pd.DataFrame) else [values.dtype]
     try:
+        # NumPy converts complex to real numbers by dropping the imaginary part.
         if wrong := [str(dtype) for dtype in dtypes if dtype.kind not in "biufO"]:
             raise TypeError(f"values of type {wrong[0]}")
         counts = sparse.csr_matrix(values, dtype=np.float64)
@@ -97,7 +105,11 @@ def is_array(table: Table) -> bool:
 
 
 def has_sample_ids(table: Table) -> bool:
-    """Return whether samples have ids: not of an array, nor of a DataFrame with row numbers."""
+    """Return whether samples have ids: not of an array, nor of a DataFrame with row numbers.
+
+    >>> has_sample_ids(pd.DataFrame([[3]])), has_sample_ids(pd.DataFrame([[3]], ["s1"]))
+    (False, True)
+    """
     numbered = isinstance(table, pd.DataFrame) and isinstance(table.index, pd.RangeIndex)
     return not (numbered or is_array(table))
 
@@ -112,6 +124,7 @@ def table_in_memory(table: Table) -> FeatureTable:
     if isinstance(table, (str, PathLike)):
         return read_table(Path(table))
     made = as_biom(table)
+    # A copy, since `table_of` converts the values in place and the caller keeps the table.
     values = sparse.csr_array(made.matrix_data.T, dtype=np.float64, copy=True)
     return table_of(values, list(made.ids()), list(made.ids("observation")))
 
@@ -167,6 +180,7 @@ def table_files(
         try:
             yield options, folder
         except AamError as error:
+            # The temporary file is gone when the message is read.
             shown = [
                 part.replace(f"'{folder}/table.biom'", "the table")
                 .replace(f"'{folder}/", "'")

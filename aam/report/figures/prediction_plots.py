@@ -132,8 +132,6 @@ def roc_figure(scored: ScoredPredictions) -> Figure:
     for number, code in enumerate(_shown_classes(scored)):
         curves, pairs = [], []
         for positive, score in _one_against_rest(scored, code):
-            # A fold is weighted by its pairs of samples, as in the AUC: models of different folds
-            # have no common threshold.
             wrong, right, _ = roc_curve(positive, score, drop_intermediate=False)
             curves.append(np.interp(_GRID, wrong, right))
             # Curves are averaged, not predictions pooled: models of different folds have no common
