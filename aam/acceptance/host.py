@@ -89,6 +89,7 @@ def measure_host(context: Context) -> Measurement:
             "cores": len(os.sched_getaffinity(0)),
             "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "gpu_memory": [total for _, total in memory],
+            # Without the context of this process, which is no use by others.
             "used": [max(0, total - free - CONTEXT) for free, total in memory],
             "settings": gpu_settings() if names else {},
         }
@@ -103,7 +104,17 @@ def _processor() -> str:
 
 
 def gpu_settings(root: Path = Path("/")) -> dict[str, list[str]]:
-    """Return modes, limits and clocks of each GPU by name, from sysfs or the vendor's tool."""
+    """Return modes, limits and clocks of each GPU by name, from sysfs or the vendor's tool.
+
+    Args:
+        root: root of the file system that is read.
+
+    Returns:
+        Name of a setting -> its text for each GPU, 64 at most.
+
+    >>> gpu_settings(Path("no-such-folder"))
+    {}
+    """
     found: dict[str, list[str]] = {}
     for device in sorted(glob.glob(str(root / "sys/class/drm/card[0-9]*/device"))):
         for name, pattern in {**_SYSFS, **_CLOCKS}.items():
@@ -112,6 +123,7 @@ def gpu_settings(root: Path = Path("/")) -> dict[str, list[str]]:
                 if lines:
                     found.setdefault(name, []).append(lines[-1].strip(" *"))
     tool = shutil.which("nvidia-smi")
+    # The tool describes this host, not the files of a captured one.
     if not found and tool and root == Path("/"):
         argv = [tool, f"--query-gpu={_QUERY}", "--format=csv,noheader"]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
@@ -170,7 +182,11 @@ def _mounts(plan: Mapping[str, Any] | None) -> dict[str, int] | None:
 
 
 def evaluate_launch(measured: Values, expected: Values) -> Evaluation:
-    """Compare the GPUs that are visible with those planned, and the overhead with its limit."""
+    """Compare the GPUs that are visible with those planned, and the overhead with its limit.
+
+    >>> evaluate_launch({"launcher": True, "visible": 1, "planned": 2}, {}).summary
+    '1 GPUs are visible, 2 were planned.'
+    """
     if not measured["launcher"]:
         return Evaluation("not possible here", "The program was not started by aam-launch.")
     visible, planned = measured["visible"], measured.get("planned")
@@ -188,6 +204,8 @@ def evaluate_launch(measured: Values, expected: Values) -> Evaluation:
 
 def process_start() -> float:
     """Return the unix time at which this process started."""
+    # Field 22, the start time (proc_pid_stat(5)). The name of the process may contain blanks and
+    # brackets, so the fields are counted after its end.
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     uptime = float(Path("/proc/uptime").read_text().split()[0])
     return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")

@@ -33,7 +33,7 @@ INTERRUPTION = {
 """Schema of the measured values of the part `interruption`.
 
 `equal`: the resumed run has the weights of an uninterrupted one; `difference` is the largest
-relative difference of their losses; `rank_seconds` pass from the death of a rank to the end.
+relative difference of their losses; `rank_seconds` pass from SIGKILL of a rank to the end.
 """
 
 KILLED = 128 + signal.SIGKILL
@@ -81,9 +81,11 @@ def _difference(whole: Path, stopped: Path) -> float:
 def _kill_rank(context: Context) -> dict[str, Any]:
     folder = context.folder / "ranks"
     ranks = {"--processes": 2, "--distributed": True, "--rank-timeout": RANK_TIMEOUT}
+    # NCCL refuses two ranks on one GPU.
     device = context.device if context.gpus >= 2 else "cpu"
     with _running(context, folder, {**ranks, "--device": device}) as process:
         _after_steps(folder, process, 2)
+        # The variable RANK in its environment identifies the process of a rank.
         found = [pid for pid in descendants(process.pid) if _rank(pid) == "1"]
         if not found:
             raise PartFailure("no process of rank 1")
@@ -152,7 +154,12 @@ def _after_steps(folder: Path, process: subprocess.Popen[bytes], number: int) ->
 
 
 def evaluate_interruption(measured: Values, expected: Values) -> Evaluation:
-    """Compare exit statuses and weights with what the documents promise."""
+    """Compare exit statuses and weights with what the documents promise.
+
+    Args:
+        measured: values of the schema `INTERRUPTION`.
+        expected: exit statuses of a stopped run and of one with a killed rank.
+    """
     stopped, resumed, killed = (measured[f"{name}_status"] for name in ("stop", "resume", "rank"))
     holds = [
         (stopped == expected["stop_status"], f"a stopped run ended with status {stopped}"),

@@ -112,7 +112,12 @@ def _row(command: str, name: str, predicted: int) -> dict[str, Any]:
 
 
 def prediction(workload: AamCommand, settings: dict[str, Any]) -> tuple[TrainingRun, StepSettings]:
-    """Return the training run of a workload and the settings of its step, as `aam memory` does."""
+    """Return the training run of a workload and the settings of its step, as `aam memory` does.
+
+    Args:
+        workload: command with its options.
+        settings: further options by flag; they replace those of the workload.
+    """
     given = {**workload.given, **settings, "--output-dir": Path("run")}  # nothing is written
     options: Any = build(workload.options, given)
     run = training_run(options) if workload.command == "train" else pretraining_run(options)
@@ -145,6 +150,7 @@ def _predict(context: Context) -> dict[str, Any]:
     if not context.gpu:
         return row
     more = ["--output", str(context.folder / "predictions.tsv"), "--device", context.device]
+    # The peak is read in the process itself: a prediction has no step log.
     command = [sys.executable, "-c", _PEAK, "predict", *argv, *more]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
     fields = (done.stdout.splitlines() or [""])[-1].split()
@@ -216,7 +222,11 @@ def _copies(source: torch.Tensor, device: torch.device) -> float:
 
 
 def evaluate_unified(measured: Values, expected: Values) -> Evaluation:
-    """State the cost of a copy that unified memory would avoid."""
+    """State the cost of a copy that unified memory would avoid.
+
+    >>> evaluate_unified({"rates": {"pinned host to GPU": 55.2}}, {}).summary
+    'Copies: pinned host to GPU 55 GB/s.'
+    """
     rates = measured["rates"]
     listed = ", ".join(f"{name} {rate:.0f} GB/s" for name, rate in rates.items())
     return Evaluation("as predicted", f"Copies: {listed}.")

@@ -100,7 +100,7 @@ class AcceptancePart:
     """A part of the acceptance.
 
     Attributes:
-        title: what it measures.
+        title: name of the measurement, on the terminal and the page.
         limit: seconds after which it is ended.
         measure: function of a module, called in a process of its own.
         evaluate: compares measured with expected values; pure.
@@ -118,8 +118,13 @@ def run_part(part: AcceptancePart, context: Context, limit: float, reference: Va
     """Measure a part in a child process and compare the result; every failure is one sentence.
 
     Args:
+        part: entry of the registry `PARTS`.
+        context: place of the measurement; its folder is emptied first.
         limit: seconds after which the process and all that it started are ended.
         reference: speeds of the part in another file, by name; may be empty.
+
+    Returns:
+        Outcome, sentence, seconds, and the measured and expected values.
     """
     began = time.monotonic()
     try:
@@ -144,6 +149,15 @@ def run_part(part: AcceptancePart, context: Context, limit: float, reference: Va
 
 def compared(verdict: Evaluation, rates: Values, reference: Values) -> Evaluation:
     """Compare speeds with those of a reference, unless the part is wrong already.
+
+    Args:
+        verdict: evaluation of the part by itself.
+        rates: measured speeds by name; higher is faster.
+        reference: speeds of the same names, of another host or image; others are ignored.
+
+    Returns:
+        "slower" or "faster" where a speed differs by more than `TOLERANCE`, with a sentence about
+        the speed that differs most.
 
     >>> compared(Evaluation("as predicted", "Fine."), {"fp32": 40.0}, {"fp32": 80.0}).summary
     'Fine. fp32 is 0.50 times the reference.'
@@ -182,6 +196,7 @@ def _measure(part: AcceptancePart, context: Context, limit: float) -> dict[str, 
             stdout=subprocess.PIPE,
             stderr=stream,
             env=variables,
+            # Its process group is not that of this command, and can be ended as a whole.
             start_new_session=True,
         )
         try:
@@ -226,6 +241,12 @@ def aam(
 ) -> str:
     """Run a command of `aam` and return its standard output.
 
+    Args:
+        context: place of the measurement; the command runs in its folder.
+        arguments: name of the command and its arguments, which become text.
+        accept: exit statuses that are no failure.
+        variables: environment variables that are added.
+
     Raises:
         PartFailure: it ended with a status that is not among `accept`.
     """
@@ -256,6 +277,7 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
             process.wait(GRACE)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    # A process that did not end in time may have started more since.
     started += descendants(process.pid)
     for pid in started:
         with contextlib.suppress(ProcessLookupError):
@@ -281,6 +303,8 @@ def descendants(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
+            # The name of a process, in brackets before these fields, may contain blanks and
+            # brackets.
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(stat.parent.name))
     found, left = [], [pid]

@@ -92,6 +92,7 @@ def measure_ranks(context: Context) -> Measurement:
     expected: Values = {}
     for number in (count for count in COUNTS if 2 <= count <= most):
         folder = context.folder / str(number)
+        # A run of this part by several ranks, as several nodes make it: there is one measurement.
         argv = ["acceptance", "--output-dir", str(folder), "--parts", "nodes"]
         argv += ["--device", context.device, "--size", "small" if context.small else "full"]
         boot = (
@@ -122,6 +123,7 @@ def evaluate_ranks(measured: Values, expected: Values) -> Evaluation:
 def measure_nodes(context: Context) -> Measurement:
     """Measure together with the other ranks: products, links, all-reduce, and a training."""
     log = context.folder / "collectives.txt"
+    # NCCL and RCCL read these variables when the first communicator is made.
     os.environ.setdefault("NCCL_DEBUG", "INFO")
     os.environ.setdefault("NCCL_DEBUG_FILE", str(log))
     scale, device = ScaleOptions(distributed=True), DeviceOptions(device=context.device)  # type: ignore[arg-type]
@@ -192,6 +194,7 @@ def _links(ranks: Communicator, place: torch.device) -> list[float]:
     for source in range(world if world > 2 else 1):
         target, rate = (source + 1) % world, 0.0
         ranks.barrier()
+        # The best of several: the first transfer of a pair also opens its connection.
         for _ in range(4):
             began = time.perf_counter()
             if rank == source:
@@ -210,6 +213,7 @@ def _all_reduce(ranks: Communicator, place: torch.device, small: bool) -> dict[s
     for mib in (1, 8) if small else (1, 16, 256):
         message = torch.ones(mib << 18, device=place)
         best = float("inf")
+        # All ranks begin together, and the best counts: the first call also opens the connections.
         for _ in range(5):
             ranks.barrier()
             began = time.perf_counter()
@@ -217,6 +221,8 @@ def _all_reduce(ranks: Communicator, place: torch.device, small: bool) -> dict[s
             _synchronize(place)
             best = min(best, time.perf_counter() - began)
         world = ranks.ranks.world_size
+        # A ring sends 2 (n - 1) / n of the message over each link (PERFORMANCE.md of nccl-tests),
+        # so that rates of different numbers of ranks compare.
         found[f"{mib} MiB"] = 2 * (world - 1) / world * (mib << 20) / best / 1e9
     return found
 
@@ -283,10 +289,18 @@ def _network(log: Path) -> list[str]:
 
 
 def wire_rate(root: Path = Path("/")) -> float | None:
-    """Return the rate of all network interfaces that are up in GB/s; None if none states it."""
+    """Return the rate of all network interfaces that are up in GB/s; None if none states it.
+
+    Args:
+        root: root of the file system that is read.
+
+    >>> wire_rate(Path("no-such-folder")) is None
+    True
+    """
     total = 0
     for file in root.glob("sys/class/net/*/speed"):
         try:
+            # Mbit/s; -1 where the rate is unknown.
             total += max(0, int(file.read_text()))
         except (OSError, ValueError):  # lo, and interfaces that are down
             continue
@@ -294,7 +308,12 @@ def wire_rate(root: Path = Path("/")) -> float | None:
 
 
 def evaluate_nodes(measured: Values, expected: Values) -> Evaluation:
-    """Compare losses with one process, and ranks, links and bandwidth with each other."""
+    """Compare losses with one process, and ranks, links and bandwidth with each other.
+
+    Args:
+        measured: values of the schema `TOGETHER`.
+        expected: least part of ideal scaling, None on a CPU, and whether GPUs were measured.
+    """
     number = measured["ranks"]
     if not measured["agree"]:
         sentence = f"{number} ranks train another network than one: {measured['losses']}."

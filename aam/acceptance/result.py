@@ -77,7 +77,7 @@ class ImageRun:
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """What distinguishes runs of a file."""
+        """Key of a run, unique in a file."""
         return self.image, self.digest, self.torch, self.nodes
 
     @property
@@ -111,6 +111,10 @@ class AcceptanceFile:
 def write(path: Path, content: AcceptanceFile) -> None:
     """Write the file atomically, without names of this host, its users and folders.
 
+    Args:
+        path: file to write; an existing one is replaced.
+        content: host and runs; their texts are made anonymous, numbers have six digits.
+
     Raises:
         CannotCreate: it cannot be written.
     """
@@ -119,7 +123,10 @@ def write(path: Path, content: AcceptanceFile) -> None:
 
 
 def read(path: Path) -> AcceptanceFile:
-    """Read a file, which anybody may have made.
+    """Read and validate a file, which is untrusted input.
+
+    Args:
+        path: acceptance.json of this or another host.
 
     Raises:
         MissingInput: there is no such file.
@@ -128,6 +135,7 @@ def read(path: Path) -> AcceptanceFile:
     remedy = "take the file as `aam acceptance` wrote it"
     try:
         with require(path, "acceptance file").open("rb") as stream:
+            # One byte more than allowed shows that a file is too large without reading it.
             text = stream.read(LARGEST + 1)
     except OSError as error:
         raise MissingInput(
@@ -142,6 +150,7 @@ def read(path: Path) -> AcceptanceFile:
     if (found := plain.pop("schema")) != SCHEMA:
         reason = f"'{path}' has schema {found}, aam {__version__} reads {SCHEMA}"
         raise DataError("The acceptance file is of another schema", reason, "measure again")
+    # The checksum shows an accidental edit. It is no signature: anybody can compute it again.
     if plain.pop("sha256", None) != checksum({"schema": SCHEMA, **plain}):
         reason = f"'{path}', its checksum is not that of its content"
         raise DataError("The acceptance file was edited", reason, remedy)
@@ -158,7 +167,13 @@ def read(path: Path) -> AcceptanceFile:
 
 
 def checksum(plain: Mapping[str, Any]) -> str:
-    """Return the checksum of a file's content, without the checksum itself."""
+    """Return the checksum of a file's content, without the checksum itself.
+
+    It does not depend on the order of the keys.
+
+    >>> checksum({"a": 1, "b": 2}) == checksum({"b": 2, "a": 1})
+    True
+    """
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -182,7 +197,7 @@ _FOLDERS = re.compile(r"(?<![\w.])~?/(?:[^\s/'\",:;()]+/)+")
 
 
 _COMMON = ("root", "cpu", "cuda", "gpu", "host", "none")
-"""Names that tell nothing, or are values of the file."""
+"""Names that identify nobody, or are values of the file."""
 
 
 def _names() -> list[str]:
@@ -191,6 +206,8 @@ def _names() -> list[str]:
     names = {node, node.partition(".")[0], os.environ.get("SLURMD_NODENAME", "")}
     with contextlib.suppress(OSError, KeyError, RuntimeError):  # no entry in /etc/passwd
         names |= {getpass.getuser(), Path.home().name}
+    # The longest first, so that a name is replaced before a part of it. Names of two letters would
+    # also replace words of a sentence.
     return sorted((name for name in names if len(name) > 2 and name not in _COMMON), key=len)[::-1]
 
 
@@ -202,6 +219,7 @@ def _anonymous(value: Any, names: list[str]) -> Any:
             text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "NAME", text)
         return printable(text, LONGEST)
     if isinstance(value, float):
+        # JSON has neither NaN nor infinity.
         return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, dict):
         return {_anonymous(str(k), names): _anonymous(v, names) for k, v in value.items()}

@@ -35,7 +35,14 @@ WRONG = 1
 
 
 def run(options: Acceptance, parts: Mapping[str, AcceptancePart] = PARTS) -> int:
-    """Measure the parts that are left; return 1 if one of those chosen is wrong or failed.
+    """Measure the parts that are left.
+
+    Args:
+        options: folder, parts, budget in minutes, size and reference.
+        parts: registry of the parts by name.
+
+    Returns:
+        The exit status: 1 if one of the chosen parts is wrong or failed, else 0.
 
     Raises:
         Unavailable: a GPU was requested and there is none.
@@ -45,8 +52,10 @@ def run(options: Acceptance, parts: Mapping[str, AcceptancePart] = PARTS) -> int
     """
     ranks = read_environment(os.environ)
     if not ranks.is_main:
+        # One rank prints for all.
         console.quiet = True
         return _run(options, parts, ranks)
+    # SIGTERM raises an exception, so that the part in progress and all that it started are ended.
     with run_lock.locked(options.output_dir), interrupted_by_sigterm():
         return _run(options, parts, ranks)
 
@@ -95,6 +104,7 @@ def _run(options: Acceptance, parts: Mapping[str, AcceptancePart], ranks: Ranks)
         run = replace(run, date=now(), parts={**run.parts, name: found})
         content = content.with_run(run)
         if ranks.is_main:
+            # After each part, so that a killed job keeps what it has measured.
             result.write(file, content)
     if not ranks.is_main:
         return 0

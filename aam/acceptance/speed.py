@@ -87,6 +87,7 @@ def measure_speed(context: Context) -> Measurement:
     run, _ = prediction(workload, {})
     flops, path = flops_per_asv(run), _data_path(run, batch_size(context))
     if context.gpu:
+        # The runs are processes of their own, and need the memory that this one has cached.
         torch.cuda.empty_cache()
     rows, found_rates = [], {}
     for name, settings in _settings(context, list(products[0])):
@@ -134,10 +135,17 @@ def flops_per_asv(run: TrainingRun) -> float:
     """Return the floating-point operations of matrix products in a step for each distinct ASV.
 
     The nucleotide encoder, which reads each ASV once, makes most of them.
+
+    Args:
+        run: training run with its study and configuration.
+
+    Returns:
+        Operations of forward and backward pass; a multiplication and an addition are two.
     """
     size = min(8, run.batches.samples)
     batch = run.batches.batch(size)
     counter = FlopCounterMode(display=False)
+    # Fake tensors have shapes and no values: operations are counted without computing them.
     with FakeTensorMode(allow_non_fake_inputs=True), counter:
         workload = training_workload(run.module(SpeedOptions()), fake(batch))
         torch.autograd.backward(workload.loss())
@@ -150,6 +158,7 @@ def _data_path(run: TrainingRun, size: int) -> float:
     rows = np.flatnonzero(study.reads >= plan.rarefy_depth)[:size]
     make_batch(study, plan, rows[:2])
     began, made = time.process_time(), 0
+    # CPU time, since other processes may use the same cores.
     while time.process_time() < began + 1.0:
         made += len(make_batch(study, plan, rows, 1, made).rows_B)
     return made / (time.process_time() - began)
@@ -173,6 +182,10 @@ def evaluate_speed(measured: Values, expected: Values) -> Evaluation:
 
 def slow_ones(values: list[float], what: str) -> str:
     """Return a sentence about the first value far below the median of all; "" without one.
+
+    Args:
+        values: speeds, one for each device or rank.
+        what: name of one of them.
 
     >>> slow_ones([40.0, 41.0, 20.0, 40.0], "rank")
     'rank 2 computes at 0.50 of the median of all.'

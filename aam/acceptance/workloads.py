@@ -96,7 +96,9 @@ def product_rate(device: torch.device, precision: str) -> float:
     for _ in range(7):
         began = time.perf_counter()
         left @ left
+        # A kernel is launched asynchronously: without this the time would be that of the launch.
         if is_gpu(device):
             torch.cuda.synchronize(device)
         times.append(time.perf_counter() - began)
+    # The first two are a warm-up, in which libraries also choose and load a kernel.
     return 2 * size**3 / statistics.median(times[2:]) / 1e12
