@@ -31,6 +31,9 @@ FILES = ("predictions.tsv", "metrics.json", "splits.tsv")
 def run(options: BaselineOptions) -> None:
     """Train and score the models; write predictions.tsv, metrics.json and splits.tsv.
 
+    Args:
+        options: member, its parameters, data, target and splits of `aam baseline`.
+
     Raises:
         UsageError: invalid options of the forest, or see `check_options`.
         MissingInput, DataError: see the readers.
@@ -38,11 +41,13 @@ def run(options: BaselineOptions) -> None:
     """
     _check_forest(options)
     name, folder = options.member, options.output_dir
+    # Before the data are read: a refusal after the training would cost the run.
     for file in FILES:
         refuse_existing(folder / file, options.overwrite)
     member, study = estimator(name), None
     if name == "forest":  # it needs no sequences
         table = load_table(options.input)
+        # Sequences of length 0 stand for those of a table whose ids are no DNA.
         study = Study(table, np.empty((len(table.feature_ids), 0), dtype=np.uint8))
         member = Forest(
             options.n_estimators, options.max_features, options.min_samples_leaf, options.n_jobs

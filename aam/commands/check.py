@@ -23,7 +23,14 @@ WRONG = 1
 
 
 def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
-    """Measure, print the report, and return 0 if every usable backend is correct, else 1.
+    """Measure the attention backends and print the report.
+
+    Args:
+        options: device, size of the check, timeout of a backend, and format of the report.
+        backends: attention backends to measure.
+
+    Returns:
+        The exit status: 0 if every usable backend is correct, else 1.
 
     Raises:
         Unavailable: a requested GPU does not exist or does not respond, or no backend runs.
@@ -38,6 +45,8 @@ def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
     if device.type == "cpu":
         events = measure(backends, plan, device)
     else:
+        # A GPU that hangs or crashes its process ends the child alone; the report then has the
+        # result of the other backends.
         events = measure_in_child(backends, plan, device, options.timeout)
     report = conclude(events, options.quick)
     _require_results(report)
@@ -50,12 +59,13 @@ def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
 
 
 def _kept(report: CheckReport, plan: CheckPlan) -> CheckReport:
-    """Return the report with its key, after it was kept for the runs of this stack."""
+    """Return the report with its key, after storing it for the runs of this stack."""
     folder = report_cache.folder_of(os.environ)
     key = report_cache.key_of(Identity(**report.identity), *plan.sizes, os.environ)
     if folder is None or key is None:
         return report
     report = replace(report, key=key)
+    # The report is the result; a folder that cannot be written must not hide it.
     if problem := report_cache.store(report, folder):
         warn(f"The check report is not kept: {problem}.")
     return report

@@ -22,10 +22,16 @@ AXES = 10
 
 
 def run(options: Embed) -> dict[str, object]:
-    """Write embeddings.tsv, ordination.txt and pcoa.png; return facts for the run record.
+    """Write embeddings.tsv, ordination.txt and pcoa.png.
 
-    Of a cross-validated run it is the embedding of the first fold: embeddings of different networks
-    have no common axes. Of a shard only the embeddings are written.
+    Of a cross-validated run it is the embedding of the first fold. Of a shard only the embeddings
+    are written.
+
+    Args:
+        options: model, table and output folder of `aam embed`.
+
+    Returns:
+        Facts for the run record: attention backends and, of a shard, its checksum and samples.
 
     Raises:
         AamError: see the readers; CannotCreate if files exist already.
@@ -37,6 +43,7 @@ def run(options: Embed) -> dict[str, object]:
     for name in FILES if shard is None else ():
         refuse_existing(folder / name, options.overwrite)
     print_device(choose_device(options.device))
+    # One network: embeddings of different networks have no common axes.
     network = build_networks(read_networks(options.model)[:1], options.device)[0]
     study = load_samples(options.input, network.config)
     study = take_shard(study, options)

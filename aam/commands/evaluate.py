@@ -17,6 +17,9 @@ from aam.report.terminal import show
 def run(options: Evaluate) -> None:
     """Print the metrics, and write them as JSON if --output is given.
 
+    Args:
+        options: predictions, metadata and column of `aam evaluate`.
+
     Raises:
         MissingInput: a file does not exist.
         UsageError: --where is not a condition, or --ordinal is no order.
@@ -30,6 +33,7 @@ def run(options: Evaluate) -> None:
     frame = frame.iloc[rows_where(options.where, metadata, frame[ID_HEADER].tolist())]
     levels, column = ordered_levels(options.ordinal), options.metadata_column
     scored, ids = join_labels(frame, metadata, column, options.classifier, levels)
+    # Metrics of a column that the model does not predict look like those of a bad model.
     if other := other_labels(frame, scored, ids):
         warn(
             f"'{column}' differs from the true values in '{options.predictions}' in {other} of "

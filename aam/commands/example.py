@@ -22,6 +22,7 @@ def run(options: Example) -> None:
     for place in places.values():
         refuse_existing(place, options.overwrite)
     packaged = files("aam.data").joinpath("example")
+    # Each file gets its name when the block ends: an error before that leaves none of them.
     with ExitStack() as stack:
         for name, place in places.items():
             temporary = stack.enter_context(atomic_write(place))

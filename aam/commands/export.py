@@ -11,12 +11,20 @@ from aam.members.model_file import read
 
 
 def run(options: Export) -> dict[str, object]:
-    """Write a file for each part of the model; return their differences for the run record.
+    """Write an ONNX file for each part of the model.
+
+    Args:
+        options: model and output folder of `aam export`.
+
+    Returns:
+        For the run record: file -> largest difference of ONNX Runtime from PyTorch, relative to the
+        largest output.
 
     Raises:
         AamError: see `read` and `export`; CannotCreate if a file exists.
         DataError: no member has a form in ONNX.
     """
+    # ONNX Runtime is compared with PyTorch on the CPU.
     folder, model = options.output_dir, read(options.model, DeviceOptions(device="cpu"))
     parts = model.onnx_parts()
     if not parts:

@@ -14,7 +14,13 @@ from aam.golden.measure import device_of, first_not_finite, measure
 
 
 def run(options: GoldenGenerate | GoldenCompare) -> int:
-    """Save or compare; return 1 if a stage differs by more than rounding.
+    """Save the golden case, or compare it with a golden folder.
+
+    Args:
+        options: folder, device and precision of `aam golden generate` or `aam golden compare`.
+
+    Returns:
+        The exit status: 1 if a stage differs by more than rounding, else 0.
 
     Raises:
         UsageError, Unavailable: a device or precision that is not there.
@@ -36,6 +42,7 @@ def _generate(options: GoldenGenerate) -> int:
     weights, batches = case.weights(), {name: case.batch(name) for name in case.CASES}
     measured = measure(weights, batches, device, backends, precision)
     wrong = first_not_finite(measured)
+    # A reference with NaN would agree with nothing, on any stack.
     if wrong is not None:
         raise NotFinite("This stack computes values that are not finite", wrong, "run `aam check`")
     write(options.golden_dir, Golden(stack, weights, batches, measured))

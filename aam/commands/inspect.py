@@ -28,7 +28,14 @@ MARKS = {"fact": "", "warning": "warning", "error": "ERROR"}
 
 
 def run(options: Inspect) -> int:
-    """Print the findings as a table or as JSON; return the status of the first error."""
+    """Print the findings as a table or as JSON.
+
+    Args:
+        options: table, sequences, tree, metadata and column of `aam inspect`.
+
+    Returns:
+        The exit status of the first error; 0 without errors.
+    """
     input = TableOptions(table=options.table, sequences=options.sequences, drop_empty_samples=True)
     found = inspect(input, options.tree, options.metadata)
     if options.metadata_column is not None and found.metadata is not None:
@@ -64,6 +71,7 @@ def _training(options: Inspect) -> Train:
     given = {
         spec.flag: getattr(options, spec.field) for spec in specs(Train) if spec.field in fields
     }
+    # A training needs a folder; a preview writes nothing to it.
     return build(Train, {**given, "--output-dir": Path(os.devnull)})
 
 

@@ -19,7 +19,7 @@ from aam.data.unifrac.matrix import unifrac_matrix
 from aam.inference.output_tables import write_table
 
 SEED = 42
-"""Of the random samples of --check-unifrac."""
+"""Seed of the random samples of --check-unifrac."""
 
 
 def run(options: Neighbors) -> None:
@@ -66,6 +66,7 @@ def _unifrac(options: Neighbors, ids: npt.NDArray[np.str_]) -> DistanceMatrix | 
         raise UsageError("UniFrac needs a phylogeny", f"'{options.table}'", "add --tree")
     known = np.flatnonzero(np.isin(np.array(list(study.table.sample_ids)), ids))
     number = min(options.check_unifrac, len(known))
+    # The matrix grows with the square of the samples; a fixed part of them shows the agreement.
     rows = np.sort(np.random.default_rng(SEED).choice(known, number, replace=False))
     names = tuple(study.table.sample_ids[row] for row in rows)
     table = FeatureTable(names, study.table.feature_ids, study.table.counts[rows])

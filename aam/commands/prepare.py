@@ -19,6 +19,9 @@ from aam.data.store.writer import prepare
 def run(options: Prepare) -> None:
     """Write a store, or verify the checksums of one.
 
+    Args:
+        options: tables, sequences, tree, metadata and output of `aam prepare`.
+
     Raises:
         UsageError: no output, or a store as input.
         MissingInput, DataError: see the readers.
@@ -37,6 +40,7 @@ def run(options: Prepare) -> None:
     if stores := [str(table) for table in options.table if is_store(table)]:
         remedy = "use it as it is, or name the files from which it was made"
         raise UsageError("The table is a store already", f"'{stores[0]}'", remedy)
+    # Before the tables are read, which takes long.
     _refuse_existing(output, options.overwrite)
     with atomic_folder(output, options.overwrite) as folder:
         sizes = prepare(options, folder)
@@ -56,6 +60,7 @@ def _refuse_existing(output: Path, overwrite: bool) -> None:
         refuse_existing(output, overwrite)
     elif not overwrite:
         raise CannotCreate("The output exists", f"'{output}'", "add --overwrite to replace it")
+    # --overwrite must not remove a folder that holds anything else.
     elif not is_store(output) and any(output.iterdir()):
         raise CannotCreate(
             "The output is a folder that `aam prepare` did not write",

@@ -85,6 +85,7 @@ def _run_command(chosen: Profile, measured: Pretrain | Train) -> None:
         if found.failure:
             raise DataError("The command fails", found.failure, "run it by itself")
     shutil.rmtree(folder / "running", ignore_errors=True)
+    # The first steps allocate memory and choose kernels.
     recorded = found.steps[chosen.warmup_steps :]
     wait = sum(step.wait for step in recorded) / sum(step.seconds for step in recorded)
     profile = read_profile(trace)
@@ -106,7 +107,14 @@ def _run_command(chosen: Profile, measured: Pretrain | Train) -> None:
 
 
 def as_plain(profile: KernelProfile, number: int, wait: float = 0.0) -> dict[str, Any]:
-    """Return the figures of a profile and its `number` longest kernels as JSON."""
+    """Return the figures of a profile as JSON.
+
+    Args:
+        profile: kernels or operations with their times.
+        number: longest kernels to list.
+        wait: part of the time in which the network waits for a batch, 0 to 1; it may be the limit
+            of the run.
+    """
     found = verdict(profile, wait)
     return {
         "source": profile.source,
@@ -161,6 +169,7 @@ def _show(console: Console, profile: KernelProfile, number: int, wait: float | N
             f"{kernel.total_ns / profile.total_ns:.1%}",
             str(kernel.calls),
             category(kernel.name),
+            # rich reads square brackets as markup, and C++ names of kernels have them.
             escape(re.sub(r"^void |at::native::|\(anonymous namespace\)::", "", kernel.name)),
         )
     console.print()

@@ -11,10 +11,18 @@ from aam.members.option_checks import resolve
 
 
 def run(options: Train) -> None:
-    """Train the members; print the scores of the folds, and write the report."""
+    """Train the members; print the scores of the folds, and write the report.
+
+    Args:
+        options: data, target, members and run folder of `aam train`.
+
+    Raises:
+        AamError: see `check_run_folder`, `resolve` and `train_targets`.
+    """
+    # Both checks come before the imports: a refusal takes 0.1 to 0.4 CPU-seconds instead of 9.
     check_run_folder(options.run.output_dir, is_usable(options.run))
     options = resolve(options)
-    # PyTorch and scikit-learn take 3 CPU-seconds to import, which a refusal does without.
+    # PyTorch and scikit-learn take 3 CPU-seconds to import.
     from aam.commands import importance
     from aam.data.metrics import summary
     from aam.pipeline.targets import train_targets

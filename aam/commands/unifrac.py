@@ -32,6 +32,9 @@ from aam.numerics.device import choose_device, print_device
 def run(options: Unifrac) -> dict[str, object] | None:
     """Compute and write the matrix, one of its shards, or a TSV of sample-id and faith_pd.
 
+    Args:
+        options: table, tree, metric, engine and output of `aam unifrac`.
+
     Returns:
         Facts of a shard for the run record.
 
@@ -49,6 +52,8 @@ def run(options: Unifrac) -> dict[str, object] | None:
         _write_diversity(options.output, table, faith_pd_of_all(table, phylogeny))
         info(f"Faith PD of {len(table.sample_ids)} samples is in '{options.output}'.")
         return None
+    # HDF5 is written tile by tile, so that the matrix need not fit in memory; the binaries of other
+    # engines compute it whole.
     if options.output.suffix == ".h5" and options.engine not in ENGINES:
         table, tiles = _tiles(options)
         samples = len(table.sample_ids)
@@ -93,11 +98,15 @@ def _write_shard(options: Unifrac) -> dict[str, object]:
 def distances(options: Unifrac) -> DistanceMatrix:
     """Read table and tree, and compute the distances between all samples, in float64.
 
+    Args:
+        options: table, tree, metric, engine and device of `aam unifrac`; nothing is written.
+
     Raises:
         UsageError, MissingInput, DataError, Unavailable: see `run`.
     """
     device = _device(options)
     table, phylogeny = _read(options)
+    # Refused here rather than by a process that is killed for memory after hours.
     _check_size(len(table.sample_ids))
     metric, alpha, size = options.unifrac_metric, options.unifrac_alpha, _tile_bytes(options)
     return unifrac_matrix(table, phylogeny, metric, alpha, options.engine, size, device)
@@ -187,5 +196,6 @@ def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
 
 def _write_diversity(path: Path, table: FeatureTable, diversity: NDArray[np.float64]) -> None:
     rows = zip(table.sample_ids, diversity.tolist(), strict=True)
+    # `repr` keeps all digits of a float64.
     lines = [f"{ID_HEADER}\tfaith_pd\n", *(f"{name}\t{value!r}\n" for name, value in rows)]
     write_text(path, "".join(lines))
