@@ -52,7 +52,7 @@ class Context:
     """Place of a measurement.
 
     Attributes:
-        folder: of the part; empty at the start, and kept for other parts.
+        folder: folder of the part; empty at the start, and kept for other parts.
         shared: folder of all runs: simulated studies, golden folders.
         run: name of the run in a path.
         device: "cpu" or "cuda".

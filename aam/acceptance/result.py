@@ -62,9 +62,9 @@ class ImageRun:
     """Parts that were measured with an image on a number of nodes.
 
     Attributes:
-        image, digest: of the image; "" without one.
+        image, digest: name and digest of the image; "" without one.
         torch, engine: version of PyTorch and name of the container engine, "native" without one.
-        date: of the last part, in UTC.
+        date: time of the last part, in UTC.
     """
 
     image: str

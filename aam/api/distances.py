@@ -39,7 +39,7 @@ def unifrac(
         alpha: exponent of generalized UniFrac, 0 to 1.
         drop_missing_asvs: leave out features that are not in the tree.
         root_at_midpoint: root an unrooted tree between its two most distant tips.
-        device: of the computation.
+        device: device of the computation.
 
     Returns:
         N x N distances with the sample ids.

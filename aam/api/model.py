@@ -94,7 +94,7 @@ class Model:
             table: see `aam.api.tables.Table`; its ASVs need not be those of the training. The
                 samples of an array, and of a DataFrame with row numbers, count as new.
             sequences: DNA of the features; None if the ids are the sequences.
-            metadata: of a model that reads metadata columns: file, or DataFrame by sample id. It
+            metadata: for a model that reads metadata columns; file, or DataFrame by sample id. It
                 applies the --where of the training.
             batch_size: samples at a time; the predictions depend on it by rounding alone.
             prediction_passes: rarefactions to average over.
@@ -216,10 +216,10 @@ class Model:
 
         Args:
             output: the page; None for report.html in the run folder.
-            metadata: for the colours, file or DataFrame by sample id; None for that of the run.
+            metadata: file or DataFrame by sample id, for the colours; None for that of the run.
             color_by: metadata columns that colour the samples; the target and others if empty.
             categories: metadata columns whose numbers are names of categories.
-            unit: of a numeric target, such as months.
+            unit: unit of a numeric target, such as months.
 
         Raises:
             MissingInput: the model was loaded without its run folder.
@@ -245,7 +245,7 @@ class Model:
 
         Args:
             importance: what `importance` returned; None for importance.tsv of the run folder.
-            unit: of a numeric target, such as months.
+            unit: unit of a numeric target, such as months.
 
         Returns, raises: see `plot`.
         """
@@ -275,7 +275,7 @@ class Model:
         Args:
             name: a name of `aam.report.pictures.PICTURES`, such as errors, roc, calibration,
                 abundance, ordination or embedding.
-            unit: of a numeric target, such as months.
+            unit: unit of a numeric target, such as months.
 
         Returns:
             The axes, in a figure of pyplot that a notebook shows.

@@ -17,8 +17,8 @@ def run(options: Memory, measured: Pretrain | Train | Predict | Embed) -> None:
     """Print the memory of a step on the samples with most ASVs, and the GPUs on which it fits.
 
     Args:
-        options: of `aam memory`.
-        measured: of the command whose memory is predicted.
+        options: options of `aam memory`.
+        measured: options of the command whose memory is predicted.
 
     Raises:
         AamError: see the readers.

@@ -30,12 +30,12 @@ def run(options: Tune, measured: TunedCommand) -> None:
     """Search, print the decisions, and write settings.yaml, tune.json and a page; or measure only.
 
     Args:
-        options: of `aam tune`.
+        options: options of `aam tune`.
         measured: options of the command that is measured, or the arguments of a program.
 
     Raises:
         AamError: see `set_up`.
-        DataError: what is measured fails as it is given.
+        DataError: the command or program fails with the given options.
     """
     with set_up(options, measured) as given:
         if options.measure_only:

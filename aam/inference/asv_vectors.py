@@ -53,7 +53,7 @@ class AsvVectors:
     """Vectors of one encoder in a folder.
 
     Attributes:
-        folder: of the encoder.
+        folder: folder of the encoder.
         dtype: numbers of the vectors that are added, and to which known ones are rounded.
         segments: hashes [n] and vectors [n, D] of each segment, memory-mapped.
     """

@@ -75,8 +75,8 @@ class _AsvInputs:
     """Inputs of a network for each ASV of a study, and their means over all ASVs of all samples.
 
     Attributes:
-        vectors_FD, mean_D: of the nucleotide encoder.
-        terms_FW, mean_W: of the profile head; empty without one.
+        vectors_FD, mean_D: vectors of the nucleotide encoder.
+        terms_FW, mean_W: terms of the profile head; empty without one.
     """
 
     vectors_FD: Tensor

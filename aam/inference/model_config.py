@@ -42,7 +42,7 @@ class ModelConfig:
     Attributes:
         command: "pretrain" or "train".
         metric: phylogenetic metric of the embeddings.
-        target: of the predictor; None after pretraining.
+        target: target of the predictor; None after pretraining.
         covariates: encoder of the metadata columns that the target reads; None without any.
     """
 

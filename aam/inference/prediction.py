@@ -35,8 +35,8 @@ class LoadedNetwork:
 
     Attributes:
         stored: its configuration and weights.
-        network: with its weights.
-        device: that computes.
+        network: network with its weights, in any mode.
+        device: device that computes.
         attention: entry of the run record about attention (`aam.numerics.backend_selection`).
     """
 

@@ -75,8 +75,8 @@ class StoredNetwork:
     """Configuration and weights of a network.
 
     Attributes:
-        config: from which it is built.
-        weights: by parameter name, on the CPU.
+        config: configuration from which the network is built.
+        weights: arrays by parameter name, on the CPU.
     """
 
     config: ModelConfig
@@ -132,7 +132,7 @@ def read_networks(path: Path) -> list[StoredNetwork]:
     """Read the networks of a model, and no other member.
 
     Args:
-        path: of a run folder or a model folder.
+        path: path of a run folder or a model folder.
 
     Raises:
         MissingInput, DataError: see `model_folder.read`; DataError: the model has no network.

@@ -23,11 +23,11 @@ class Target:
         column: name of the metadata column.
         classes: names of the categories; empty for a number.
         class_weights: weight of each category in the loss; empty for equal weights.
-        transform: of a number; None for a category.
+        transform: transform of a number; None for a category.
         loss_type: loss of a number, on the transformed scale.
         quantiles: levels predicted by the quantile loss, rising; empty otherwise.
         over_penalty, under_penalty: weights of errors above and below in the asymmetric loss.
-        range: of the predictions of a number, in its units.
+        range: range of the predictions of a number, in its units.
         levels: ordered categories, the lowest first, whose ranks are the number; else empty.
     """
 

@@ -41,7 +41,7 @@ class SummaryNumbers:
     """Numbers of a training summary.
 
     Attributes:
-        seed: of the reference samples and of rarefaction.
+        seed: seed of the reference samples and of rarefaction.
         rarefy_depth: reads at which the richness is compared; 0 for all.
         length: median number of nucleotides of an ASV.
         limit: distance that `QUANTILE` of the reference samples have from the others.

@@ -124,7 +124,7 @@ def leading(found: Sequence[Association], folds: Folds) -> list[Association]:
     Their score is ahead of that of a guess by at least `_WORTH_NAMING`, and beyond noise.
 
     Args:
-        found: of `associations`.
+        found: result of `associations`, the best first.
         folds: labels and splits.
     """
     function = next(iter(SCORED[folds.labels.type].values()))
@@ -149,7 +149,7 @@ def confounders(
     """Return the columns that the ensemble is not ahead of beyond noise, the best first.
 
     Args:
-        found: of `associations`.
+        found: result of `associations`, the best first.
         folds: labels and splits.
         ensemble_MC: its predictions of the held-out samples.
     """

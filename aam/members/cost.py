@@ -49,7 +49,7 @@ class TrainingCost:
     """Estimated cost of a training.
 
     Attributes:
-        cpu_seconds: of all threads together.
+        cpu_seconds: CPU time of all threads together.
         peak_bytes: largest resident memory of the process.
     """
 

@@ -109,7 +109,7 @@ class Dendrogram:
 
         Args:
             weights: [N, U], see `base.Samples.log_abundances`.
-            places: of the U ASVs.
+            places: places of the U ASVs.
         """
         # The abundances follow from the log weights, so that a stored model needs no counts.
         data = 10.0 ** weights.data.astype(np.float64) - 1

@@ -39,7 +39,7 @@ def kernel_effects(
         model: fitted kernel.
         inputs: samples over which the derivatives are averaged, as the kernel reads them.
         tokens_UL: sequences of the ASVs of `inputs`.
-        relations: of the ASVs of the training study.
+        relations: relations of the ASVs of the training study.
         outputs: classes of the target, or its scale.
     """
     dual_RC, slopes_N = model.dual_RC, np.ones(len(inputs.norms_N))

@@ -125,10 +125,10 @@ class Ensemble:
     """How members are combined for new samples; stored in the checkpoint.
 
     Attributes:
-        weights: of each member, sum 1; 0 for one that is left out.
-        half_width: of the prediction interval of a number; infinite with too few groups.
-        temperature: of class probabilities; 1 for a number.
-        odds: from a rank to the probabilities of ordered categories; None for other targets.
+        weights: weight of each member, of sum 1; 0 for one that is left out.
+        half_width: half width of the prediction interval of a number; infinite with too few groups.
+        temperature: temperature of class probabilities; 1 for a number.
+        odds: model from a rank to the probabilities of ordered categories; None for other targets.
     """
 
     weights: Mapping[str, float]
@@ -149,12 +149,13 @@ class Combined:
     """An ensemble, and predictions of the held-out samples.
 
     Attributes:
-        ensemble: for new samples, fitted to all held-out samples.
+        ensemble: combination for new samples, fitted to all held-out samples.
         members: float64 [M, C], predictions of each member.
-        predictions_MC: float64, of the ensemble, combined and calibrated by other folds.
-        uncalibrated_MC: before calibration; equal for numbers.
-        half_widths_M: of the prediction intervals by the residuals of the other groups; None for
-            classes.
+        predictions_MC: float64, predictions of the ensemble, combined and calibrated by other
+            folds.
+        uncalibrated_MC: float64, the same before calibration; equal for numbers.
+        half_widths_M: half widths of the prediction intervals, by the residuals of the other
+            groups; None for classes.
     """
 
     ensemble: Ensemble

@@ -49,7 +49,7 @@ class ForestInputs:
     Attributes:
         abundances: float32 [N, F], relative, of the ASVs of the training study.
         covariates: metadata columns; None without any.
-        clades_VF: of the ASVs, see `clades`; None for samples of another study.
+        clades_VF: clades of the ASVs, see `clades`; None for samples of another study.
     """
 
     abundances: sparse.csr_array

@@ -101,8 +101,8 @@ def rank_by_permutation(
     """Add the column `permutation` to the `first` rows of a table, and rank these rows by it.
 
     Args:
-        table: of `importance_table`.
-        loaded, study, covariates: of the table.
+        table: result of `importance_table`.
+        loaded, study, covariates: arguments of which the table was made.
         first: number of ASVs to permute; the others keep their order, after these.
         groups_N: see `permutation_importance`.
     """
@@ -124,7 +124,7 @@ def clade_table(table: pd.DataFrame) -> pd.DataFrame:
     of the taxon. Of taxa with the same ASVs, such as a family with one genus, the lowest is listed.
 
     Args:
-        table: with the column `taxon`, ranks separated by semicolons.
+        table: importance of ASVs with the column `taxon`, ranks separated by semicolons.
 
     Returns:
         Rows with taxon, level (1 for the highest rank), asvs (their number), the sums, and the

@@ -35,7 +35,7 @@ class Summands:
     Attributes:
         clades: dendrogram of the ASVs; None without the kernel of the clades.
         clade_scale: factor of the features of the clades.
-        encoder: of the covariates; None without any.
+        encoder: encoder of the covariates; None without any.
         scale: factor of the features of the covariates; 0 leaves them out.
     """
 
@@ -79,8 +79,8 @@ class KernelInputs:
         weights: float32 [N, ASVs of the samples' study], log abundance.
         smoothed_NF: float32, summed similarity to each ASV of the training study.
         norms_N: float64, kernel of each sample with itself.
-        places: of the ASVs of the samples' study in the dendrogram.
-        dendrogram: of the ASVs of the training study; None for samples of another study.
+        places: places of the ASVs of the samples' study in the dendrogram.
+        dendrogram: dendrogram of the ASVs of the training study; None for samples of another study.
         covariates: metadata columns; None without any.
         clades_NG: float64, scaled features of the clades, see `with_features`; else None.
         features_NP: float64, scaled features of the covariates; else None.

@@ -30,8 +30,8 @@ def learning_curve(
     last doubling has a paired difference.
 
     Args:
-        name: of the estimator.
-        estimator: to fit.
+        name: name of the estimator.
+        estimator: estimator that is fitted to the parts.
         inputs: N samples as the estimator reads them.
         folds: their labels and splits.
         predictions_MC: held-out predictions of the estimator fitted to all groups.

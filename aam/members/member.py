@@ -66,12 +66,12 @@ class CrossValidated:
     Attributes:
         predictions_MC: float64, numbers in the units of the target, or class probabilities.
         cpu_seconds: CPU time of this process.
-        fold_models: of the splits, where they explain the stability of the model over the folds.
+        fold_models: models of the splits, where they explain its stability over the folds.
         model: fitted to all samples of the splits; None if it was not requested, or if the models
             of the folds are averaged for new samples.
         inputs: the samples as the models read them.
         columns: further columns of predictions.tsv by name, [M].
-        facts: for the run record.
+        facts: facts for the run record.
     """
 
     predictions_MC: F64
@@ -110,8 +110,10 @@ class Reader(ABC, Generic[T]):
         """Compute the inputs of samples; nothing is learnt here.
 
         Args:
-            samples: of the training study, with the sequences of `relations`, or another one.
-            relations: of the ASVs of the training study; the model refers to them by their row.
+            samples: samples of the training study, with the sequences of `relations`, or of
+                another study.
+            relations: relations of the ASVs of the training study; the model refers to an ASV by
+                its row.
         """
 
     @abstractmethod
@@ -121,10 +123,10 @@ class Reader(ABC, Generic[T]):
         """Build a model from its state.
 
         Args:
-            state: of `FittedModel.state`.
+            state: result of `FittedModel.state`.
             asvs: number of ASVs of the training study.
             outputs: number of outputs, C.
-            device: of a network.
+            device: device of a network.
 
         Raises:
             Mismatch: the state has other settings or arrays, or values out of range.

@@ -33,8 +33,8 @@ class Importance:
     """Importance of U ASVs for one member.
 
     Attributes:
-        columns: of the table, by name, each [U].
-        size_U: by which the ASVs are ranked; the larger, the more important.
+        columns: columns of the table of importance, by name, each [U].
+        size_U: measure by which the ASVs are ranked; the larger, the more important.
         folds: the same of the model of each fold; empty where the member has one model.
     """
 
@@ -61,7 +61,7 @@ class Outputs:
     """What a model predicts.
 
     Attributes:
-        column: of the metadata.
+        column: metadata column that is predicted.
         classes: names; empty for a number and for ranks.
         scale: on which estimators predict a number.
     """
@@ -91,7 +91,7 @@ class FittedModel(Protocol[Reads]):
         Args:
             inputs: samples.
             tokens_UL: ASVs of the samples.
-            relations: of the ASVs of the training study.
+            relations: relations of the ASVs of the training study.
             outputs: what the model predicts.
         """
         ...

@@ -53,16 +53,16 @@ class ModelFacts:
     """Plain values of a model.
 
     Attributes:
-        column: that is predicted.
+        column: metadata column that is predicted.
         classes: names; empty for a number and for ranks.
         levels: ordered categories, the lowest first, whose ranks are the number; else empty.
-        transform: of a number; the estimators read its forward values.
-        range: of the predictions of a number.
-        weights: of each member.
-        half_width: of the prediction intervals; None without.
-        temperature: of class probabilities.
-        odds: from a rank to the probabilities of the levels; None without levels.
-        options: of `aam train`.
+        transform: transform of a number; the estimators read its forward values.
+        range: range of the predictions of a number.
+        weights: weight of each member in the ensemble.
+        half_width: half width of the prediction intervals; None without intervals.
+        temperature: temperature of class probabilities.
+        odds: model from a rank to the probabilities of the levels; None without levels.
+        options: options of `aam train`.
         training: numbers of the training summary.
     """
 
@@ -130,10 +130,10 @@ class TrainedModel:
     Attributes:
         facts: plain values.
         models: fitted members.
-        relations: of the ASVs of the training study, with their sequences.
-        training: to compare new samples with.
-        fold_importance: of estimators, float64 [K, F], see `Importance.size_U`, of the models of K
-            folds in the training study; empty with one split.
+        relations: relations of the ASVs of the training study, with their sequences.
+        training: data about the training samples, with which new ones are compared.
+        fold_importance: estimator -> float64 [K, F], `Importance.size_U` of the models of K folds
+            in the training study; empty with one split.
     """
 
     facts: ModelFacts

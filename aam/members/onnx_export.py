@@ -48,11 +48,11 @@ class Part:
     """Module to export.
 
     Attributes:
-        name: of the file, without suffix.
-        module: from the inputs to one output.
+        name: name of the file, without suffix.
+        module: network from the inputs to one output.
         inputs: names of the inputs, and the names of the sizes that may vary, by dimension.
         output: name of the output.
-        example: from numbers of ASVs and samples to inputs.
+        example: function from numbers of ASVs and samples to inputs.
         facts: written into the file.
     """
 

@@ -87,8 +87,8 @@ class Draws:
 
     Attributes:
         group_M: number of the group of each sample, from 0.
-        seed: of the draws.
-        number: of draws; none with fewer than two groups.
+        seed: seed of the draws.
+        number: number of draws; none with fewer than two groups.
     """
 
     group_M: Rows
@@ -199,7 +199,7 @@ def permutation_test(
         scored: M predictions.
         group_M: number of the group of each sample; a number each without groups.
         group_column: name of the groups; None without groups.
-        seed: of the shuffles.
+        seed: seed of the shuffles.
 
     Returns:
         A sentence; "" where the metric is not defined.

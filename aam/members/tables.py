@@ -28,7 +28,7 @@ def held_out_table(
     """Build the table sample-id, fold, split, actual, predicted, rank, p_<class>, and more.
 
     Args:
-        sample_ids: of all N samples.
+        sample_ids: names of all N samples.
         folds: labels, and the held-out samples of the table.
         predictions_MC: numbers or class probabilities.
         columns: further columns of M values.

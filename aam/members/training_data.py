@@ -82,8 +82,8 @@ def describe(
 
     Args:
         study: contains the samples.
-        relations: of the ASVs of the study.
-        splits: of the samples.
+        relations: relations of the ASVs of the study.
+        splits: splits of the samples.
         groups_N: group of each sample of the study; every sample its own without groups.
         seed, rarefy_depth: see `SummaryNumbers`.
         refitted: whether a member is fitted to the samples of all splits; otherwise models of the

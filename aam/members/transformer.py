@@ -28,7 +28,7 @@ class Transformer:
     """Network of a study, see `member.Member`.
 
     Attributes:
-        options: of the run; the checkpoints are in its folder.
+        options: options of the run; the checkpoints are in its folder.
         study: the samples with their phylogeny and metadata.
         base: pretrained encoder; None without one.
         runtime: device, precision and ranks.

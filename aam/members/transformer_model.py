@@ -276,7 +276,7 @@ def contributed_effects(contributions: Contributions, features: sparse.csr_array
     standard deviation of the feature. For a linear model of the features it is the exact effect.
 
     Args:
-        contributions: of the U ASVs of the study.
+        contributions: contributions of the U ASVs of the study.
         features: float [N, U].
     """
     mean_U, spread_U = moments(features)

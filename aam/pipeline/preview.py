@@ -45,7 +45,7 @@ def preview(options: Train, study: LabelledStudy, folds: Folds) -> list[Associat
     Args:
         options: as `resolve` returns them.
         study: labels, splits and metadata.
-        folds: of the study.
+        folds: folds of the study.
 
     Returns:
         The columns that predict the target by themselves, see `associations`.

@@ -160,7 +160,7 @@ def run_trials(
 
     Args:
         study: study of Optuna, which other processes may share.
-        objective: from a trial to its score, which is maximized.
+        objective: function from a trial to its score, which is maximized.
         total: finished trials at which to end.
         stop: stop requests, checked between two trials.
         report: called after each trial with the number of finished trials.

@@ -22,7 +22,7 @@ class Session:
     """Session of a run without a network, in one process.
 
     Attributes:
-        options: of the run, without values that are chosen automatically.
+        options: options of the run, without values that are chosen automatically.
         group: the ranks.
         gpus: names of the GPUs that the run can use.
     """

@@ -34,7 +34,7 @@ class Trials:
         base: options that no trial varies, with all members that a trial may have.
         folder: where a network has its checkpoints while it trains.
         labelled: the study as `base` reads it.
-        samples: of the study, for estimators.
+        samples: samples of the study, for estimators.
     """
 
     base: Train

@@ -67,7 +67,7 @@ class Baseline:
     Attributes:
         folder: its name in the run folder.
         model: "random forest" or another one.
-        column: that it predicts.
+        column: metadata column that it predicts.
         scored: its predictions for the samples of the run, in their order; None if it was scored on
             other samples or in other folds.
     """

@@ -61,7 +61,7 @@ def write_page(
 
     Args:
         charts: title -> bars; those without bars are left out.
-        unit: of the bars.
+        unit: unit of the bars.
 
     Raises:
         CannotCreate: it cannot be written.

@@ -20,7 +20,7 @@ def memory_figure(
     """Plot the predicted peak of each setting as a bar, and the measured one as a line across it.
 
     Args:
-        names: of n settings.
+        names: names of n settings.
         predicted: n peaks in GiB.
         measured: n peaks in GiB; None where none was measured.
     """

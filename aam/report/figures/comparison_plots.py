@@ -28,7 +28,7 @@ def interval_figure(
     """Plot the score of each run with its interval, and the difference from the first run.
 
     Args:
-        names: of R runs.
+        names: names of R runs.
         scores: R scores.
         differences: R - 1 differences from the first.
         metric: name of the score.
@@ -68,7 +68,7 @@ def overlay_figure(names: Sequence[str], runs: Sequence[ScoredPredictions], targ
     """Plot predicted against true numbers of several runs.
 
     Args:
-        names: of the runs.
+        names: names of the runs.
         runs: their predictions of the same samples.
         target: name of the axes.
     """
@@ -94,7 +94,7 @@ def recall_figure(names: Sequence[str], runs: Sequence[ScoredPredictions]) -> Fi
     """Plot the recall of the most frequent classes, a point for each run.
 
     Args:
-        names: of the runs.
+        names: names of the runs.
         runs: their predicted classes of the same samples.
     """
     first = runs[0]

@@ -31,7 +31,7 @@ def curve_figure(
     """Plot columns of metrics.csv over epochs; several folds are thin lines below their mean.
 
     Args:
-        curves: at least one fold, each with a column `epoch` (from 0).
+        curves: curves of at least one fold, each with a column `epoch` (from 0).
         columns: column -> its name in the legend; the first is dashed if there are two.
         title: above the axes.
         mark: column whose lowest point is marked as the chosen epoch; only with one fold.

@@ -122,7 +122,7 @@ def roc_figure(scored: ScoredPredictions) -> Figure:
     pairs of samples: its area is the AUC of `aam.data.metrics`.
 
     Args:
-        scored: with probabilities.
+        scored: predictions with probabilities.
     """
     from sklearn.metrics import roc_curve
 
@@ -152,7 +152,7 @@ def precision_recall_figure(scored: ScoredPredictions) -> Figure:
     class.
 
     Args:
-        scored: with probabilities.
+        scored: predictions with probabilities.
     """
     from sklearn.metrics import average_precision_score, precision_recall_curve
 
@@ -181,7 +181,7 @@ def calibration_figure(scored: ScoredPredictions) -> Figure:
     """Plot how often the predicted class is true over its predicted probability.
 
     Args:
-        scored: with probabilities.
+        scored: predictions with probabilities.
     """
     figure, axes = _unit_square(
         "Calibration", "probability of the predicted class", "part that is true"
