@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,6 @@ import pandas as pd
 from aam.contract.errors import NotFinite, first_few
 from aam.contract.files import atomic_write
 from aam.data.metadata import ID_HEADER
-
-if TYPE_CHECKING:  # tables of members without a network need no PyTorch
-    pass
 
 
 def require_finite(

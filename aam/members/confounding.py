@@ -140,7 +140,7 @@ def leading(found: Sequence[Association], folds: Folds) -> list[Association]:
         guess_Z = function(guess, weights_ZM)
         gains.append(np.array([function(one, weights_ZM) - guess_Z for one in compared]))
     lower = np.nanquantile(np.concatenate(gains, axis=1), (1 - LEVEL) / 2, axis=1)
-    return [one for one, low in zip(found, lower, strict=False) if low > 0]
+    return [one for one, low in zip(found, lower, strict=True) if low > 0]
 
 
 def confounders(

@@ -100,7 +100,8 @@ def choose_weights(
 
 def _better_than_a_guess(predictions: Sequence[F64], outputs_MC: F64, guess_MC: F64) -> list[int]:
     """Return the members with less squared error than a guess of numbers, or else the best."""
-    if outputs_MC.shape[1] > 1:
+    # Without samples there is no error to compare: the held-out samples are of one group.
+    if outputs_MC.shape[1] > 1 or not len(outputs_MC):
         return list(range(len(predictions)))
     errors = [np.square(predicted_MC - outputs_MC).sum() for predicted_MC in predictions]
     limit = np.square(guess_MC - outputs_MC).sum()

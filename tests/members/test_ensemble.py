@@ -90,6 +90,12 @@ def test_probabilities_of_classes_count_by_their_squared_error() -> None:
     assert choose_weights([useless, good], outputs_MC, GROUPS, outputs_MC).tolist() == [0.0, 1.0]
 
 
+def test_no_held_out_samples_leave_equal_weights() -> None:
+    none = np.zeros((0, 1))
+    groups = np.zeros(0, np.int64)
+    assert choose_weights([none, none], none, groups, none).tolist() == [0.5, 0.5]
+
+
 @pytest.mark.parametrize(
     ("groups", "sharpened", "changes"), [(40, 3, True), (40, 1, False), (1, 3, False)]
 )
