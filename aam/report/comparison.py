@@ -75,10 +75,12 @@ def comparison(runs: Sequence[Run]) -> RunComparison:
         on = f"On the {len(common)} samples that all runs scored"
         title = f"{first.target}: {len(common)} samples of every run" if same else on
         tables.append(_metrics_table(title, shared))
-        differences = _differences(shared)
+        # Classifiers without probabilities have no score with an interval.
+        paired = [one for one in shared if one.drawn is not None]
+        differences = _differences(paired)
         if differences:
-            tables.append(_difference_table(shared, differences))
-            drawings["intervals"] = _interval_drawing(shared, differences)
+            tables.append(_difference_table(paired, differences))
+            drawings["intervals"] = _interval_drawing(paired, differences)
         drawings["overlay"] = _overlay_drawing(shared)
     return RunComparison(tuple(table for table in tables if table is not None), drawings)
 

@@ -279,9 +279,8 @@ def _shown_rows(samples: int) -> npt.NDArray[np.int64]:
 
 
 def _shown_note(rows: npt.NDArray[np.int64], run: Run) -> str:
-    return (
-        "" if len(rows) < MOST_VECTORS else f"; {len(rows)} of {len(run.described_ids)} are drawn"
-    )
+    samples = len(run.described_ids)
+    return f"; {len(rows)} of {samples} are drawn" if MOST_VECTORS == len(rows) < samples else ""
 
 
 PICTURES: dict[str, tuple[Section, Draw]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from aam.cli import main
 from aam.contract.errors import DataError
+from aam.report.comparison import comparison
 from aam.report.run import read_run
 from tests.report.test_report import Outline, downloads, hidden_width, scroll_width
 from tests.support.report_pages import report
@@ -80,6 +82,21 @@ def test_one_class(run_folder: Path) -> None:
     Outline(text)
     assert "100.0% of 12 test samples are predicted as their true class." in text
     assert "roc.svg" not in downloads(text)
+
+
+def test_runs_without_probabilities_are_compared_by_what_they_have(
+    run_folder: Path, tmp_path: Path
+) -> None:
+    write_classes(run_folder, ["a", "b"] * 10, ["a", "b"])
+    without, third = tmp_path / "without", tmp_path / "third"
+    for copy in (without, third):
+        shutil.copytree(run_folder, copy)
+    lines = (without / "predictions.tsv").read_text().splitlines()
+    labels = "\n".join("\t".join(line.split("\t")[:4]) for line in lines)
+    (without / "predictions.tsv").write_text(f"{labels}\n")
+    found = comparison([read_run(folder) for folder in (run_folder, without, third)])
+    (differences,) = [table for table in found.tables if table.title.startswith("Difference")]
+    assert [row[0] for row in differences.rows] == ["third"]
 
 
 @pytest.mark.medium
