@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aam.data.metadata import ID_HEADER, label_names
+from aam.data.metadata import ID_HEADER
+from aam.data.target_columns import label_names
 from aam.data.target_transforms import OutputRange
 from aam.members.base import F64
 from aam.members.folds import Folds

@@ -14,13 +14,11 @@ from aam.data.labels import read_labels
 from aam.data.metadata import (
     MISSING,
     Metadata,
-    class_target,
     groups,
-    numeric_target,
-    ordinal_target,
     read_header,
     read_metadata,
 )
+from aam.data.target_columns import class_target, numeric_target, ordinal_target
 
 IDS = ("2538.10", "2538.1", "10317.000001020", "s4")
 
