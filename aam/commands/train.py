@@ -19,10 +19,9 @@ def run(options: Train) -> None:
     Raises:
         AamError: see `check_run_folder`, `resolve` and `train_targets`.
     """
-    # Both checks come before the imports: a refusal takes 0.1 to 0.4 CPU-seconds instead of 9.
+    # Both checks come before the imports of PyTorch and scikit-learn, which take 3 CPU-seconds.
     check_run_folder(options.run.output_dir, is_usable(options.run))
     options = resolve(options)
-    # PyTorch and scikit-learn take 3 CPU-seconds to import.
     from aam.commands import importance
     from aam.data.metrics import summary
     from aam.pipeline.targets import train_targets

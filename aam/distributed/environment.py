@@ -142,10 +142,10 @@ def _from_torchrun(variables: Mapping[str, str]) -> Ranks:
 
 def _from_slurm(variables: Mapping[str, str]) -> Ranks:
     _require(variables, _SLURM, "pass the variables of srun on")
-    rank, size, local_rank, job = _numbers(variables, _SLURM)
+    complete = {"SLURM_NODEID": "0", "SLURM_STEP_ID": "0", **variables}
+    names = (*_SLURM, "SLURM_NODEID", "SLURM_STEP_ID")
+    rank, size, local_rank, job, node, step = _numbers(complete, names)
     tasks = tasks_per_node(variables.get("SLURM_STEP_TASKS_PER_NODE", str(size)))
-    places = {"SLURM_NODEID": "0", "SLURM_STEP_ID": "0", **variables}
-    node, step = _numbers(places, ("SLURM_NODEID", "SLURM_STEP_ID"))
     if node >= len(tasks):
         evidence = f"SLURM_NODEID={node}, tasks on {len(tasks)} node{'s' * (len(tasks) > 1)}"
         raise UsageError("The environment of this rank is inconsistent", evidence, "start it again")

@@ -160,9 +160,9 @@ def _write_importance(options: Train, labelled: LabelledStudy, model: TrainedMod
 
 def _write_ordination(options: Train, labelled: LabelledStudy, result: Result) -> None:
     """Write ordination.txt, the principal coordinates of the samples by the kernel's sequences."""
-    ids = labelled.study.table.sample_ids
+    ids, members = labelled.study.table.sample_ids, tuple(result.members)
     # Of a network alone the report shows the embeddings.
-    if len(ids) < 3 or {*result.members} == {*networks(tuple(result.members))}:
+    if len(ids) < 3 or networks(members) == members:
         return
     inputs = result.samples.inputs(estimator(KERNEL))
     kernel_NN = Landmarks.of(inputs, np.arange(len(ids))).kernel(inputs)

@@ -76,10 +76,10 @@ def comparison(runs: Sequence[Run]) -> RunComparison:
         title = f"{first.target}: {len(common)} samples of every run" if same else on
         tables.append(_metrics_table(title, shared))
         # Classifiers without probabilities have no score with an interval.
-        paired = [one for one in shared if one.drawn is not None]
-        differences = _differences(paired)
-        if differences:
-            tables.append(_difference_table(paired, differences))
+        paired = [(one.name, one.drawn) for one in shared if one.drawn is not None]
+        if len(paired) > 1:
+            differences = _differences(paired)
+            tables.append(_difference_table(paired[0][0], differences))
             drawings["intervals"] = _interval_drawing(paired, differences)
         drawings["overlay"] = _overlay_drawing(shared)
     return RunComparison(tuple(table for table in tables if table is not None), drawings)
@@ -141,41 +141,39 @@ def _metrics_table(title: str, compared: Sequence[_Scored]) -> Table:
     return Table(title, ["", "Measured on", *(TITLES[name] for name in metrics)], rows, note)
 
 
-def _differences(shared: Sequence[_Scored]) -> list[tuple[str, Score]]:
-    """Return the first metric and its difference from the first run, of each other run."""
-    first = shared[0].drawn
-    pairs = [(one.drawn, first) for one in shared[1:]]
-    return [own.ahead_of(other) for own, other in pairs if own is not None and other is not None]
+def _differences(paired: Sequence[tuple[str, Drawn]]) -> list[tuple[str, str, Score]]:
+    """Return name, first metric, and its difference from the first run, of each other run."""
+    (_, first), *others = paired
+    return [(name, *drawn.ahead_of(first)) for name, drawn in others]
 
 
-def _difference_table(shared: Sequence[_Scored], differences: Sequence[tuple[str, Score]]) -> Table:
+def _difference_table(first: str, differences: Sequence[tuple[str, str, Score]]) -> Table:
     rows = []
-    for one, (metric, score) in zip(shared[1:], differences, strict=True):
+    for name, metric, score in differences:
         if score.value is None:
             verdict = "not defined"
         elif not score.beyond_noise:
             verdict = "within noise"
         else:
             verdict = "ahead" if score.value > 0 else "behind"
-        rows.append([one.name, with_interval(metric, score), verdict])
-    title = TITLES[differences[0][0]]
+        rows.append([name, with_interval(metric, score), verdict])
+    title = TITLES[differences[0][1]]
     note = (
         "Each run minus the first, on the same draws of the same samples (paired). Within noise: "
         "the interval includes 0."
     )
-    return Table(f"Difference from {shared[0].name}", ["", title, ""], rows, note)
+    return Table(f"Difference from {first}", ["", title, ""], rows, note)
 
 
 def _interval_drawing(
-    shared: Sequence[_Scored], differences: Sequence[tuple[str, Score]]
+    paired: Sequence[tuple[str, Drawn]], differences: Sequence[tuple[str, str, Score]]
 ) -> Drawing:
-    metric = differences[0][0]
-    scores = [one.drawn.score()[metric] for one in shared if one.drawn is not None]
-    names = [one.name for one in shared]
+    names, metric = [name for name, _ in paired], differences[0][1]
+    scores = [drawn.score()[metric] for _, drawn in paired]
     figure = interval_figure(
         names,
         [(score.value, score.lower, score.upper) for score in scores],
-        [(score.value, score.lower, score.upper) for _, score in differences],
+        [(score.value, score.lower, score.upper) for _, _, score in differences],
         TITLES[metric],
     )
     caption = (

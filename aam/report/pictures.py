@@ -204,7 +204,7 @@ def embedding_picture(given: ReportInput) -> Drawing | None:
     model = " by the model of fold 1" if "1" in run.curves else ""
     caption = (
         f"{len(run.embeddings)} samples embedded{model}, {run.embeddings.shape[1]} numbers each: "
-        f"PCoA of Euclidean distances{_shown_note(rows, run)}."
+        f"PCoA of Euclidean distances{_shown_note(rows, len(run.embeddings))}."
     )
     ids = [run.embedded_ids[row] for row in rows.tolist()]
     return _ordination(given, ids, coordinates[rows], explained, "Embedding", caption)
@@ -217,7 +217,7 @@ def kernel_picture(given: ReportInput) -> Drawing | None:
     rows = _shown_rows(len(found.ids))
     caption = (
         f"{len(found.ids)} samples: PCoA of the kernel of the sequences, by which samples with "
-        f"similar sequences are near each other{_shown_note(rows, given.run)}."
+        f"similar sequences are near each other{_shown_note(rows, len(found.ids))}."
     )
     ids = [found.ids[row] for row in rows.tolist()]
     values = found.coordinates[rows]
@@ -230,8 +230,8 @@ def unifrac_picture(given: ReportInput) -> Drawing | None:
     if run.embeddings is None or run.unifrac is None:
         return None
     known = set(run.unifrac.ids)
-    rows = _shown_rows(len(run.embeddings))
-    rows = rows[[run.embedded_ids[row] in known for row in rows.tolist()]]
+    shown = _shown_rows(len(run.embeddings))
+    rows = shown[[run.embedded_ids[row] in known for row in shown.tolist()]]
     if len(rows) < 3:
         return None
     distances = run.unifrac.aligned([run.embedded_ids[row] for row in rows.tolist()]).values
@@ -239,8 +239,8 @@ def unifrac_picture(given: ReportInput) -> Drawing | None:
     above = np.triu_indices(len(rows), 1)
     correlation = spearmanr(pdist(run.embeddings[rows]), distances[above])[0]
     caption = (
-        f"{len(rows)} samples by unifrac.tsv{_shown_note(rows, run)}. Pairwise distances of the "
-        f"embedding and of UniFrac correlate {correlation:.2f} (Spearman)."
+        f"{len(rows)} samples by unifrac.tsv{_shown_note(shown, len(run.embeddings))}. Pairwise "
+        f"distances of the embedding and of UniFrac correlate {correlation:.2f} (Spearman)."
     )
     ids = [run.embedded_ids[row] for row in rows.tolist()]
     return _ordination(given, ids, coordinates, explained, "UniFrac", caption)
@@ -278,9 +278,8 @@ def _shown_rows(samples: int) -> npt.NDArray[np.int64]:
     return np.sort(np.random.default_rng(0).choice(rows, MOST_VECTORS, replace=False))
 
 
-def _shown_note(rows: npt.NDArray[np.int64], run: Run) -> str:
-    samples = len(run.described_ids)
-    return f"; {len(rows)} of {samples} are drawn" if MOST_VECTORS == len(rows) < samples else ""
+def _shown_note(rows: npt.NDArray[np.int64], samples: int) -> str:
+    return f"; {len(rows)} of {samples} are drawn" if len(rows) < samples else ""
 
 
 PICTURES: dict[str, tuple[Section, Draw]] = {
