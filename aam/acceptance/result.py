@@ -197,7 +197,7 @@ _FOLDERS = re.compile(r"(?<![\w.])~?/(?:[^\s/'\",:;()]+/)+")
 
 
 _COMMON = ("root", "cpu", "cuda", "gpu", "host", "none")
-"""Names that identify nobody, or are values of the file."""
+"""Names of users and hosts that are general, or are values of the file; they are kept."""
 
 
 def _names() -> list[str]:

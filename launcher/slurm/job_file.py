@@ -94,7 +94,7 @@ class JobFile:
 
     @property
     def chose_image(self) -> bool:
-        """Whether the submission chose the image, which nobody had named."""
+        """Whether the submission chose the image, because no setting requested one."""
         return self.image.name is not None and self.settings.image.value == AUTO.value
 
     def request(self, variables: Mapping[str, str]) -> Request:

@@ -200,8 +200,8 @@ def _divide(command: str, argv: Sequence[str]) -> tuple[list[str], str, list[str
     """Divide the arguments of a command that wraps another.
 
     Returns:
-        Its own arguments, the name of the wrapped command, the arguments of that, and the words of
-        another program.
+        Its own arguments, the name of the wrapped command, the arguments of that, and the command
+        line of another program.
 
     Raises:
         UsageError: a word stands where a command does.

@@ -28,7 +28,7 @@ from aam.performance.measurement.workload import AamCommand, Program, Workload
 from aam.training.run_files import run_lock
 
 TunedCommand = Pretrain | Train | tuple[str, ...]
-"""Options of a command, or the words of a program."""
+"""Options of an `aam` command, or the command line of another program."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def set_up(measure: Tune, measured: TunedCommand) -> Iterator[SetUp]:
 
     Args:
         measure: options of the measurement.
-        measured: options of the `aam` command, or the words of another program.
+        measured: options of the `aam` command, or the command line of another program.
 
     Raises:
         UsageError: no step is measured, or this is one of several ranks.
