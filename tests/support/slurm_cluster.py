@@ -212,12 +212,14 @@ class Job:
 
 
 def until(true: Callable[[], bool], job: Job) -> None:
-    """Wait for something that a job does; while it waits for a node, more patiently."""
+    """Wait for something that a job does; longer while it waits for a node or writes output."""
     now = begin = last = time.monotonic()
+    before = ""
     while not true():
         now = time.monotonic()
-        state = job.state
-        last = now if state == "PENDING" else last
+        state, output = job.state, job.output
+        last = now if state == "PENDING" or output != before else last
+        before = output
         assert now < min(last + PATIENCE, begin + 4 * PATIENCE), f"{state}\n{job.output}"
         time.sleep(1)
 
