@@ -169,3 +169,13 @@ def test_bench_of_a_gpu_that_is_not_there_names_the_option(
     command = ("tune", "--output-dir", tmp_path, "pretrain", "--table", study_dir / "table.biom")
     assert aam(*command, "--device", "cuda") == 69
     assert "No GPU: --device cuda; use --device auto or cpu." in capsys.readouterr().err
+
+
+def test_one_task_of_several_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "1"}
+    for name, value in {**step, "SLURM_JOB_ID": "7"}.items():
+        monkeypatch.setenv(name, value)
+    assert aam("tune", "--output-dir", tmp_path / "run", "--measure-only", "--", *PROGRAM) == 64
+    assert "2 processes of srun; start it once" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from aam.contract.options.commands.measure import Tune
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.run_record import input_files, value_of
+from aam.distributed.environment import read_environment
 from aam.performance.measurement.bench import Bench
 from aam.performance.measurement.device import DeviceFacts, device_facts
 from aam.performance.measurement.journal import open_runs
@@ -67,10 +68,11 @@ def set_up(measure: Tune, measured: TunedCommand) -> Iterator[SetUp]:
         Unavailable: no GPU where one is requested.
         CannotCreate, DataError: see `open_runs` and `run_lock.locked`.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    ranks = read_environment(os.environ)
+    if ranks.world_size > 1:
         raise UsageError(
             "A measurement is one process, which starts the others",
-            f"WORLD_SIZE={os.environ['WORLD_SIZE']}",
+            f"{ranks.world_size} processes of {ranks.launcher}",
             "start it once, and give --processes for the ranks of the workload",
         )
     if measure.warmup_steps >= measure.steps:
