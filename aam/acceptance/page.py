@@ -32,9 +32,32 @@ SETTINGS = "settings.yaml"
 SAVES = 0.95
 """Share of the reserved memory below which expandable segments are recommended."""
 
+_HEADINGS = {
+    "all_reduce": "all-reduce, GB/s",
+    "difference": "losses differ by",
+    "dtype": "precision",
+    "gain": "times as fast",
+    "largest": "share of allowed rounding",
+    "links": "links, GB/s",
+    "milliseconds": "ms",
+    "one": "one rank, samples/s",
+    "peak_bytes": "peak memory",
+    "products": "matrix products, TFLOP/s",
+    "rss": "host memory",
+    "samples": "samples/s",
+    "share": "share of peak",
+    "shares": "share of time",
+    "spread": "±",
+    "wait": "waits for batches",
+    "wire": "wire, GB/s",
+}
+"""Heading of a measured value, with its unit, where its name does not say it."""
+
+_HIDDEN = ("rates", "backends", "losses", "network")
+"""Columns that repeat others, and lines of text that would make a table too wide."""
+
 _BYTES = ("predicted", "allocated", "reserved", "rss", "peak_bytes", "overhead", "memory")
-_SHARES = ("share", "shares", "wait", "idle")
-_LONGEST_CELL = 70
+_SHARES = ("share", "shares", "wait", "idle", "largest")
 
 
 def write(folder: Path, content: AcceptanceFile, parts: Mapping[str, AcceptancePart]) -> None:
@@ -106,7 +129,11 @@ def _lines(run: ImageRun, parts: Mapping[str, AcceptancePart]) -> Iterator[tuple
 def _drawings(run: ImageRun) -> Iterator[Drawing]:
     speed, memory, ranks = (_measured(run, name) for name in ("speed", "memory", "ranks"))
     if speed:
-        bars = [Bar(r["setting"], r["samples"], r["spread"]) for r in speed["runs"] if r["samples"]]
+        bars = [
+            Bar(r["setting"], r["samples"], r["spread"] or 0.0)
+            for r in speed["runs"]
+            if r["samples"]
+        ]
         title = "Samples per second"
         spoken = ", ".join(f"{bar.label} {bar.value:.3g}" for bar in bars)
         if bars:
@@ -137,24 +164,30 @@ def _tables(run: ImageRun, parts: Mapping[str, AcceptancePart], before: str) -> 
     for name, *_ in _lines(run, parts):
         found: PartResult = run.parts[name]
         for key, value in found.measured.items():
-            heading = f"{before}{name}, {key.replace('_', ' ')}"
+            heading = f"{before}{name}, {_heading(key)}"
             if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
                 yield _rows(heading, value)
             elif isinstance(value, dict) and value and key != "rates":
                 pairs = [[str(label), _cell(key, one)] for label, one in value.items()]
-                yield Table(heading, ["", key.replace("_", " ")], pairs)
+                # Lines of the library of collectives: below the table they are wrapped.
+                note = "\n".join(found.measured.get("network", ()))
+                yield Table(heading, ["", _heading(key)], pairs, note)
 
 
 def _rows(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of records, without the columns that are empty in all of them."""
-    keys = list(dict.fromkeys(key for row in rows for key in row if key != "rates"))
+    keys = list(dict.fromkeys(key for row in rows for key in row if key not in _HIDDEN))
     used = [key for key in keys if any(row.get(key) not in (None, "", [], {}) for row in rows)]
     cells = [[_cell(key, row.get(key)) for key in used] for row in rows]
-    return Table(title, [key.replace("_", " ") for key in used], cells)
+    return Table(title, [_heading(key) for key in used], cells)
+
+
+def _heading(key: str) -> str:
+    return _HEADINGS.get(key, key.replace("_", " "))
 
 
 def _cell(key: str, value: Any) -> str:
-    """Format a value; a long one is cut, since the cells of a table are not wrapped."""
+    """Format a value with the unit of its name; "" where there is none."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: ""}[value]
     if isinstance(value, int | float):
@@ -164,12 +197,10 @@ def _cell(key: str, value: Any) -> str:
             return f"{value:.1%}"
         return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
     if isinstance(value, list):
-        text = ", ".join(_cell(key, item) for item in value)
-    elif isinstance(value, dict):
-        text = ", ".join(f"{name} {_cell(key, item)}" for name, item in value.items())
-    else:
-        text = str(value)
-    return text if len(text) <= _LONGEST_CELL else f"{text[: _LONGEST_CELL - 3]}..."
+        return ", ".join(_cell(key, item) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_cell(key, item)}" for name, item in value.items())
+    return str(value)
 
 
 def recommended(content: AcceptanceFile) -> str | None:

@@ -99,7 +99,8 @@ def measure_speed(context: Context) -> Measurement:
                 "setting": name,
                 "batch_size": settings.get("--batch-size", batch_size(context)),
                 "samples": speed and speed.samples,
-                "spread": speed and speed.spread,
+                # One block of steps, as in a short run, has no spread.
+                "spread": (speed and speed.spread) or None,
                 "wait": speed and speed.wait,
                 "share": speed and flops * speed.asvs / (peak * 1e12),
                 "failure": found.failure,
@@ -176,8 +177,9 @@ def evaluate_speed(measured: Values, expected: Values) -> Evaluation:
         return Evaluation("slower", slow)
     best = max(measured["runs"], key=lambda run: run["samples"])
     share = f", {best['share']:.0%} of the peak of matrix products" if best["share"] else ""
-    sentence = f"{best['samples']:.3g} samples/s with {best['setting']}{share}."
-    return Evaluation("as predicted", sentence)
+    sentence = f"{best['samples']:.3g} samples/s with {best['setting']}{share}"
+    path = f"one process makes batches of {measured['data_path']:.3g} samples/s"
+    return Evaluation("as predicted", f"{sentence}; {path}.")
 
 
 def slow_ones(values: list[float], what: str) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from aam.console import info
 from aam.contract.options.commands.acceptance import Acceptance
+from aam.distributed.environment import read_environment
 
 
 def run(options: Acceptance) -> int:
@@ -12,7 +15,8 @@ def run(options: Acceptance) -> int:
     Raises:
         AamError: see `aam.acceptance.runner.run`.
     """
-    info(f"Acceptance, at most {options.minutes:g} min; results in {options.output_dir}.")
+    if read_environment(os.environ).is_main:
+        info(f"Acceptance, at most {options.minutes:g} min; results in {options.output_dir}.")
     # PyTorch takes 4 CPU-seconds to import, before which the first line is there.
     from aam.acceptance import runner
 

@@ -104,9 +104,9 @@ def _measure(given: SetUp) -> None:
 
 
 def _rate_bars(measured: Sequence[BenchResult]) -> list[Bar]:
-    """Return the speed of each setting that a run measured."""
+    """Return the speed of each setting that a run measured; the default has no values."""
     return [
-        Bar(one.setting.label, one.rates.samples, one.rates.spread)
+        Bar(one.setting.label, one.rates.samples, one.rates.spread, not one.setting.values)
         for one in measured
         if one.rates is not None
     ]

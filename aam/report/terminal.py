@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,9 @@ MOST_CLASSES = 12
 _LONGEST_CLASS = 16
 """Characters of the name of a class in a table of confusions."""
 
+_NUMBER = re.compile(r"[-+<±\N{EN DASH}]?\d|\N{EN DASH}$")
+"""Start of a cell with a number, and the cell of one that is not defined."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -58,6 +62,19 @@ class Table:
     rows: Sequence[Sequence[str]]
     note: str = ""
     strong: Sequence[int] = ()
+
+    @property
+    def text_columns(self) -> tuple[bool, ...]:
+        """Whether each column is text: the first one, and those in which no cell is a number.
+
+        >>> Table("", ["", "Score", "Verdict"], [["one", "0.5", "right"]]).text_columns
+        (True, False, True)
+        """
+        columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in self.heads)
+        return tuple(
+            not number or (any(column) and not any(map(_NUMBER.match, column)))
+            for number, column in enumerate(columns)
+        )
 
     @property
     def tsv(self) -> str:
@@ -159,8 +176,8 @@ def rich_table(content: Table) -> rich.table.Table:
     style: Any = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
     title = Text(content.title) if content.title else None
     table = rich.table.Table(title=title, title_justify="left", **style)
-    for number, head in enumerate(content.heads):
-        table.add_column(Text(head), justify="right" if number else "left")
+    for head, text in zip(content.heads, content.text_columns, strict=True):
+        table.add_column(Text(head), justify="left" if text else "right")
     for number, row in enumerate(content.rows):
         if number in content.strong:
             table.add_section()
