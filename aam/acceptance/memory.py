@@ -16,7 +16,7 @@ from aam.acceptance.part import Context, Evaluation, Measurement, NotPossible, a
 from aam.acceptance.result import Values
 from aam.acceptance.workloads import batch_size, pretraining, steps, training
 from aam.contract.options import arguments, build, specs
-from aam.memory import GIB, shown_size
+from aam.memory import GIB, page_cache, shown_size
 from aam.numerics.device import select_gpu
 from aam.performance.measurement.workload import AamCommand
 from aam.performance.memory.fit import ASSUMED, FRAGMENTATION
@@ -35,12 +35,14 @@ MEMORY = {
         }
     ],
     "largest_batch?": (None, int),
+    "host?": {str: int},
 }
 """Schema of the measured values of the part `memory`.
 
 `predicted`, `allocated` and `reserved` are peaks in bytes, of the tensors and of the allocator,
 `rss` is that of the process on the host. `largest_batch` is the choice of --batch-size auto, which
-the study limits.
+the study limits. `host` has the largest process and the page cache after the runs, which an APU
+shares with its GPU.
 """
 
 UNIFIED = {"apu": bool, "rates": {str: float}}
@@ -61,8 +63,11 @@ def measure_memory(context: Context) -> Measurement:
     if context.gpu:
         found = steps(context, pretraining(context), {"--batch-size": "auto"})
         largest = max((step.samples for step in found.steps), default=None)
+    host = {"process": max((run["rss"] for run in runs if run["rss"]), default=None)}
+    host["page cache"] = page_cache()
     expected = {"tolerance": PEAK_TOLERANCE, "fragmentation": FRAGMENTATION, "assumed": ASSUMED}
-    return Measurement({"runs": runs, "largest_batch": largest}, expected)
+    known = {name: size for name, size in host.items() if size is not None}
+    return Measurement({"runs": runs, "largest_batch": largest, "host": known}, expected)
 
 
 Case = tuple[AamCommand, dict[str, Any], dict[str, str], str]

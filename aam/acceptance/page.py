@@ -14,7 +14,7 @@ from typing import Any
 from aam.acceptance.memory import EXPANDABLE, SEGMENTS
 from aam.acceptance.part import AcceptancePart
 from aam.acceptance.result import AcceptanceFile, ImageRun, PartResult
-from aam.console import duration
+from aam.console import duration, significant
 from aam.contract import schema
 from aam.contract.errors import DataError
 from aam.contract.files import write_text
@@ -37,6 +37,7 @@ _HEADINGS = {
     "difference": "losses differ by",
     "dtype": "precision",
     "gain": "times as fast",
+    "host": "memory of the host",
     "largest": "share of allowed rounding",
     "links": "links, GB/s",
     "milliseconds": "ms",
@@ -56,7 +57,9 @@ _HEADINGS = {
 _HIDDEN = ("rates", "backends", "losses", "network")
 """Columns that repeat others, and lines of text that would make a table too wide."""
 
-_BYTES = ("predicted", "allocated", "reserved", "rss", "peak_bytes", "overhead", "memory")
+_BYTES = (
+    "predicted", "allocated", "reserved", "rss", "peak_bytes", "overhead", "memory", "host",
+)  # fmt: skip
 _SHARES = ("share", "shares", "wait", "idle", "largest")
 
 
@@ -135,7 +138,7 @@ def _drawings(run: ImageRun) -> Iterator[Drawing]:
             if r["samples"]
         ]
         title = "Samples per second"
-        spoken = ", ".join(f"{bar.label} {bar.value:.3g}" for bar in bars)
+        spoken = ", ".join(f"{bar.label} {significant(bar.value)}" for bar in bars)
         if bars:
             yield Drawing(bar_figure(title, bars, "samples/s"), run.title, f"{title}: {spoken}")
     if memory:
@@ -195,7 +198,7 @@ def _cell(key: str, value: Any) -> str:
             return shown_size(round(value))
         if key in _SHARES:
             return f"{value:.1%}"
-        return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+        return f"{value:,}" if isinstance(value, int) else significant(value)
     if isinstance(value, list):
         return ", ".join(_cell(key, item) for item in value)
     if isinstance(value, dict):
@@ -223,8 +226,8 @@ def recommended(content: AcceptanceFile) -> str | None:
     if speeds:
         fastest = max(speeds, key=lambda row: row["samples"])
         notes.append(
-            f"Fastest: {fastest['setting']}, {fastest['samples']:.3g} samples/s; another batch "
-            "size is another training."
+            f"Fastest: {fastest['setting']}, {significant(fastest['samples'])} samples/s; another "
+            "batch size is another training."
         )
     options = {name.removeprefix("--"): value for name, value in chosen.items()}
     tuned = {"options": options, "env": _variables(best)}

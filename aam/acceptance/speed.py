@@ -23,6 +23,7 @@ from aam.acceptance.workloads import (
     steps,
     warmup,
 )
+from aam.console import significant
 from aam.contract.options import arguments, specs
 from aam.contract.options.device import SpeedOptions
 from aam.data.batches import make_batch
@@ -177,8 +178,8 @@ def evaluate_speed(measured: Values, expected: Values) -> Evaluation:
         return Evaluation("slower", slow)
     best = max(measured["runs"], key=lambda run: run["samples"])
     share = f", {best['share']:.0%} of the peak of matrix products" if best["share"] else ""
-    sentence = f"{best['samples']:.3g} samples/s with {best['setting']}{share}"
-    path = f"one process makes batches of {measured['data_path']:.3g} samples/s"
+    sentence = f"{significant(best['samples'])} samples/s with {best['setting']}{share}"
+    path = f"the data path makes {significant(measured['data_path'])} samples/s per process"
     return Evaluation("as predicted", f"{sentence}; {path}.")
 
 

@@ -49,6 +49,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import log_loss
 
+from aam.console import fixed
 from aam.data.metrics import compute_metrics
 from aam.members.base import Labels
 from aam.members.ensemble import Combined
@@ -149,10 +150,10 @@ def shown_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> str:
     for metric, score in metrics.items():
         if score["value"] is None or "lower" not in score:
             continue
-        limits = ""
-        if score["lower"] is not None and not parts:
-            limits = f" ({score['lower']:.3f} to {score['upper']:.3f})"
-        parts.append(f"{metric} {score['value']:.3f}{limits}")
+        limits, lower, upper = "", score["lower"], score["upper"]
+        if lower is not None and upper is not None and not parts:
+            limits = f" ({fixed(lower)} to {fixed(upper)})"
+        parts.append(f"{metric} {fixed(score['value'])}{limits}")
     return ", ".join(parts)
 
 
@@ -165,13 +166,13 @@ def sentence(model: str, reference: str, metric: str, difference: Score, units: 
     if difference.value is None:
         return f"{model} and {reference} cannot be compared: {TITLES[metric]} is not defined"
     text = f"{model} is {'ahead of' if difference.value >= 0 else 'behind'} {reference} by "
-    text += f"{abs(difference.value):.3f} {TITLES[metric]}"
+    text += f"{fixed(abs(difference.value))} {TITLES[metric]}"
     if difference.lower is None or difference.upper is None:
         return f"{text} (no interval: {units})"
     limits = sorted([difference.lower, difference.upper])
     if difference.value < 0:
         limits = [-limits[1], -limits[0]]
-    text += f" ({100 * LEVEL:.0f} % {limits[0]:.3f} to {limits[1]:.3f}, {units})"
+    text += f" ({100 * LEVEL:.0f} % {fixed(limits[0])} to {fixed(limits[1])}, {units})"
     return text if difference.beyond_noise else f"{text}; within noise"
 
 

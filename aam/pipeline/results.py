@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from aam.console import info, warn
+from aam.console import info, significant, warn
 from aam.contract.files import write_json
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
@@ -207,6 +207,6 @@ def _show(scores: Mapping[str, Any]) -> None:
         unit = " ranks" if scores["kind"] == "ordinal" else ""
         info(
             f"Prediction interval ({100 * interval['coverage']:.0f} %): ± "
-            f"{interval['half_width']:.3g}{unit}; it holds {100 * interval['covered']:.0f} % of "
-            f"the {scores['part']} samples."
+            f"{significant(interval['half_width'])}{unit}; it holds "
+            f"{100 * interval['covered']:.0f} % of the {scores['part']} samples."
         )

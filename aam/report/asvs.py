@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from aam.console import significant
 from aam.data.error_analysis import quantile_bins
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
@@ -118,7 +119,7 @@ def heat_picture(given: ReportInput) -> Drawing | None:
         actual = scored.actual[[rows_of[name] for name in known]]
         # Between equal values an interpolated quantile may leave a bin empty.
         for inside in filter(len, quantile_bins(actual, BINS).values()):
-            middle = f"{np.median(actual[inside]):.3g}"
+            middle = significant(float(np.median(actual[inside])))
             columns.setdefault(middle, []).extend(place[known[row]] for row in inside.tolist())
     if len(columns) < 2:
         return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
+from aam.console import significant
 from aam.report.colours import Colour
 from aam.report.models import ModelComparison
 from aam.report.run import Run
@@ -65,10 +66,9 @@ class ReportInput:
 
     def measured(self, value: float, signed: bool = False) -> str:
         """Format an error in the unit of the target, ranks if it is ordinal, with three digits."""
-        number = f"{value:+.3g}" if signed else f"{value:.3g}"
         scored = self.run.scored
         unit = "ranks" if scored is not None and scored.type == "ordinal" else self.unit
-        return f"{number} {unit}".rstrip()
+        return f"{significant(value, signed)} {unit}".rstrip()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from aam.console import significant
 from aam.contract.options import find, specs
 from aam.contract.options.field import flat
 from aam.memory import shown_size
@@ -239,7 +240,9 @@ def _curve_tiles(run: Run) -> list[Tile]:
     if not np.isfinite(loss).any():
         return []
     best = int(np.nanargmin(loss))
-    tiles = [Tile(f"{loss[best]:.3g}", "validation loss", f"epoch {curve['epoch'][best] + 1:.0f}")]
+    tiles = [
+        Tile(significant(loss[best]), "validation loss", f"epoch {curve['epoch'][best] + 1:.0f}")
+    ]
     if "val_unifrac" in curve:
         tiles.append(Tile(f"{curve['val_unifrac'][best]:.3g}", "loss of UniFrac", "validation"))
     if "val_nucleotide_accuracy" in curve:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from scipy.spatial.distance import pdist
 from scipy.stats import spearmanr
 
+from aam.console import significant
 from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
 from aam.report.asvs import heat_picture, importance_picture
@@ -362,5 +363,5 @@ def _trend(run: Run, columns: dict[str, str], title: str) -> str:
         ends = [fold[name][np.isfinite(fold[name])] for fold in run.curves.values() if name in fold]
         ends = [curve for curve in ends if len(curve)]
         first, last = (np.mean([curve[at] for curve in ends]) for at in (0, -1))
-        parts.append(f"{label} from {first:.3g} to {last:.3g}")
+        parts.append(f"{label} from {significant(first)} to {significant(last)}")
     return f"{title} over epochs: {', '.join(parts)}."

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aam.console import significant
 from aam.contract.files import write_text
 from aam.report.base import Drawing
 from aam.report.figures.canvas import INK, SERIES, blank, styled
@@ -79,7 +80,7 @@ def write_page(
     pictures = []
     for number, (name, bars) in enumerate(charts.items()):
         if bars:
-            spoken = ", ".join(f"{bar.label} {bar.value:.3g}" for bar in bars)
+            spoken = ", ".join(f"{bar.label} {significant(bar.value)}" for bar in bars)
             description = f"{name}, {unit}: {spoken}"
             drawing = Drawing(bar_figure(name, bars, unit), "", description)
             pictures.append(Picture.of(f"speed{number}", drawing))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from aam.console import significant
 from aam.data.error_analysis import quantile_bins
 from aam.data.metrics import ScoredPredictions, compute_metrics, summary
 from aam.members.scores import Score
@@ -278,7 +279,7 @@ def _errors(scored: ScoredPredictions, rows: npt.NDArray[np.int64]) -> list[str]
         figures = [shown(name, metrics[name]) for name in ("accuracy", "balanced_accuracy")]
     else:
         bias = float(np.mean(part.predicted - part.actual))
-        figures = [f"{metrics['mae'] or 0.0:.3g}", f"{bias:+.3g}"]
+        figures = [significant(metrics["mae"] or 0.0), significant(bias, signed=True)]
     return [str(len(rows)), *figures]
 
 

@@ -14,6 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.text import Text
 
+from aam.console import fixed
 from aam.contract.errors import shortened
 
 TITLES = {
@@ -126,15 +127,14 @@ def shown(name: str, value: float | None, digits: int = 3) -> str:
     Args:
         name: name of the metric in `TITLES`; "samples" is a whole number.
         value: value of the metric.
-        digits: digits after the point.
+        digits: digits after the point; fewer from 100 on.
 
     >>> shown("r2", 0.12345), shown("samples", 90.0), shown("r2", -0.0001)
     ('0.123', '90', '0.000')
     """
     if value is None:
         return "–"  # noqa: RUF001
-    # Adding 0 makes -0.000 a plain 0.000.
-    return f"{value:.0f}" if name == "samples" else f"{round(value, digits) + 0:.{digits}f}"
+    return f"{value:.0f}" if name == "samples" else fixed(value, digits)
 
 
 def digits_of(lower: float | None, upper: float | None) -> int:
@@ -168,7 +168,7 @@ def spread(name: str, folds: Mapping[str, Mapping[str, float | None]]) -> tuple[
     values = [value for found in folds.values() if (value := found.get(name)) is not None]
     if name == "samples" or len(values) < 2:
         return "", ""
-    return f"{np.mean(values):.3f}", f"{np.std(values, ddof=1):.3f}"
+    return fixed(float(np.mean(values))), fixed(float(np.std(values, ddof=1)))
 
 
 def rich_table(content: Table) -> rich.table.Table:

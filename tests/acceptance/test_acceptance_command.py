@@ -131,5 +131,7 @@ def test_every_part_on_a_cpu(tmp_path: Path) -> None:
     assert len(found) == 12
     possible = {name for name, verdict in found.items() if verdict != "not possible here"}
     assert possible == set(found) - {"launch", "memory", "unified"}
+    (run,) = result.read(tmp_path / result.FILE).runs
+    assert run.parts["memory"].measured["host"]["page cache"] > 0
     assert (tmp_path / page.SETTINGS).is_file()
     assert "Scaling" in (tmp_path / page.FILE).read_text()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aam.console import info
+from aam.console import info, significant
 from aam.contract.errors import DataError
 from aam.performance.measurement.journal import Runs
 from aam.performance.measurement.settings import Setting
@@ -192,7 +192,7 @@ class Bench:
                 plan = RunPlan(one.values, self.steps, f"{subject} {number}")
                 run = self.runs.run(plan)
                 results[one.label].append(run)
-                shown = run.failure or f"{rates([run], self.warmup).samples:.3g} samples/s"
+                shown = run.failure or f"{significant(rates([run], self.warmup).samples)} samples/s"
                 info(f"{subject}: {one.label}, run {number + 1} of {self.rounds}: {shown}")
                 first = results[default.label][0]
                 if run.failure or (

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from datetime import date
 from typing import Any
 
+from aam.console import significant
 from aam.memory import shown_size
 from aam.performance.measurement.bench import BenchResult
 from aam.performance.measurement.tune import Trial, Tuned
@@ -32,9 +33,9 @@ def rate_cells(measured: Sequence[BenchResult]) -> Cells:
         rows.append(
             [
                 _short(one.setting.label),
-                f"{_digits(found.samples)} ± {_digits(found.spread)}",
-                _digits(found.asvs),
-                _digits(1e3 * found.cpu_seconds),
+                f"{significant(found.samples)} ± {significant(found.spread)}",
+                significant(found.asvs),
+                significant(1e3 * found.cpu_seconds),
                 f"{found.wait:.0%}",
                 f"{one.gain:.2f}",
                 *map(shown_size, memory),
@@ -52,11 +53,6 @@ RATE_NOTE = (
 def _short(label: str) -> str:
     """Return the value in `--option value`; the table's title has the subject."""
     return label.partition(" ")[2] if label.startswith("--") and " " in label else label
-
-
-def _digits(value: float) -> str:
-    """Format a number with three digits, larger ones without an exponent."""
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def failures(measured: Sequence[BenchResult]) -> list[str]:

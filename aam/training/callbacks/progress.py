@@ -27,7 +27,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from aam.console import LINE_EVERY, console, duration, info
+from aam.console import LINE_EVERY, console, duration, info, significant
 from aam.contract import run_record
 from aam.training.callbacks.observer import Observer
 from aam.training.run_files.resume import Position, Row
@@ -185,7 +185,7 @@ class Progress(Observer):
             elapsed = duration(time.time() - self._updated)
             return f"{place}, the first step is running for {elapsed}"
         rate, left = content["samples_per_second"], duration(self.seconds_left)
-        return f"{place}, {rate:.3g} samples/s, {left} left"
+        return f"{place}, {significant(rate)} samples/s, {left} left"
 
     def _print(self) -> None:
         wait = self.first_line
