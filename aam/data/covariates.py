@@ -114,7 +114,7 @@ class CovariateEncoder:
         missing = np.isnan(values)
         return np.hstack([np.where(missing, 0.0, values), missing])
 
-    def features_NP(self, covariates: Covariates) -> F64:
+    def features_NW(self, covariates: Covariates) -> F64:
         """Return indicators of the known categories and the numbers, float64 [N, W]."""
         codes_NK, known = self.codes_NK(covariates), self.categories.values()
         parts = [

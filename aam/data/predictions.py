@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from aam.console import info
 from aam.contract.errors import DataError, first_few
-from aam.data.io.text import LARGEST_NUMBER, read_rows
+from aam.data.io.text import LARGEST_FLOAT32, read_rows
 from aam.data.metadata import ID_HEADER, Metadata, as_numbers
 from aam.data.metrics import ScoredPredictions
 from aam.data.target_columns import class_target, encode_labels, numeric_target, ordinal_target
@@ -194,7 +194,7 @@ def numeric_column(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
         DataError: naming the samples without a finite number.
     """
     values = as_numbers(frame[column].tolist())
-    wrong = np.flatnonzero(~(np.abs(values) <= LARGEST_NUMBER))
+    wrong = np.flatnonzero(~(np.abs(values) <= LARGEST_FLOAT32))
     if wrong.size:
         named = first_few(frame[ID_HEADER].iloc[wrong])
         shown = f"'{frame[column].iloc[wrong[0]]}' in samples {named}"

@@ -16,7 +16,7 @@ from aam.golden.measure import GoldenResult, is_stage, stage_of
 from aam.model.network import Predictor
 from aam.model.transformer import FEED_FORWARD
 from aam.numerics.precision import Precision
-from aam.numerics.tolerance import tolerance
+from aam.numerics.tolerance import product_tolerance
 
 INNER = FEED_FORWARD * SHAPE.embedding_dim
 """Inner size of the network's largest matrix product."""
@@ -60,7 +60,7 @@ def compare(
     depth = max(golden.products.values())
 
     def allowed(products: int) -> float:
-        return max(tolerance(precision, products, INNER) for precision in used)
+        return max(product_tolerance(precision, products, INNER) for precision in used)
 
     rows = [*_outputs(golden, found, allowed)]
     # Forward to the losses and back to the first layer: one bound for all gradients.

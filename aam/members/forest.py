@@ -69,8 +69,8 @@ class ForestInputs:
         if encoder is not None:
             assert self.covariates is not None
             # scikit-learn's trees read float32; thresholds have to be compared with the same bits.
-            features_NP = encoder.features_NP(self.covariates).astype(np.float32)
-            parts.append(sparse.csr_array(features_NP))
+            features_NW = encoder.features_NW(self.covariates).astype(np.float32)
+            parts.append(sparse.csr_array(features_NW))
         return sparse.csr_array(sparse.hstack(parts, format="csr"))
 
 

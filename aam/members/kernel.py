@@ -349,5 +349,5 @@ def _covariate_gram(
     if encoder is None:
         return None
     assert inputs.covariates is not None
-    features_NP = encoder.features_NP(inputs.covariates)
-    return _Gram(features_NP @ features_NP[rows].T, np.square(features_NP).sum(axis=1))
+    features_NW = encoder.features_NW(inputs.covariates)
+    return _Gram(features_NW @ features_NW[rows].T, np.square(features_NW).sum(axis=1))

@@ -83,7 +83,7 @@ class KernelInputs:
         dendrogram: dendrogram of the ASVs of the training study; None for samples of another study.
         covariates: metadata columns; None without any.
         clades_NG: float64, scaled features of the clades, see `with_features`; else None.
-        features_NP: float64, scaled features of the covariates; else None.
+        features_NW: float64, scaled features of the covariates; else None.
     """
 
     weights: sparse.csr_array
@@ -93,7 +93,7 @@ class KernelInputs:
     dendrogram: Dendrogram | None = None
     covariates: Covariates | None = None
     clades_NG: sparse.csr_array | None = None
-    features_NP: F64 | None = None
+    features_NW: F64 | None = None
 
     def take(self, rows: Rows) -> KernelInputs:
         """Return the samples at `rows`."""
@@ -104,22 +104,22 @@ class KernelInputs:
             norms_N=self.norms_N[rows],
             covariates=self.covariates and self.covariates.take(rows),
             clades_NG=None if self.clades_NG is None else self.clades_NG[rows],
-            features_NP=None if self.features_NP is None else self.features_NP[rows],
+            features_NW=None if self.features_NW is None else self.features_NW[rows],
         )
 
     def with_features(self, summands: Summands) -> KernelInputs:
         """Add the products of the scaled features of two samples to their kernel."""
-        norms_N, clades_NG, features_NP = self.norms_N, None, None
+        norms_N, clades_NG, features_NW = self.norms_N, None, None
         if summands.clades is not None:
             features_NG = summands.clades.features(self.weights, self.places)
             clades_NG = sparse.csr_array(summands.clade_scale * features_NG)
             norms_N = norms_N + squared_norms(clades_NG)
         if summands.encoder is not None and summands.scale:
             assert self.covariates is not None
-            features_NP = summands.scale * summands.encoder.features_NP(self.covariates)
-            norms_N = norms_N + np.square(features_NP).sum(axis=1)
+            features_NW = summands.scale * summands.encoder.features_NW(self.covariates)
+            norms_N = norms_N + np.square(features_NW).sum(axis=1)
         return dataclasses.replace(
-            self, norms_N=norms_N, clades_NG=clades_NG, features_NP=features_NP
+            self, norms_N=norms_N, clades_NG=clades_NG, features_NW=features_NW
         )
 
 
@@ -143,15 +143,15 @@ class Landmarks:
     def of(cls, inputs: KernelInputs, rows: Rows) -> Landmarks:
         """Take the samples at `rows`, of the training study."""
         chosen = inputs.take(rows)
-        return cls(chosen.weights, chosen.norms_N, chosen.clades_NG, chosen.features_NP)
+        return cls(chosen.weights, chosen.norms_N, chosen.clades_NG, chosen.features_NW)
 
     def kernel(self, inputs: KernelInputs) -> F64:
         """Return the linear kernel of samples and landmarks, [N, R]."""
         kernel_NR = np.asarray((self.weights @ inputs.smoothed_NF.T).T, dtype=np.float64)
         if self.clades_RG is not None and inputs.clades_NG is not None:
             kernel_NR += products(inputs.clades_NG, self.clades_RG)
-        if self.features_RP is not None and inputs.features_NP is not None:
-            kernel_NR += inputs.features_NP @ self.features_RP.T
+        if self.features_RP is not None and inputs.features_NW is not None:
+            kernel_NR += inputs.features_NW @ self.features_RP.T
         return kernel_NR
 
     def squared_distances(self, inputs: KernelInputs, kernel_NR: F64) -> F64:

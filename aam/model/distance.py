@@ -20,7 +20,8 @@ class PairwiseDistance(nn.Module):
         bounded: whether the distances lie in [0, 1).
 
     >>> head = PairwiseDistance(bounded=True)
-    >>> distances_BB = head.matrix(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))
+    >>> embeddings_BD = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    >>> distances_BB = head(embeddings_BD[:, None], embeddings_BD)
     >>> distances_BB[0, 0].item(), bool((distances_BB < 1).all())
     (0.0, True)
     """
@@ -32,7 +33,7 @@ class PairwiseDistance(nn.Module):
         self.scale = nn.Parameter(torch.tensor([0.5]))
 
     def forward(self, a_ND: Tensor, b_ND: Tensor) -> Tensor:
-        """Return the distances [N] between the rows of `a_ND` and `b_ND`."""
+        """Return the distances [N] between the rows of `a_ND` and `b_ND`, whose axes broadcast."""
         square_N = (at_least_fp32(a_ND) - at_least_fp32(b_ND)).square().mean(dim=-1)
         # The square root has no gradient at 0, where the distance is 0 and stays 0. NaN counts as
         # not 0, so that it stays NaN.
@@ -40,8 +41,3 @@ class PairwiseDistance(nn.Module):
         root_N = torch.where(nonzero_N, square_N, 1.0).sqrt() * nonzero_N
         distance_N = F.softplus(self.scale) * root_N
         return distance_N.tanh() if self.bounded else distance_N
-
-    def matrix(self, embeddings_BD: Tensor) -> Tensor:
-        """Return the distances [B, B] of all pairs of rows; symmetric, 0 on the diagonal."""
-        # Row by row: all differences at once would take B x B x D values.
-        return torch.stack([self(row_D[None, :], embeddings_BD) for row_D in embeddings_BD])

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from aam.contract.options.device import CompileModel
 from aam.numerics.device import is_gpu
 from aam.numerics.precision import Precision
-from aam.numerics.tolerance import tolerance
+from aam.numerics.tolerance import product_tolerance
 
 
 def refusal(requested: CompileModel, fault: str) -> str:
@@ -65,7 +65,7 @@ def compile_in_place(
                 module.compile(dynamic=True)
                 found = _tensors(module(*arguments))
             difference = max(map(_relative_difference, expected, found))
-            allowed = tolerance(precision, products, inner)
+            allowed = product_tolerance(precision, products, inner)
             # `not <=` and no `>`: a comparison with NaN is false.
             if not difference <= allowed:
                 raise ArithmeticError(

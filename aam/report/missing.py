@@ -82,11 +82,14 @@ def _tree(run: Run) -> str:
 
 
 def _without(argv: list[str], flag: str) -> list[str]:
-    """Remove a flag and its value from a command line."""
-    if flag in argv:
-        place = argv.index(flag)
-        return argv[:place] + argv[place + 2 :]
-    return [argument for argument in argv if not argument.startswith(f"{flag}=")]
+    """Remove a flag and its value from a command line, wherever it is given."""
+    kept, rest = [], iter(argv)
+    for argument in rest:
+        if argument == flag:
+            next(rest, None)
+        elif not argument.startswith(f"{flag}="):
+            kept.append(argument)
+    return kept
 
 
 def _command(argv: list[str]) -> str:

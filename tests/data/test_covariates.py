@@ -48,7 +48,7 @@ def test_the_encoder_is_fitted_to_training_samples_alone() -> None:
     numbers = encoder.numbers_NJ(covariates)
     assert numbers[:, 1].tolist() == [0, 0, 0, 1, 1, 0, 0, 0]
     assert numbers[3:6, 0] == pytest.approx([0, 0, 4 / standard.spread])
-    features = encoder.features_NP(covariates)
+    features = encoder.features_NW(covariates)
     assert features.shape == (8, encoder.width) == (8, 4)
     assert features[:, :2].tolist() == [
         [1, 0], [1, 0], [0, 1], [0, 1], [0, 0], [0, 0], [1, 0], [0, 1]

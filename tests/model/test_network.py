@@ -149,7 +149,7 @@ def test_distances(dim: int, bounded: bool) -> None:
     torch.manual_seed(0)
     head = PairwiseDistance(bounded)
     embeddings = torch.nn.functional.layer_norm(torch.randn(40, dim), (dim,))
-    matrix = head.matrix(embeddings)
+    matrix = head(embeddings[:, None], embeddings)
     assert (matrix.diagonal() == 0).all()
     torch.testing.assert_close(matrix, matrix.T, rtol=0, atol=0)
     apart = matrix[~torch.eye(40, dtype=torch.bool)]
@@ -162,7 +162,7 @@ def test_distances(dim: int, bounded: bool) -> None:
 def test_equal_embeddings_have_a_finite_gradient() -> None:
     head = PairwiseDistance(True)
     embeddings = torch.ones(3, 8, requires_grad=True)
-    head.matrix(embeddings).sum().backward()
+    head(embeddings[:, None], embeddings).sum().backward()
     assert embeddings.grad is not None
     assert embeddings.grad.isfinite().all()
 
@@ -246,7 +246,7 @@ def test_a_backend_that_cannot_run_is_detected_before_use() -> None:
 def test_nan_embeddings_have_nan_distances() -> None:
     head = PairwiseDistance(True)
     embeddings = torch.tensor([[1.0, 2.0], [torch.nan, 2.0], [1.0, 2.0]])
-    matrix = head.matrix(embeddings)
+    matrix = head(embeddings[:, None], embeddings)
     assert matrix[1].isnan().all()
     assert matrix[0, 2] == 0
 

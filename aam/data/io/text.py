@@ -16,8 +16,8 @@ from aam.memory import check_memory, memory_budget
 _OBJECT_BYTES = 8
 """Bytes of memory per byte of text once it is split into cells."""
 
-LARGEST_NUMBER = 3.4e38
-"""Largest number that a table of this program may hold; larger ones overflow float32."""
+LARGEST_FLOAT32 = 3.4e38
+"""Largest number that a table of this program may hold: that of float32, rounded down."""
 
 
 _BINARY = {
@@ -124,10 +124,10 @@ def numbers(
         try:
             value = float(row[column] or "nan")
         except ValueError:
-            value = LARGEST_NUMBER * 2
+            value = LARGEST_FLOAT32 * 2
         if optional and not math.isfinite(value):
             value = math.nan
-        elif not abs(value) <= LARGEST_NUMBER:
+        elif not abs(value) <= LARGEST_FLOAT32:
             raise DataError(
                 f"The column '{column}' of the {what} is not numeric",
                 f"'{row[column]}' in row {number} of '{path}'",
