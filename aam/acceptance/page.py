@@ -14,11 +14,12 @@ from typing import Any
 from aam.acceptance.memory import EXPANDABLE, SEGMENTS
 from aam.acceptance.part import AcceptancePart
 from aam.acceptance.result import AcceptanceFile, ImageRun, PartResult
-from aam.console import duration, significant
+from aam.console import duration
 from aam.contract import schema
 from aam.contract.errors import DataError
 from aam.contract.files import write_text
 from aam.memory import GIB, shown_size
+from aam.number_format import significant
 from aam.report.base import Drawing
 from aam.report.figures.acceptance_plots import memory_figure, scaling_figure
 from aam.report.page import render

@@ -23,10 +23,10 @@ from aam.acceptance.workloads import (
     steps,
     warmup,
 )
-from aam.console import significant
 from aam.contract.options import arguments, specs
 from aam.contract.options.device import SpeedOptions
 from aam.data.batches import make_batch
+from aam.number_format import significant
 from aam.numerics.device import compile_fault, select_gpu
 from aam.performance.measurement.bench import rates
 from aam.performance.memory.runs import TrainingRun

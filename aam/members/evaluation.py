@@ -49,13 +49,13 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import log_loss
 
-from aam.console import fixed
 from aam.data.metrics import compute_metrics
 from aam.members.base import Labels
 from aam.members.ensemble import Combined
 from aam.members.folds import Folds
 from aam.members.scores import DRAWS, LEVEL, SCORED, TITLES, Drawn, Score
 from aam.members.uncertainty import COVERAGE
+from aam.number_format import fixed, metric_text
 
 ENSEMBLE, CONSTANT = "ensemble", "constant"
 
@@ -147,13 +147,13 @@ def shown_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> str:
     'r2 0.700 (0.600 to 0.800), mae 0.700'
     """
     parts: list[str] = []
-    for metric, score in metrics.items():
+    for name, score in metrics.items():
         if score["value"] is None or "lower" not in score:
             continue
         limits, lower, upper = "", score["lower"], score["upper"]
         if lower is not None and upper is not None and not parts:
-            limits = f" ({fixed(lower)} to {fixed(upper)})"
-        parts.append(f"{metric} {fixed(score['value'])}{limits}")
+            limits = f" ({metric_text(name, lower)} to {metric_text(name, upper)})"
+        parts.append(f"{name} {metric_text(name, score['value'])}{limits}")
     return ", ".join(parts)
 
 

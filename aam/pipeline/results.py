@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from aam.console import info, significant, warn
+from aam.console import info, warn
 from aam.contract.files import write_json
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
@@ -28,6 +28,7 @@ from aam.members.model_file import ModelFacts, TrainedModel
 from aam.members.registry import estimator
 from aam.members.tables import held_out_table, interval_columns, member_columns
 from aam.members.training_data import describe
+from aam.number_format import significant
 from aam.pipeline.input_comparison import BOTH, compare_inputs, show_inputs
 from aam.pipeline.train import Result
 from aam.training.callbacks.loggers import log_scores

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from aam.console import significant
 from aam.data.error_analysis import quantile_bins
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
 from aam.members.stability import FOLD_RANK, stability
+from aam.number_format import significant
 from aam.report.base import Abundances, Drawing, ReportInput
 from aam.report.figures.asv_plots import heat_figure, importance_figure
 from aam.report.run import NETWORK_EFFECT, Run

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from aam.console import significant
+from aam.number_format import significant
 from aam.report.colours import Colour
 from aam.report.models import ModelComparison
 from aam.report.run import Run

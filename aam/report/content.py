@@ -12,14 +12,14 @@ from urllib.parse import quote
 
 import numpy as np
 
-from aam.console import significant
 from aam.contract.options import find, specs
 from aam.contract.options.field import flat
 from aam.memory import shown_size
+from aam.number_format import metric_text, significant
 from aam.report.base import ReportInput
 from aam.report.models import OWN
 from aam.report.run import Run
-from aam.report.terminal import TITLES, digits_of, shown
+from aam.report.terminal import TITLES, digits_of
 
 Rows = list[list[str]]
 
@@ -224,10 +224,10 @@ def _scored_tiles(given: ReportInput) -> list[Tile]:
             continue
         lower, upper = metrics[name].lower, metrics[name].upper
         digits = digits_of(lower, upper)
-        limits = (shown(name, limit, digits) for limit in (lower, upper))
+        limits = (metric_text(name, limit, digits) for limit in (lower, upper))
         note = "" if lower is None else " to ".join(limits)
         unit = given.unit if name in ("mae", "rmse") else ""
-        tiles.append(Tile(shown(name, metrics[name].value, digits), TITLES[name], note, unit))
+        tiles.append(Tile(metric_text(name, metrics[name].value, digits), TITLES[name], note, unit))
     return tiles
 
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from scipy.spatial.distance import pdist
 from scipy.stats import spearmanr
 
-from aam.console import significant
 from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
+from aam.number_format import significant
 from aam.report.asvs import heat_picture, importance_picture
 from aam.report.base import Draw, Drawing, ReportInput, Section
 from aam.report.figures.canvas import MOST_VECTORS, data_link, inline_svg, plain_svg

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aam.console import significant
 from aam.contract.files import write_text
+from aam.number_format import significant
 from aam.report.base import Drawing
 from aam.report.figures.canvas import INK, SERIES, blank, styled
 from aam.report.page import render

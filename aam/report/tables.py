@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from aam.console import significant
 from aam.data.error_analysis import quantile_bins
 from aam.data.metrics import ScoredPredictions, compute_metrics, summary
 from aam.members.scores import Score
+from aam.number_format import metric_text, significant
 from aam.report.asvs import importance_table
 from aam.report.base import ReportInput, Section, Tabulate
 from aam.report.models import GUESS, OWN
-from aam.report.terminal import TITLES, Table, digits_of, metric_cells, shown, spread
+from aam.report.terminal import TITLES, Table, digits_of, metric_cells, spread
 
 BINS = 5
 WORST = 10
@@ -114,7 +114,7 @@ def verdict(given: ReportInput) -> str:
         first = f"{TITLES[name]} is {with_interval(name, score)}"
         if guessed is not None:
             digits = digits_of(score.lower, score.upper)
-            first += f"; a guess has {shown(name, guessed, digits)}"
+            first += f"; a guess has {metric_text(name, guessed, digits)}"
             if score.lower is not None and score.upper is not None:
                 first += ", which is within the interval" * (score.lower <= guessed <= score.upper)
         sentences.insert(0, f"{first}.")
@@ -132,10 +132,10 @@ def verdict(given: ReportInput) -> str:
 def with_interval(name: str, score: Score | None) -> str:
     """Format a metric and its interval, with the digits that the interval supports."""
     if score is None:
-        return shown(name, None)
+        return metric_text(name, None)
     digits = digits_of(score.lower, score.upper)
     value, lower, upper = (
-        shown(name, one, digits) for one in (score.value, score.lower, score.upper)
+        metric_text(name, one, digits) for one in (score.value, score.lower, score.upper)
     )
     if score.lower is None or score.upper is None:
         return value
@@ -276,7 +276,7 @@ def _errors(scored: ScoredPredictions, rows: npt.NDArray[np.int64]) -> list[str]
     part = scored.take(rows)
     metrics = compute_metrics(part)
     if scored.classes:
-        figures = [shown(name, metrics[name]) for name in ("accuracy", "balanced_accuracy")]
+        figures = [metric_text(name, metrics[name]) for name in ("accuracy", "balanced_accuracy")]
     else:
         bias = float(np.mean(part.predicted - part.actual))
         figures = [significant(metrics["mae"] or 0.0), significant(bias, signed=True)]

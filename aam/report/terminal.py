@@ -14,8 +14,8 @@ from rich import box
 from rich.console import Console
 from rich.text import Text
 
-from aam.console import fixed
 from aam.contract.errors import shortened
+from aam.number_format import metric_text
 
 TITLES = {
     "samples": "Samples",
@@ -118,23 +118,7 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
 
 def metric_cells(names: Iterable[str], metrics: Mapping[str, float | None]) -> list[str]:
     """Format metrics by name; an en dash where one is absent or not defined."""
-    return [shown(name, metrics.get(name)) for name in names]
-
-
-def shown(name: str, value: float | None, digits: int = 3) -> str:
-    """Format a metric; an en dash where it is not defined.
-
-    Args:
-        name: name of the metric in `TITLES`; "samples" is a whole number.
-        value: value of the metric.
-        digits: digits after the point; fewer from 100 on.
-
-    >>> shown("r2", 0.12345), shown("samples", 90.0), shown("r2", -0.0001)
-    ('0.123', '90', '0.000')
-    """
-    if value is None:
-        return "–"  # noqa: RUF001
-    return f"{value:.0f}" if name == "samples" else fixed(value, digits)
+    return [metric_text(name, metrics.get(name)) for name in names]
 
 
 def digits_of(lower: float | None, upper: float | None) -> int:
@@ -168,7 +152,8 @@ def spread(name: str, folds: Mapping[str, Mapping[str, float | None]]) -> tuple[
     values = [value for found in folds.values() if (value := found.get(name)) is not None]
     if name == "samples" or len(values) < 2:
         return "", ""
-    return fixed(float(np.mean(values))), fixed(float(np.std(values, ddof=1)))
+    mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
+    return metric_text(name, mean), metric_text(name, deviation)
 
 
 def rich_table(content: Table) -> rich.table.Table:

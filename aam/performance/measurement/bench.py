@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aam.console import info, significant
+from aam.console import info
 from aam.contract.errors import DataError
+from aam.number_format import significant
 from aam.performance.measurement.journal import Runs
 from aam.performance.measurement.settings import Setting
 from aam.performance.measurement.workload import RunPlan, RunResult, Step

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from datetime import date
 from typing import Any
 
-from aam.console import significant
 from aam.memory import shown_size
+from aam.number_format import significant
 from aam.performance.measurement.bench import BenchResult
 from aam.performance.measurement.tune import Trial, Tuned
 

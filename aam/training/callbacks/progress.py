@@ -27,8 +27,9 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from aam.console import LINE_EVERY, console, duration, info, significant
+from aam.console import LINE_EVERY, console, duration, info
 from aam.contract import run_record
+from aam.number_format import significant
 from aam.training.callbacks.observer import Observer
 from aam.training.run_files.resume import Position, Row
 from aam.training.training_module import TrainingModule

@@ -1,0 +1,48 @@
+"""Numbers and metrics as text: enough digits, and an exponent for what would be too long."""
+
+from __future__ import annotations
+
+_IN_UNITS = ("mae", "rmse", "median_error")
+"""Metrics in the units of the target, which may be of any size; the others are 1 at most."""
+
+
+def significant(value: float, signed: bool = False) -> str:
+    """Format a number with three significant digits, from 100 to a billion as a whole number.
+
+    >>> significant(0.01234), significant(4218.4), significant(1.5, signed=True)
+    ('0.0123', '4218', '+1.5')
+    """
+    sign = "+" if signed else ""
+    return f"{value:{sign}.0f}" if 100 <= abs(value) < 1e9 else f"{value:{sign}.3g}"
+
+
+def fixed(value: float, digits: int = 3) -> str:
+    """Format a number with digits after the point: one at most from 100 on, none from 1000 on.
+
+    >>> fixed(0.7), fixed(347.221), fixed(1234.7), fixed(-0.0001)
+    ('0.700', '347.2', '1235', '0.000')
+    """
+    size = abs(value)
+    digits = min(digits, 0 if size >= 1000 else 1 if size >= 100 else digits)
+    # Adding 0 makes -0.000 a plain 0.000.
+    return f"{round(value, digits) + 0:.{digits}f}"
+
+
+def metric_text(name: str, value: float | None, digits: int = 3) -> str:
+    """Format a metric; an en dash where it is not defined.
+
+    Args:
+        name: name of the metric in `aam.data.metrics`; "samples" is a whole number.
+        value: value of the metric.
+        digits: digits after the point; fewer from 100 on. Errors below 0.01 and from a billion on
+            have three significant digits.
+
+    >>> metric_text("samples", 90.0), metric_text("r2", -0.0001), metric_text("mae", 0.0002)
+    ('90', '0.000', '0.0002')
+    """
+    if value is None:
+        return "\N{EN DASH}"
+    if name == "samples":
+        return f"{value:.0f}"
+    beyond = name in _IN_UNITS and (0 < abs(value) < 0.01 or abs(value) >= 1e9)
+    return significant(value) if beyond else fixed(value, digits)
