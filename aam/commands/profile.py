@@ -161,8 +161,10 @@ def _show(console: Console, profile: KernelProfile, number: int, wait: float | N
     categories = Table("category", _right("share"), box=None, pad_edge=False)
     for name, share in shares(profile).items():
         categories.add_row(name, f"{share:.1%}")
-    kernels = Table(*map(_right, ("ms", "share", "calls")), "category", box=None, pad_edge=False)
-    kernels.add_column("kernel", no_wrap=True, overflow="ellipsis")
+    heads = [*map(_right, ("ms", "share", "calls")), Column("category")]
+    kernels = Table(*heads, box=None, pad_edge=False, expand=True)
+    # The only flexible column: names are cut to what the others leave, and numbers never.
+    kernels.add_column("kernel", no_wrap=True, overflow="ellipsis", ratio=1)
     for kernel in profile.kernels[:number]:
         kernels.add_row(
             f"{kernel.total_ns / 1e6:.3f}",

@@ -29,11 +29,13 @@ def rate_cells(measured: Sequence[BenchResult]) -> Cells:
         if found is None:
             rows.append([_short(one.setting.label), *["-"] * (len(heads) - 1)])
             continue
+        # A single block of steps has no spread.
+        spread = f" ± {significant(found.spread)}" if found.spread else ""
         memory = [found.allocated, found.reserved] if gpu else [found.rss]
         rows.append(
             [
                 _short(one.setting.label),
-                f"{significant(found.samples)} ± {significant(found.spread)}",
+                f"{significant(found.samples)}{spread}",
                 significant(found.asvs),
                 significant(1e3 * found.cpu_seconds),
                 f"{found.wait:.0%}",
