@@ -121,7 +121,8 @@ class ModelFolder:
         if hashlib.sha256(content).hexdigest() != expected.sha256:
             raise damaged(f"'{file}' was changed: its SHA-256 differs")
         try:
-            return load(content)
+            # The library returns another order each time; messages name the first wrong one.
+            return dict(sorted(load(content).items()))
         except (SafetensorError, ValueError, LookupError, TypeError) as error:
             raise damaged(f"'{file}' is no safetensors file, {error}") from error
 

@@ -194,11 +194,11 @@ def shape(**values: object) -> Callable[[Editable], None]:
 
 
 def weight(change: Callable[[Any], Any]) -> Callable[[Editable], None]:
-    """Return a change of the first weight of the network."""
+    """Return a change of the largest weight of the network, which has several rows."""
 
     def apply(content: Editable) -> None:
         arrays = content.arrays["transformer"]
-        name = next(name for name in arrays if name.endswith("weight"))
+        name = max(arrays, key=lambda name: arrays[name].size)
         arrays[name] = change(arrays[name].copy())
 
     return apply
