@@ -131,13 +131,13 @@ class Landmarks:
         weights: float32 [R, F], log abundance.
         norms_R: float64, kernel of each landmark with itself.
         clades_RG: float64, scaled features of the clades; None without any.
-        features_RP: float64, scaled features of the covariates; None without any.
+        features_RW: float64, scaled features of the covariates; None without any.
     """
 
     weights: sparse.csr_array
     norms_R: F64
     clades_RG: sparse.csr_array | None = None
-    features_RP: F64 | None = None
+    features_RW: F64 | None = None
 
     @classmethod
     def of(cls, inputs: KernelInputs, rows: Rows) -> Landmarks:
@@ -150,8 +150,8 @@ class Landmarks:
         kernel_NR = np.asarray((self.weights @ inputs.smoothed_NF.T).T, dtype=np.float64)
         if self.clades_RG is not None and inputs.clades_NG is not None:
             kernel_NR += products(inputs.clades_NG, self.clades_RG)
-        if self.features_RP is not None and inputs.features_NW is not None:
-            kernel_NR += inputs.features_NW @ self.features_RP.T
+        if self.features_RW is not None and inputs.features_NW is not None:
+            kernel_NR += inputs.features_NW @ self.features_RW.T
         return kernel_NR
 
     def squared_distances(self, inputs: KernelInputs, kernel_NR: F64) -> F64:
@@ -169,7 +169,7 @@ class Landmarks:
             "starts": self.weights.indptr.astype(np.int64),
             "norms": self.norms_R,
         }
-        return arrays if self.features_RP is None else arrays | {"features": self.features_RP}
+        return arrays if self.features_RW is None else arrays | {"features": self.features_RW}
 
     @classmethod
     def restore(cls, arrays: Arrays, asvs: int, summands: Summands = SEQUENCES_ALONE) -> Landmarks:
@@ -182,13 +182,13 @@ class Landmarks:
             raise Mismatch("the array 'starts' is not ascending")
         shape = len(norms_R), asvs
         weights = sparse.csr_array((data.astype(np.float32), columns, starts), shape=shape)
-        clades_RG, features_RP = None, None
+        clades_RG, features_RW = None, None
         if summands.clades is not None:
             features_RG = summands.clades.features(weights, Places.of_training(asvs))
             clades_RG = sparse.csr_array(summands.clade_scale * features_RG)
         if summands.encoder is not None and summands.scale:
-            features_RP = numbers(arrays, "features", len(norms_R), summands.encoder.width)
-        return cls(weights, norms_R, clades_RG, features_RP)
+            features_RW = numbers(arrays, "features", len(norms_R), summands.encoder.width)
+        return cls(weights, norms_R, clades_RG, features_RW)
 
 
 def squared_norms(features: sparse.csr_array) -> F64:
