@@ -261,7 +261,7 @@ def _optimize(
         content = place | {"trial": count, "trials": options.trials}
         run_record.write(options.run.output_dir / "progress.json", content)
 
-    run_trials(study, objective, options.trials, stop, report)
+    run_trials(study, objective, options.trials, stop, report, count_running=options.trials_only)
 
 
 def _inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[Split]:

@@ -1,8 +1,10 @@
 """Trials of a search in Optuna's storage, which several processes share; stop requests.
 
-Each fold has an Optuna study. Its number of trials is a total of finished ones: every process runs
-trials until there are so many, so that several processes may finish a few more. Trials publish
-heartbeats; Optuna marks those of killed processes as failed, and they do not count.
+Each fold has an Optuna study. Its number of trials is a total of finished ones: the process that
+evaluates the folds runs trials until there are so many. Processes that only run trials count the
+running ones too and go on to the next study, so that at most one trial too many is started by each,
+when two begin theirs at the same moment. Trials publish heartbeats; Optuna marks those of killed
+processes as failed, and they do not count.
 """
 
 from __future__ import annotations
@@ -145,8 +147,12 @@ def _occupied(folder: Path) -> CannotCreate:
 
 def finished(study: Any) -> list[Any]:
     """Return the trials that have a result or were pruned."""
+    return _in_states(study, FINISHED)
+
+
+def _in_states(study: Any, states: Sequence[str]) -> list[Any]:
     # Without copies: this is called before and after each trial, for all trials.
-    return [trial for trial in study.get_trials(deepcopy=False) if trial.state.name in FINISHED]
+    return [trial for trial in study.get_trials(deepcopy=False) if trial.state.name in states]
 
 
 def run_trials(
@@ -155,6 +161,7 @@ def run_trials(
     total: int,
     stop: StopRequests,
     report: Callable[[int], None] = lambda finished: None,
+    count_running: bool = False,
 ) -> None:
     """Run trials until `total` of a study are finished, those of other processes included.
 
@@ -164,12 +171,15 @@ def run_trials(
         total: finished trials at which to end.
         stop: stop requests, checked between two trials.
         report: called after each trial with the number of finished trials.
+        count_running: running trials of other processes count as finished. A later call without it
+            makes up for those that do not end.
 
     Raises:
         Interrupted: a stop is requested.
         NotFinite: no trial has a score.
     """
-    while len(trials := finished(study)) < total:
+    states = (*FINISHED, "RUNNING") if count_running else FINISHED
+    while len(trials := _in_states(study, states)) < total:
         stop_if_requested(stop)
         # One trial at a time, so that a stop request and the trials of other processes are noticed.
         study.optimize(
@@ -179,7 +189,7 @@ def run_trials(
         )
         if stop.file:  # progress of a job whose members make no optimizer steps
             stop_file.count_steps(stop.file, stop_file.FEWEST_STEPS)
-    if all(trial.state.name != "COMPLETE" for trial in trials):
+    if all(trial.state.name == "PRUNED" for trial in trials):
         raise NotFinite(
             "No trial has a score",
             f"{study.study_name}, {len(trials)} trials",

@@ -55,6 +55,17 @@ def test_a_trial_that_did_not_end_does_not_count(tmp_path: Path) -> None:
     assert len(finished(study)) == 3
 
 
+def test_a_process_that_only_runs_trials_leaves_a_study_that_others_finish(tmp_path: Path) -> None:
+    """One trial is finished and the two others run, in another process or a killed one."""
+    study = _study(tmp_path)
+    run_trials(study, _objective, 1, StopRequests())
+    study.ask(), study.ask()
+    run_trials(study, _objective, 3, StopRequests(), count_running=True)
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", *2 * ["RUNNING"]]
+    run_trials(study, _objective, 3, StopRequests())
+    assert len(finished(study)) == 3
+
+
 def test_trials_without_a_score_count_and_are_no_result(tmp_path: Path) -> None:
     """A search of which every trial diverges ends."""
     study = _study(tmp_path)

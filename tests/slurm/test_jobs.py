@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import signal
-import sqlite3
 import subprocess
 from pathlib import Path
 
@@ -281,10 +280,10 @@ def test_the_tasks_of_a_search_share_its_trials(cluster: Cluster) -> None:
     tasks = {f"{array}_{k}" for k in range(2)}
     until(lambda: {k for k, v in cluster.jobs().items() if v == "finished"} >= tasks, last)
     assert last.ended() == "COMPLETED", last.output
-    assert len(json.loads((folder / "search.json").read_text())["folds"]) == 2
-    with sqlite3.connect(folder / "search.db") as database:
-        (finished,) = database.execute("SELECT COUNT(*) FROM trials").fetchone()
-    assert finished == 6  # two trials in each fold, and two on all samples
+    result = json.loads((folder / "search.json").read_text())
+    assert len(result["folds"]) == 2
+    # Two tasks may start their last trial of a study at the same moment.
+    assert {study["trials"] for study in (*result["folds"], result["best"])} <= {2, 3}
 
 
 # --- the scripts of `slurm/`
