@@ -1,7 +1,8 @@
 """Atomic write of a folder: it is written beside its path, flushed to the disk and renamed.
 
 rename(2) replaces a file in one step, but not a folder with content: while one is replaced there is
-a moment in which neither the old nor the new one exists.
+a moment in which neither the old nor the new one has its name. The next writer completes what was
+killed in it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from aam.contract.files import make_parent, report_full_disk, try_lock
 _PARTIAL = ".partial"
 """Suffix of the name of an incomplete folder."""
 
+_REPLACED = f".replaced{_PARTIAL}"
+"""Suffix, after that of the incomplete folder, of the name of the one that it replaces."""
+
 _ABANDONED = 24 * 3600.0
 """Seconds without a change after which an unlocked incomplete folder has no writer."""
 
@@ -39,6 +43,7 @@ def atomic_folder(path: Path, overwrite: bool) -> Iterator[Path]:
         CannotCreate: as `atomic_write`; another process created `path` meanwhile.
     """
     make_parent(path)
+    _complete_replacement(path)
     _remove_leftovers(path)
     temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}{_PARTIAL}")
     lock = -1
@@ -84,12 +89,14 @@ def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
 
 def _rename(temporary: Path, path: Path, overwrite: bool) -> None:
     """Rename a folder to `path`; an existing one is moved away first and then removed."""
-    replaced = temporary.with_name(f"{temporary.name}.replaced{_PARTIAL}")
+    replaced = temporary.with_name(temporary.name + _REPLACED)
     try:
         if overwrite and os.path.lexists(path):
             os.rename(path, replaced)
         os.rename(temporary, path)
     except OSError as error:
+        if os.path.lexists(replaced) and not os.path.lexists(path):
+            os.rename(replaced, path)
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
         raise CannotCreate("The output exists", f"'{path}'", "add --overwrite") from error
@@ -97,6 +104,18 @@ def _rename(temporary: Path, path: Path, overwrite: bool) -> None:
         shutil.rmtree(replaced, ignore_errors=True)
     else:
         replaced.unlink(missing_ok=True)
+
+
+def _complete_replacement(path: Path) -> None:
+    """Rename the new folder of a writer that was killed after it had moved the old one away.
+
+    Both are complete then, and neither is at `path`: removed as leftovers, both would be lost.
+    """
+    for replaced in path.parent.glob(f".{glob.escape(path.name)}.*{_REPLACED}"):
+        new = replaced.with_name(replaced.name.removesuffix(_REPLACED))
+        if not os.path.lexists(path) and new.is_dir() and (lock := _locked(new)) >= 0:
+            os.rename(new, path)
+            os.close(lock)
 
 
 def _remove_leftovers(path: Path) -> None:

@@ -115,6 +115,28 @@ def test_a_killed_writer_leaves_the_previous_model(model: Path) -> None:
     assert [path.name for path in model.parent.iterdir()] == [model.name]
 
 
+def test_a_writer_killed_between_its_renames_loses_neither_model(model: Path) -> None:
+    """The old folder has been moved away, and the new one is not at its place yet."""
+    child = os.fork()
+    if not child:
+        real = os.rename
+
+        def kill(source: Path, target: Path) -> None:
+            if target == model:
+                os._exit(9)
+            real(source, target)
+
+        os.rename = kill  # type: ignore[assignment]
+        model_folder.write(model, "train", {"other": State({}, {"a": np.zeros(9)})})
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert not model.exists()
+    with pytest.raises(TypeError):
+        model_folder.write(model, "train", {"wrong": State({"setting": object()}, {})})
+    assert list(model_folder.read(model).members) == ["other"]
+    assert [path.name for path in model.parent.iterdir()] == [model.name]
+
+
 def test_files_that_are_not_as_they_were_written(
     model: Path, predict: Callable[[Path], int], capsys: Capture
 ) -> None:
