@@ -10,6 +10,7 @@ T trees; further shape suffixes: see `base`.
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ LEVELS = (0.03, 0.1)
 
 _MOST_DENSE = 2**29
 """Bytes up to which columns are dense: up to half the time for numbers, the same for classes."""
+
+_FAR = 1e4
+"""Standard deviations of a target from 0, beyond which its mean is subtracted."""
 
 _AT_ONCE = 256
 """Samples whose abundances are dense in memory."""
@@ -191,13 +195,18 @@ class Forest(Estimator[ForestInputs]):
     n_jobs: int = -1
 
     def read(self, samples: Samples, relations: AsvRelations) -> ForestInputs:
-        """Compute the relative abundances of the ASVs of the training study, and its clades."""
-        if samples.tokens_FL is relations.tokens_FL:
-            return ForestInputs(samples.relative, samples.covariates, clades(relations))
-        rows, columns = relations.known(samples.tokens_FL)
-        shape = (len(samples.tokens_FL), len(relations.tokens_FL))
-        place = sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)
-        return ForestInputs(sparse.csr_array(samples.relative @ place), samples.covariates)
+        """Compute the relative abundances of the ASVs of the training study, and its clades.
+
+        ASVs with the same sequence share the column of the first, in training as in prediction.
+        """
+        trained_on = samples.tokens_FL is relations.tokens_FL
+        relative = samples.relative
+        if not (trained_on and relations.distinct):
+            rows, columns = relations.known(samples.tokens_FL)
+            shape = (len(samples.tokens_FL), len(relations.tokens_FL))
+            place = sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)
+            relative = sparse.csr_array(relative @ place)
+        return ForestInputs(relative, samples.covariates, clades(relations) if trained_on else None)
 
     def fit(self, inputs: ForestInputs, labels: Labels, seed: int) -> ForestModel:
         """Grow the trees on all samples.
@@ -234,14 +243,18 @@ class Forest(Estimator[ForestInputs]):
         # scikit-learn refuses a matrix without columns.
         kept = np.flatnonzero(splittable | ~splittable.any())
         matrix = matrix[:, kept]
+        shift, scale = (0.0, 1.0) if labels.classes else _shift_and_scale(labels.values)
         with warnings.catch_warnings():
             # Classes with few samples are accepted.
             warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
             forest.fit(
                 matrix.toarray() if 4 * np.prod(matrix.shape) < _MOST_DENSE else as_csc(matrix),
-                labels.values.astype(np.int64) if labels.classes else labels.values,
+                labels.values.astype(np.int64)
+                if labels.classes
+                else (labels.values - shift) / scale,
             )
-        return model_of(forest, labels, kept, encoder, inputs.clades_VF)
+        model = model_of(forest, labels, kept, encoder, inputs.clades_VF)
+        return dataclasses.replace(model, values=model.values * scale + shift)
 
     def restore(self, state: State, asvs: int, outputs: int, device: DeviceOptions) -> ForestModel:
         """Build a model from its state, see `member.Reader`."""
@@ -273,6 +286,18 @@ class Forest(Estimator[ForestInputs]):
 
 
 MEMBER = Forest()
+
+
+def _shift_and_scale(values_N: F64) -> tuple[float, float]:
+    """Return what is subtracted from labels, and what they are divided by, for scikit-learn.
+
+    It splits no node with a variance below 2.2e-16, and computes the variance as a difference of
+    squares, which loses a target far from 0: the trees would depend on the unit. A power of two
+    rounds nothing, so that of two equal splits the same is chosen as without it.
+    """
+    mean, std = float(values_N.mean()), float(values_N.std())
+    scale = 2.0 ** round(math.log2(std)) if std > 0 else 1.0
+    return (mean if abs(mean) > _FAR * std else 0.0), scale
 
 
 def as_csc(abundances: sparse.csr_array) -> sparse.csc_matrix:

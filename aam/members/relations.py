@@ -67,7 +67,10 @@ class AsvRelations:
         return smoothed_NF
 
     def known(self, tokens_UL: Tokens) -> tuple[Rows, Rows]:
-        """Return which of U ASVs are ASVs of the study: their rows and its rows."""
+        """Return which of U ASVs are ASVs of the study: their rows and its rows.
+
+        Of several ASVs of the study with the same sequence, the row is that of the first.
+        """
         pairs = [
             (row, self._rows[sequence])
             for row, sequence in enumerate(_sequences(tokens_UL))
@@ -75,6 +78,11 @@ class AsvRelations:
         ]
         rows, known = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         return rows, known
+
+    @property
+    def distinct(self) -> bool:
+        """Whether no two ASVs have the same sequence; --max-bp may make them equal."""
+        return len(self._rows) == len(self.tokens_FL)
 
     @cached_property
     def linkage(self) -> F64 | None:
@@ -101,7 +109,10 @@ class AsvRelations:
 
     @cached_property
     def _rows(self) -> dict[bytes, int]:
-        return {sequence: row for row, sequence in enumerate(_sequences(self.tokens_FL))}
+        rows: dict[bytes, int] = {}
+        for row, sequence in enumerate(_sequences(self.tokens_FL)):
+            rows.setdefault(sequence, row)
+        return rows
 
 
 def mismatches(one_UL: Tokens, two_VL: Tokens) -> F32:

@@ -210,6 +210,20 @@ def test_the_arrays_of_a_forest_predict_as_scikit_learn(
     assert found == pytest.approx(known, abs=1e-12)
 
 
+@pytest.mark.parametrize(("factor", "offset"), [(1e-9, 0.0), (1.0, 1e9), (1e12, -1e15)])
+def test_a_forest_does_not_depend_on_the_unit_of_the_target(
+    samples: Samples, numbers: Labels, factor: float, offset: float
+) -> None:
+    inputs = Forest().read(samples, AsvRelations(samples.tokens_FL))
+    other = dataclasses.replace(numbers, values=factor * numbers.values + offset)
+    found, expected = (
+        Forest(20, n_jobs=1).fit(inputs, one, 0).predict(inputs) for one in (other, numbers)
+    )
+    # Rounding chooses another one of equal splits.
+    assert np.corrcoef(found[:, 0], expected[:, 0])[0, 1] > 0.99
+    assert (found - offset) / factor == pytest.approx(expected, abs=0.5)
+
+
 @pytest.mark.parametrize("name", estimators())
 def test_another_study_may_order_its_asvs_differently_and_have_further_ones(
     name: str, samples: Samples, numbers: Labels

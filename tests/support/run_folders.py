@@ -11,6 +11,7 @@ import numpy as np
 from aam.contract.options import build, to_plain
 from aam.contract.options.commands import find
 from aam.contract.options.commands.studies import Simulate
+from aam.data.sequences import encode
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import SimulatedStudy, simulate
 from aam.data.splits import Split, make_splits, write_splits
@@ -96,7 +97,7 @@ def _write_predictions(
     names = tuple(f"site-{k + 1}" for k in range(study.site.max() + 1)) if classifier else ()
     values = (study.site if classifier else study.ph).astype(np.float64)
     folds = Folds(Labels.of(values, names, None), splits, 42)
-    tokens_FL = np.empty((study.counts.shape[1], 0), dtype=np.uint8)
+    tokens_FL = encode(study.sequences, None)
     samples = TrainingSamples(Samples(study.counts, tokens_FL), AsvRelations(tokens_FL))
     found = Forest(30, n_jobs=1).cross_validate(samples, folds)
     table = held_out_table(study.sample_ids, folds, found.predictions_MC)
