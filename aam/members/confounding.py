@@ -6,14 +6,15 @@ leak, or it is confounded with the target so completely that the study cannot te
 
 A site, a batch or a season that predicts as well as the table does may be what the model reads. The
 prediction of a sample by a category is the mean target of the training samples of the category,
-shrunk to the mean of all; by a number, a small decision tree. Both are tested on the held-out
-samples of the same splits.
+shrunk to the mean of all; by a number, a small decision tree, or that of categories if it predicts
+better: plates and batches may have numbers. They are tested on the held-out samples of the same
+splits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from aam.console import warn
 from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers
 from aam.data.metrics import value_of
 from aam.data.study import Study
-from aam.members.base import F64
+from aam.members.base import F64, Rows
 from aam.members.folds import Folds, training_rows
 from aam.members.scores import LEVEL, SCORED, TITLES
 
@@ -106,12 +107,14 @@ def associations(
     metric, function = next(iter(SCORED[labels.type].items()))
     found = []
     for name, values_N in tested.items():
-        if not _may_predict(values_N):
+        scored = [
+            (value, predictions_MC)
+            for predictions_MC in _predictions(values_N, folds)
+            if not math.isnan(value := value_of(function, folds.scored(predictions_MC)))
+        ]
+        if not scored:
             continue
-        predictions_MC = _predict(values_N, folds)
-        value = value_of(function, folds.scored(predictions_MC))
-        if math.isnan(value):
-            continue
+        value, predictions_MC = max(scored, key=lambda one: one[0])
         numeric = labels.type == "regression"
         same = _is_monotone(values_N, labels.values) if numeric else value >= _SAME
         found.append(Association(name, metric, value, predictions_MC, same))
@@ -214,38 +217,56 @@ def _numbers_or_texts(texts: npt.NDArray[np.str_]) -> npt.NDArray[Any]:
     return np.where(np.abs(values) <= LARGEST_NUMBER, values, np.nan)
 
 
-def _may_predict(values_N: npt.NDArray[Any]) -> bool:
-    """Return whether a column varies and is no list of names."""
-    categories = len(np.unique(values_N))
+def _predictions(values_N: npt.NDArray[Any], folds: Folds) -> Iterator[F64]:
+    """Yield predictions [M, C] of the held-out samples from one column, by each suitable model.
+
+    There is none for a column that does not vary, and for a list of names.
+    """
     numeric = values_N.dtype.kind == "f"
-    return categories > 1 and (numeric or categories <= _MOST_CATEGORIES * len(values_N))
+    if numeric:
+        # Missing values lie below all numbers, where one split of the tree separates them: that a
+        # value is missing may itself predict the target.
+        values_N = np.where(np.isfinite(values_N), values_N, -np.inf)
+    # Ranks: the tree reads float32, in which the numbers of runs and times may be equal.
+    categories, code_N = np.unique(values_N, return_inverse=True)
+    if len(categories) < 2:
+        return
+    if numeric:
+        yield _by_tree(code_N, folds)
+    if len(categories) <= _MOST_CATEGORIES * len(values_N):
+        yield _by_category(code_N, folds)
 
 
-def _predict(values_N: npt.NDArray[Any], folds: Folds) -> F64:
-    """Return predictions [M, C] of the held-out samples from one column."""
+def _by_tree(rank_N: Rows, folds: Folds) -> F64:
     from sklearn.tree import DecisionTreeRegressor
 
+    outputs_NC = folds.labels.outputs_NC
+    # scikit-learn splits no node with a variance below 2.2e-16, whatever the unit is.
+    mean_C, std_C = outputs_NC.mean(axis=0), outputs_NC.std(axis=0)
+    scale_C = np.where(std_C > 0, std_C, 1.0)
+    standard_NC = (outputs_NC - mean_C) / scale_C
+    predictions = []
+    for split in folds.splits:
+        fitted, predicted = training_rows(split), split.held_out[1]
+        # At most about 20 leaves, so that the tree of a large study does not store its samples.
+        leaf = max(_LEAF, len(fitted) // 20)
+        tree = DecisionTreeRegressor(min_samples_leaf=leaf, random_state=0)
+        tree.fit(rank_N[fitted, None], standard_NC[fitted])
+        predictions.append(tree.predict(rank_N[predicted, None]).reshape(len(predicted), -1))
+    predicted_MC: F64 = np.concatenate(predictions) * scale_C + mean_C
+    return predicted_MC
+
+
+def _by_category(code_N: Rows, folds: Folds) -> F64:
     outputs_NC = folds.labels.outputs_NC
     predictions = []
     for split in folds.splits:
         fitted, predicted = training_rows(split), split.held_out[1]
-        if values_N.dtype.kind == "f":
-            # Missing values lie below all numbers, where one split of the tree separates them: that
-            # a value is missing may itself predict the target.
-            column = np.where(np.isfinite(values_N), values_N, np.nanmin(values_N) - 1)[:, None]
-            # At most about 20 leaves, so that the tree of a large study does not store its samples.
-            leaf = max(_LEAF, len(fitted) // 20)
-            tree = DecisionTreeRegressor(min_samples_leaf=leaf, random_state=0)
-            tree.fit(column[fitted], outputs_NC[fitted])
-            predictions.append(tree.predict(column[predicted]).reshape(len(predicted), -1))
-            continue
-        mean_C = outputs_NC[fitted].mean(axis=0)
-        of_fold = np.tile(mean_C, (len(predicted), 1))
-        for value in np.unique(values_N[predicted]):
-            same = fitted[values_N[fitted] == value]
-            # Shrunken target encoding (Micci-Barreca 2001): the mean of a category with one
-            # training sample would be the label of that sample.
-            total_C = outputs_NC[same].sum(axis=0) + _SHRINKAGE * mean_C
-            of_fold[values_N[predicted] == value] = total_C / (len(same) + _SHRINKAGE)
-        predictions.append(of_fold)
+        mean_C, code_n = outputs_NC[fitted].mean(axis=0), code_N[fitted]
+        # Shrunken target encoding (Micci-Barreca 2001): the mean of a category with one training
+        # sample would be the label of that sample.
+        total_VC = np.tile(_SHRINKAGE * mean_C, (code_N.max() + 1, 1))
+        np.add.at(total_VC, code_n, outputs_NC[fitted])
+        count_V = np.bincount(code_n, minlength=len(total_VC))
+        predictions.append((total_VC / (count_V + _SHRINKAGE)[:, None])[code_N[predicted]])
     return np.concatenate(predictions)
