@@ -6,8 +6,9 @@ A condition is one or more comparisons joined by `and`:
     COLUMN < NUMBER     also <=, >, >=
     COLUMN in (A, B)    one of several values
 
-Columns may be in [brackets] or quotes, values in quotes; values that contain ` and `, or a comma
-in a list, must be. Values are equal as in `Metadata.values`: 18.0 is 18. A sample without a value
+Columns may be in [brackets] or quotes, values in quotes; values that contain ` and `, ` or `, a
+comma, a bracket or an operator must be: `!= A or B = 1` would else exclude one value that no sample
+has. Values are equal as in `Metadata.values`: 18.0 is 18. A sample without a value
 in the column meets no comparison, not even `!=`, as in SQL and in QIIME 2's --p-where.
 """
 
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aam.console import info
+from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.data.metadata import Metadata, as_numbers, normalized
 
@@ -42,6 +43,9 @@ _COMPARISON = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _ITEM = re.compile(rf"\s*(?:{_QUOTED})\s*(?=,|$)|[^,]+", re.DOTALL)
+_UNCLEAR = re.compile(r"[<>=!&|(),]|(?<=\s)(?:and|or)(?=\s)", re.IGNORECASE)
+"""What a value without quotes may not contain."""
+
 _FORMS = (
     "write COLUMN=VALUE, COLUMN>=NUMBER or 'COLUMN in (A, B)', several joined by ' and ', and "
     "values that contain ' and ' in quotes"
@@ -84,6 +88,8 @@ class ColumnComparison:
             met: npt.NDArray[np.bool_] = _ORDER[self.operator](values, as_numbers(self.values))
         else:
             equal = np.isin(texts, [normalized(value) for value in self.values])
+            if self.operator == "!=" and not equal.any():
+                warn(f"No sample has {self.column}={self.values[0]}, which --where excludes.")
             met = known & (equal if self.operator == "in" else ~equal)
         return met
 
@@ -122,6 +128,14 @@ def parse_condition(condition: str) -> tuple[ColumnComparison, ...]:
                 "Invalid condition",
                 f"--where '{condition}': '{values[0]}' after '{name}' is not a number",
                 _FORMS,
+            )
+        unquoted = match["operator"] and not re.fullmatch(_QUOTED, match["value"])
+        if unquoted and (unclear := _UNCLEAR.search(match["value"])):
+            raise UsageError(
+                "Invalid condition",
+                f"--where '{condition}': '{unclear[0]}' in the value of '{column}'",
+                "put the value in quotes, write COLUMN in (A, B) for several values, or join "
+                "comparisons by ' and '; there is no 'or'",
             )
         found.append(ColumnComparison(column, "in" if name in ("=", "==") else name, values))
     return tuple(found)

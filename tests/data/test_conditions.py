@@ -37,6 +37,7 @@ METADATA = Metadata(IDS, COLUMNS)
         ("[body site]='salt and pepper'", "b"),
         ("\"body site\" in ('x, y', 'salt and pepper') and age!=4.50", "c"),
         ("diagnosis=Crohn's disease and site=gut", "a"),
+        ("body site!='x, y'", "abde"),
         ("diagnosis in (UC,Crohn's disease) and age>=3", "ace"),
     ],
 )
@@ -56,6 +57,11 @@ def test_samples_that_meet_a_condition(condition: str | None, expected: str) -> 
         ("age>3 and", "'3 and' after '>' is not a number"),
         ("age>3 or site=gut", "'3 or site=gut' after '>' is not a number"),
         ("age>nan", "'nan' after '>' is not a number"),
+        ("site!=gut or age<5", "'or' in the value of 'site'; put the value in quotes"),
+        ("site!='gut' or site='skin'", "'or' in the value of 'site'; put"),
+        ("site!=gut && age>3", "'&' in the value of 'site'; put"),
+        ("site!=gut, skin", "',' in the value of 'site'; put"),
+        ("site!=(gut, skin)", "'(' in the value of 'site'; put"),
         ("body site=salt and pepper", "values that contain ' and ' in quotes"),
     ],
 )
@@ -63,6 +69,13 @@ def test_invalid_conditions_are_refused(condition: str, expected: str) -> None:
     with pytest.raises(UsageError, match="Invalid condition") as caught:
         rows_where(condition, METADATA, IDS)
     assert expected in str(caught.value)
+
+
+def test_a_value_to_exclude_that_no_sample_has_is_warned_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert len(rows_where("site!=Gut", METADATA, IDS)) == 4
+    assert "No sample has site=Gut, which --where excludes." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
