@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from aam.contract.errors import DataError
 from aam.data.metrics import ScoredPredictions, compute_metrics
@@ -54,7 +56,8 @@ def comparison(runs: Sequence[Run]) -> RunComparison:
         all runs on their common samples; differences are paired.
 
     Raises:
-        DataError: a run has no predictions, or predicts another column than the first.
+        DataError: a run has no predictions, or predicts another column than the first, as another
+            type of target, or with other true values of the same samples.
     """
     names, first = _names(runs), runs[0]
     scored = [_scored(run, first) for run in runs]
@@ -72,6 +75,7 @@ def comparison(runs: Sequence[Run]) -> RunComparison:
     if common:
         rows_of = [_rows(run, common) for run in runs]
         shared = _on(names, runs, scored, rows_of)
+        _require_same_labels(shared)
         on = f"On the {len(common)} samples that all runs scored"
         title = f"{first.target}: {len(common)} samples of every run" if same else on
         tables.append(_metrics_table(title, shared))
@@ -209,15 +213,43 @@ def _scored(run: Run, first: Run) -> ScoredPredictions:
         raise DataError(
             "The run has no predictions to compare", f"'{run.folder}'", "name runs of `aam train`"
         )
-    if run.target != first.target or bool(run.scored.classes) != bool(
-        first.scored and first.scored.classes
-    ):
+    if run.target != first.target:
         raise DataError(
             "The runs predict different columns",
             f"'{run.folder}' predicts {run.target}, '{first.folder}' {first.target}",
             "compare runs of one target",
         )
+    if first.scored is not None and run.scored.type != first.scored.type:
+        raise DataError(
+            f"The runs predict {run.target} in different ways",
+            f"'{run.folder}' by {run.scored.type}, '{first.folder}' by {first.scored.type}",
+            "compare runs with the same --classifier or --ordinal",
+        )
     return run.scored
+
+
+def _require_same_labels(shared: Sequence[_Scored]) -> None:
+    """Refuse runs whose metadata have other values of the target for the same samples.
+
+    Raises:
+        DataError: a label of a run is not that of the first.
+    """
+    first = _labels(shared[0].scored)
+    for one in shared[1:]:
+        labels = _labels(one.scored)
+        equal = labels == first if labels.dtype.kind == "U" else np.isclose(labels, first, atol=0)
+        if differing := int((~equal).sum()):
+            raise DataError(
+                f"The runs have other true values of {one.run.target}",
+                f"{differing} of {len(equal)} samples of '{one.run.folder}' and "
+                f"'{shared[0].run.folder}'",
+                "train one of them again with the metadata of the other",
+            )
+
+
+def _labels(scored: ScoredPredictions) -> npt.NDArray[Any]:
+    """Return numbers, or names of classes: the codes of two runs may differ."""
+    return np.array(scored.classes)[scored.actual] if scored.classes else scored.actual
 
 
 def _rows(run: Run, common: Sequence[str]) -> list[int]:

@@ -209,6 +209,13 @@ def test_runs_side_by_side(
     assert printed.index("What differs") < printed.index("R²")
     links = {(tmp_path / link).resolve() for link in Outline(text).addresses}
     assert (study_folder / "numbers" / "report.html").resolve() in links
+    header, line, *others = (run_folder / "predictions.tsv").read_text().splitlines()
+    cells, place = line.split("\t"), header.split("\t").index("actual")
+    cells[place] = f"{float(cells[place]) + 1}"
+    (run_folder / "predictions.tsv").write_text("\n".join([header, "\t".join(cells), *others]))
+    capsys.readouterr()
+    assert main(["compare", *both]) == DataError.status
+    assert "other true values of ph: 1 of 20 samples of" in capsys.readouterr().err
     assert main(["compare", both[0]]) == UsageError.status
     assert main(["compare", both[0], str(study_folder / "classes")]) == DataError.status
     assert main(["compare", both[0], str(study_folder / "pretrain")]) == DataError.status

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,15 @@ def test_runs_without_probabilities_are_compared_by_what_they_have(
     found = comparison([read_run(folder) for folder in (run_folder, without, third)])
     (differences,) = [table for table in found.tables if table.title.startswith("Difference")]
     assert [row[0] for row in differences.rows] == ["third"]
+
+
+def test_runs_of_a_classifier_and_of_ranks_are_not_compared(run_folder: Path) -> None:
+    write_classes(run_folder, ["a", "b"] * 10, ["a", "b"])
+    one = read_run(run_folder)
+    assert one.scored is not None
+    other = replace(one, scored=replace(one.scored, ordered=True))
+    with pytest.raises(DataError, match=r"in different ways: .* by ordinal, .* by classification"):
+        comparison([one, other])
 
 
 @pytest.mark.medium
