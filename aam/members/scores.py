@@ -192,8 +192,9 @@ def permutation_test(
     """Describe how often shuffled labels reach the score of the predictions (one-sided).
 
     Labels are shuffled within a fold. Where every group has one label, the groups are shuffled;
-    else the labels within each group, which tests the differences within groups alone. The
-    predictions stay as they are: no model is fitted again.
+    else the labels of groups of equal size are exchanged, and shuffled within each group (Winkler
+    et al. 2015, "Multi-level block permutation"). The predictions stay as they are: no model is
+    fitted again.
 
     Args:
         scored: M predictions.
@@ -214,6 +215,8 @@ def permutation_test(
     _, stratum_M = np.unique(np.stack([fold_M, group_M]), axis=1, return_inverse=True)
     _, first_I, sizes_I = np.unique(stratum_M, return_index=True, return_counts=True)
     of_groups = bool((labels_M == labels_M[first_I][stratum_M]).all())
+    # Groups that exchange their labels: those of a fold, or of a fold and a size.
+    exchanged_I = np.unique(np.stack([fold_M[first_I], sizes_I]), axis=1, return_inverse=True)[1]
     rng, reached = np.random.default_rng(seed), 0
     number = int(np.clip(_LABELS // len(labels_M), 99, DRAWS))
     for _ in range(number):
@@ -221,18 +224,33 @@ def permutation_test(
             shuffled_I = _shuffled(labels_M[first_I], fold_M[first_I], rng)
             permuted_M = shuffled_I[stratum_M]
         else:
-            permuted_M = _shuffled(labels_M, stratum_M, rng)
+            permuted_M = _exchanged(labels_M, stratum_M, exchanged_I, rng)
         # A shuffle that restores the labels reaches the score despite rounding of its sums.
         reached += value_of(metric, replace(scored, actual=permuted_M)) >= observed - 1e-12
     if group_column is None or sizes_I.max() == 1:
         what = "labels of samples"
     else:
-        what = f"labels {'of groups' if of_groups else 'within each group'} of {group_column}"
+        between = "of groups" if of_groups else "within and among groups of equal size"
+        what = f"labels {between} of {group_column}"
     return (
         # The observed labels count as a shuffle, so that p is never 0 (Phipson and Smyth 2010).
         f"Permutation test: {reached} of {number} shuffles of the {what} reach this "
         f"{TITLES.get(name, name)} (p = {(reached + 1) / (number + 1):.2g})."
     )
+
+
+def _exchanged(
+    values_N: npt.NDArray[Any], group_N: Rows, exchanged_I: Rows, rng: np.random.Generator
+) -> npt.NDArray[Any]:
+    """Shuffle the values within each of I groups, after groups of equal size exchanged theirs."""
+    order, size_I = np.argsort(group_N, kind="stable"), np.bincount(group_N)
+    start_I = np.cumsum(size_I) - size_I
+    source_I = _shuffled(np.arange(len(size_I)), exchanged_I, rng)
+    # Value k of a group is value k of its source, which has as many.
+    moved = np.arange(len(values_N)) + np.repeat(start_I[source_I] - start_I, size_I)
+    exchanged_N = np.empty_like(values_N)
+    exchanged_N[order] = values_N[order][moved]
+    return _shuffled(exchanged_N, group_N, rng)
 
 
 def _shuffled(
