@@ -123,7 +123,8 @@ def other_labels(frame: pd.DataFrame, scored: ScoredPredictions, ids: Sequence[s
     if scored.classes:
         labels = (scored.classes[code] for code in scored.actual)
         return sum(text != label for text, label in zip(texts, labels, strict=True))
-    return int((~np.isclose(as_numbers(texts), scored.actual)).sum())
+    # Without an absolute tolerance: all labels may be small numbers.
+    return int((~np.isclose(as_numbers(texts), scored.actual, atol=0)).sum())
 
 
 def numeric_predictions(frame: pd.DataFrame, actual: npt.NDArray[np.float64]) -> ScoredPredictions:
