@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A whole study in a few minutes: the simulated example, inspected, trained, predicted, learned without labels,
-# trained from that, compared. Everything is written to one folder, demo/ by default, which is replaced.
+# trained from that, compared. Everything is written to one new folder, or to demo/, which is replaced.
 set -euo pipefail
 
 out=${1:-demo}
@@ -8,6 +8,10 @@ study=$out/study
 
 step() { printf '\n== %s\n' "$1"; }
 
+if [ "$out" != demo ] && [ -e "$out" ]; then
+    echo "'$out' exists: name a folder that does not, or none for demo/, which is replaced" >&2
+    exit 73
+fi
 rm -rf -- "$out"
 
 step "The example: simulated samples whose communities follow a pH"
