@@ -155,12 +155,14 @@ def search(options: Search) -> dict[str, Any] | None:
     for number, (split, study) in enumerate(zip(splits, studies, strict=False), start=1):
         # The score is stored with the study: a search that is started again does not repeat the
         # fold.
-        if (score := study.user_attrs.get("outer")) is None:
+        if (evaluated := study.user_attrs.get("evaluated")) is None:
             stop_if_requested(stop)
             info(f"Fold {number}: evaluating {study.best_params}.")
-            score = trials.score(_values(axes, study.best_params), split)
-            study.set_user_attr("outer", score)
-        folds.append(_described(study) | {"outer": score})
+            # With the values: more trials may find better ones, which this score is not of.
+            evaluated = _described(study)
+            evaluated["outer"] = trials.score(_values(axes, evaluated["values"]), split)
+            study.set_user_attr("evaluated", evaluated)
+        folds.append(evaluated)
     best = _described(studies[-1])
     result = {
         "column": base.target.metadata_column,

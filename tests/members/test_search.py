@@ -170,6 +170,11 @@ def test_a_search_is_resumed_and_scored_by_samples_that_chose_nothing(
     assert "folds whose samples chose nothing" in capsys.readouterr().err
     progress = {"fold": 3, "folds": 3, "trial": 2, "trials": 2}
     assert json.loads((folder / "progress.json").read_text()) == progress
+    # More trials may find better values, of which the score of an evaluated fold is not.
+    assert aam("search", *args, "--trials", 4) == 0
+    more = json.loads((folder / "search.json").read_text())
+    assert more["folds"] == found["folds"]
+    assert more["best"]["trials"] == 4
     # Another search in the same folder is refused, and so are options that contradict a search.
     assert aam("search", *args, "--seed", 7) == UsageError.status
     assert "seed" in capsys.readouterr().err
