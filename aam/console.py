@@ -7,6 +7,8 @@ log records and warnings (`as_library`).
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator
@@ -36,7 +38,16 @@ LINE_EVERY = 60.0
 _LONGEST_LINE = 5000
 """Characters of a line of a message; the middle of a longer one is left out."""
 
-console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+class _MessageConsole(Console):
+    """Console whose messages are dropped when their reader, such as `2>&1 | head`, has ended."""
+
+    def on_broken_pipe(self) -> None:
+        """Go on without messages, where rich would end the program and lose its result."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+console = _MessageConsole(stderr=True, highlight=False, soft_wrap=True)
 
 _library: ContextVar[bool] = ContextVar("library", default=False)
 
