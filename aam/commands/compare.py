@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import quote
 
 from aam.console import info
 from aam.contract.errors import UsageError
-from aam.contract.files import write_text
 from aam.contract.options.commands.compare import Compare
-from aam.report.comparison import comparison
-from aam.report.page import render
+from aam.report.comparison import RunComparison, comparison
+from aam.report.page import render, write_page
 from aam.report.pictures import Picture
-from aam.report.run import read_run
+from aam.report.run import Run, read_run
 from aam.report.terminal import print_table
 
 
@@ -28,11 +29,16 @@ def run(options: Compare) -> None:
         raise UsageError("One run cannot be compared", str(*options.run_dirs), "name two or more")
     runs = [read_run(folder) for folder in options.run_dirs]
     compared = comparison(runs)
+    if options.output is not None:
+        _write(options.output, runs, compared)
     for table in compared.tables:
         print_table(table)
-    if options.output is None:
-        return
-    place = options.output.resolve().parent
+    if options.output is not None:
+        info(f"Comparison: {options.output}")
+
+
+def _write(output: Path, runs: Sequence[Run], compared: RunComparison) -> None:
+    place = output.resolve().parent
     links = [
         (quote(os.path.relpath(one.folder.resolve() / "report.html", place)), str(one.folder))
         for one in runs
@@ -43,5 +49,4 @@ def run(options: Compare) -> None:
     text = render(
         "compare.html.j2", lead=lead, tables=compared.tables, pictures=pictures, links=links
     )
-    write_text(options.output, text)
-    info(f"Comparison: {options.output}")
+    write_page(output, text)

@@ -141,7 +141,7 @@ def _metrics_table(title: str, compared: Sequence[_Scored]) -> Table:
         [one.name, one.run.part, *(with_interval(name, scores[name]) for name in metrics)]
         for one, scores in zip(compared, found, strict=True)
     ]
-    note = "In brackets: 95 % interval, by bootstrap over groups."
+    note = "In brackets: 95 % interval, by bootstrap."
     return Table(title, ["", "Measured on", *(TITLES[name] for name in metrics)], rows, note)
 
 

@@ -83,6 +83,9 @@ def compare_models(run: Run) -> ModelComparison | None:
         sentences += [one["sentence"].replace("ensemble", OWN, 1) for one in stored]
     for baseline in run.baselines:
         name = baseline.model
+        # The random forest of scores.json is a member, which reads other columns.
+        if run.scores is not None and name in _TITLES.values():
+            name += " (aam baseline)"
         if baseline.column != run.target:
             sentences.append(f"the {name} predicts another column ({baseline.column})")
         elif baseline.scored is None:

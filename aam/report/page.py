@@ -13,7 +13,7 @@ from typing import Any
 
 from aam import __version__
 from aam.console import info, warn
-from aam.contract.errors import AamError
+from aam.contract.errors import AamError, CannotCreate
 from aam.contract.files import write_text
 from aam.report import content, methods
 from aam.report.asvs import read_abundances
@@ -25,6 +25,9 @@ from aam.report.models import compare_models
 from aam.report.pictures import draw_section
 from aam.report.run import read_run
 from aam.report.tables import tabulate, verdict
+
+_START = b"<!doctype html>"
+"""First bytes of a page, in lower case."""
 
 _UNBROKEN = 30
 """Characters of a value with its interval at most; longer cells are texts."""
@@ -57,9 +60,24 @@ def write_report(
     colours = choose_colours(run, metadata, color_by, categories)
     given = ReportInput(run, colours, unit, compare_models(run), read_abundances(run))
     text = page(given, place)
-    write_text(place, text)
+    write_page(place, text)
     info(f"Report: {place}")
     return place
+
+
+def write_page(place: Path, text: str) -> None:
+    """Write an HTML page; an existing page is replaced, and no other file.
+
+    Raises:
+        CannotCreate: the file is no page, or cannot be written.
+    """
+    if place.is_file():
+        with place.open("rb") as stream:
+            start = stream.read(len(_START)).lower()
+        if start != _START:
+            evidence = f"'{place}' is no HTML page"
+            raise CannotCreate("The output exists", evidence, "choose another --output")
+    write_text(place, text)
 
 
 def write_reports(folders: Sequence[Path]) -> None:

@@ -44,7 +44,7 @@ def comparison_table(given: ReportInput) -> Table | None:
         [model, *(with_interval(name, found.get(name)) for name in names)]
         for model, found in models.metrics.items()
     ]
-    note = "In brackets: 95 % interval, by bootstrap over groups."
+    note = "In brackets: 95 % interval, by bootstrap."
     if GUESS in models.metrics:
         what = "class frequencies" if scored.classes else "mean"
         note = f"Guess: the {what} of the training samples, for every sample. {note}"

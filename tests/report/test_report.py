@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from aam.cli import main
-from aam.contract.errors import DataError, MissingInput, UsageError
+from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError
 from aam.report.base import Drawing, ReportInput
 from aam.report.figures.canvas import SERIES, blank
 from aam.report.pictures import PICTURES as REGISTRY
@@ -209,6 +209,13 @@ def test_runs_side_by_side(
     assert printed.index("What differs") < printed.index("R²")
     links = {(tmp_path / link).resolve() for link in Outline(text).addresses}
     assert (study_folder / "numbers" / "report.html").resolve() in links
+    capsys.readouterr()
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    assert main(["compare", *both, "--output", str(notes)]) == CannotCreate.status
+    assert main(["report", "--run-dir", both[1], "--output", str(notes)]) == CannotCreate.status
+    assert notes.read_text() == "mine"
+    assert capsys.readouterr().err.count("is no HTML page") == 2
     header, line, *others = (run_folder / "predictions.tsv").read_text().splitlines()
     cells, place = line.split("\t"), header.split("\t").index("actual")
     cells[place] = f"{float(cells[place]) + 1}"
