@@ -57,7 +57,7 @@ def _refuse_existing(output: Path, overwrite: bool) -> None:
         CannotCreate: it exists, or is not a prepared study.
     """
     if not os.path.isdir(output):  # pathlib's raises for a name that is too long.
-        refuse_existing(output, overwrite)
+        refuse_existing(output, overwrite=False)
     elif not overwrite:
         raise CannotCreate("The output exists", f"'{output}'", "add --overwrite to replace it")
     # --overwrite must not remove a folder that holds anything else.

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from urllib.parse import quote
 
-from aam.contract.errors import CannotCreate, MissingInput
+from aam.contract.errors import CannotCreate, MissingInput, UsageError
 from aam.contract.files import names_beside
 from aam.contract.options import ParsedCommand
 from aam.contract.options.training import RunOptions
@@ -24,20 +24,27 @@ MODEL = "model"
 _RUN_FILES = ("run.json", MODEL, "checkpoints", "metrics.csv", "progress.json", "tensorboard",
               "mlflow.db", "wandb",
               "splits.tsv", "predictions.tsv", "scores.json", "embeddings.tsv",
+              "importance.tsv", "ordination.txt", "unifrac.tsv",
               "report.html", COUNTS_ALONE)  # fmt: skip
 
 
 def require_inputs(command: ParsedCommand) -> None:
-    """Check that every input file of a command exists.
+    """Check that every input file of a command exists, and that no output would replace one.
 
     Raises:
         MissingInput: names the option and the path.
+        UsageError: a path is both.
     """
+    outputs = {os.path.realpath(path): spec.flag for spec, path in command.paths("output")}
     for spec, path in command.paths("input"):
         if _is_absent(path):
             remedy = nearest(path.name, names_beside(path), "check the path")
             evidence = f"'{path}' does not exist"
             raise MissingInput(f"No file for {spec.flag}", evidence, remedy)
+        flag = outputs.get(os.path.realpath(path))
+        if flag and spec.flag != "--resume-from":  # a run is continued in its own folder
+            evidence = f"{spec.flag} and {flag} are '{path}'"
+            raise UsageError("The output would replace an input", evidence, "choose another output")
 
 
 def _is_absent(path: Path) -> bool:

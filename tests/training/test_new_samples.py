@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,7 @@ import pandas as pd
 import pytest
 
 from aam.api import AamWarning, load
-from aam.contract.errors import DataError
+from aam.contract.errors import DataError, UsageError
 from aam.contract.options.commands.studies import Simulate
 from aam.contract.options.device import DeviceOptions
 from aam.data.simulation.files import write_study
@@ -40,6 +44,32 @@ def predict(model: Path, table: Path, output: Path, *args: object) -> pd.DataFra
 
 def one_line(capsys: Capture) -> str:
     return " ".join(capsys.readouterr().err.split())
+
+
+def test_an_output_that_is_an_input_is_refused(
+    study_dir: Path, model: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    table = Path(shutil.copy(study_dir / "table.biom", tmp_path))
+    before = table.read_bytes()
+    (tmp_path / "link.biom").symlink_to(table)
+    given = ("--model", model, "--table", table, "--output", tmp_path / "link.biom")
+    assert aam("predict", *given, "--overwrite") == UsageError.status
+    assert "The output would replace an input: --table and --output are" in one_line(capsys)
+    assert aam("prepare", "--table", study_dir / "table.biom", "--output", table, "--overwrite") > 0
+    assert table.read_bytes() == before
+
+
+def test_messages_without_a_reader_do_not_end_a_command(
+    study_dir: Path, model: Path, tmp_path: Path
+) -> None:
+    """As with `2>&1 | head -0`."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    given = ("--model", model, "--table", study_dir / "table.biom", "--output", tmp_path / "p.tsv")
+    line = [sys.executable, "-m", "aam.cli", "predict", *map(str, given), "--device", "cpu"]
+    assert subprocess.run(line, stderr=write_end, check=False).returncode == 0
+    os.close(write_end)
+    assert len(read(tmp_path / "p.tsv")) == 36
 
 
 def test_samples_that_trained_the_model_are_marked_and_not_scored(
