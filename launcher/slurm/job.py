@@ -106,7 +106,7 @@ def batch(task: Task, file: Path, srun: Sequence[str]) -> int:
     if again:
         # Slurm ends this process to queue the job again; that is no cancellation.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        queue.requeue(task.number)
+        queue.requeue(os.environ)
     return status
 
 

@@ -89,7 +89,22 @@ def queued() -> dict[str, Queued]:
     return {row[0]: Queued(*row) for row in rows if len(row) == 4}
 
 
-def end_time(job: str, variables: Mapping[str, str]) -> float:
+def job_of(variables: Mapping[str, str]) -> str:
+    """Return the number of a job, or of the task of an array, as Slurm's programs take it.
+
+    The last task of an array has the number of the whole array as its SLURM_JOB_ID.
+
+    >>> job_of({"SLURM_JOB_ID": "12"})
+    '12'
+    >>> job_of({"SLURM_JOB_ID": "12", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"})
+    '12_3'
+    """
+    if "SLURM_ARRAY_JOB_ID" in variables:
+        return f"{variables['SLURM_ARRAY_JOB_ID']}_{variables['SLURM_ARRAY_TASK_ID']}"
+    return variables["SLURM_JOB_ID"]
+
+
+def end_time(variables: Mapping[str, str]) -> float:
     """Return when a job reaches its time limit, in seconds since 1970; 0 if Slurm states no end.
 
     Args:
@@ -98,20 +113,23 @@ def end_time(job: str, variables: Mapping[str, str]) -> float:
     if variables.get("SLURM_JOB_END_TIME", "").isdecimal():
         return float(variables["SLURM_JOB_END_TIME"])
     try:
-        argv = ["squeue", "--noheader", f"--jobs={job}", "--format=%e"]
+        argv = ["squeue", "--noheader", f"--jobs={job_of(variables)}", "--format=%e"]
         done = processes.run(argv, LONGEST, {**variables, "SLURM_TIME_FORMAT": "standard"})
         return datetime.fromisoformat(done.stdout.strip()).timestamp()
     except (OSError, ValueError):  # "N/A", or nothing
         return 0
 
 
-def requeue(job: str) -> None:
+def requeue(variables: Mapping[str, str]) -> None:
     """Queue a running job again; Slurm ends this process with the job.
+
+    Args:
+        variables: the environment of the job.
 
     Raises:
         Unavailable: Slurm does not respond, or refuses.
     """
-    done = _run(["scontrol", "requeue", job])
+    done = _run(["scontrol", "requeue", job_of(variables)])
     if done.returncode != 0:
         raise Unavailable("The job cannot be queued again", _last(done.stderr), "submit it again")
     time.sleep(REQUEUE)

@@ -320,7 +320,7 @@ def _follow(process: subprocess.Popen[bytes], task: Task, mirror: Mirror | None)
     seconds = max(1, task.job.of_site.number("sync_seconds"))
     limit, warned = float("inf"), False
     if task.job.warn_seconds:
-        end, now = queue.end_time(task.number, os.environ), time.time()
+        end, now = queue.end_time(os.environ), time.time()
         if end > now:
             limit = stop_time(now, end, task.job.warn_seconds)
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(limit))

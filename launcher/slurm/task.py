@@ -24,7 +24,7 @@ class Task:
         job: the job file.
         request: the command, with the options of the task of an array.
         settings: of the launch on this node.
-        number: of the job; a task of an array has its own.
+        number: SLURM_JOB_ID; each task of an array has its own (`queue.job_of` names the task).
         rank: number of the process among all of them, and
         local_rank: among those of its node.
         node: number of the node, of

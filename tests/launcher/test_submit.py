@@ -237,15 +237,28 @@ def test_a_job_stops_before_whatever_limit_it_gets(place: Path) -> None:
         program = place / "squeue"
         program.write_text(f"#!/bin/sh\necho '{printed}'\n")
         program.chmod(0o755)
-        code = (
-            "import os; from launcher.slurm.queue import end_time as e; print(e('7', os.environ))"
-        )
+        code = "import os; from launcher.slurm.queue import end_time as e; print(e(os.environ))"
         shown = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-            env={"PATH": f"{place}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
+            env={"PATH": f"{place}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
+                 "SLURM_JOB_ID": "7"},
         )  # fmt: skip
         assert (float(shown.stdout) > 10**9) == known, printed
-    assert queue.end_time("7", {"SLURM_JOB_END_TIME": "12"}) == 12
+    assert queue.end_time({"SLURM_JOB_END_TIME": "12"}) == 12
+
+
+def test_the_last_task_of_an_array_is_not_named_as_the_array(place: Path) -> None:
+    """Slurm gives it the number of the array; `squeue` prints a line for each task of that."""
+    variables = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
+    assert queue.job_of(variables) == "7_3"
+    (place / "squeue").write_text('#!/bin/sh\n[ "$2" = --jobs=7_3 ] && echo 2026-11-23T09:00:00\n')
+    (place / "squeue").chmod(0o755)
+    code = "import os; from launcher.slurm.queue import end_time; print(end_time(os.environ))"
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={"PATH": f"{place}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), **variables},
+    )  # fmt: skip
+    assert float(shown.stdout) > 10**9
 
 
 def test_a_script_of_a_job_names_what_runs_here(place: Path) -> None:

@@ -60,6 +60,26 @@ def test_a_stop_changes_no_result(cluster: Cluster, whole: Path) -> None:
     same(whole, run)
 
 
+def test_a_stop_of_the_last_task_of_an_array_requeues_that_task(cluster: Cluster) -> None:
+    (cluster.folder / "last.yaml").write_text("lr: [0.001, 0.002]\n")
+    words = cluster.pretraining("last", 10_000)
+    array = cluster.submit("--gpus", "1", "--array", cluster.folder / "last.yaml", *words)
+    first, last = (
+        Job(cluster, f"{array.number}_{k}", Path(str(array.log).replace("_0.log", f"_{k}.log")))
+        for k in (0, 1)
+    )
+    for task, value in ((first, "0.001"), (last, "0.002")):
+        task.until_epoch(cluster.folder / f"last/lr-{value}", 2)
+    cluster.slurm("scancel", "--signal=USR1", "--batch", last.number)
+    until(lambda: AGAIN in last.output, last)
+    until(lambda: last.state == "PENDING", last)
+    assert first.state == "RUNNING"
+    epochs = rows(cluster.folder / "last/lr-0.001")
+    first.until_epoch(cluster.folder / "last/lr-0.001", epochs + 2)
+    assert "start 2" not in first.output
+    cluster.slurm("scancel", array.number)
+
+
 def test_a_node_that_dies_costs_some_steps_and_no_run(cluster: Cluster, whole: Path) -> None:
     run = cluster.folder / "dead"
     job = cluster.submit("--gpus", "1", *cluster.pretraining("dead", LONG))
