@@ -35,7 +35,8 @@ def tasks_of(
         grid: option (without its dashes) -> its values.
 
     Raises:
-        ConfigurationError: an option without values, too many tasks, no output folder.
+        ConfigurationError: an option without values, a value twice, too many tasks, no output
+            folder.
         UsageError: a value that does not suit its option.
     """
     columns: list[list[dict[str, Any]]] = []
@@ -45,7 +46,12 @@ def tasks_of(
         if not isinstance(entry.value, list) or not entry.value:
             evidence = f"'{key}' in {entry.where} is {entry.value!r}"
             raise ConfigurationError("No list of values", evidence, "write `option: [a, b]`")
-        columns.append([typed(spec, Entry(value, entry.where)) for value in entry.value])
+        values = [typed(spec, Entry(value, entry.where)) for value in entry.value]
+        twice = next((v for v, one in enumerate(values) if one in values[:v]), None)
+        if twice is not None:
+            evidence = f"{entry.value[twice]!r} of '{key}' in {entry.where}"
+            raise ConfigurationError("A value twice", evidence, "keep one of them")
+        columns.append(values)
     total = math.prod(map(len, columns))
     if not columns or total > MOST_TASKS:
         evidence = f"{total if columns else 0} combinations"
@@ -60,11 +66,19 @@ def tasks_of(
     varied = {flag_of(key) for key in grid}
     shared = {k: v for k, v in request.given.items() if k not in varied and k != FOLDER}
     options = options_of(request.command)
-    tasks = []
-    for row in itertools.product(*columns):
-        varying = arguments(options, {flag: value for one in row for flag, value in one.items()})
-        tasks.append((*varying, FOLDER, f"{request.given[FOLDER]}/{_name(varying)}"))
-    return Request(request.command, shared), tuple(tasks)
+    rows = [
+        arguments(options, {flag: value for one in row for flag, value in one.items()})
+        for row in itertools.product(*columns)
+    ]
+    names = [_name(varying) for varying in rows]
+    # Different values can have one name, as "depth > 800" and "depth < 800".
+    if len(set(names)) < len(names):
+        names = [f"{name}_{number}" for number, name in enumerate(names)]
+    tasks = tuple(
+        (*varying, FOLDER, f"{request.given[FOLDER]}/{name}")
+        for varying, name in zip(rows, names, strict=True)
+    )
+    return Request(request.command, shared), tasks
 
 
 def _name(varying: Sequence[str]) -> str:

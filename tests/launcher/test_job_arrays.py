@@ -46,6 +46,15 @@ def test_a_task_overrides_what_the_command_line_says() -> None:
                      ("--seed", "2", "--output-dir", "o/seed-2"))  # fmt: skip
 
 
+def test_different_values_have_different_folders() -> None:
+    grid = entries('where: ["depth > 800", "depth < 800", "ph"]', "s", ["where"])
+    args = ["--table", "t", "--metadata", "m", "--metadata-column", "ph", "--output-dir=o"]
+    _, tasks = tasks_of(parse(["train", *args]), grid)
+    assert [task[-1] for task in tasks] == [
+        "o/where-depth---800_0", "o/where-depth---800_1", "o/where-ph_2",
+    ]  # fmt: skip
+
+
 def test_shards_are_an_array(place: Path) -> None:
     args = ["--site", "./site.yaml", "predict", "--table", "table.biom", "--model", "tree.nwk"]
     shards = ["--output", "p.tsv", "--shards", "12", "--gpus", "1"]

@@ -58,6 +58,8 @@ def test_what_is_refused(place: Path, more: list[str], status: int, sentence: st
         ("table: [a]", 78, "An unknown key: 'table'"),
         ("lr: 1", 78, "No list of values: 'lr' in sweep.yaml:1 is 1"),
         ("lr: []", 78, "No list of values"),
+        ("seed: [1, 2, 1]", 78, "A value twice: 1 of 'seed' in sweep.yaml:1; keep one of them."),
+        ("lr: [1e-3, 0.001]", 78, "A value twice: 0.001 of 'lr' in sweep.yaml:1"),
         ("lr: [2026-01-01]", 78, "'2026-01-01' in sweep.yaml:1"),
         ("lr: [{a: 1}]", 78, "in sweep.yaml:1"),
         ("lr: [fast]", 64, "A value that does not suit its option: --lr 'fast'"),
