@@ -168,7 +168,10 @@ def _run_here(job: Job) -> int:
     file = job.file()
     if not (_restarted() and file.exists()):
         number = os.environ["SLURM_JOB_ID"]
-        others = {k: v for k, v in queue.queued().items() if k.partition("_")[0] != number}
+
+        def others() -> dict[str, queue.Queued]:
+            return {k: v for k, v in queue.queued().items() if k.partition("_")[0] != number}
+
         with history.reserved(Path(job.output.absolute), job.output.folder, others) as taken:
             job_file.write(job.content, file)
             taken.append(number)
@@ -343,7 +346,7 @@ def _queue(jobs: Sequence[Job], condition: str) -> int:
     # Slurm accepts all jobs of an output or none is queued.
     for job in jobs:
         queue.test(job.script())
-    with history.reserved(output, first.output.folder, queue.queued()) as taken:
+    with history.reserved(output, first.output.folder, queue.queued) as taken:
         for job in jobs:
             job_file.write(job.content, job.file())
             numbers.append(queue.submit(job.script(), "".join(numbers[-1:]), condition))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -65,14 +65,20 @@ def reservation(place: Path, folder: bool) -> Path:
 
 
 @contextmanager
-def reserved(place: Path, folder: bool, active: Mapping[str, Queued]) -> Iterator[list[str]]:
+def reserved(
+    place: Path, folder: bool, queued: Callable[[], Mapping[str, Queued]]
+) -> Iterator[list[str]]:
     """Reserve an output while a job is submitted; the caller appends the job's number.
 
     Args:
-        active: what Slurm has in its queue.
+        place: the output.
+        folder: it is a folder.
+        queued: returns what Slurm has in its queue. It is called under the lock, because a list
+            from before lacks the job of a submission that held the lock meanwhile.
 
     Raises:
         CannotCreate: a job that may still write has it, or another submission is under way.
+        Unavailable: `queued` raises it.
     """
     file = reservation(place, folder)
     try:
@@ -87,7 +93,7 @@ def reserved(place: Path, folder: bool, active: Mapping[str, Queued]) -> Iterato
         if try_lock(stream) == "taken":
             raise _taken(place, "another submission")
         holder = stream.read().strip()
-        for number, job in active.items():
+        for number, job in queued().items():
             if holder and number.partition("_")[0] == holder and job.active:
                 raise _taken(place, f"job {number} ({job.state})")
         number_of: list[str] = []

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aam.contract.errors import CannotCreate
 from aam.contract.options import parse_known, specs
 from launcher.engines.sif import record_of
 from launcher.images import index, stored
 from launcher.options.submit import SubmitOptions
 from launcher.plan.plan import use_record
-from launcher.slurm import job_file, queue
+from launcher.slurm import history, job_file, queue
 from launcher.slurm.script import Allocation, script
 from tests.launcher.test_sif_files import sif
 from tests.support.launches import without_flock
@@ -147,6 +148,25 @@ def test_a_submission_needs_no_file_locks(place: Path) -> None:
     done = submit(place, *WORDS, "--gpus", "1", LD_PRELOAD=without_flock(place))
     assert (done.returncode, done.stdout.split()[:2]) == (0, ["Job", "41:"]), done.stderr
     assert (place / "out/.aam-job").read_text() == "41\n"
+
+
+def test_of_two_submissions_at_once_one_gets_the_output(tmp_path: Path) -> None:
+    """The queue is listed under the lock, when no other submission can add a job to it."""
+
+    def queue_of_another() -> dict[str, queue.Queued]:
+        with (
+            pytest.raises(CannotCreate, match="belongs to another submission"),
+            history.reserved(tmp_path, True, dict),
+        ):
+            pytest.fail("two submissions have one output")
+        return {"41": queue.Queued("41", "PENDING", "", "")}
+
+    (tmp_path / ".aam-job").write_text("41\n")
+    with (
+        pytest.raises(CannotCreate, match=r"belongs to job 41 \(PENDING\)"),
+        history.reserved(tmp_path, True, queue_of_another),
+    ):
+        pytest.fail("the output of a job is given to another one")
 
 
 def test_no_text_of_a_user_or_a_site_enters_shell_code(place: Path) -> None:
