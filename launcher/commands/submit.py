@@ -262,8 +262,8 @@ def decided(request: Request, requested: SubmitOptions, part: str = "") -> Job:
     number = requested.shards or requested.array_tasks or len(tasks)
     log = _log(paths, bool(number))
     # Of the tasks of an array one may compute with the network, by the members that it has.
-    varied = (replace(request, given={**request.given, **parse_command(request.command, task,
-              incomplete=True)}) for task in tasks)  # fmt: skip
+    varied = [replace(request, given={**request.given, **parse_command(request.command, task,
+              incomplete=True)}) for task in tasks]  # fmt: skip
     planned = next((task for task in varied if task.uses_network), request)
     what = allocation.allocation_of(planned, requested, site, log, number)
     allocation.require_scriptable(site)
@@ -271,7 +271,13 @@ def decided(request: Request, requested: SubmitOptions, part: str = "") -> Job:
     problems: list[AamError] = []
     problems += allocation.over_limits(what, site) if not force else []
     problems += checks.files(request, paths, site)
-    problems += checks.run_in_the_way(request, paths) if not _restarted() else []
+    output = next(fact for fact in paths if fact.role == "output")
+    if not _restarted():
+        problems += checks.run_in_the_way(request, paths)
+        for task in varied:
+            folder = str(task.value("--output-dir"))
+            own = replace(output, absolute=folder, real=os.path.realpath(folder))
+            problems += checks.run_in_the_way(task, [own])
     try:
         choice = choose(inputs)
         place = choice.built
@@ -317,7 +323,6 @@ def decided(request: Request, requested: SubmitOptions, part: str = "") -> Job:
         tasks=tasks,
         shards=requested.shards or 0,
     )
-    output = next(fact for fact in paths if fact.role == "output")
     return Job(what, site, content, output, part, tuple(problems), plan.use_record)
 
 

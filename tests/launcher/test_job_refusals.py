@@ -99,6 +99,17 @@ def test_an_output_that_is_there(place: Path) -> None:
     assert submit(place, *WORDS, "--gpus", "1", "--overwrite").returncode == 69  # the image
 
 
+def test_an_output_of_a_task_of_an_array_that_is_there(place: Path) -> None:
+    (place / "sweep.yaml").write_text("seed: [1, 2]\n")
+    (place / "out/seed-2").mkdir(parents=True)
+    (place / "out/seed-2/run.json").write_text("{}")
+    array = (*WORDS, "--gpus", "1", "--array", "sweep.yaml")
+    done = submit(place, *array)
+    assert done.returncode == 73
+    assert f"The output exists already: '{place}/out/seed-2' has run.json" in done.stderr
+    assert submit(place, *array, "--overwrite").returncode == 69  # the image
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk takes root")
 def test_an_output_on_a_full_disk(place: Path) -> None:
     (place / "disk").mkdir()
