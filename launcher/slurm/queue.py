@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -158,7 +159,12 @@ def _sbatch(script: str, *options: str) -> str:
             "sbatch is not on PATH",
             "log in where jobs are submitted; --dry-run prints the script",
         )
-    done = _run(["sbatch", *options], script)
+    # SBATCH_TIMELIMIT and others of the user's shell would outrank the #SBATCH lines (sbatch(1),
+    # "INPUT ENVIRONMENT VARIABLES"), and the job would not be the one that --dry-run prints.
+    # Without SBATCH_EXPORT the job gets the variables of this process, as of any other start.
+    # SLURM_CONF and the like stay: they name the cluster.
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("SBATCH_")}
+    done = _run(["sbatch", *options], script, variables)
     if done.returncode != 0:
         raise _refusal(done.stderr)
     return done.stdout
@@ -174,9 +180,11 @@ def _refusal(message: str) -> AamError:
     return UsageError("Slurm refuses the job", text, "correct what it names")
 
 
-def _run(argv: Sequence[str], text: str = "") -> CompletedProcess[str]:
+def _run(
+    argv: Sequence[str], text: str = "", variables: Mapping[str, str] | None = None
+) -> CompletedProcess[str]:
     try:
-        return processes.run(argv, LONGEST, text=text)
+        return processes.run(argv, LONGEST, variables, text)
     except OSError as error:  # a TimeoutError among them
         remedy = "try again later"
         raise Unavailable("Slurm does not respond", f"{argv[0]}: {error}", remedy) from error

@@ -89,6 +89,16 @@ def test_a_submission_is_a_use_of_the_image(place: Path) -> None:
     assert abs(time.time() - used) < 3600
 
 
+def test_variables_of_sbatch_do_not_outrank_the_script(place: Path) -> None:
+    """`sbatch` prints its variables."""
+    slurm_and_image(place, f"export >>{place}/variables; echo 41")
+    done = submit(place, *WORDS, "--gpus", "1", SBATCH_TIMELIMIT="1", SLURM_CONF="/etc/c")
+    assert done.returncode == 0, done.stderr
+    found = (place / "variables").read_text()
+    assert "SLURM_CONF" in found
+    assert "SBATCH_" not in found
+
+
 def test_a_job_whose_node_sees_another_output_folder_ends_at_once(place: Path) -> None:
     """The folder exists on the login node alone; on the node it would be made on its own disk."""
     script = queued(place, *WORDS)
