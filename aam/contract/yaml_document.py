@@ -6,6 +6,7 @@ both programs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,14 @@ from aam.contract.errors import ConfigurationError
 from aam.contract.files import require
 from aam.contract.suggestions import nearest
 
-Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?\Z")
+_RESOLVERS = {
+    first: [("tag:yaml.org,2002:str", _BASE_60), *others]
+    for first, others in _SAFE.yaml_implicit_resolvers.items()
+}
+Loader: Any = type("Loader", (_SAFE,), {"yaml_implicit_resolvers": _RESOLVERS})
+"""The safe loader of PyYAML, but 24:00:00 is text: in YAML 1.1 it is 86400, a number to base 60."""
 DEEPEST = 20
 """Levels of lists and mappings; the C loader recurses without a limit and would crash."""
 

@@ -71,6 +71,13 @@ def test_a_value_stands_alone_or_with_its_source(tmp_path: Path) -> None:
     assert settings.runtime.source == f"{tmp_path}/mine.yaml:8"
 
 
+@pytest.mark.parametrize("limit", ["24:00:00", "1:30", "2-00:30:00", "1:30.5"])
+def test_a_time_needs_no_quotes(tmp_path: Path, limit: str) -> None:
+    found = site(tmp_path / "s.yaml", f"max_time: {limit}\nnodes: 12\nnetwork: {{A: 0.5}}\n")
+    assert (found.text("max_time"), found.number("nodes")) == (limit, 12)
+    assert found.network == {"A": "0.5"}
+
+
 def test_names_of_the_user_are_filled_in_and_those_of_the_job_are_not(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("image_dir: /v/$USER/${USER}s/$HOME\n")
     flags = {"--site": f"{tmp_path}/s.yaml"}
