@@ -37,7 +37,8 @@ def allocation_of(
     """Return what a job requests of Slurm.
 
     Raises:
-        UsageError: several ranks for a command that runs in one process.
+        UsageError: several ranks for a command that runs in one process, or a time limit of
+            zero.
     """
     trains = resumable(command.command)
     shared = trains and not shares_trials(command.command)
@@ -51,6 +52,9 @@ def allocation_of(
         remedy = "leave --nodes and --gpus out"
         without = " without the transformer" if shared else ""
         raise UsageError(f"`{command.command}`{without} runs in one process", evidence, remedy)
+    if requested.time and seconds(requested.time) == 0:
+        evidence = f"Slurm sets no limit for --time {requested.time}"
+        raise UsageError("A job without a time limit", evidence, "write it as 24:00:00")
     time = requested.time or site.text("max_time")
     request = site.text("gpu_request").replace("{gpus}", str(gpus))
     if request:

@@ -31,6 +31,8 @@ REFUSED = [
     (["--nodes", "9"], 64, "--nodes 9, and 2 is the most"),
     (["--time", "1-0"], 64, "More time than the site allows: --time 1-0, and 12:00:00"),
     (["--time", "soon"], 64, "Not a time: --time 'soon'"),
+    (["--time", "0:00"], 64, "A job without a time limit: Slurm sets no limit for --time 0:00;"),
+    (["--time", "0", "--force"], 64, "A job without a time limit"),
     (["--gpus", "5"], 64, "a node of a test site has 4"),
     (["--nodes", "0"], 64, "--nodes 0; give 1 or more for --nodes."),
     (["--nodes"], 64, "An option without its value: --nodes"),
