@@ -46,7 +46,7 @@ def read(flags: Mapping[str, Any], variables: Mapping[str, str]) -> LaunchSettin
     system, personal = _file(SYSTEM), _file(user)
     of_site: Layer = {}
     if name := merge([system, personal, *top]).site.value:
-        of_site = site(name).settings(who(variables))
+        of_site = site(name, variables).settings()
     scratch = variables.get("SLURM_TMPDIR") or variables.get("TMPDIR") or "/tmp"
     defaults = {
         "image_dir": Entry(str(user_folder("XDG_CACHE_HOME", variables) / "images"), "default"),
@@ -72,8 +72,12 @@ def configured(flags: Mapping[str, Any]) -> tuple[LaunchSettings, Catalog]:
     return settings, catalog(settings)
 
 
-def site(name: str) -> Site:
+def site(name: str, variables: Mapping[str, str] = os.environ) -> Site:
     """Return the facts of a site, given by name or path.
+
+    Args:
+        name: of a site, or path of its file.
+        variables: the environment, with `$USER` and `$HOME`.
 
     Raises:
         ConfigurationError: there is no such site, or its file is wrong.
@@ -81,7 +85,7 @@ def site(name: str) -> Site:
     from launcher.slurm.site import SITE_KEYS, site_of
 
     file = _site(name)
-    return site_of(file.stem, _file(file, (*SETTING_SPECS, *SITE_KEYS)))
+    return site_of(file.stem, _file(file, (*SETTING_SPECS, *SITE_KEYS)), who(variables))
 
 
 def who(variables: Mapping[str, str]) -> dict[str, str]:

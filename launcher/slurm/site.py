@@ -6,6 +6,7 @@ A value stands alone, or as a fact with its source and confirmation:
     partition: {value: cluster, source: user guide, confirmed: no, confirm: sinfo --summarize}
 
 A site file may hold the launcher's settings too (`runtime`, `image_dir`, ...), in either form.
+`$USER` and `$HOME` are expanded in every value.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Fact:
     """A value with its place, source and confirmation.
 
     Attributes:
-        value: as it stands in the file.
+        value: with `$USER` and `$HOME` expanded.
         where: file and line.
         source: document or person it is from.
         confirmed: seen on the machine; None where the file does not state it.
@@ -134,27 +135,23 @@ class Site:
         """Return a setting of the launcher as it stands in the file, or None."""
         return self.facts[key].value if key in self.facts else None
 
-    def settings(self, variables: Mapping[str, str]) -> dict[str, Entry]:
-        """Return the launcher's settings in the file, with `$USER` and `$HOME` of `variables`."""
-        return {
-            key: Entry(
-                filled(fact.value, variables) if isinstance(fact.value, str) else fact.value,
-                fact.where,
-            )
-            for key, fact in self.facts.items()
-            if key in SETTING_SPECS
-        }
+    def settings(self) -> dict[str, Entry]:
+        """Return the launcher's settings in the file."""
+        return {key: Entry(fact.value, fact.where) for key, fact in self.facts.items()
+                if key in SETTING_SPECS}  # fmt: skip
 
     def _value(self, key: str) -> Any:
         fact = self.facts.get(key)
         return SITE_KEYS[key].default if fact is None else fact.value
 
 
-def site_of(name: str, entries: Mapping[str, Entry]) -> Site:
+def site_of(name: str, entries: Mapping[str, Entry], variables: Mapping[str, str]) -> Site:
     """Return the site that a file describes.
 
     Args:
+        name: of the site.
         entries: top-level entries of the file, with their places.
+        variables: values of `$USER` and `$HOME`.
 
     Raises:
         ConfigurationError: a value of the wrong type, or a key of a fact that does not exist.
@@ -162,7 +159,7 @@ def site_of(name: str, entries: Mapping[str, Entry]) -> Site:
     facts: dict[str, Fact] = {}
     for key, entry in entries.items():
         if key not in SITE_KEYS:
-            facts[key] = _fact(key, entry)
+            facts[key] = _fact(key, entry, variables)
         elif SITE_KEYS[key].kind == "mapping":
             require_type(key, "mapping", entry.value, entry.where)
             for variable, value in entry.value.items():
@@ -170,30 +167,36 @@ def site_of(name: str, entries: Mapping[str, Entry]) -> Site:
                 if not VARIABLE.match(str(variable)):
                     evidence = f"'{variable}' in {entry.where}"
                     raise ConfigurationError("Not a variable's name", evidence, "correct it")
-                facts[part] = _fact(part, Entry(value, entry.where))
+                facts[part] = _fact(part, Entry(value, entry.where), variables)
                 require_type(part, "text", facts[part].value, entry.where)
         else:
-            facts[key] = _fact(key, entry)
+            facts[key] = _fact(key, entry, variables)
             require_type(key, SITE_KEYS[key].kind, facts[key].value, entry.where)
     return Site(name, facts)
 
 
-def filled(text: str, variables: Mapping[str, str]) -> str:
-    """Fill `$USER` and `$HOME` in; other variables are those of a job.
+def filled(value: Any, variables: Mapping[str, str]) -> Any:
+    """Fill `$USER` and `$HOME` in the texts of a value; other variables are those of a job.
 
     >>> filled("/scratch/$USER/job_$SLURM_JOB_ID", {"USER": "ada"})
     '/scratch/ada/job_$SLURM_JOB_ID'
     """
+    if isinstance(value, Mapping):
+        return {key: filled(each, variables) for key, each in value.items()}
+    if isinstance(value, list):
+        return [filled(each, variables) for each in value]
+    if not isinstance(value, str):
+        return value
     for name in ("USER", "HOME"):
         if name in variables:
-            text = re.sub(rf"\${name}\b|\${{{name}}}", lambda _: variables[name], text)  # noqa: B023
-    return text
+            value = re.sub(rf"\${name}\b|\${{{name}}}", lambda _: variables[name], value)  # noqa: B023
+    return value
 
 
-def _fact(key: str, entry: Entry) -> Fact:
+def _fact(key: str, entry: Entry, variables: Mapping[str, str]) -> Fact:
     value = entry.value
     if not (isinstance(value, Mapping) and "value" in value):
-        return Fact(value, entry.where)
+        return Fact(filled(value, variables), entry.where)
     for name in value:
         if name not in FACT:
             evidence = f"'{name}' of {key} in {entry.where}"
@@ -203,4 +206,5 @@ def _fact(key: str, entry: Entry) -> Fact:
     if confirmed is not None:
         require_type(f"{key}.confirmed", "switch", confirmed, entry.where)
     source, confirm = str(value.get("source", "")), str(value.get("confirm", ""))
-    return Fact(value["value"], entry.where, source, confirmed, confirm)
+    found = filled(value["value"], variables)
+    return Fact(found, entry.where, source, confirmed, confirm)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from launcher import config, processes
+from launcher import processes
 from launcher.findings import Finding
 from launcher.host.facts import Host
 from launcher.options.submit import seconds
 from launcher.slurm import queue, topology
-from launcher.slurm.site import Site, filled
+from launcher.slurm.site import Site
 
 Check = Callable[[Site, Host], str]
 
@@ -60,10 +60,7 @@ def _modules(site: Site, host: Host) -> str:
 def _folders(key: str) -> Check:
     def check(site: Site, host: Host) -> str:
         value = site.facts[key].value
-        variables = {**os.environ, **config.who(os.environ)}
-        places = [
-            filled(str(each), variables) for each in (value if isinstance(value, list) else [value])
-        ]
+        places = [str(each) for each in (value if isinstance(value, list) else [value])]
         absent = [place for place in places if not os.path.isdir(place)]
         return f"there is no folder {', '.join(absent)}" if absent else ""
 

@@ -83,6 +83,15 @@ def test_names_of_the_user_are_filled_in_and_those_of_the_job_are_not(tmp_path: 
     flags = {"--site": f"{tmp_path}/s.yaml"}
     settings = config.read(flags, {"HOME": "/h", "USER": "ada"})
     assert settings.image_dir.value == "/v/ada/adas//h"
+    with (tmp_path / "s.yaml").open("a") as stream:
+        stream.write("shared: [/a/$USER]\nlocal: {value: /d/$USER/$SLURM_JOB_ID}\n")
+        stream.write("bind: [$HOME/b]\nenv: {A: $HOME/c}\n")
+    settings = config.read(flags, {"HOME": "/h", "USER": "ada"})
+    assert [bind.value for bind in settings.bind] == ["/h/b"]
+    assert settings.env["A"][0] == "/h/c"
+    found = config.site(f"{tmp_path}/s.yaml", {"HOME": "/h", "USER": "ada"})
+    assert found.strings("shared") == ("/a/ada",)
+    assert found.text("local") == "/d/ada/$SLURM_JOB_ID"
     assert filled("$USERS/$SLURM_JOB_ID", {"USER": "ada"}) == "$USERS/$SLURM_JOB_ID"
 
 
