@@ -17,6 +17,7 @@ from launcher.options.inspection import Jobs
 from launcher.slurm import history, queue
 from launcher.slurm.history import Submitted
 from launcher.slurm.queue import Queued
+from launcher.slurm.script import log_file
 
 SHOWN = 30
 
@@ -73,7 +74,7 @@ def job_status(entry: Submitted, known: Mapping[str, Queued]) -> list[JobStatus]
     """Return the status of a job, or of each task of an array."""
     rows = []
     for number, folder in entry.folders.items():
-        log = entry.log.replace("%a", number.partition("_")[2])
+        log = log_file(entry.log, number)
         job = known.get(number)
         active = job is not None and job.active
         left, place = job.left if job and active else "", Path(folder)

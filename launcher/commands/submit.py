@@ -31,7 +31,7 @@ from launcher.planning import gather
 from launcher.slurm import allocation, checks, history, job_file, queue
 from launcher.slurm.allocation import TRIALS, node_of, shares_trials
 from launcher.slurm.job_file import FORMAT, JobFile
-from launcher.slurm.script import SRUN, Allocation, script
+from launcher.slurm.script import SRUN, Allocation, log_file, script
 from launcher.slurm.site import Site
 from launcher.slurm.sweep import tasks_of
 
@@ -368,8 +368,8 @@ def _queue(jobs: Sequence[Job], condition: str) -> int:
               + (before or f"{what.nodes} x {what.ranks} ranks, "
                  f"{what.time or 'no time limit of its own'}{tasks}"))  # fmt: skip
         before = f"after {'all tasks of ' * bool(tasks)}job {number}"
-    log = _log_of(first, numbers[0])
-    print(f"follow   tail -F {log.replace('%a', '0')}\nstate    aam-launch jobs")
+    log = log_file(first.allocation.log, f"{numbers[0]}_0")
+    print(f"follow   tail -F {shlex.quote(log)}\nstate    aam-launch jobs")
     print(f"stop     scancel {' '.join(numbers)}\nscript   {kept[0]}")
     return 0
 
@@ -384,11 +384,6 @@ def _places(job: Job, output: Path) -> list[str]:
     return [str(output)] * job.allocation.tasks
 
 
-def _log_of(job: Job, number: str) -> str:
-    """Return the log of a queued job; `%a` stands for the task of an array."""
-    return job.allocation.log.replace("%j", number).replace("%A", number).replace("%%", "%")
-
-
 def _keep(job: Job, number: str, text: str, folders: dict[str, str]) -> Path:
     """Add a queued job with its script to the history; return the place of the script."""
     entry = history.Submitted(
@@ -397,7 +392,7 @@ def _keep(job: Job, number: str, text: str, folders: dict[str, str]) -> Path:
         command=job.content.command,
         site=job.site.title,
         when=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        log=_log_of(job, number),
+        log=job.allocation.log,
         folders=folders,
     )
     return history.add(user_folder("XDG_STATE_HOME", os.environ), entry, text)

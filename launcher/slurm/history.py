@@ -20,7 +20,10 @@ from launcher.slurm.queue import Queued
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job as it was submitted; `folders` by the number of the job or of its tasks."""
+    """A job as it was submitted; `folders` by the number of the job or of its tasks.
+
+    `log` is as sbatch's --output takes it (`script.log_file`).
+    """
 
     job: str
     name: str

@@ -95,6 +95,21 @@ def sbatch_options(what: Allocation) -> list[str]:
     return [_directive(option) for option in options]
 
 
+def log_file(log: str, number: str) -> str:
+    """Return the log of a job, or of the task of an array.
+
+    Args:
+        log: as `Allocation.log`.
+        number: of the job or task.
+
+    >>> log_file("/runs/100%%job-%j.log", "12"), log_file("out-%A_%a.log", "12_3")
+    ('/runs/100%job-12.log', 'out-12_3.log')
+    """
+    job, _, task = number.partition("_")
+    values = {"%%": "%", "%j": job, "%A": job, "%a": task}
+    return re.sub("%[%jAa]", lambda found: values[found[0]], log)
+
+
 def _directive(argument: str) -> str:
     """Return an option as a line of #SBATCH takes it: in double quotes where it has to be."""
     assert argument.isprintable(), argument  # `allocation` has refused others

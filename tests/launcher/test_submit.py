@@ -218,6 +218,14 @@ def test_names_with_spaces_and_quotes(place: Path) -> None:
     assert f"job={shlex.quote(f'{odd}/.aam-job.json')}" in done.stdout
 
 
+def test_the_log_of_a_path_with_a_percent_sign(place: Path) -> None:
+    slurm_and_image(place, "echo 41")
+    done = submit(place, *WORDS[:-1], "100%job a", "--gpus", "1")
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("follow"))
+    assert shlex.split(line) == ["follow", "tail", "-F", f"{place}/100%job a-41.log"]
+
+
 def test_one_process_commands_take_one_gpu(place: Path) -> None:
     args = ["--site", "./site.yaml", "unifrac", "--table", "table.biom", "--tree", "tree.nwk",
             "--output", "d.npy"]  # fmt: skip

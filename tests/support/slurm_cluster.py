@@ -12,6 +12,7 @@ import fcntl
 import os
 import pwd
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -81,7 +82,7 @@ class Cluster:
         log = re.search(r"tail -F (.*)$", done.stdout, re.MULTILINE)
         assert number
         assert log
-        return Job(self, number[1], Path(log[1]))
+        return Job(self, number[1], Path(*shlex.split(log[1])))
 
     def pretraining(self, out: str, epochs: int) -> tuple[object, ...]:
         """Return the words of a tiny pretraining."""
