@@ -31,13 +31,14 @@ def gather(
     host_root: Path = Path("/"),
     settings: LaunchSettings | None = None,
     mounts: Sequence[Mount] = (),
+    shares_memory: bool = False,
 ) -> LaunchInputs:
     """Return everything that a launch of `request` on the host below `host_root` is decided from.
 
     Args:
         request: the command and its options.
         host_root: "/", or a capture, for which every image of the catalog counts as built.
-        settings, mounts: see `plan_launch`.
+        settings, mounts, shares_memory: see `plan_launch`.
 
     Raises:
         AamError: a setting, a capture or a path is wrong.
@@ -61,6 +62,7 @@ def gather(
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         requested_mounts=(*requested_mounts(settings), *mounts),
         reports=str(check_reports.folder(os.environ)),
+        shares_memory=shares_memory,
     )
     return LaunchInputs(
         request, host, catalog, settings, built, native.detect_stack(), context,
@@ -74,6 +76,7 @@ def plan_launch(
     starting: bool = False,
     settings: LaunchSettings | None = None,
     mounts: Sequence[Mount] = (),
+    shares_memory: bool = False,
 ) -> tuple[Host, Plan]:
     """Decide how to run `request` on the host below `host_root`.
 
@@ -85,12 +88,13 @@ def plan_launch(
             plan depends on it.
         settings: those of a job, decided when it was submitted; by default those of this process.
         mounts: further mounts, such as copies of inputs on the disk of a node.
+        shares_memory: other ranks on this node exchange data with this one through /dev/shm.
 
     Raises:
         AamError: the launch is impossible, with the reason.
     """
     started = time.time() if starting else None
-    inputs = gather(request, host_root, settings, mounts)
+    inputs = gather(request, host_root, settings, mounts, shares_memory)
     inputs = replace(inputs, context=replace(inputs.context, started=started))
     host, choice = inputs.host, decide(inputs)
     if host.live:

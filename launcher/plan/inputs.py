@@ -71,6 +71,7 @@ class LaunchContext:
         terminal: standard input and output are a terminal.
         requested_mounts: mounts of --bind and of settings.
         reports: folder in which `aam` keeps its check reports; None: none is mounted.
+        shares_memory: other ranks on this node exchange data with this one through /dev/shm.
         started: when the launcher began with a plan that will run, in seconds since 1970.
     """
 
@@ -80,6 +81,7 @@ class LaunchContext:
     terminal: bool
     requested_mounts: tuple[Mount, ...] = ()
     reports: str | None = None
+    shares_memory: bool = False
     started: float | None = None
 
     def private_folders(self, below: Iterable[str]) -> tuple[str, ...]:

@@ -189,6 +189,7 @@ def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) 
         outputs=tuple(dict.fromkeys([*outputs, *reports.values()])),
         workdir=f"{private}/home",
         host_libraries=libraries,
+        host_devices=context.shares_memory and traits.own_shm,
         # Where the engine maps the user to root of the container, that root owns the user's files.
         user=(user.uid, user.gid) if user and not (engine and engine.maps_root) else (0, 0),
         terminal=context.terminal,
@@ -212,9 +213,11 @@ def _with_devices(plan: Plan, host: Host, choice: Choice, traits: EngineTraits) 
         evidence = ", ".join(str(d) for d in host.cdi if d.kind == vendor.cdi_kind)
         remedy = f"`{vendor.cdi_command}` describes the GPUs of this host"
         raise Unavailable("The CDI description has none of the chosen GPUs", evidence, remedy)
-    # "all" and an engine's own support bring in every device; else only the chosen ones go in.
+    # "all", an engine's own support and the host's /dev bring in every device; else only the
+    # chosen ones go in.
     chosen_alone = not any(device.name == ALL for device in described)
     one_by_one = chosen_alone if described else not vendor.host_libraries
+    one_by_one = one_by_one and not plan.host_devices
     variables, decision = _selected(choice, visible if one_by_one else choice.selection.ours)
     decisions = [decision]
     for device in described:

@@ -198,9 +198,11 @@ def _plan(task: Task, request: Request, copies: Mapping[str, str]) -> Plan:
         paths = ":".join(filter(None, [*own, *map(str, plugins)]))
         library_path = {"LD_LIBRARY_PATH": (paths, f"site {task.job.site}")}
         settings = replace(settings, env={**settings.env, **library_path})
-    _, plan = plan_launch(request, starting=True, settings=settings, mounts=mounts)
-    # Ranks of one node exchange data through /dev/shm.
-    return replace(plan, host_devices=plan.image is not None and task.size > task.nodes)
+    several = task.size > task.nodes
+    _, plan = plan_launch(
+        request, starting=True, settings=settings, mounts=mounts, shares_memory=several
+    )
+    return plan
 
 
 def summary(plan: Plan) -> dict[str, Any]:

@@ -261,3 +261,14 @@ def test_pytorch_of_the_host_itself_is_no_image(tmp_path: Path, name: str) -> No
     stack = NativeStack("/usr/bin/python3", (), False, "2.7.0", "nvidia")
     inputs = inputs_of(host, parse(PRETRAIN), built=(), native=stack)
     assert choose(inputs).engine == "native"
+
+
+def test_ranks_that_share_memory_count_the_gpus_of_the_whole_host(tmp_path: Path) -> None:
+    """Apptainer gives them the host's /dev, in which nothing hides the GPUs of other jobs."""
+    variables = {ROCR: "2,3", "SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "2,3"}
+    host = detected(Case(amd(*4 * [MI210]), variables=variables), tmp_path)
+    for shares, value in ((False, "0,1"), (True, "2,3")):
+        context = replace(CONTEXT, shares_memory=shares)
+        inputs = inputs_of(host, parse(PRETRAIN), context=context, built=BUILT)
+        plan = assemble_plan(inputs, choose(inputs))
+        assert (plan.host_devices, dict(plan.variables)[ROCR]) == (shares, value)
