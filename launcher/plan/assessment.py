@@ -78,7 +78,6 @@ def assess(inputs: LaunchInputs, engines: Sequence[str] = ()) -> Assessment:
 
     Raises:
         UsageError: an unknown image.
-        ConfigurationError: variables that name no GPU or contradict each other.
     """
     situation = _sort(Situation(inputs, inputs.gpu_use, survey(inputs.host, inputs.catalog)))
     found = tuple((c, reasons(c, situation)) for c in _candidates(situation, engines))

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from aam.contract.errors import AamError, Unavailable
+from aam.contract.errors import AamError, ConfigurationError, Unavailable
 from launcher.findings import Decision, Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
@@ -94,6 +94,8 @@ class GpuSurvey:
     Attributes:
         groups: the selected GPUs by vendor, architecture and partitioning.
         selections: the visible devices of each vendor.
+        errors: variables that name no GPU of a vendor or contradict each other; such a vendor has
+            no group.
         findings: remarks about GPUs and drivers, whatever is chosen.
         undriven: the GPUs without a driver.
         absent: the reason why no GPU is used where there is no group.
@@ -101,6 +103,7 @@ class GpuSurvey:
 
     groups: tuple[GpuGroup, ...]
     selections: tuple[DeviceSelection, ...]
+    errors: tuple[ConfigurationError, ...]
     findings: tuple[Finding, ...]
     undriven: tuple[Finding, ...]
     absent: str
@@ -115,13 +118,10 @@ class GpuSurvey:
 
 
 def survey(host: Host, catalog: Catalog) -> GpuSurvey:
-    """Sort the GPUs that may be used by vendor, architecture and partitioning.
-
-    Raises:
-        ConfigurationError: variables that name no GPU or contradict each other.
-    """
+    """Sort the GPUs that may be used by vendor, architecture and partitioning."""
     groups: list[GpuGroup] = []
     selections: list[DeviceSelection] = []
+    errors: list[ConfigurationError] = []
     findings = _remarks(host)
     for vendor, known in VENDORS.items():
         gpus = [gpu for gpu in host.gpus if gpu.vendor == vendor]
@@ -130,7 +130,12 @@ def survey(host: Host, catalog: Catalog) -> GpuSurvey:
         driver = host.driver(vendor)
         mismatch = known.driver_warning(driver, catalog.drivers.get(vendor, ())) if driver else None
         findings += [mismatch] if mismatch else []
-        selection = select(vendor, gpus, host.environment, host.slurm)
+        try:
+            selection = select(vendor, host.gpus, host.environment, host.slurm)
+        except ConfigurationError as error:
+            errors.append(error)
+            findings.append(Finding("warning", error.cause, error.evidence, error.remedy))
+            continue
         selections.append(selection)
         alike: dict[tuple[str | None, bool], list[Gpu]] = {}
         for gpu in selection.gpus:
@@ -140,8 +145,9 @@ def survey(host: Host, catalog: Catalog) -> GpuSurvey:
             groups.append(GpuGroup(selection, tuple(same[:1] if cut else same)))
     absent = _absent(host, selections)
     return GpuSurvey(
-        tuple(groups), tuple(selections), tuple(findings), tuple(_undriven(host)), absent
-    )
+        tuple(groups), tuple(selections), tuple(errors), tuple(findings),
+        tuple(_undriven(host)), absent,
+    )  # fmt: skip
 
 
 def _absent(host: Host, selections: Sequence[DeviceSelection]) -> str:

@@ -26,7 +26,7 @@ from launcher.plan.candidates import (
 )
 from launcher.plan.catalog import CPU, Image
 from launcher.plan.inputs import BuiltImage, LaunchInputs
-from launcher.plan.rules import FIT, RULES, misfits
+from launcher.plan.rules import FIT, RULES, Situation, misfits
 from launcher.plan.visible_devices import DeviceSelection
 
 
@@ -63,13 +63,16 @@ def decide(inputs: LaunchInputs, engines: Sequence[str] = ()) -> Choice:
     Raises:
         Unavailable: every candidate has a reason against it.
         UsageError: an unknown image, or GPUs of two vendors between which nothing decides.
-        ConfigurationError: variables that name no GPU or contradict each other.
+        ConfigurationError: variables that name no GPU or contradict each other, and neither GPUs
+            of another vendor nor the processor are requested or chosen instead.
     """
     assessment = assess(inputs, engines)
     chosen = next((c for c, found in assessment.candidates if not found), None)
+    situation = assessment.situation
+    if situation.gpus.errors and not _avoids_errors(chosen, situation):
+        raise situation.gpus.errors[0]
     if chosen is None:
         raise _refusal(assessment)
-    situation = assessment.situation
     image, group, settings = chosen.image, chosen.group, inputs.settings
     forced = misfits(chosen, situation) if inputs.request.force else []
     if image and image.vendor == CPU:
@@ -112,6 +115,15 @@ def decide_stack(inputs: LaunchInputs) -> tuple[Image, Choice]:
     choice = decide(replace(inputs, catalog=catalog), (ENVIRONMENT,))
     assert choice.image is not None
     return choice.image, choice
+
+
+def _avoids_errors(chosen: Candidate | None, situation: Situation) -> bool:
+    """Return whether no GPU is needed, or one is used that no error of a variable concerns."""
+    if situation.use == "never":
+        return True
+    requested = situation.inputs.settings.image.value != "auto"
+    on_processor = requested and chosen and chosen.image and chosen.image.vendor == CPU
+    return bool(chosen and (chosen.group or on_processor))
 
 
 # --- texts

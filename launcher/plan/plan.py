@@ -109,7 +109,8 @@ def native_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) -> 
         for name in isolation
     ]
     selection = choice.selection
-    if selection and (choice.gpus != selection.ours or selection.source != "host"):
+    present = [name for name in visible_devices_variables() if name in host.environment]
+    if selection and (choice.gpus != selection.ours or present):
         selected, decision = _selected(choice, selection.ours)
         variables |= selected
         decisions.append(decision)

@@ -8,7 +8,8 @@ Who sets what, and what its numbers count:
     device cgroup (ConstrainDevices) no variable: the nodes of other jobs' GPUs cannot be opened
     ROCR_VISIBLE_DEVICES             AMD's GPUs that may be opened; numbers or UUIDs
     HIP_, CUDA_VISIBLE_DEVICES       on AMD what ROCR_VISIBLE_DEVICES leaves; the first that is set
-                                     counts (GPU_DEVICE_ORDINAL is removed)
+                                     counts (GPU_DEVICE_ORDINAL is removed); beside GPUs of NVIDIA
+                                     CUDA_VISIBLE_DEVICES is theirs alone
     CUDA_VISIBLE_DEVICES             NVIDIA's GPUs that may be opened, in CUDA's own order; numbers,
                                      UUIDs or one MIG instance
 
@@ -19,7 +20,7 @@ makes the value of that variable.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aam.contract.errors import ConfigurationError
@@ -64,7 +65,7 @@ def select(
     """Reconcile everything that limits the GPUs of `vendor`.
 
     Args:
-        gpus: all that the driver lists, in its order.
+        gpus: all of the host, those of a vendor in the order in which its driver lists them.
 
     Raises:
         ConfigurationError: a variable names a GPU that is not there, or two contradict each other.
@@ -74,7 +75,7 @@ def select(
     cards = len({gpu.card for gpu in listed if gpu.card})
     on_cards = f" on {cards} cards" if 0 < cards < len(listed) and len(ours) == len(listed) else ""
     counts = f"{len(listed)} listed{on_cards}, {len(ours)} readable"
-    given = _given(vendor, variables)
+    given = _given(vendor, variables, {gpu.vendor for gpu in gpus if gpu.driven})
     what, source = ", ".join(f"{n}={v}" for n, v in given), " and ".join(n for n, _ in given)
     instance, literal, chosen = VENDORS[vendor].instance, None, ours
     if not given:
@@ -118,13 +119,21 @@ def value_for(selection: DeviceSelection, visible: Sequence[Gpu]) -> str:
     return ",".join(str(list(visible).index(gpu)) for gpu in selection.gpus)
 
 
-def _given(vendor: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the variables that count and their values, outermost first."""
+def _given(
+    vendor: str, variables: Mapping[str, str], present: Iterable[str]
+) -> list[tuple[str, str]]:
+    """Return the variables that count and their values, outermost first.
+
+    A variable that selects the GPUs of another vendor is not counted where that one is `present`.
+    """
     known = VENDORS[vendor]
+    of_others = {VENDORS[name].visible_devices for name in present if name != vendor}
     outer = variables.get(known.visible_devices)
     given = [(known.visible_devices, outer.strip())] if outer is not None else []
     for name in known.inner_variables:
-        if variables.get(name, "").strip():  # an empty one counts as not set
+        if (
+            name not in of_others and variables.get(name, "").strip()
+        ):  # an empty one counts as not set
             return [*given, (name, variables[name].strip())]
     return given
 

@@ -196,6 +196,14 @@ CASES: dict[str, Case] = {
                                               devices=(128,)),
     "NVIDIA and an integrated AMD": Case(both(amd(PHOENIX), nvidia(A100)), "cuda132",
                                          variable=UUID.format(1)),
+    "two NVIDIA and an integrated AMD, one masked": Case(
+        both(amd(PHOENIX), nvidia(A100, A100)), "cuda132", variable=UUID.format(2),
+        variables={CUDA: "1"}),
+    "NVIDIA and an AMD with a wrong variable": Case(
+        both(amd(MI300A), nvidia(A100)), "cuda132", variable=UUID.format(1),
+        variables={ROCR: "3"}),
+    "AMD with a wrong variable": Case(amd(MI300A), refused="'3' of ROCR_VISIBLE_DEVICES=3",
+                                      variables={ROCR: "3"}),
     "Jetson": Case(jetson, refused="NVIDIA's builds of PyTorch for JetPack"),
     "WSL2": Case(wsl, refused="WSL2 offers it through /dev/dxg"),
     "Arm server": Case(arm, "cuda132-aarch64", variable=UUID.format(1)),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aam.contract.errors import ConfigurationError
+from launcher.detect import detect
 from launcher.host.facts import Gpu, GpuInstance, Slurm
 from launcher.plan.visible_devices import DeviceSelection, select, value_for
+from tests.support.decisions import decide, name_of
+from tests.support.hosts import MI300A, Tree
 
 ROCR, HIP, CUDA = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
 
@@ -179,3 +183,21 @@ def test_partitions_of_a_card_share_a_name() -> None:
     selection: DeviceSelection = select("amd", parts, {ROCR: "GPU-00000000000000aa"}, None)
     assert len(selection.gpus) == 4
     assert value_for(selection, parts) == "0,1,2,3"
+
+
+def test_a_wrong_variable_does_not_stop_a_command_of_the_processor(tmp_path: Path) -> None:
+    host = detect(Tree(tmp_path).cpu().amd_driver(None).amd(MI300A, 1).root, {ROCR: "3"})
+    assert name_of(decide(host, image="cpu")) == "cpu"
+    assert name_of(decide(host, use="never")) == "cpu"
+    for image in ("auto", "rocm64"):
+        with pytest.raises(ConfigurationError, match="ROCR_VISIBLE_DEVICES=3, 1 can be used"):
+            decide(host, image=image)
+
+
+def test_cuda_visible_devices_is_of_nvidia_where_it_has_gpus() -> None:
+    """ROCm would count it too, so a program on the GPUs of AMD gets its own variable instead."""
+    of_amd = gpus(2)
+    of_nvidia = [replace(gpu, vendor="nvidia") for gpu in of_amd]
+    assert select("amd", of_amd, {CUDA: "1"}, None).gpus == (of_amd[1],)
+    assert select("amd", [*of_amd, *of_nvidia], {CUDA: "1"}, None).gpus == tuple(of_amd)
+    assert select("nvidia", [*of_amd, *of_nvidia], {CUDA: "1"}, None).gpus == (of_nvidia[1],)
