@@ -19,6 +19,7 @@ from launcher.host.facts import Host
 from launcher.host_table import shortened
 from launcher.input_files import require_inputs
 from launcher.plan.assembly import RECORD
+from launcher.plan.environment import shown
 from launcher.plan.plan import Plan
 from launcher.plan.request import request_of
 from launcher.planning import plan_launch
@@ -38,6 +39,8 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     host, plan = plan_launch(request, capture or Path("/"))
     if CHECK_REPORTS in dict(plan.variables) and host.live:
         plan = replace(plan, decisions=(*plan.decisions, _last_check(plan)))
+    variables = tuple((name, shown(name, value)) for name, value in plan.variables)
+    plan = replace(plan, variables=variables)
     print(as_json(host, plan) if "--json" in launcher_options else text(host, plan))
     return 0
 
@@ -88,14 +91,14 @@ def _readable(plan: Plan) -> Iterator[str]:
     line = "  "
     for argument in command(plan):
         name = argument.partition("=")[0]
-        shown = f"{name}=..." if name == RECORD else shlex.quote(argument)
+        text = f"{name}=..." if name == RECORD else shlex.quote(argument)
         breaks = (
             argument.startswith("-") or "=" in argument.partition("/")[0] or argument == plan.place
         )
         if breaks and line.split()[-1:] != ["--mount"]:
             yield line
             line = "     "
-        line += f" {shown}"
+        line += f" {text}"
     yield line
 
 

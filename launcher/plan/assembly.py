@@ -18,6 +18,7 @@ from launcher.host.facts import Gpu, Host
 from launcher.plan.candidates import NATIVE, has_code
 from launcher.plan.catalog import CPU, Catalog, StackFault
 from launcher.plan.decision import Choice
+from launcher.plan.environment import SECRET
 from launcher.plan.inputs import LaunchInputs
 from launcher.plan.mounts import absolute_paths
 from launcher.plan.plan import Plan, container_plan, native_plan
@@ -186,7 +187,12 @@ def record(plan: Plan, inputs: LaunchInputs) -> dict[str, object]:
         if isinstance(value, bool):
             launcher_options[flag if value else f"--no-{flag[2:]}"] = []
         else:
-            launcher_options[flag] = list(map(str, value if isinstance(value, tuple) else (value,)))
+            texts = map(str, value if isinstance(value, tuple) else (value,))
+            # A name alone passes the variable of the shell, so a repeated launch asks for it.
+            launcher_options[flag] = [
+                text.partition("=")[0] if flag == "--env" and SECRET.search(text.partition("=")[0])
+                else text for text in texts
+            ]  # fmt: skip
     labels = next((b.labels for b in inputs.built if b.place == plan.place), {})
     return {
         "command": request.command,

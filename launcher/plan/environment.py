@@ -5,6 +5,7 @@ Only what is needed goes in: by name, literally, never evaluated by a shell.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from launcher.findings import REQUESTED, Decision
@@ -19,7 +20,11 @@ PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
           "COLUMNS", "AAM_*")  # fmt: skip
 """Patterns of variables that ranks, libraries and terminals need."""
 
-NEVER = ("AAM_LAUNCH_*", "AAM_IMAGE_DIR")
+NEVER = ("AAM_LAUNCH_*", "AAM_IMAGE_DIR", "SLURM_JWT")
+"""Variables that no pattern lets in: settings of the launcher, and the user's token for Slurm."""
+
+SECRET = re.compile(r"TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|JWT|KEY", re.IGNORECASE)
+"""Names of variables whose values neither `explain` nor the record of a run shows."""
 
 LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "VIRTUAL_ENV",
          "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT",
@@ -88,7 +93,8 @@ def container_variables(
         literal = present.get(name) if given is None else given
         if literal is not None:
             variables[name] = literal
-            decisions.append(Decision("variable", f"{name}={literal}", REQUESTED, source))
+            value = f"{name}={shown(name, literal)}"
+            decisions.append(Decision("variable", value, REQUESTED, source))
         else:
             why = f"{REQUESTED}, but not set here"
             decisions.append(Decision("kept out", name, why, source))
@@ -106,6 +112,15 @@ def unset(present: Iterable[str], traits: EngineTraits) -> tuple[str, ...]:
         for name in present
         if name in PROXIES or (matches(name, traits.hidden) and not matches(name, traits.passed))
     )
+
+
+def shown(name: str, value: str) -> str:
+    """Return the value of a variable for output; "..." where its name is that of a secret.
+
+    >>> shown("MY_TOKEN", "42"), shown("NCCL_DEBUG", "INFO")
+    ('...', 'INFO')
+    """
+    return "..." if SECRET.search(name) else value
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

@@ -129,7 +129,8 @@ def native_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) -> 
     for name, (given, where) in inputs.settings.env.items():
         if given is not None:
             variables[name] = given
-            decisions.append(Decision("variable", f"{name}={given}", REQUESTED, where))
+            value = environment.shown(name, given)
+            decisions.append(Decision("variable", f"{name}={value}", REQUESTED, where))
     return Plan(
         engine=NATIVE,
         program=native.python,

@@ -131,3 +131,15 @@ def test_an_unreadable_capture(folder: Path) -> None:
     done = launch(folder, "explain", *RUN, "--host", "{d}/t.biom")
     assert done.returncode == 66
     assert done.stderr.startswith("aam-launch: A capture that cannot be read")
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+@pytest.mark.parametrize("runtime", ["native", "apptainer"])
+def test_explain_hides_secrets(folder: Path, form: tuple[str, ...], runtime: str) -> None:
+    tree = Tree(folder / "h").cpu()
+    args = [*RUN, "--runtime", runtime, "--env", "API_KEY=hidden", "--env", "A=visible"]
+    done = launch(folder, "explain", *args, *form, "--host", str(tree.root))
+    assert done.returncode == 0, done.stderr
+    assert "hidden" not in done.stdout
+    assert "API_KEY=..." in done.stdout
+    assert "A=visible" in done.stdout

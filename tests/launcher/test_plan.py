@@ -282,3 +282,14 @@ def test_every_decision_says_why_and_from_where(mi300a: Host) -> None:
     plan = planned(mi300a, *PRETRAIN, "--image", "rocm62")
     assert all(d.subject and d.value and d.why and d.source for d in plan.decisions)
     assert set(decided(plan, "mount")) >= {"/d/t.biom ro", "/d/out rw"}
+
+
+def test_the_token_of_slurm_stays_outside_and_secrets_out_of_the_record(mi300a: Host) -> None:
+    host = replace(mi300a, environment={"SLURM_JWT": "x1", "SLURM_NODEID": "0"})
+    given = ("--env", "MY_TOKEN=x2", "--env", "A=1")
+    plan = planned(host, *PRETRAIN, *given)
+    variables = dict(plan.variables)
+    assert "SLURM_JWT" not in variables
+    assert (variables["MY_TOKEN"], variables["SLURM_NODEID"]) == ("x2", "0")
+    assert json.loads(variables[RECORD])["launcher_options"]["--env"] == ["MY_TOKEN", "A=1"]
+    assert {"MY_TOKEN=...", "A=1"} <= {decision.value for decision in plan.decisions}
