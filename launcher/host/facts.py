@@ -48,7 +48,7 @@ class Gpu:
         uuid: name of the device, or of the whole card for its partitions; None if it has none.
         mode: compute partition ("SPX", "CPX", "MIG"), or None.
         memory_mode: memory partition ("NPS1", "NPS4"), or None.
-        integrated: part of a desktop processor, which no stack computes on.
+        integrated: part of a desktop processor, used only alone and if an image has code for it.
         readable: False where the kernel refuses, or a device cgroup: it belongs to another job.
         driven: False where only the PCI bus lists it, because no driver is loaded.
         instances: the hardware partitions that it is cut into and that may be opened.

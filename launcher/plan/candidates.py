@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aam.contract.errors import AamError, ConfigurationError, Unavailable
 from launcher.findings import Decision, Finding
@@ -119,6 +119,7 @@ class GpuSurvey:
 
 def survey(host: Host, catalog: Catalog) -> GpuSurvey:
     """Sort the GPUs that may be used by vendor, architecture and partitioning."""
+    host = _with_integrated(host, catalog)
     groups: list[GpuGroup] = []
     selections: list[DeviceSelection] = []
     errors: list[ConfigurationError] = []
@@ -148,6 +149,19 @@ def survey(host: Host, catalog: Catalog) -> GpuSurvey:
         tuple(groups), tuple(selections), tuple(errors), tuple(findings),
         tuple(_undriven(host)), absent,
     )  # fmt: skip
+
+
+def _with_integrated(host: Host, catalog: Catalog) -> Host:
+    """Return the host with integrated GPUs counted as any other where an image has code for them.
+
+    They are used only where no other GPU could be.
+    """
+    if any(gpu.driven and not gpu.integrated for gpu in host.gpus):
+        return host
+    return replace(host, gpus=tuple(
+        replace(gpu, integrated=gpu.arch is None or not has_code(catalog, gpu.vendor, gpu.arch))
+        if gpu.integrated else gpu for gpu in host.gpus
+    ))  # fmt: skip
 
 
 def _absent(host: Host, selections: Sequence[DeviceSelection]) -> str:
@@ -186,7 +200,7 @@ def _remarks(host: Host) -> list[Finding]:
     for gpu in host.gpus:
         place = f"{gpu.product} at {gpu.pci}"
         if gpu.integrated:
-            remedy = "nothing to do; no image computes on it"
+            remedy = "nothing to do; it is used only alone, if an image has code for it"
             findings.append(Finding("note", "An integrated GPU is not used", place, remedy))
         elif gpu.driven and gpu.readable and gpu.arch is None and not gpu.obstacle:
             cause, evidence = "A GPU of unknown architecture", f"{place} is in no table"
