@@ -60,7 +60,7 @@ def gather(
         private=config.private_folder(settings, user, host.name, job),
         home=os.path.expanduser("~"),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
-        requested_mounts=(*requested_mounts(settings), *mounts),
+        requested_mounts=(*requested_mounts(settings, host.live), *mounts),
         reports=str(check_reports.folder(os.environ)),
         shares_memory=shares_memory,
     )
@@ -122,8 +122,21 @@ def _check(choice: Choice) -> None:
             raise MissingInput(cause, f"'{built.place}', {evidence}", remedy)
 
 
-def requested_mounts(settings: LaunchSettings) -> tuple[Mount, ...]:
-    """Return the mounts of --bind and of configurations."""
-    return tuple(
-        parse_bind(bind.value, os.path.exists(bind.value), bind.source) for bind in settings.bind
-    )
+def requested_mounts(settings: LaunchSettings, live: bool) -> tuple[Mount, ...]:
+    """Return the mounts of --bind and of configurations.
+
+    Args:
+        live: the paths are those of this host, so they have to exist.
+
+    Raises:
+        UsageError: a value without a path.
+        MissingInput: a path that does not exist.
+    """
+    found = []
+    for bind in settings.bind:
+        mount = parse_bind(bind.value, os.path.exists(bind.value), bind.source)
+        if live and not os.path.exists(mount.source):
+            evidence = f"'{mount.source}' does not exist ({mount.origin})"
+            raise MissingInput("A folder to mount is missing", evidence, "check the path")
+        found.append(mount)
+    return tuple(found)

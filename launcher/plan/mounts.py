@@ -103,7 +103,7 @@ def parse_bind(text: str, exists: bool, origin: str) -> Mount:
     A path that exists as it is written is taken whole, colons and all.
 
     Raises:
-        ConfigurationError: the target is not absolute.
+        UsageError: the path or the target is empty.
     """
     source, target, writable = text, text, False
     if not exists:
@@ -112,6 +112,9 @@ def parse_bind(text: str, exists: bool, origin: str) -> Mount:
             text, writable = head, mode == "rw"
         source, colon, target = text.partition(":")
         target = target if colon else source
+    if not source or not target:
+        evidence = f"{text!r}, {origin}"
+        raise UsageError("Nothing to mount", evidence, "write PATH, PATH:TARGET or PATH:TARGET:rw")
     return Mount(normal(source), normal(target), writable, REQUESTED, origin)
 
 

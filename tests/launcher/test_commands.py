@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.hosts import Tree
 from tests.support.launches import ROOT, RUN, launch
 
 
@@ -89,3 +90,18 @@ def test_images(folder: Path) -> None:
     assert rows["rocm63"]["places"] == [f"{folder}/rocm63.sif"]
     assert rows["cpu"]["fits"]
     assert "rocm62" in launch(folder, "images").stdout
+
+
+def test_a_bind_without_a_folder_is_refused(folder: Path) -> None:
+    for value, status, message in (
+        ("{d}/absent:/x", 66, "'{d}/absent' does not exist (command line, --bind); check the path"),
+        ("", 64, "Nothing to mount: '', command line, --bind; write PATH"),
+        (":/x", 64, "Nothing to mount: ':/x'"),
+        ("{d}:", 64, "Nothing to mount"),
+    ):
+        done = launch(folder, *RUN, "--bind", value)
+        assert (done.returncode, done.stdout) == (status, "")
+        assert message.format(d=folder) in done.stderr
+    capture = Tree(folder / "h").cpu()
+    args = ("--bind", "/absent", "--runtime", "apptainer", "--host", str(capture.root))
+    assert "/absent" in launch(folder, "explain", *RUN, *args).stdout
