@@ -7,11 +7,13 @@ libraries over the image's (--rocm), and another keeps them out (--no-rocm, in n
 option of Apptainer and of Singularity 4.1) and overrules `always use rocm = yes` of a site.
 
 Jobs start a container for each rank, and the ranks of a node share /dev/shm, through which NCCL and
-RCCL exchange data. --contain always gives a container a /dev/shm of its own (apptainer issue 3001)
-and skips every mount onto it ("already mounted"; "source and destination must be identical when
-binding to /dev": tried with Apptainer 1.4.5). Without --contain the container has the host's /dev,
-so jobs name what --contain would leave out: home, current folder, /tmp, hostfs and the `bind path`s
-of the site, `bind-paths` of --no-mount (Apptainer 1.1, SingularityCE 3.10 and Pro 4).
+RCCL exchange data; inputs and private folders may lie there too. --contain always gives a container
+a /dev/shm of its own (apptainer issue 3001) and skips every mount onto it ("already mounted";
+"source and destination must be identical when binding to /dev": tried with Apptainer 1.4.5), or
+fails for a mount below it ("doesn't exist in container"). Without --contain the container has the
+host's /dev, so the options name what --contain would leave out: home, current folder, /tmp, hostfs
+and the `bind path`s of the site, `bind-paths` of --no-mount (Apptainer 1.1, SingularityCE 3.10 and
+Pro 4).
 
 Every option has a variable (APPTAINER_FAKEROOT, APPTAINER_SECURITY, ...), so that a shell could
 make the user root inside or mount a folder. Only those that move caches or change messages reach
@@ -93,7 +95,7 @@ def contained(host_libraries: str, host_devices: bool = False) -> list[str]:
     Args:
         host_libraries: the vendor whose libraries of the host are bound; those of the others are
             kept out, whatever the site's configuration is.
-        host_devices: give it the host's /dev, with /dev/shm, which ranks share.
+        host_devices: give it the host's /dev, with /dev/shm.
     """
     argv = ["exec", "--cleanenv", "--no-eval", "--no-home"]
     if host_devices:

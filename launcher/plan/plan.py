@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from aam.contract.errors import Unavailable
+from aam.contract.errors import ConfigurationError, Unavailable
 from aam.contract.gpus import CHECK_REPORTS
 from launcher.findings import REQUESTED, Decision, Finding
 from launcher.gpus import VENDORS, device_nodes, host_libraries
@@ -53,7 +53,8 @@ class Plan:
         outputs: output folders to make first.
         workdir: current folder inside.
         host_libraries: the vendor whose libraries of the host the engine binds; empty: none.
-        host_devices: the container sees the host's /dev, with /dev/shm, which ranks share.
+        host_devices: the container sees the host's /dev: ranks share its /dev/shm, or a mount
+            lies below it.
         cdi: names of devices that the engine brings in by their CDI description.
         user: numeric user and group.
         terminal: standard input and output are a terminal.
@@ -191,13 +192,30 @@ def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) 
         outputs=tuple(dict.fromkeys([*outputs, *reports.values()])),
         workdir=f"{private}/home",
         host_libraries=libraries,
-        host_devices=context.shares_memory and traits.own_shm,
+        host_devices=traits.own_shm and (context.shares_memory or _below_dev(mounts)),
         # Where the engine maps the user to root of the container, that root owns the user's files.
         user=(user.uid, user.gid) if user and not (engine and engine.maps_root) else (0, 0),
         terminal=context.terminal,
         decisions=(*decisions, *library_decisions),
     )
     return _with_devices(plan, host, choice, traits)
+
+
+def _below_dev(mounts: Iterable[Mount]) -> bool:
+    """Return whether a mount lies below /dev, such as one of /dev/shm, the host's own.
+
+    An engine that gives a container a /dev of its own has no place there to mount anything.
+
+    Raises:
+        ConfigurationError: it is one of another place, which the host's /dev need not have.
+    """
+    below = [mount for mount in mounts if mount.target.startswith("/dev/")]
+    for mount in below:
+        if mount.source != mount.target:
+            cause = "A folder that cannot be mounted"
+            evidence = f"'{mount.source}' at '{mount.target}' ({mount.origin})"
+            raise ConfigurationError(cause, evidence, "use a path outside of /dev")
+    return bool(below)
 
 
 def _with_devices(plan: Plan, host: Host, choice: Choice, traits: EngineTraits) -> Plan:

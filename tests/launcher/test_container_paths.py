@@ -128,3 +128,19 @@ def test_a_folder_in_the_way_is_not_trusted(engines: Engines, place: Path) -> No
     done = engines.launch("apptainer", *args)
     assert done.returncode == 77, done.stderr
     assert shlex.quote(str(place)) in done.stderr or str(place) in done.stderr
+
+
+@each
+def test_files_in_shared_memory(engines: Engines, place: Path, engine: str, user: str) -> None:
+    """Input, output and private folder below /dev/shm, of which a container may have its own."""
+    memory = Path(f"/dev/shm/aam-test-{os.getpid()}")
+    try:
+        table = study(memory / "in")
+        shutil.chown(memory, USER)
+        args = ["pretrain", "--table", str(table), "--output-dir", str(memory / "out")]
+        seen = engines.probe(engine, *args, "--scratch", str(memory), user=user)
+        assert seen["environment"]["HOME"].startswith(f"{memory}/aam-")
+        assert (memory / "out").is_dir()
+        assert table.read_text() == "a table"
+    finally:
+        shutil.rmtree(memory)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aam.contract.errors import NotPermitted, UsageError
+from aam.contract.errors import ConfigurationError, NotPermitted, UsageError
 from aam.contract.yaml_document import load
 from launcher.detect import detect
 from launcher.engines import ENGINES, command, shell_line
@@ -293,3 +293,13 @@ def test_the_token_of_slurm_stays_outside_and_secrets_out_of_the_record(mi300a: 
     assert (variables["MY_TOKEN"], variables["SLURM_NODEID"]) == ("x2", "0")
     assert json.loads(variables[RECORD])["launcher_options"]["--env"] == ["MY_TOKEN", "A=1"]
     assert {"MY_TOKEN=...", "A=1"} <= {decision.value for decision in plan.decisions}
+
+
+def test_a_mount_below_dev_takes_the_dev_of_the_host(mi300a: Host) -> None:
+    for engine, takes in (("apptainer", True), ("podman", False)):
+        plain = planned(mi300a, *PRETRAIN, "--runtime", engine)
+        shm = planned(mi300a, *PRETRAIN[:3], "--output-dir", "/dev/shm/out", "--runtime", engine)
+        assert (plain.host_devices, shm.host_devices) == (False, takes)
+    other = (Mount("/data", "/dev/shm/data", False, "requested", "command line, --bind"),)
+    with pytest.raises(ConfigurationError, match="'/data' at '/dev/shm/data' .*outside of /dev"):
+        planned(mi300a, *PRETRAIN, mounts=other)
