@@ -22,6 +22,7 @@ from launcher.plan.settings import (
     from_flags,
     from_variables,
     merge,
+    of_file,
 )
 
 if TYPE_CHECKING:
@@ -43,10 +44,11 @@ def read(flags: Mapping[str, Any], variables: Mapping[str, str]) -> LaunchSettin
     """
     user = user_folder("XDG_CONFIG_HOME", variables) / "launch.yaml"
     top: list[Layer] = [from_variables(variables), from_flags(flags)]
-    system, personal = _file(SYSTEM), _file(user)
+    home = who(variables).get("HOME", "/")
+    system, personal = of_file(_file(SYSTEM), home), of_file(_file(user), home)
     of_site: Layer = {}
     if name := merge([system, personal, *top]).site.value:
-        of_site = site(name, variables).settings()
+        of_site = of_file(site(name, variables).settings(), home)
     scratch = variables.get("SLURM_TMPDIR") or variables.get("TMPDIR") or "/tmp"
     defaults = {
         "image_dir": Entry(str(user_folder("XDG_CACHE_HOME", variables) / "images"), "default"),

@@ -88,6 +88,8 @@ SETTING_SPECS = {**{spec.field: spec for spec in specs(SettingOptions)}, **LIBRA
 """Every setting by its name in YAML; AAM_LAUNCH_<NAME> as a variable."""
 FILES_ONLY = ("pass_env", "images", "tuned")
 """Settings that the command line does not have."""
+FOLDERS = ("image_dir", "scratch", "bind")
+"""Settings that are paths."""
 MAPPINGS = ("env", "images", "tuned")
 """Settings that are `name: value` pairs in YAML."""
 
@@ -212,6 +214,32 @@ def merge(layers: Sequence[Layer]) -> LaunchSettings:
         images=tuple(merged["images"]),
         tuned=tuple(merged["tuned"]),
     )  # fmt: skip
+
+
+def of_file(layer: Mapping[str, Entry], home: str) -> dict[str, Entry]:
+    """Return the layer of a settings file with `~` as the home folder.
+
+    Raises:
+        ConfigurationError: a relative path, which would count from wherever a command is started.
+    """
+
+    def absolute(key: str, text: Any, where: str) -> Any:
+        if not isinstance(text, str):  # `merge` reports the type
+            return text
+        path = home + text[1:] if text == "~" or text.startswith("~/") else text
+        if key in FOLDERS and not path.startswith("/"):
+            evidence = f"'{text}' of {key} in {where}"
+            remedy = "begin it with / or with ~/"
+            raise ConfigurationError("Not an absolute path", evidence, remedy)
+        return path
+
+    found = dict(layer)
+    for key in layer.keys() & {*FOLDERS, "image", "site"}:
+        value, where = layer[key].value, layer[key].where
+        many = isinstance(value, list)
+        given = [absolute(key, text, where) for text in (value if many else [value])]
+        found[key] = Entry(given if many else given[0], where)
+    return found
 
 
 def from_variables(variables: Mapping[str, str]) -> dict[str, Entry]:

@@ -175,3 +175,16 @@ def test_only_regular_files_of_a_bounded_size_are_read(home: Path, sort: str) ->
         put(path, "#" * (documents.LARGEST + 1))
     with pytest.raises(ConfigurationError, match="aam/launch.yaml"):
         read(home)
+
+
+def test_the_home_folder_in_a_file(home: Path) -> None:
+    file = home / ".config/aam/launch.yaml"
+    put(file, "image_dir: ~/images\nscratch: ~/s\nbind: [~/a:/a, /b]\nimage: ~/own.sif\n")
+    settings = read(home)
+    assert (settings.image_dir.value, settings.scratch.value) == (f"{home}/images", f"{home}/s")
+    assert [bind.value for bind in settings.bind] == [f"{home}/a:/a", "/b"]
+    assert settings.image.value == f"{home}/own.sif"
+    for text in ("image_dir: images", "\nscratch: ~other/x", "bind: [a]"):
+        put(file, f"{text}\n")
+        with pytest.raises(ConfigurationError, match="Not an absolute path: .*launch.yaml:"):
+            read(home)
