@@ -129,6 +129,10 @@ class Vendor(Protocol):
         """Return whether code compiled for `archs` runs on `arch`."""
         return arch in archs
 
+    def capability(self, arch: str) -> int:
+        """Return a number by which archs are ordered that are equal in all else."""
+        return 0
+
     def fused(self, archs: Sequence[str], arch: str) -> bool:
         """Return whether fused attention kernels compiled for `archs` run on `arch`."""
         return self.serves(archs, arch)

@@ -90,6 +90,10 @@ class Nvidia(Vendor):
         major, minor = arch[3:-1], arch[-1]
         return any(known[3:-1] == major and known[-1] <= minor for known in archs)
 
+    def capability(self, arch: str) -> int:
+        """Return the compute capability; 80 for "sm_80"."""
+        return whole_number(arch.removeprefix(self.arch_prefix)) or 0
+
     def library_facts(self, gpus: Sequence[Gpu]) -> Mapping[str, Mapping[str, Any]]:
         """Return arch and MIG instances of each GPU, as the driver's library reports them."""
         return {

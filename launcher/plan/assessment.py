@@ -1,10 +1,10 @@
 """Assessment of a launch: every candidate in order of preference, and the reasons against it. Pure.
 
-Order: groups of GPUs by fused attention, whole cards and number; for each the images without a
-reported fault, those that the catalog prefers for the architecture, then the catalog's order; then
-the images for the processor; then the native environment. An image is tried with each engine of
-the host. `rules` has the reasons. `aam-launch images`, `explain`, `doctor`, `submit` and a launch
-use the same assessment.
+Order: groups of GPUs by fused attention, whole cards, number and compute capability; for each the
+images without a reported fault, those that the catalog prefers for the architecture, then the
+catalog's order; then the images for the processor; then the native environment. An image is tried
+with each engine of the host. `rules` has the reasons. `aam-launch images`, `explain`, `doctor`,
+`submit` and a launch use the same assessment.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ class GpuSurvey:
     """The GPUs of a host, sorted.
 
     Attributes:
-        groups: the selected GPUs by vendor, architecture and partitioning.
+        groups: the selected GPUs by vendor, architecture and partitioning; of each vendor those of
+            the highest capability first.
         selections: the visible devices of each vendor.
         errors: variables that name no GPU of a vendor or contradict each other; such a vendor has
             no group.
@@ -142,7 +143,10 @@ def survey(host: Host, catalog: Catalog) -> GpuSurvey:
         for gpu in selection.gpus:
             if not gpu.integrated:
                 alike.setdefault((gpu.arch, bool(gpu.instances)), []).append(gpu)
-        for (_, cut), same in alike.items():  # of partitioned cards one is used
+        by_capability = sorted(
+            alike.items(), key=lambda item: known.capability(item[0][0] or ""), reverse=True
+        )
+        for (_, cut), same in by_capability:  # of partitioned cards one is used
             groups.append(GpuGroup(selection, tuple(same[:1] if cut else same)))
     absent = _absent(host, selections)
     return GpuSurvey(

@@ -190,6 +190,7 @@ CASES: dict[str, Case] = {
     "A100, an old driver": Case(nvidia(A100, driver="470.82"), refused="needs driver"),
     "V100": Case(nvidia(V100), "cuda128"),
     "K80": Case(nvidia(K80, driver="470.82"), refused="not compiled for sm_37|needs driver"),
+    "A100 beside a GT 1030": Case(nvidia(0x1D01, A100), "cuda132", variable=UUID.format(2)),
     "A100 with MIG": Case(nvidia(A100, mig=("gi1/ci0", "gi2/ci0")), "cuda132"),
     "two A100, one masked": Case(nvidia(A100, A100), "cuda132", variable=UUID.format(2),
                                  variables={CUDA: "1"}),
