@@ -15,7 +15,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from aam import __version__
 from aam.contract import completion
 from aam.contract.errors import AamError, DataError
-from aam.contract.files import print_all_characters, system_error
+from aam.contract.files import open_standard_streams, print_all_characters, system_error
 from aam.contract.installation import not_installed
 from aam.contract.options import (
     CONFIG,
@@ -45,6 +45,7 @@ OWN: dict[str, type] = {"completion": completion.Completion}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `aam` with `argv` (the process's by default) and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    open_standard_streams()
     print_all_characters()
     try:
         status = _dispatch(arguments)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from aam import __version__
 from aam.contract.completion import REQUESTED
 from aam.contract.errors import AamError, UsageError
-from aam.contract.files import print_all_characters, system_error
+from aam.contract.files import open_standard_streams, print_all_characters, system_error
 from aam.contract.options import HELP, before_program, parse_known, split_command
 from launcher.options import HOST, NAMES, OWN_STARTS, READ
 from launcher.plan.settings import LAUNCHER_OPTIONS
@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     A launch replaces the process and does not return.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    open_standard_streams()
     print_all_characters()
     try:
         try:

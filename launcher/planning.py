@@ -43,7 +43,11 @@ def gather(
     Raises:
         AamError: a setting, a capture or a path is wrong.
     """
-    folder = os.getcwd()
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError as error:
+        remedy = "change to another one with `cd`"
+        raise MissingInput("The current folder is gone", "it was removed", remedy) from error
     settings = settings or config.read(request.launcher_options, os.environ)
     catalog = config.catalog(settings)
     host = detect(host_root)

@@ -245,6 +245,18 @@ def report_full_disk(path: Path) -> Iterator[None]:
         ) from error
 
 
+def open_standard_streams() -> None:
+    """Open /dev/null for each of stdin, stdout and stderr that is closed.
+
+    Python has None in place of such a stream, and the next file would get its number.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode))
+
+
 def print_all_characters() -> None:
     """Let this process print what the encoding of its output lacks.
 

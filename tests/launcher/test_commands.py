@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -105,3 +106,25 @@ def test_a_bind_without_a_folder_is_refused(folder: Path) -> None:
     capture = Tree(folder / "h").cpu()
     args = ("--bind", "/absent", "--runtime", "apptainer", "--host", str(capture.root))
     assert "/absent" in launch(folder, "explain", *RUN, *args).stdout
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
+@pytest.mark.parametrize("program", ["launcher.cli", "aam.cli"])
+def test_closed_streams_stop_nothing(folder: Path, program: str, closed: str) -> None:
+    own = program == "launcher.cli"
+    args = ["explain", *RUN, "--device", "cpu"] if own else ["--version"]
+    command = [sys.executable, "-m", program, *(word.format(d=folder) for word in args)]
+    done = subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *command], capture_output=True,
+                          text=True, cwd=ROOT, check=False)  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (">" not in closed)
+
+
+def test_a_current_folder_that_is_gone(folder: Path) -> None:
+    command = [sys.executable, "-m", "launcher.cli", "doctor"]
+    script = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+    done = subprocess.run(["sh", "-c", script, "sh", *command], capture_output=True, text=True,
+                          cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
+                          check=False)  # fmt: skip
+    assert done.returncode == 66
+    assert done.stderr.startswith("aam-launch: The current folder is gone: it was removed; change")
