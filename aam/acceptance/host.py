@@ -20,7 +20,7 @@ from aam.acceptance.result import Values
 from aam.contract.run_record import launched_by
 from aam.memory import GIB, memory_available
 from aam.numerics.device import arch_of, gpu_names, select_gpu
-from aam.numerics.stack_identity import identify
+from aam.numerics.stack_identity import identify, processor
 from aam.performance.measurement.device import CONTEXT
 
 HOST = {
@@ -85,7 +85,7 @@ def measure_host(context: Context) -> Measurement:
             "torch": stack.torch,
             "runtime": stack.runtime,
             "kernel": platform.release(),
-            "cpu": stack.device if not names else _processor(),
+            "cpu": processor(),
             "cores": len(os.sched_getaffinity(0)),
             "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "gpu_memory": [total for _, total in memory],
@@ -94,13 +94,6 @@ def measure_host(context: Context) -> Measurement:
             "settings": gpu_settings() if names else {},
         }
     )
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return "processor"
 
 
 def gpu_settings(root: Path = Path("/")) -> dict[str, list[str]]:

@@ -24,6 +24,7 @@ from aam.contract.errors import CannotCreate, Interrupted
 from aam.contract.options.commands.acceptance import Acceptance
 from aam.contract.run_record import launched_by, now
 from aam.distributed.environment import Ranks, read_environment
+from aam.numerics.stack_identity import processor
 from aam.performance.measurement.device import DeviceFacts, device_facts
 from aam.performance.measurement.setup import interrupted_by_sigterm
 from aam.training.run_files import run_lock
@@ -66,6 +67,7 @@ def _run(options: Acceptance, parts: Mapping[str, AcceptancePart], ranks: Ranks)
     reference = None if options.reference is None else result.read(options.reference)
     content = result.read(file) if file.exists() else AcceptanceFile(__version__, {}, ())
     device = device_facts(options.device)
+    _require_same_host(content.host, _facts(device, content.host), options.output_dir)
     run = _this_run(device, ranks)
     run = next((one for one in content.runs if one.key == run.key), run)
     chosen = _chosen(options, parts, ranks)
@@ -99,7 +101,8 @@ def _run(options: Acceptance, parts: Mapping[str, AcceptancePart], ranks: Ranks)
             break  # the budget ended it, so it is left
         _print(name, found)
         if name == "host":
-            content = replace(content, host=_same_host(content.host, found, options.output_dir))
+            _require_same_host(content.host, found.measured, options.output_dir)
+            content = replace(content, host=found.measured or content.host)
             context = replace(context, gpus=len(found.measured.get("gpus", ())))
         run = replace(run, date=now(), parts={**run.parts, name: found})
         content = content.with_run(run)
@@ -157,24 +160,35 @@ def _gpus(content: AcceptanceFile, run: ImageRun, device: DeviceFacts) -> int:
     return len(found.measured.get("gpus", ())) if found else int(device.gpu)
 
 
-def _same_host(host: Mapping[str, Any], found: PartResult, folder: Path) -> dict[str, Any]:
-    """Return the facts of the host.
+def _facts(device: DeviceFacts, host: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts about this host as its part `host` has them, without a measurement.
+
+    A process may see some of the GPUs alone, so their number is left to the part.
+    """
+    gpus = host.get("gpus", [])
+    if device.gpu and device.name not in gpus:
+        gpus = [device.name]
+    return {"arch": device.arch, "gpus": gpus, "cpu": processor()}
+
+
+def _require_same_host(host: Mapping[str, Any], here: Mapping[str, Any], folder: Path) -> None:
+    """Refuse a folder of another host.
+
+    Args:
+        host: facts in the file; empty before the part `host` is measured.
+        here: facts about this host; empty if their measurement failed.
+        folder: folder of the file.
 
     Raises:
-        CannotCreate: the folder has measurements of other GPUs.
+        CannotCreate: the folder has measurements of other GPUs or another model of CPU.
     """
-    here = found.measured
-    differing = [
-        name for name in ("arch", "gpus") if host and here and host.get(name) != here[name]
-    ]
-    if differing:
-        name = differing[0]
-        raise CannotCreate(
-            "The folder has measurements of another host",
-            f"{name} {host.get(name)}, here {here[name]}",
-            "choose another --output-dir",
-        )
-    return dict(here) or dict(host)
+    for name in ("arch", "gpus", "cpu"):
+        if host and here and host.get(name) != here[name]:
+            raise CannotCreate(
+                "The folder has measurements of another host",
+                f"'{folder}', {name} {host.get(name)}, here {here[name]}",
+                "choose another --output-dir",
+            )
 
 
 def _reference_rates(

@@ -50,7 +50,7 @@ def identify(device: torch.device, root: Path = Path("/")) -> Identity:
         runtime=runtime() if gpu else None,
         aotriton=attention_library() if gpu else None,
         triton=_triton(),
-        device=torch.cuda.get_device_properties(device).name if gpu else _processor(root),
+        device=torch.cuda.get_device_properties(device).name if gpu else processor(root),
         arch=arch_of(device),
         driver=driver(vendor().name, root) if gpu else None,
     )
@@ -75,10 +75,11 @@ def _triton() -> str | None:
     return None
 
 
-def _processor(root: Path) -> str:
+def processor(root: Path = Path("/")) -> str:
+    """Return the model of the CPU; "processor" where the kernel names none."""
     try:
         text = (root / "proc/cpuinfo").read_text()
     except OSError:
         return "processor"
     found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1] if found else "processor"
+    return found[1].strip() if found else "processor"

@@ -13,8 +13,10 @@ import pytest
 
 from aam.acceptance import page, result, runner
 from aam.acceptance.part import AcceptancePart
+from aam.acceptance.result import AcceptanceFile
 from aam.contract.errors import CannotCreate, Interrupted
 from aam.contract.options.commands.acceptance import Acceptance
+from aam.numerics.stack_identity import processor
 from aam.training.run_files import run_lock
 from tests.support import acceptance_parts as made_up
 from tests.support.commands import aam
@@ -104,6 +106,21 @@ def test_an_edited_file_is_refused_before_anything_is_measured(tmp_path: Path) -
     (tmp_path / result.FILE).write_text(json.dumps({"schema": 1, "runs": []}))
     assert aam("acceptance", "--output-dir", tmp_path, "--parts", "check") == 65
     assert not (tmp_path / "parts").exists()
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("fact", "value"), [("cpu", "another CPU"), ("arch", "gfx942")])
+def test_the_folder_of_another_host_is_refused_before_anything_is_measured(
+    fact: str, value: str, tmp_path: Path
+) -> None:
+    here = {"arch": "cpu", "gpus": [], "cpu": processor()}
+    content = AcceptanceFile("1.0", here | {fact: value}, ())
+    result.write(tmp_path / result.FILE, content)
+    with pytest.raises(CannotCreate, match="another host"):
+        runner.run(options(tmp_path), PARTS)
+    assert not (tmp_path / "parts").exists()
+    result.write(tmp_path / result.FILE, replace(content, host=here))
+    assert runner.run(options(tmp_path, parts=("check",)), {"check": PARTS["check"]}) == 0
 
 
 @pytest.mark.slow
