@@ -14,7 +14,6 @@ from typing import Any
 
 from aam import __version__
 from aam.acceptance import page, result
-from aam.acceptance.host import process_start
 from aam.acceptance.part import AcceptancePart, Context, run_part
 from aam.acceptance.parts import PARTS, SEVERAL_RANKS
 from aam.acceptance.result import AcceptanceFile, ImageRun, PartResult
@@ -62,7 +61,7 @@ def run(options: Acceptance, parts: Mapping[str, AcceptancePart] = PARTS) -> int
 
 
 def _run(options: Acceptance, parts: Mapping[str, AcceptancePart], ranks: Ranks) -> int:
-    began, started = time.monotonic(), process_start()
+    began, started = time.monotonic(), time.time()
     file = options.output_dir / result.FILE
     reference = None if options.reference is None else result.read(options.reference)
     content = result.read(file) if file.exists() else AcceptanceFile(__version__, {}, ())

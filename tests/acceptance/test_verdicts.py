@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from aam.acceptance.correctness import device_result, evaluate_check, evaluate_golden
-from aam.acceptance.host import evaluate_host, evaluate_launch, gpu_settings
+from aam.acceptance.host import evaluate_host, evaluate_launch, gpu_settings, measure_launch
 from aam.acceptance.interruption import evaluate_interruption
 from aam.acceptance.memory import evaluate_memory
+from aam.acceptance.part import Context
 from aam.acceptance.ranks import evaluate_nodes, evaluate_ranks, wire_rate
 from aam.acceptance.speed import evaluate_speed
 from aam.model.attention import TORCH
@@ -169,6 +170,15 @@ def test_gpus_that_others_use_are_named_and_those_not_visible_are_wrong() -> Non
     assert evaluate_launch(launch | {"planned": 2}, {}).outcome == "as predicted"
     assert evaluate_launch(launch | {"planned": 2, "overhead": 90.0}, {}).outcome == "slower"
     assert evaluate_launch({"launcher": False}, {}).outcome == "not possible here"
+
+
+@pytest.mark.parametrize(("seconds", "overhead"), [(3.0, 3.0), (-0.2, 0.0)])
+def test_the_start_takes_no_negative_time(
+    seconds: float, overhead: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AAM_PLAN", '{"started": 100}')
+    place = Context(tmp_path, tmp_path, "run", "cpu", 0, True, 100 + seconds)
+    assert measure_launch(place).measured["overhead"] == overhead
 
 
 def test_modes_clocks_and_wire_are_read_from_sysfs(tmp_path: Path) -> None:
