@@ -243,5 +243,11 @@ def test_absent_and_binary_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"not text: .* is a zip archive or a spreadsheet"):
         read_metadata(tmp_path / "m.xlsx")
     (tmp_path / "m.tsv").write_bytes("id\tx\na\t1\n".encode("utf-16"))
-    with pytest.raises(DataError, match=r"UTF-16"):
+    with pytest.raises(DataError, match=r"UTF-16; save it as UTF-8 in a text editor"):
+        read_metadata(tmp_path / "m.tsv")
+    (tmp_path / "m.tsv").write_bytes("id\tx\na\tJosé\n".encode("cp1252"))
+    with pytest.raises(DataError, match=r"at byte 10; save it as UTF-8 in a text editor"):
+        read_metadata(tmp_path / "m.tsv")
+    (tmp_path / "m.tsv").write_bytes(b"\x00\xff\x00")
+    with pytest.raises(DataError, match=r"check that it is the right file"):
         read_metadata(tmp_path / "m.tsv")

@@ -49,10 +49,14 @@ def decoded(data: bytes, path: Path, what: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+        # Text of an 8-bit encoding, such as Windows-1252, has no zero bytes.
+        is_text = is_utf16 or b"\0" not in data
         raise DataError(
             f"The {what} is not UTF-8 text",
             f"'{path}'{' is UTF-16' if is_utf16 else f', {error.reason} at byte {error.start}'}",
-            "save it as UTF-8" if is_utf16 else "check that it is the right file",
+            "save it as UTF-8 in a text editor, which Excel's tab-delimited formats are not"
+            if is_text
+            else "check that it is the right file",
         ) from error
 
 
