@@ -15,12 +15,13 @@ from typing import Any
 
 import pandas as pd
 
-from aam.console import info
+from aam.console import info, warn
 from aam.contract.errors import ConfigurationError, DataError
 from aam.contract.files import atomic_write
 from aam.contract.options import specs
 from aam.contract.options.commands.train import Train
 from aam.contract.options.config_file import typed
+from aam.contract.options.contradictions import without_effect
 from aam.contract.preflight import target_folder
 from aam.contract.suggestions import nearest
 from aam.contract.yaml_document import Entry, read_entries
@@ -71,6 +72,7 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
     if "," in columns[0]:
         columns = listed_columns(columns, read_metadata(options.target.metadata))
     of_target = {} if options.loss_config is None else loss_options(options.loss_config, columns)
+    _warn_without_effect(options, of_target)
     if len(columns) == 1:
         return {columns[0]: run(dataclasses.replace(options, **of_target.get(columns[0], {})))}
     check_targets(options, columns)
@@ -143,6 +145,15 @@ def loss_options(path: Path, columns: Sequence[str]) -> dict[str, dict[str, Any]
                 raise ConfigurationError("Not an option of a target", evidence, remedy)
             options[column][spec.field] = typed(spec, Entry(value, entry.where))[spec.flag]
     return options
+
+
+def _warn_without_effect(options: Train, of_target: Mapping[str, Mapping[str, Any]]) -> None:
+    """Warn about options of single targets that have no effect, as the command line's are."""
+    known = without_effect(options)
+    for column, values in of_target.items():
+        for sentence in without_effect(dataclasses.replace(options, **values)):
+            if sentence not in known:
+                warn(f"--loss-config, '{column}': {sentence}")
 
 
 def _write_splits(

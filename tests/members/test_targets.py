@@ -118,6 +118,17 @@ def test_options_of_single_targets(study: Path, tmp_path: Path) -> None:
         assert len(read(tmp_path / "run" / f"target-{column}" / "metrics.csv")) == 2
 
 
+def test_options_of_single_targets_without_effect_are_named(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "loss.yaml").write_text("ph:\n  loss-type: quantile\n  target-penalty: 2\n")
+    args = ("--loss-config", tmp_path / "loss.yaml", "--members", "kernel")
+    assert train(study, tmp_path / "run", *args) == 0
+    printed = shown(capsys)
+    assert "'ph': Without the member transformer these options have no effect:" in printed
+    assert "'depth of site': Without" not in printed
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
