@@ -57,7 +57,9 @@ def _inspect_target(found: Inspection, options: Inspect, metadata: Metadata, col
     if set(study.table.sample_ids).isdisjoint(metadata.ids):
         return
     texts = metadata.values(column, study.table.sample_ids)
-    words = bool(np.isnan(as_numbers(texts[texts != ""].tolist())).any())
+    # A few cells that are no numbers, or decimal commas, are errors in a numeric column.
+    known = [text.replace(",", ".") for text in texts.tolist() if text]
+    words = bool(2 * np.isnan(as_numbers(known)).sum() > len(known))
     classifier = options.classifier or (words and not options.ordinal)
     if classifier and not options.classifier:
         found.warn("target", f"'{column}' has words: aam train needs --classifier or --ordinal")

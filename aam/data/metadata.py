@@ -36,7 +36,7 @@ MISSING = frozenset(
     # scheme and of https://www.insdc.org/technical-specifications/missing-value-reporting/,
     {"", "missing", "not applicable", "not collected", "not provided", "restricted access"}
     # of Qiita's exports, and of R, pandas and spreadsheets.
-    | {"unspecified", "na", "n/a", "nan", "none", "null"}
+    | {"unspecified", "na", "n/a", "#n/a", "nan", "none", "null"}
 )
 """Missing values, in lower case; values that begin with 'missing:' are missing too."""
 

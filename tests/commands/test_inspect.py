@@ -100,6 +100,23 @@ def test_everything_that_is_noteworthy_is_found_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("cell", "reason"), [("?", "1 of 4 values are not numbers"), ("4,05", "decimal points")]
+)
+def test_a_cell_that_is_no_number_is_named_as_aam_train_does(
+    cell: str, reason: str, tmp_path: Path
+) -> None:
+    rows = "\n".join(f"s{number}\t{number}.5" for number in range(1, 4))
+    (tmp_path / "m.tsv").write_text(f"sample-id\tph\n{rows}\ns4\t{cell}\ns5\t#N/A\n")
+    path = table(tmp_path, ["s1", "s2", "s3", "s4", "s5", "s6"])
+    args = ("--metadata", tmp_path / "m.tsv", "--metadata-column", "ph")
+    status, found = inspected(path, *args)
+    assert status == 65
+    assert found["error", "target"][0].startswith("The column 'ph' is not numeric: 1 of 4")
+    assert reason in found["error", "target"][0]
+    assert ("warning", "target") not in found
+
+
+@pytest.mark.parametrize(
     ("change", "reason"),
     [
         (str.upper, "upper and lower case"),

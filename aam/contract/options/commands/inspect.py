@@ -42,7 +42,7 @@ class Inspect:
         "Metadata column to predict.", default=None, basic=True, needs=("--metadata",)
     )
     classifier: bool = option(
-        "Inspect the column as categories. Without the option: if it has words.",
+        "Inspect the column as categories. Without the option: if most values are words.",
         default=False,
         basic=True,
         needs=("--metadata-column",),
