@@ -127,7 +127,8 @@ def _lines(run: ImageRun, parts: Mapping[str, AcceptancePart]) -> Iterator[tuple
     order = {name: number for number, name in enumerate(parts)}
     for name in sorted(run.parts, key=lambda name: order.get(name, len(order))):
         found, title = run.parts[name], parts[name].title if name in parts else ""
-        yield name, title, found.verdict, found.summary, duration(found.seconds)
+        busy = f" While it was measured {found.busy}." if found.busy else ""
+        yield name, title, found.verdict, found.summary + busy, duration(found.seconds)
 
 
 def _drawings(run: ImageRun) -> Iterator[Drawing]:

@@ -48,6 +48,7 @@ class PartResult:
         summary: one sentence.
         measured, expected: figures of the part, which its module documents; `rates` of `measured`,
             name -> speed (higher is faster), are compared with those of another file.
+        busy: how others used the device when the command began; "" if they did not.
     """
 
     verdict: Outcome
@@ -55,6 +56,7 @@ class PartResult:
     seconds: float
     measured: dict[str, Any] = field(default_factory=dict)
     expected: dict[str, Any] = field(default_factory=dict)
+    busy: str = ""
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,7 @@ def _run(options: Acceptance, parts: Mapping[str, AcceptancePart], ranks: Ranks)
             _require_same_host(content.host, found.measured, options.output_dir)
             content = replace(content, host=found.measured or content.host)
             context = replace(context, gpus=len(found.measured.get("gpus", ())))
+        found = replace(found, busy=device.busy)
         run = replace(run, date=now(), parts={**run.parts, name: found})
         content = content.with_run(run)
         if ranks.is_main:

@@ -126,6 +126,14 @@ def test_a_page_escapes_what_a_file_holds(tmp_path: Path) -> None:
     assert "&lt;script&gt;alert(1)" in written
 
 
+def test_a_page_names_the_work_of_others(tmp_path: Path) -> None:
+    part = PartResult("as predicted", "Fine.", 1.0, busy="other processes use the CPU: load 1.4")
+    result.write(tmp_path / "a.json", CONTENT.with_run(replace(RUN, parts={"golden": part})))
+    page.write(tmp_path, result.read(tmp_path / "a.json"), PARTS)
+    sentence = "Fine. While it was measured other processes use the CPU: load 1.4."
+    assert sentence in (tmp_path / page.FILE).read_text()
+
+
 def test_a_page_refuses_values_of_another_schema(tmp_path: Path) -> None:
     part = PartResult("as predicted", "", 1.0, {"runs": "none", "rates": {}})
     with pytest.raises(DataError, match="damaged"):
