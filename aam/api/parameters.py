@@ -29,6 +29,7 @@ _REPLACED = {"group_column", "loss_config", "taxonomy"} | {
     spec.field
     for group in (TableOptions, TargetOptions, CovariateOptions, RunOptions, ScaleOptions)
     for spec in specs(group)
+    if spec.field != "overwrite"
 }
 """Options that arguments of `fit` or of methods of the model replace, or of several processes or
 targets."""

@@ -28,7 +28,7 @@ from skbio import DistanceMatrix, TreeNode
 
 import aam
 from aam.cli import main
-from aam.contract.errors import DataError, MissingInput, Unavailable, UsageError
+from aam.contract.errors import CannotCreate, DataError, MissingInput, Unavailable, UsageError
 from aam.report.run import read_run
 
 SMALL = {
@@ -125,6 +125,17 @@ def test_a_regressor_is_the_command_in_memory(
     assert aam.load(tmp_path / "fit").column == "ph"
     again = pickle.loads(pickle.dumps(regressor))
     assert_allclose(again.predict(table), regressor.predict(table))
+
+
+def test_an_earlier_run_is_replaced_with_overwrite_alone(
+    table: biom.Table, metadata: pd.DataFrame, tmp_path: Path
+) -> None:
+    regressor = aam.AAMRegressor(members="kernel", output_dir=tmp_path)
+    regressor.fit(table, metadata.ph)
+    with pytest.raises(CannotCreate, match="overwrite"):
+        regressor.fit(table, metadata.ph)
+    regressor.set_params(overwrite=True).fit(table, metadata.ph.rename("acidity"))
+    assert aam.load(tmp_path).column == "acidity"
 
 
 def test_a_classifier_returns_the_labels_it_was_given(
