@@ -66,6 +66,7 @@ def paragraph(run: Run) -> str:
     trained = [MEMBERS[name].method or f"a {MEMBERS[name].title}" for name in _members(run)]
     ensemble = "the weighted mean of " if len(trained) > 1 else ""
     sentences.append(f"The model is {ensemble}{' and '.join(trained)}.")
+    sentences += _network(run)
     if run.scored is not None:
         folds = len(set(run.scored.folds))
         scored = f"{len(run.scored.actual)} {run.part} samples".replace("  ", " ")
@@ -120,4 +121,24 @@ def _inputs(run: Run) -> str:
         for name in run.option("covariates", kind) or ()
     ]
     more = f" and {', '.join(map(str, columns))}" if columns else ""
-    return f"{asvs}{more}" + (f" in {samples:,} samples" if samples else "")
+    where = run.option("target", "where")
+    return "".join(
+        [
+            f"{asvs}{more}",
+            f" in {samples:,} samples" if samples else "",
+            f" that meet the condition {where}" if samples and where else "",
+        ]
+    )
+
+
+def _network(run: Run) -> list[str]:
+    """Return the sentences about the rarefaction and the encoder of a transformer."""
+    if "transformer" not in _members(run):
+        return []
+    sentences = []
+    if depth := run.facts.get("rarefy_depth"):
+        sentences.append(f"For the transformer the samples were rarefied to {depth:,} reads.")
+    if run.option("pretrained_encoder"):
+        frozen = ", and its weights were frozen" if run.option("freeze_base") else ""
+        sentences.append(f"The encoder of the transformer was pretrained without labels{frozen}.")
+    return sentences

@@ -17,6 +17,7 @@ from aam.data.metrics import ScoredPredictions
 from aam.data.table import read_table
 from aam.members.scores import permutation_test
 from aam.report.figures.prediction_plots import agreement_figure, confusion_figure
+from aam.report.methods import paragraph
 from aam.report.run import read_run
 from aam.report.terminal import digits_of
 from tests.report.test_report import downloads
@@ -58,6 +59,22 @@ def test_methods_have_versions_and_references(page: Callable[[str], str]) -> Non
     references = text[text.index("@software") : text.index("</code>", text.index("@software"))]
     assert references.count("{") == references.count("}")
     assert "with aam" not in page("pretrain")
+
+
+def test_methods_have_condition_rarefaction_and_encoder(run_folder: Path) -> None:
+    record = json.loads((run_folder / "run.json").read_text())
+    record |= {"rarefy_depth": 2277, "members": ["transformer"]}
+    record["options"] |= {"pretrained_encoder": "encoder", "freeze_base": True}
+    record["options"]["target"]["where"] = "site=gut"
+    (run_folder / "run.json").write_text(json.dumps(record))
+    text = paragraph(read_run(run_folder))
+    assert "samples that meet the condition site=gut with aam" in text
+    assert "For the transformer the samples were rarefied to 2,277 reads. " in text
+    assert "was pretrained without labels, and its weights were frozen. " in text
+    (run_folder / "run.json").write_text(json.dumps(record | {"members": ["kernel"]}))
+    text = paragraph(read_run(run_folder))
+    assert "rarefied" not in text
+    assert "encoder" not in text
 
 
 def test_options_that_differ_come_first(page: Callable[[str], str]) -> None:
