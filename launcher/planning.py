@@ -130,7 +130,8 @@ def requested_mounts(settings: LaunchSettings, live: bool) -> tuple[Mount, ...]:
     """Return the mounts of --bind and of configurations.
 
     Args:
-        live: the paths are those of this host, so they have to exist.
+        live: the paths are those of this host. Those of the command line have to exist; a folder
+            of a site's file may be on its compute nodes alone.
 
     Raises:
         UsageError: a value without a path.
@@ -139,7 +140,7 @@ def requested_mounts(settings: LaunchSettings, live: bool) -> tuple[Mount, ...]:
     found = []
     for bind in settings.bind:
         mount = parse_bind(bind.value, os.path.exists(bind.value), bind.source)
-        if live and not os.path.exists(mount.source):
+        if live and bind.source == "command line, --bind" and not os.path.exists(mount.source):
             evidence = f"'{mount.source}' does not exist ({mount.origin})"
             raise MissingInput("A folder to mount is missing", evidence, "check the path")
         found.append(mount)
