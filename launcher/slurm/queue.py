@@ -152,6 +152,10 @@ def sinfo(field: str, partition: str = "") -> list[str]:
     return done.stdout.split() if done.returncode == 0 else []
 
 
+OPEN = ("account", "partition", "qos", "reservation", "constraint")
+"""Options of sbatch that a variable of the shell may set, if neither command line nor site do."""
+
+
 def _sbatch(script: str, *options: str) -> str:
     if not available():
         raise Unavailable(
@@ -163,7 +167,11 @@ def _sbatch(script: str, *options: str) -> str:
     # "INPUT ENVIRONMENT VARIABLES"), and the job would not be the one that --dry-run prints.
     # Without SBATCH_EXPORT the job gets the variables of this process, as of any other start.
     # SLURM_CONF and the like stay: they name the cluster.
-    variables = {k: v for k, v in os.environ.items() if not k.startswith("SBATCH_")}
+    # What the script leaves open, such as an account, may stand in a variable.
+    left_open = {f"SBATCH_{name.upper()}" for name in OPEN if f"#SBATCH --{name}=" not in script}
+    variables = {
+        k: v for k, v in os.environ.items() if k in left_open or not k.startswith("SBATCH_")
+    }
     done = _run(["sbatch", *options], script, variables)
     if done.returncode != 0:
         raise _refusal(done.stderr)

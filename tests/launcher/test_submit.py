@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -92,11 +93,14 @@ def test_a_submission_is_a_use_of_the_image(place: Path) -> None:
 def test_variables_of_sbatch_do_not_outrank_the_script(place: Path) -> None:
     """`sbatch` prints its variables."""
     slurm_and_image(place, f"export >>{place}/variables; echo 41")
-    done = submit(place, *WORDS, "--gpus", "1", SBATCH_TIMELIMIT="1", SLURM_CONF="/etc/c")
+    variables = {"SBATCH_TIMELIMIT": "1", "SBATCH_ACCOUNT": "mine", "SBATCH_QOS": "high"}
+    options = ("--gpus", "1", "--account", "ours")
+    done = submit(place, *options, *WORDS, SLURM_CONF="/etc/c", **variables)
     assert done.returncode == 0, done.stderr
     found = (place / "variables").read_text()
     assert "SLURM_CONF" in found
-    assert "SBATCH_" not in found
+    # The command names the account, and nothing names a QOS.
+    assert set(re.findall(r"SBATCH_\w+", found)) == {"SBATCH_QOS"}
 
 
 def test_a_job_whose_node_sees_another_output_folder_ends_at_once(place: Path) -> None:
