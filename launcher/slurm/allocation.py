@@ -56,6 +56,8 @@ def allocation_of(
         evidence = f"Slurm sets no limit for --time {requested.time}"
         raise UsageError("A job without a time limit", evidence, "write it as 24:00:00")
     time = requested.time or site.text("max_time")
+    # On a shared node Slurm gives a rank one processor by default: it gets those of its GPUs.
+    share = site.number("cpus_per_node") * gpus // max(1, site.number("gpus_per_node"))
     request = site.text("gpu_request").replace("{gpus}", str(gpus))
     if request:
         _require(GPU_REQUEST, request, site.where("gpu_request"))
@@ -71,6 +73,7 @@ def allocation_of(
         nodes=nodes,
         ranks=ranks,
         gpus=gpus,
+        cpus=0 if site.on("whole_nodes") else share // ranks,
         time=time,
         log=log,
         gpu_request=request,

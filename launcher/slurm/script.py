@@ -25,6 +25,7 @@ class Allocation:
         nodes: how many.
         ranks: processes on each node.
         gpus: GPUs of each node.
+        cpus: processors of each rank; 0: those of Slurm's default, or of the whole node.
         time: limit as "24:00:00"; empty: the partition's.
         log: file of the job's output, as sbatch's --output takes it.
         gpu_request: option that requests GPUs, ready to use, or "".
@@ -38,6 +39,7 @@ class Allocation:
     nodes: int = 1
     ranks: int = 1
     gpus: int = 1
+    cpus: int = 0
     time: str = ""
     log: str = "%x-%j.out"
     gpu_request: str = ""
@@ -87,6 +89,7 @@ def sbatch_options(what: Allocation) -> list[str]:
     options = [f"--job-name={what.name}", *what.more]
     options += [f"--nodes={what.nodes}", f"--ntasks-per-node={what.ranks}"]
     options += [what.gpu_request] if what.gpu_request else []
+    options += [f"--cpus-per-task={what.cpus}"] if what.cpus else []
     options += ["--exclusive", "--mem=0"] if what.whole_nodes else []
     options += [f"--time={what.time}"] if what.time else []
     options += [f"--array=0-{what.tasks - 1}"] if what.tasks else []

@@ -55,7 +55,10 @@ SITE_KEYS: dict[str, SiteKey] = {
         "text", "", "Option that requests GPUs, as --gpus-per-node=mi300a:{gpus}; none: "
         "they come with the node."
     ),
-    "cpus_per_node": SiteKey("number", 0, "Processors of a node, as Slurm counts; 0: unknown."),
+    "cpus_per_node": SiteKey(
+        "number", 0, "Processors of a node, as Slurm counts; a job on a part of a node gets the "
+        "share of its GPUs. 0: Slurm's default."
+    ),
     "modules": SiteKey("list", [], "Environment modules to load in a job."),
     "shared": SiteKey("list", [], "Folders that the nodes see; none: all but `unshared`."),
     "unshared": SiteKey("list", [], "Folders that the nodes do not see."),

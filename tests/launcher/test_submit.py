@@ -52,6 +52,17 @@ def test_a_dry_run_needs_no_slurm_and_prints_the_summary_and_the_script(place: P
     assert not (place / "out").exists()
 
 
+def test_a_rank_on_a_shared_node_gets_the_processors_of_its_gpu(place: Path) -> None:
+    with (place / "site.yaml").open("a") as stream:
+        stream.write("cpus_per_node: 48\n")
+    shared = submit(place, *WORDS, "--gpus", "2", "--time", "2:00:00", "--dry-run")
+    assert "#SBATCH --cpus-per-task=12\n" in shared.stdout
+    with (place / "site.yaml").open("a") as stream:
+        stream.write("whole_nodes: true\n")
+    alone = submit(place, *WORDS, "--gpus", "2", "--time", "2:00:00", "--dry-run")
+    assert "--cpus-per-task" not in alone.stdout
+
+
 def test_the_job_file_holds_the_request(place: Path) -> None:
     queued(place, *WORDS, "--env", "A=b c", "--force")
     job = job_file.read(place / "out/.aam-job.json")
