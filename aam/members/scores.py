@@ -215,7 +215,7 @@ def permutation_test(
     _, stratum_M = np.unique(np.stack([fold_M, group_M]), axis=1, return_inverse=True)
     _, first_I, sizes_I = np.unique(stratum_M, return_index=True, return_counts=True)
     of_groups = bool((labels_M == labels_M[first_I][stratum_M]).all())
-    # Groups that exchange their labels: those of a fold, or of a fold and a size.
+    # Where groups have several labels, those of the same fold and size exchange them.
     exchanged_I = np.unique(np.stack([fold_M[first_I], sizes_I]), axis=1, return_inverse=True)[1]
     rng, reached = np.random.default_rng(seed), 0
     number = int(np.clip(_LABELS // len(labels_M), 99, DRAWS))

@@ -67,6 +67,12 @@ def write_results(
         _write_importance(options, study, model)
     log_scores(options, _final_scores(scores))
     _show(scores)
+    if folds.labels.levels and len(folds.splits) == 1:
+        warn(
+            "The probabilities of the categories are fitted to the held-out samples of the only "
+            "split, which makes these scores slightly too good; with --folds 5 they are fitted to "
+            "the samples of the other folds."
+        )
     best = {
         f"{folds.part}_{name}": score["value"]
         for name, score in scores["models"][ENSEMBLE]["metrics"].items()

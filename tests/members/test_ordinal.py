@@ -180,6 +180,7 @@ def test_numbers_as_categories_and_rare_ones(
     assert train(study, tmp_path / "stage", "--ordinal", "1,2,3,4", column="stage") == 0
     shown = capsys.readouterr().err
     assert "that no sample has in 'stage': 1 (4)." in shown
+    assert "fitted to the held-out samples of the only split" in " ".join(shown.split())
     assert " ranks; it holds" in shown
     assert set(read(tmp_path / "stage" / "predictions.tsv")["predicted"]) <= {1, 2, 3, 4}
     assert train(study, tmp_path / "rare", *ORDER, column="rare") == 0
