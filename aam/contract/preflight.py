@@ -79,7 +79,7 @@ def check_run_folder(folder: Path, usable: bool) -> None:
         raise CannotCreate(
             "The folder already holds a run",
             f"'{folder}' has {', '.join(existing)}",
-            "continue it with --resume-from, replace it with --overwrite, or choose another",
+            "continue it with --resume-from auto, replace it with --overwrite, or choose another",
         )
     path = folder.absolute()
     parent = next(parent for parent in (path, *path.parents) if os.path.lexists(parent))

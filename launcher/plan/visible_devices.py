@@ -131,9 +131,8 @@ def _given(
     outer = variables.get(known.visible_devices)
     given = [(known.visible_devices, outer.strip())] if outer is not None else []
     for name in known.inner_variables:
-        if (
-            name not in of_others and variables.get(name, "").strip()
-        ):  # an empty one counts as not set
+        # An empty one counts as not set.
+        if name not in of_others and variables.get(name, "").strip():
             return [*given, (name, variables[name].strip())]
     return given
 
