@@ -81,8 +81,12 @@ class AsvRelations:
 
     @property
     def distinct(self) -> bool:
-        """Whether no two ASVs have the same sequence; --max-bp may make them equal."""
-        return len(self._rows) == len(self.tokens_FL)
+        """Whether no two ASVs have the same sequence; --max-bp may make them equal.
+
+        Sequences of length 0 are unknown ones, which are not equal.
+        """
+        asvs, length = self.tokens_FL.shape
+        return length == 0 or len(self._rows) == asvs
 
     @cached_property
     def linkage(self) -> F64 | None:
