@@ -86,7 +86,7 @@ class AsvRelations:
         Sequences of length 0 are unknown ones, which are not equal.
         """
         asvs, length = self.tokens_FL.shape
-        return length == 0 or len(self._rows) == asvs
+        return bool(length == 0 or len(self._rows) == asvs)
 
     @cached_property
     def linkage(self) -> F64 | None:
