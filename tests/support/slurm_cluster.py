@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 import torch
@@ -76,7 +77,11 @@ class Cluster:
     def submit(self, *words: object, time: str = "20") -> Job:
         """Submit a job and return it."""
         own = ["--site", self.folder / "site.yaml", "--image", "cpu", "--time", time]
-        done = self.launch("submit", *own, *words)
+        done, limit = self.launch("submit", *own, *words), monotonic() + PATIENCE
+        # Slurm says so for a while when the daemon of a node was started again (`without`).
+        while "node configuration is not available" in done.stderr and monotonic() < limit:
+            sleep(1)
+            done = self.launch("submit", *own, *words)
         assert done.returncode == 0, done.stderr
         number = re.match(r"Job (\d+):", done.stdout)
         log = re.search(r"tail -F (.*)$", done.stdout, re.MULTILINE)
