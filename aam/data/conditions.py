@@ -8,8 +8,8 @@ A condition is one or more comparisons joined by `and`:
 
 Columns may be in [brackets] or quotes, values in quotes; values that contain ` and `, ` or `, a
 comma, a bracket or an operator must be: `!= A or B = 1` would else exclude one value that no sample
-has. Values are equal as in `Metadata.values`: 18.0 is 18. A sample without a value
-in the column meets no comparison, not even `!=`, as in SQL and in QIIME 2's --p-where.
+has. Values are equal as in `Metadata.values`: 18.0 is 18. A sample without a value in the column
+meets no comparison, not even `!=`, as in SQL and in QIIME 2's --p-where.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Cluster:
         """Submit a job and return it."""
         own = ["--site", self.folder / "site.yaml", "--image", "cpu", "--time", time]
         done, limit = self.launch("submit", *own, *words), monotonic() + PATIENCE
-        # Slurm says so for a while when the daemon of a node was started again (`without`).
+        # Tests overlap: another one may have a node down (`without`), and this needs both.
         while "node configuration is not available" in done.stderr and monotonic() < limit:
             sleep(1)
             done = self.launch("submit", *own, *words)
