@@ -1,4 +1,4 @@
-"""`aam export`: ASV encoder and kernel readout of a model as ONNX."""
+"""`aam export`: ASV encoder of a network as ONNX."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aam.members.model_file import read
 
 
 def run(options: Export) -> dict[str, object]:
-    """Write an ONNX file for each part of the model.
+    """Write an ONNX file for each network of the model.
 
     Args:
         options: model and output folder of `aam export`.
@@ -26,20 +26,22 @@ def run(options: Export) -> dict[str, object]:
     """
     # ONNX Runtime is compared with PyTorch on the CPU.
     folder, model = options.output_dir, read(options.model, DeviceOptions(device="cpu"))
-    parts = model.onnx_parts()
-    if not parts:
+    encoders = [encoder for one in model.models.values() for encoder in one.asv_encoders()]
+    if not encoders:
         evidence = f"'{options.model}' has {', '.join(model.models)}"
-        remedy = "export a model with the member kernel or transformer"
+        remedy = "export a model with the member transformer, or a pretrained encoder"
         raise DataError("Nothing that can be exported", evidence, remedy)
-    paths = {folder / f"{part.name}.onnx": part for part in parts}
+    number = len(encoders)
+    names = [f"asv_encoder-fold-{fold}" for fold in range(1, number + 1)]
+    paths = [folder / f"{name}.onnx" for name in (names if number > 1 else ["asv_encoder"])]
     for path in paths:
         refuse_existing(path, options.overwrite)
     folder.mkdir(parents=True, exist_ok=True)
     # PyTorch takes 2 CPU-seconds to import, which a refusal does without.
-    from aam.members.onnx_export import export
+    from aam.members.export import export
 
     differences: dict[str, object] = {}
-    for path, part in paths.items():
-        differences[path.name] = difference = export(part, path)
+    for path, encoder in zip(paths, encoders, strict=True):
+        differences[path.name] = difference = export(encoder, model.max_bp, path)
         info(f"{path}: ONNX Runtime differs from PyTorch by {difference:.1g} of the largest output")
     return {"differences": differences}

@@ -82,20 +82,6 @@ class Dendrogram:
         shape = len(rows[0]), len(self.parents_G)
         return sparse.csr_array((np.ones(len(entries[0])), entries), shape)
 
-    def spans(self) -> tuple[Rows, Rows]:
-        """Return the positions of the first and last ASV below each node, int64 [G] each.
-
-        In this order of the ASVs those below a node are next to each other.
-        """
-        sizes_G = np.asarray(self.paths_FG.sum(axis=0)).ravel().astype(np.int64)
-        first_G, given_G = np.zeros_like(sizes_G), np.zeros_like(sizes_G)
-        # A parent has a larger number than its children, so its position is set before theirs.
-        for node in reversed(range(len(sizes_G) - 1)):
-            parent = self.parents_G[node]
-            first_G[node] = first_G[parent] + given_G[parent]
-            given_G[parent] += sizes_G[node]
-        return first_G, first_G + sizes_G - 1
-
     def membership(self, places: Places) -> sparse.csr_array:
         """Return the branches above each ASV, float64 [U, G] of zeros and ones."""
         member_UG = sparse.csr_array(self.paths_FG[places.nearest_U])

@@ -23,7 +23,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 
@@ -56,9 +56,6 @@ from aam.members.relations import AsvRelations, similarity
 from aam.members.state import numbers
 from aam.memory import shown_size
 from aam.serialization.model_folder import State
-
-if TYPE_CHECKING:  # it imports PyTorch
-    from aam.members.onnx_export import Part
 
 SPREADS = (0.5, 2.0)
 """Squared widths of the Gaussian kernels, relative to the median squared distance."""
@@ -137,13 +134,6 @@ class KernelModel(FittedModel[KernelInputs]):
             **self.summands.arrays(),
         }
         return State({"gamma": self.gamma, **self.summands.settings()}, arrays)
-
-    def onnx_parts(self, tokens_FL: Tokens, outputs: Outputs | None) -> Sequence[Part]:
-        """Return the readout, see `FittedModel`."""
-        # PyTorch takes 2 CPU-seconds to import, which predictions do without.
-        from aam.members.onnx_export import kernel_part
-
-        return [] if outputs is None else [kernel_part(self, tokens_FL, outputs)]
 
 
 @dataclass(frozen=True)

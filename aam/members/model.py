@@ -23,7 +23,7 @@ from aam.serialization.model_folder import State
 
 if TYPE_CHECKING:  # both import PyTorch
     from aam.inference.attention_weights import SampleAttention
-    from aam.members.onnx_export import Part
+    from aam.model.nucleotides import NucleotideEncoder
 
 Reads = TypeVar("Reads", bound=Inputs, contravariant=True)
 
@@ -131,16 +131,8 @@ class FittedModel(Protocol[Reads]):
         """Return the embedding of every sample, [N, D]; None of a model without embedding."""
         return None
 
-    def onnx_parts(self, tokens_FL: Tokens, outputs: Outputs | None) -> Sequence[Part]:
-        """Return what can be exported to ONNX.
-
-        Args:
-            tokens_FL: ASVs of the training study.
-            outputs: what the model predicts; None of a pretrained encoder.
-
-        Raises:
-            DataError: the model reads what has no form in ONNX.
-        """
+    def asv_encoders(self) -> Sequence[NucleotideEncoder]:
+        """Return the encoder of ASVs of each network; none without networks."""
         return ()
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -39,9 +39,6 @@ from aam.members.training_data import TrainingData
 from aam.members.uncertainty import ProportionalOdds
 from aam.serialization import model_folder
 from aam.serialization.model_folder import ModelFolder
-
-if TYPE_CHECKING:  # it imports PyTorch
-    from aam.members.onnx_export import Part
 
 _TRAINING, _IMPORTANCE = "training", "importance/"
 
@@ -162,11 +159,6 @@ class TrainedModel:
         """Encoder of the metadata that the model reads; None if it reads the counts alone."""
         return next(iter(self.models.values())).encoder
 
-    def onnx_parts(self) -> list[Part]:
-        """Return what can be exported to ONNX, see `FittedModel.onnx_parts`."""
-        given = self.tokens_FL, self.facts.outputs
-        return [part for model in self.models.values() for part in model.onnx_parts(*given)]
-
     @property
     def weighted(self) -> dict[str, FittedModel[Any]]:
         """Members that have a weight in the ensemble."""
@@ -192,11 +184,6 @@ class PretrainedModel:
     def max_bp(self) -> int:
         """Nucleotides of the longest sequence that the encoder reads."""
         return largest_bp(self.models)
-
-    def onnx_parts(self) -> list[Part]:
-        """Return what can be exported to ONNX, see `FittedModel.onnx_parts`."""
-        given = np.empty((0, 0), dtype=np.uint8), None
-        return [part for model in self.models.values() for part in model.onnx_parts(*given)]
 
 
 def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:

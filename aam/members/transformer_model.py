@@ -42,8 +42,8 @@ from aam.inference.target import Target
 from aam.members.base import F64, Rows, Samples, Tokens
 from aam.members.member import Reader
 from aam.members.model import Applied, FittedModel, Importance, Outputs, moments, of_effects
-from aam.members.onnx_export import Part, encoder_parts
 from aam.members.relations import AsvRelations
+from aam.model.nucleotides import NucleotideEncoder
 from aam.numerics.device import print_device
 from aam.serialization.model_folder import State
 
@@ -241,10 +241,9 @@ class TransformerModel(FittedModel[TransformerInputs]):
         warn_of_shallow(study, self.networks[0].config)
         return embed(self.networks[0], study, settings)
 
-    def onnx_parts(self, tokens_FL: Tokens, outputs: Outputs | None) -> Sequence[Part]:
+    def asv_encoders(self) -> Sequence[NucleotideEncoder]:
         """Return the ASV encoder of each network, see `FittedModel`."""
-        networks = [network.stored.build().eval() for network in self.networks]
-        return encoder_parts([network.encoder.nucleotides for network in networks], self.max_bp)
+        return [network.stored.build().eval().encoder.nucleotides for network in self.networks]
 
 
 class TransformerReader(Reader[TransformerInputs]):

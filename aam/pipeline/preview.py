@@ -1,27 +1,23 @@
-"""Preview of a training: its samples, splits, likely leaks and cost, before anything is fitted.
+"""Preview of a training: its samples, splits and likely leaks, before anything is fitted.
 
 `aam train` prints it before the first fit, `aam inspect` without training.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from aam.console import duration, info, warn
+from aam.console import info, warn
 from aam.contract.errors import first_few, shortened
 from aam.contract.options.commands.train import Train
-from aam.contract.options.members import networks
 from aam.data.metadata import Metadata
 from aam.members.confounding import Association, associations, leading
-from aam.members.cost import estimate
 from aam.members.folds import Folds
 from aam.members.scores import TITLES
-from aam.memory import memory_available, shown_size
 from aam.training.labelled_study import LabelledStudy
 
 _SUBJECTS = re.compile(
@@ -40,7 +36,7 @@ _SHOWN_CLASSES = 8
 
 
 def preview(options: Train, study: LabelledStudy, folds: Folds) -> list[Association]:
-    """Print the samples, splits and cost of a training, and warn of what it may learn instead.
+    """Print the samples, splits of a training, and warn of what it may learn instead.
 
     Args:
         options: as `resolve` returns them.
@@ -57,7 +53,6 @@ def preview(options: Train, study: LabelledStudy, folds: Folds) -> list[Associat
     known = (column, folds.group_column, *(study.covariates.columns if study.covariates else ()))
     found = associations(study.metadata, known, study.study, folds)
     _show_associations(found, folds, column)
-    _show_cost(options, study, folds)
     return found
 
 
@@ -139,21 +134,3 @@ def _show_associations(found: Sequence[Association], folds: Folds, column: str) 
     if others := [f"'{one.column}' {one.value:.2f}" for one in shown if not one.other_form]:
         listed = ", ".join(others)
         info(f"Columns that alone predict '{column}' on the same splits ({title}): {listed}.")
-
-
-def _show_cost(options: Train, study: LabelledStudy, folds: Folds) -> None:
-    """Print the time and memory of the training, and warn if the memory does not suffice."""
-    table = study.study.table
-    cost = estimate(options.members, folds, len(table.feature_ids), int(table.richness.sum()))
-    cpus, free = len(os.sched_getaffinity(0)), memory_available()
-    info(
-        f"Estimate: {duration(cost.cpu_seconds)} of CPU time ({cpus} CPUs here), "
-        f"{shown_size(cost.peak_bytes)} of memory ({shown_size(free)} available)."
-    )
-    if cost.peak_bytes > free:
-        warn("The training may need more memory than is available; train on fewer samples or ASVs.")
-    if named := networks(options.members):
-        info(
-            f"The estimate is without the {' and '.join(named)}: `aam memory train ...` predicts "
-            "the memory of a step."
-        )

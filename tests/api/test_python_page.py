@@ -49,5 +49,5 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert "subject" in plt.figure(sorted(drawn)[2]).axes[0].get_xlabel()  # the name of the groups
     assert (tmp_path / "runs" / "ph" / "report.html").is_file()
-    assert (tmp_path / "onnx" / "kernel.onnx").is_file()
+    assert (tmp_path / "onnx" / "asv_encoder.onnx").is_file()
     plt.close("all")

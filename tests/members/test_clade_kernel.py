@@ -61,13 +61,6 @@ def test_similar_sequences_join_first(dendrogram: Dendrogram) -> None:
     assert dendrogram.lengths_G[[0, 3, 5, 8]].tolist() == [2, 7, 5, 0]
 
 
-def test_the_asvs_of_a_clade_are_next_to_each_other(dendrogram: Dendrogram) -> None:
-    first_G, last_G = dendrogram.spans()
-    assert sorted(first_G[:5]) == [0, 1, 2, 3, 4]
-    for clade, first, last in zip(_clades(dendrogram), first_G, last_G, strict=True):
-        assert {asv for asv in range(5) if first <= first_G[asv] <= last} == clade
-
-
 def test_the_kernel_is_the_sum_over_the_branches(tokens: Tokens, dendrogram: Dendrogram) -> None:
     counts = np.random.default_rng(0).integers(0, 40, (6, 5))
     samples = Samples(sparse.csr_array(counts), tokens)

@@ -60,7 +60,6 @@ def test_it_trains_predicts_and_reports(study: Path, tmp_path: Path) -> None:
     assert read(predicted)["richness_predicted"].nunique() > 5
     assert aam("report", "--run-dir", run) == 0
     assert "richness" in (run / "report.html").read_text()
-    assert aam("export", "--model", run, "--output-dir", tmp_path / "onnx") == 0
 
 
 @pytest.mark.medium

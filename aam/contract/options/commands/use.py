@@ -199,20 +199,17 @@ class ImportanceOptions:
 
 @dataclass(frozen=True)
 class Export:
-    """Export the ASV encoder and the kernel readout of a model as ONNX.
+    """Export the ASV encoder of each network of a model as ONNX.
 
     ONNX Runtime runs each file, and its output is compared with that of PyTorch.
 
     Examples:
-        aam export --model runs/age --output-dir onnx
+        aam export --model runs/age-transformer --output-dir onnx
         aam export --model encoder --output-dir onnx --overwrite
     """
 
     model: Path = option("Checkpoint or run folder of `aam pretrain` or `aam train`.", role="input")
-    output_dir: Path = option(
-        "Folder for asv_encoder.onnx (of a network) and kernel.onnx (of the member kernel).",
-        role="output",
-    )
+    output_dir: Path = option("Folder for asv_encoder.onnx.", role="output")
     overwrite: bool = option("Replace existing files.", default=False, basic=True)
 
 
