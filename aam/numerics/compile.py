@@ -1,7 +1,7 @@
 """torch.compile with a trial: a compiled module is used only if it reproduces the eager one.
 
-The trial runs forward and backward on this device, since the compiler of a stack (Triton or C++)
-may be absent, broken or wrong.
+The trial is one forward and backward pass on this device, since the compiler of a stack (Triton or
+C++) may be absent, broken or wrong.
 """
 
 from __future__ import annotations
@@ -62,8 +62,10 @@ def compile_in_place(
             module.eval()
             with torch.no_grad(), context():
                 expected = _tensors(module(*arguments))
-                module.compile(dynamic=True)
+            module.compile(dynamic=True)
+            with torch.enable_grad(), context():
                 found = _tensors(module(*arguments))
+                total = torch.stack([tensor.float().sum() for tensor in found]).sum()
             difference = max(map(_relative_difference, expected, found))
             allowed = product_tolerance(precision, products, inner)
             # `not <=` and no `>`: a comparison with NaN is false.
@@ -71,10 +73,6 @@ def compile_in_place(
                 raise ArithmeticError(
                     f"its values differ by {difference:.1g} of the largest; rounding: {allowed:.1g}"
                 )
-            module.train()
-            with torch.enable_grad(), context():
-                # With gradients another graph is compiled, which may fail alone.
-                total = torch.stack([t.float().sum() for t in _tensors(module(*arguments))]).sum()
             learned = [p for p in module.parameters() if p.requires_grad]
             torch.autograd.grad(total, learned, allow_unused=True)
         # A compiler raises errors of any type; one of the network itself is raised again later.

@@ -74,13 +74,6 @@ class TrainingBatches(Dataset[Batch]):
             self.rows, np.minimum(richness, self.plan.token_limit), self.steps, rng
         )
 
-    def largest_step(self, epoch: int) -> int:
-        """Return the step of an epoch whose samples have most ASVs together."""
-        richness = self.study.table.richness[self._shuffled(epoch)]
-        kept = np.minimum(richness, self.plan.token_limit)
-        slices = (even_slice(len(kept), self.steps, step) for step in range(self.steps))
-        return int(np.argmax([kept[part].sum() for part in slices]))
-
     def __getitem__(self, key: StepKey) -> Batch:
         epoch, step = key
         rows = self._shuffled(epoch)[even_slice(len(self.rows), self.steps, step)]

@@ -29,7 +29,6 @@ from aam.numerics.device import device_name, is_gpu
 from aam.training.callbacks.compilation import EncoderCompilation, Fp32Report
 from aam.training.callbacks.epoch_table import EpochTable
 from aam.training.callbacks.loggers import LoggedMetrics
-from aam.training.callbacks.memory_warm_up import MemoryWarmUp
 from aam.training.callbacks.nonfinite import FiniteCheck
 from aam.training.callbacks.observer import Observer
 from aam.training.callbacks.progress import Progress, RunLength, RunProgressBar
@@ -191,11 +190,9 @@ def _make_loop(
     ids = training.study.table.sample_ids
     speed, note = options.speed, fit.note
     report = Fp32Report(runtime.precision, note) if speed.report_fp32_fallbacks else None
-    prepare: list[EncoderCompilation | MemoryWarmUp] = []
+    prepare: list[EncoderCompilation] = []
     if speed.compile_model != "off":
         prepare.append(EncoderCompilation(step, speed.compile_model, note, report))
-    if speed.memory_warm_up == "on" or (speed.memory_warm_up == "auto" and is_gpu(device)):
-        prepare.append(MemoryWarmUp(step, optimizer, training, note))
     return TrainingLoop(
         step,
         optimizer,

@@ -109,8 +109,6 @@ def numbers_of_host(options: Learn) -> Learn:
         of_host = dataclasses.replace(of_host, num_workers=workers)
     if of_host.cpu_threads == "auto":
         of_host = dataclasses.replace(of_host, cpu_threads=torch.get_num_threads())
-    if speed.memory_warm_up == "auto":
-        speed = dataclasses.replace(speed, memory_warm_up="on" if gpu else "off")
     precision = choose_precision(speed.mixed_precision, arch_of(device))
     groups: dict[str, Any] = {
         "device": dataclasses.replace(of_host, device="cuda" if gpu else "cpu"),

@@ -94,14 +94,6 @@ def test_chunks_of_asvs_change_no_result(
 
 
 @pytest.mark.parametrize("scale", [DDP, pytest.param(FSDP, marks=NEEDS_FSDP)])
-def test_a_memory_warm_up_changes_no_result(
-    study_dir: Path, tmp_path: Path, ones: Any, scale: ScaleOptions
-) -> None:
-    warmed = dataclasses.replace(PLAIN, scale=scale, warm_up=True)
-    same(ones(PLAIN), together(2, scale, learn_all, study_dir, tmp_path, [warmed])[0][0])
-
-
-@pytest.mark.parametrize("scale", [DDP, pytest.param(FSDP, marks=NEEDS_FSDP)])
 def test_a_step_is_repeated_exactly(study_dir: Path, scale: ScaleOptions) -> None:
     """With dropout and accumulation, whose first batch is not synchronised."""
     assert together(2, scale, repeat_steps, study_dir, scale) == [[True] * 4] * 2

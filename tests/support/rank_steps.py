@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from aam.contract.options.commands.pretrain import Pretrain
-from aam.contract.options.device import ScaleOptions, SpeedOptions
+from aam.contract.options.device import ScaleOptions
 from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.contract.options.training import LoopOptions, RunOptions
 from aam.data.batches import Batch, BatchPlan
@@ -59,7 +59,6 @@ class Case:
         signal: rank, step and number of a signal that is sent to a process.
         killed: the machine fails in the validation of the first epoch.
         asv_chunk: ASVs that are encoded at once; 0: all.
-        warm_up: compute the largest batch before the first step.
     """
 
     scale: ScaleOptions = ALONE
@@ -73,7 +72,6 @@ class Case:
     signal: tuple[int, int, int] | None = None
     killed: bool = False
     asv_chunk: int = 0
-    warm_up: bool = False
 
 
 class PowerCut(RuntimeError):
@@ -162,8 +160,6 @@ def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case)
     options = fit_options(
         folder, case.loop, case.scale, resume_from=case.resume, checkpoint_every_n_steps=case.every
     )
-    speed = SpeedOptions(memory_warm_up="on" if case.warm_up else "off")
-    options = dataclasses.replace(options, speed=speed)
     runtime = Runtime(torch.device("cpu"), communicator=communicator)
     try:
         settings = fit.FitConfig(options, config, folder, runtime)

@@ -16,7 +16,7 @@ from aam.contract.yaml_document import Entry, read_entries
 OF_ONE_RUN = ("resume_from", "overwrite")
 """Options that are not taken from a run record, like outputs: they would replace that run."""
 
-OF_ONE_HOST = ("device", "num_workers", "cpu_threads", "memory_warm_up")
+OF_ONE_HOST = ("device", "num_workers", "cpu_threads")
 """Options that are not taken from a run record: it has what its host had in place of `auto`."""
 
 

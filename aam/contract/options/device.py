@@ -87,11 +87,6 @@ class SpeedOptions:
         default=0,
         takes=ZERO_OR_MORE,
     )
-    memory_warm_up: Literal["auto", "on", "off"] = resumable_option(
-        "Compute the batch of the epoch with most ASVs once before the first step, without "
-        "learning from it, so that memory for it is reserved in one piece. 'auto': on a GPU.",
-        default="auto",
-    )
     prefetch_factor: int = resumable_option(
         "Batches that each data loader process prepares ahead.",
         default=2,
