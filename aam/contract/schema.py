@@ -17,32 +17,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, Union
 
-from aam import __version__
-from aam.contract.errors import DataError
 from aam.contract.options.field import Range
+from aam.contract.records import Mismatch, check_format
 
-
-class Mismatch(ValueError):
-    """Error of a value that is not of its declared type; the message has path, value and type."""
-
-
-def check_format(what: str, found: int, known: int, file: str) -> None:
-    """Refuse a file of another format than this version writes.
-
-    Args:
-        what: `model` or `checkpoint`, for the message.
-        file: its path and the version that wrote it, for the message.
-
-    Raises:
-        DataError: names both formats.
-    """
-    if found != known:
-        newer = found > known
-        raise DataError(
-            f"The {what} was written by {'a newer' if newer else 'an earlier'} version",
-            f"{file}, format {found}; this is {__version__}, format {known}",
-            "use that version" if newer else "use that version, or train again with this one",
-        )
+__all__ = ["Mismatch", "check_format", "like", "parse"]
 
 
 def parse(expected: Any, value: Any, place: str) -> Any:

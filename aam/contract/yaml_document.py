@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,10 @@ import yaml
 
 from aam.contract.errors import ConfigurationError
 from aam.contract.files import require
+from aam.contract.records import Entry
 from aam.contract.suggestions import nearest
+
+__all__ = ["Entry", "Loader", "entries", "foreign", "load", "read_entries"]
 
 _SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?\Z")
@@ -28,14 +30,6 @@ Loader: Any = type("Loader", (_SAFE,), {"yaml_implicit_resolvers": _RESOLVERS})
 """The safe loader of PyYAML, but 24:00:00 is text: in YAML 1.1 it is 86400, a number to base 60."""
 DEEPEST = 20
 """Levels of lists and mappings; the C loader recurses without a limit and would crash."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A value and its source ("/etc/aam/launch.yaml:3")."""
-
-    value: Any
-    where: str
 
 
 def load(text: str) -> Any:

@@ -1,0 +1,430 @@
+"""Records: JSON and YAML files, read within bounds and decoded by type with msgspec.
+
+Users edit, shorten and replace these files. A reader names the type that it expects (a frozen
+dataclass, a `msgspec.Struct`, `dict[str, float]`, ...), and either gets a value of it or raises one
+sentence with the file, the field and what is wrong there:
+
+    class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+        max_time: str | None = None
+        gpus: Count = 0
+
+    site = read_yaml(path, Site, "site file")
+
+Keys that a type lacks are ignored, unless it is a Struct with `forbid_unknown_fields`: the message
+about an unknown key then has the nearest known one. Numbers are finite. `Annotated[T, Meta(ge=0)]`
+states a range; the common ones are below.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from aam import __version__
+from aam.contract.errors import ConfigurationError, DataError, MissingInput, printable, reason_of
+from aam.contract.files import require, write_text
+from aam.contract.suggestions import nearest
+
+T = TypeVar("T")
+
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Positive = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+NonNegative = Annotated[float, Meta(ge=0)]
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+MAX_BYTES = 64 << 20
+"""Bytes of a document; the largest, of scores and records, have some hundred kilobytes."""
+
+MAX_DEPTH = 32
+"""Levels of lists and mappings: PyYAML's C loader recurses without a limit and would crash."""
+
+EDITED = "restore the file if it was edited, or make it again"
+
+_SEGMENT = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[(\.\.\.)\]")
+_WORDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false",
+          "array": "a list", "object": "a mapping"}  # fmt: skip
+"""Words of msgspec's messages in plain English."""
+_WORD = re.compile(r"\w+")
+
+
+class Mismatch(ValueError):
+    """A value that is not of its declared type.
+
+    Attributes:
+        path: keys and indexes that lead to it.
+    """
+
+    def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
+        self.path = path
+        super().__init__(message)
+
+
+def read_json(path: Path, expected: type[T], what: str, remedy: str = EDITED) -> T:
+    """Read a JSON file as a value of a type.
+
+    Args:
+        path: the file.
+        expected: type of the content.
+        what: name of the file in messages, such as "run record".
+        remedy: action by which the user can replace a damaged file.
+
+    Raises:
+        MissingInput: there is no such file, or it cannot be read.
+        DataError: see `decode_json`.
+    """
+    return decode_json(_content(path, what), expected, what, f"'{path}'", remedy)
+
+
+def decode_json(
+    content: bytes | str, expected: type[T], what: str, source: str, remedy: str = EDITED
+) -> T:
+    """Decode a JSON document as a value of a type; `source` is its place, for messages.
+
+    Raises:
+        DataError: it is no JSON in UTF-8, too large, nested too deeply, has a NUL character or
+            half of a surrogate pair, or does not match the type.
+    """
+    try:
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
+        plain = msgspec.json.decode(content)
+        _require_bounded(plain)
+        return convert(plain, expected)
+    except Mismatch as error:
+        reason = str(error).replace("; ", ", ")
+    except (ValueError, RecursionError) as error:
+        deep = isinstance(error, RecursionError)
+        reason = "nested too deeply" if deep else reason_of(error)
+    raise DataError(f"The {what} is damaged", f"{source}, {reason}", remedy)
+
+
+def convert(value: Any, expected: type[T], place: str = "") -> T:
+    """Convert plain dictionaries, lists, strings and numbers to a type.
+
+    Args:
+        place: name of the value, with which the message begins.
+
+    Raises:
+        Mismatch: the value is of another type, or out of range.
+    """
+    try:
+        return msgspec.convert(value, expected)
+    except msgspec.ValidationError as error:
+        raise _mismatch(error, value, expected, place) from None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file with an indented JSON value atomically; NaN and infinity become null."""
+    write_text(path, dump_json(content, indent=2) + "\n")
+
+
+def dump_json(content: Any, indent: int | None = None) -> str:
+    """Return a value as JSON, in which NaN and infinity are null: JSON has no word for them."""
+    return json.dumps(_finite(content), indent=indent, allow_nan=False)
+
+
+def check_format(what: str, found: int, known: int, file: str) -> None:
+    """Refuse a file of another format than this version writes.
+
+    Args:
+        what: `model` or `checkpoint`, for the message.
+        file: its path and the version that wrote it, for the message.
+
+    Raises:
+        DataError: names both formats.
+    """
+    if found != known:
+        newer = found > known
+        raise DataError(
+            f"The {what} was written by {'a newer' if newer else 'an earlier'} version",
+            f"{file}, format {found}; this is {__version__}, format {known}",
+            "use that version" if newer else "use that version, or train again with this one",
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A value of a YAML file and its source ("/etc/aam/launch.yaml:3")."""
+
+    value: Any
+    where: str
+
+
+def read_yaml(path: Path, expected: type[T], what: str) -> T:
+    """Read a YAML file as a value of a type, see `decode_yaml`; `what` is its name in messages.
+
+    Raises:
+        MissingInput: it does not exist or cannot be read.
+        ConfigurationError: see `decode_yaml`.
+    """
+    return decode_yaml(_text(path, what), expected, str(path))
+
+
+def decode_yaml(text: str, expected: type[T], name: str) -> T:
+    """Decode a YAML document as a value of a type; `name` is its file, for messages.
+
+    An empty document is an empty mapping. 24:00:00 is text.
+
+    Raises:
+        ConfigurationError: broken YAML, an alias, a key twice, an unknown key (with the nearest
+            known one), or a value of another type or out of range, with the line.
+    """
+    value, root = _yaml(text, name)
+    try:
+        return msgspec.convert(value, expected)
+    except msgspec.ValidationError as error:
+        found = _mismatch(error, value, expected)
+        unknown = "unknown key" in str(error) or "unknown field" in str(error)
+        cause = "An unknown key" if unknown else "Invalid value"
+        message, _, remedy = str(found).partition("; ")
+        where = f"{name}:{_line(root, found.path)}"
+        raise ConfigurationError(cause, f"{message} in {where}", remedy or "correct it") from None
+
+
+def yaml_entries(text: str, name: str, known: Iterable[str]) -> dict[str, Entry]:
+    """Read the top-level mapping of a YAML document: each value with its line.
+
+    Args:
+        text: the document.
+        name: its file, for messages.
+        known: keys that may occur.
+
+    Raises:
+        ConfigurationError: as `decode_yaml`.
+    """
+    value, root = _yaml(text, name)
+    if not isinstance(value, dict):
+        raise ConfigurationError("Not a mapping", f"{name}:1", "write `key: value` lines")
+    known, found = tuple(known), {}
+    for key, item in value.items():
+        where = f"{name}:{_line(root, (key,))}"
+        if key not in known:
+            remedy = nearest(str(key), known, f"known are {', '.join(known)}")
+            raise ConfigurationError("An unknown key", f"'{key}' in {where}", remedy)
+        found[key] = Entry(item, where)
+    return found
+
+
+def read_yaml_entries(path: Path, what: str, known: Iterable[str]) -> dict[str, Entry]:
+    """Read the top-level mapping of a YAML file, see `yaml_entries`."""
+    return yaml_entries(_text(path, what), str(path), known)
+
+
+def _content(path: Path, what: str) -> bytes:
+    try:
+        with require(path, what).open("rb") as stream:
+            return stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        evidence = f"'{path}', {error.strerror}"
+        raise MissingInput(
+            f"The {what} may not be read", evidence, "check its permissions"
+        ) from error
+
+
+def _text(path: Path, what: str) -> str:
+    try:
+        return _content(path, what).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        evidence = f"'{path}', {error}"
+        raise ConfigurationError("Not a text file", evidence, "save it as UTF-8") from error
+
+
+def _require_bounded(value: Any, depth: int = 0) -> None:
+    """Refuse values that other code cannot print, write or compute with."""
+    if isinstance(value, str):
+        if "\0" in value:
+            raise ValueError("a text holds a NUL character")
+    elif isinstance(value, int):
+        if value.bit_length() > 63:
+            raise ValueError("a number has more than 63 bits")
+    elif isinstance(value, dict | list):
+        if depth == MAX_DEPTH:
+            raise ValueError(f"lists or mappings are nested in more than {MAX_DEPTH} levels")
+        if isinstance(value, dict):
+            _require_bounded(list(value), depth)
+            value = list(value.values())
+        for item in value:
+            _require_bounded(item, depth + 1)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):  # also a NumPy float64
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _mismatch(
+    error: msgspec.ValidationError, value: Any, expected: Any, place: str = ""
+) -> Mismatch:
+    """Return msgspec's error in plain English, with the path of the wrong value."""
+    message, _, at = str(error).removesuffix("`").partition(" - at `")
+    path = _path(at, message, value, expected)
+    name = place + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
+    name = name.removeprefix(".") or "the content"
+    wrong, kinds = value, _kinds(expected, path)
+    for key in path:
+        wrong = wrong[key]
+    if unknown := re.fullmatch("Object contains unknown field `(.*)", message, re.DOTALL):
+        key = unknown[1].removesuffix("`")
+        known = [field.encode_name for kind in kinds for field in getattr(kind, "fields", ())]
+        remedy = nearest(key, known, f"known are {', '.join(known)}")
+        inside = f" in '{name}'" if path or place else ""
+        return Mismatch(f"unknown key '{printable(key)}'{inside}; {remedy}", (*path, key))
+    if missing := re.fullmatch("Object missing required field `(.*)", message):
+        return Mismatch(f"{name} has no '{missing[1].removesuffix('`')}'", path)
+    if isinstance(wrong, dict | list):
+        shown = "a list" if isinstance(wrong, list) else "a mapping"
+    else:
+        shown = printable(repr(wrong), 60)
+    choices = [str(choice) for kind in kinds for choice in getattr(kind, "values", ())]
+    if choices and message.startswith("Invalid enum value"):
+        return Mismatch(f"{name} is {shown}, not one of {', '.join(choices)}", path)
+    text = re.sub("`([^`]*)`", lambda found: _WORD.sub(_plain_word, found[1]), message)
+    text = text.partition(", got ")[0].replace(" | ", " or ")
+    return Mismatch(f"{name} is {shown}, {text[0].lower()}{text[1:]}", path)
+
+
+def _plain_word(found: re.Match[str]) -> str:
+    return _WORDS.get(found[0], found[0])
+
+
+def _path(at: str, message: str, value: Any, expected: Any) -> tuple[str | int, ...]:
+    """Return the keys to the wrong value; msgspec writes `[...]` for the key of a dictionary."""
+    path: list[str | int] = []
+    node = value
+    for field, index, any_key in _SEGMENT.findall(at):
+        if any_key:
+            if not isinstance(node, dict):
+                return tuple(path)
+            # The wrong entry is the one with which alone the same error comes.
+            entries = dict(node)
+            for key, item in entries.items():
+                node.clear()
+                node[key] = item
+                try:
+                    msgspec.convert(value, expected)
+                except msgspec.ValidationError as again:
+                    if str(again).startswith(message):
+                        break
+            node.clear()
+            node.update(entries)
+            path.append(key)
+        else:
+            path.append(int(index) if index else field)
+        try:
+            node = node[path[-1]]
+        except (LookupError, TypeError):
+            return tuple(path)
+    return tuple(path)
+
+
+def _kinds(expected: Any, path: Sequence[str | int]) -> list[Any]:
+    """Return msgspec's descriptions of the types that a type allows at a path."""
+    from msgspec import inspect
+
+    kinds: list[Any] = [inspect.type_info(expected)]
+    for key in (None, *path):
+        if key is not None:
+            fields = [field for kind in kinds for field in getattr(kind, "fields", ())]
+            kinds = [
+                *(field.type for field in fields if field.encode_name == key),
+                *(kind.value_type for kind in kinds if hasattr(kind, "value_type")),
+                *(kind.item_type for kind in kinds if hasattr(kind, "item_type")),
+            ]
+        kinds = [option for kind in kinds for option in getattr(kind, "types", (kind,))]
+    return kinds
+
+
+@functools.cache
+def _loader() -> Any:
+    """Return PyYAML's safe loader without numbers to base 60, and with keys once each."""
+    import yaml  # 10 ms, which programs that read JSON alone do without
+
+    safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    base_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?\Z")
+    resolvers = {
+        first: [("tag:yaml.org,2002:str", base_60), *others]
+        for first, others in safe.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self: Any, node: Any, deep: bool = False) -> Any:
+        found: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, dict | list):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key that is no text", key_node.start_mark
+                )
+            if key in found:
+                problem = f"the key '{key}' twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            found[key] = self.construct_object(value_node, deep=True)
+        return found
+
+    members = {"yaml_implicit_resolvers": resolvers, "construct_mapping": construct_mapping}
+    return type("Loader", (safe,), members)
+
+
+def _yaml(text: str, name: str) -> tuple[Any, Any]:
+    """Return the content of a YAML document and its tree of nodes, which have the lines."""
+    import yaml
+
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=_loader()):
+            where = f"{name}:{event.start_mark.line + 1}" if event.start_mark else name
+            if isinstance(event, yaml.AliasEvent):
+                # Nine levels of aliases in 357 bytes stand for 400 million values.
+                evidence = f"*{event.anchor} in {where}"
+                raise ConfigurationError("An alias in YAML", evidence, "write its value out")
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+                if depth > MAX_DEPTH:
+                    evidence = f"{where}, more than {MAX_DEPTH} levels"
+                    raise ConfigurationError("Lists nested too deeply", evidence, "correct it")
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            elif isinstance(event, yaml.ScalarEvent) and "\0" in event.value:
+                raise ConfigurationError("A NUL character in a value", where, "remove it")
+        loader = _loader()(text)
+        try:
+            root = loader.get_single_node()
+            return ({} if root is None else loader.construct_document(root)), root
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{name}:{mark.line + 1}" if mark else name
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        raise ConfigurationError("Broken YAML", f"{where}, {problem}", "correct it") from error
+    except (ValueError, OverflowError) as error:  # a date with month 13, a number too long
+        remedy = "correct it, or quote it to make it text"
+        raise ConfigurationError("Not a value", f"{name}, {error}", remedy) from error
+
+
+def _line(root: Any, path: Sequence[str | int]) -> int:
+    """Return the line of the value at a path, or of the deepest mapping that holds it."""
+    node, line = root, root.start_mark.line if root is not None else 0
+    for key in path:
+        children = node.value if isinstance(getattr(node, "value", None), list) else []
+        if isinstance(key, int) and key < len(children) and not isinstance(children[key], tuple):
+            node, line = children[key], children[key].start_mark.line
+            continue
+        pairs = [pair for pair in children if isinstance(pair, tuple)]
+        found = [pair for pair in pairs if pair[0].value == str(key)]
+        if not found:
+            break
+        node, line = found[0][1], found[0][0].start_mark.line
+    return int(line) + 1

@@ -1,0 +1,122 @@
+"""Records of JSON and YAML: a typed value, or one sentence with the place and what is wrong."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from msgspec import Meta
+
+from aam.contract.errors import AamError, ConfigurationError, DataError, MissingInput
+from aam.contract.records import (
+    Count,
+    Entry,
+    Mismatch,
+    convert,
+    decode_json,
+    decode_yaml,
+    dump_json,
+    read_json,
+    read_yaml,
+    write_json,
+    yaml_entries,
+)
+
+
+class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    max_time: str | None = None
+    gpus: Count = 0
+    engine: Literal["podman", "docker"] | None = None
+
+
+class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    sites: dict[str, Site] = {}
+    ports: list[Annotated[int, Meta(ge=1, le=65535)]] = []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sites:\n  a:\n    max-tim: 1:00\n", "'max-tim' in 'sites.a' in s.yaml:3; did you mean"),
+        ("sites:\n  a: {}\n  b:\n    gpus: -3\n", "sites.b.gpus is -3, expected a whole number"),
+        ("sites:\n  b:\n    gpus: -3\n", "in s.yaml:3; correct it"),
+        ("sites:\n  b:\n    engine: pod\n", "not one of docker, podman in s.yaml:3"),
+        ("ports: [1,\n 70000]", "ports[1] is 70000, expected a whole number <= 65535 in s.yaml:2"),
+        ("sites:\n  a: {}\n  a: {}\n", "s.yaml:3, the key 'a' twice"),
+        ("sites:\n  a: {max-time: 2020-01-01}", "sites.a.max-time is datetime.date(2020, 1, 1)"),
+        ("sites:\n  a: {max-time: 2020-13-01}", "month must be in 1..12"),
+        ("a: &x 1\nb: *x\n", "*x in s.yaml:2; write its value out"),
+        ("[" * 100, "more than 32 levels"),
+        ("{[a]: 1}", "a key that is no text"),
+        ("a: 'b", "s.yaml:1, found unexpected end of stream"),
+        ("- a\n", "the content is a list, expected a mapping"),
+        ("sits: {}", "unknown key 'sits' in s.yaml:1; did you mean 'sites'?"),
+        ("a: !!python/object:os.system x", "could not determine a constructor"),
+        ("a: '\\0'\nb: \"\\0\"", "A NUL character"),
+    ],
+)
+def test_yaml_is_refused_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        decode_yaml(text, Sites, "s.yaml")
+    assert message in str(refused.value)
+
+
+def test_yaml_is_typed(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text("\ufeffsites:\n  a: {max-time: 24:00:00, gpus: 4}\n", encoding="utf-8")
+    assert read_yaml(file, Sites, "sites") == Sites({"a": Site("24:00:00", 4)})
+    assert decode_yaml("", Sites, "s.yaml") == Sites()
+    file.write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(ConfigurationError, match="Not a text file"):
+        read_yaml(file, Sites, "sites")
+
+
+def test_entries_have_their_line() -> None:
+    found = yaml_entries("a: 1\nb:\n- 2\n", "s.yaml", ["a", "b"])
+    assert found == {"a": Entry(1, "s.yaml:1"), "b": Entry([2], "s.yaml:2")}
+    with pytest.raises(ConfigurationError, match="'enginee' in s.yaml:2; did you mean 'engine'"):
+        yaml_entries("a: 1\nenginee: 2\n", "s.yaml", ["a", "engine"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"sites": {"a": {"gpus": 1}, "b": {"gpus": "x"}}}', "sites.b.gpus is 'x', expected"),
+        (b'{"ports": [1, 2.5]}', "ports[1] is 2.5, expected a whole number"),
+        (b'{"ports": [NaN]}', "JSON is malformed"),
+        (b'{"ports": [1e999]}', "range"),
+        (b'{"ports": [%d]}' % 2**70, "more than 63 bits"),
+        (b'{"a": "\\u0000"}', "a NUL character"),
+        (b'{"a": "\\ud800xxxxxxx"}', "surrogate"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"[" * 40 + b"]" * 40, "more than 32 levels"),
+        (b"\xff", "JSON is malformed"),
+        (b"", "truncated"),
+        (b" " * ((64 << 20) + 1), "more than 64 MiB"),
+        (b'{"sits": {}}', "unknown key 'sits', did you mean 'sites'?"),
+    ],
+)
+def test_json_is_refused_with_its_field(content: bytes, message: str) -> None:
+    with pytest.raises(DataError) as refused:
+        decode_json(content, Sites, "record", "'r.json'")
+    assert message in str(refused.value)
+    assert str(refused.value).startswith("The record is damaged: 'r.json', ")
+
+
+def test_json_files(tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    write_json(file, {"a": math.nan, "b": [1.5, -math.inf], "c": (1, 2)})
+    assert read_json(file, dict[str, Any], "record") == {"a": None, "b": [1.5, None], "c": [1, 2]}
+    assert dump_json({"a": math.inf}) == '{"a": null}'
+    for path, error in ((tmp_path / "none.json", MissingInput), (tmp_path, AamError)):
+        with pytest.raises(error):
+            read_json(path, dict[str, Any], "record")
+
+
+def test_values_are_converted() -> None:
+    assert convert({"gpus": 2}, Site) == Site(gpus=2)
+    with pytest.raises(Mismatch, match=r"^forest\.ports\[0\] is 0, expected a whole number >= 1$"):
+        convert({"ports": [0]}, Sites, "forest")
+    with pytest.raises(Mismatch, match="^forest has no 'a'$"):
+        convert({}, msgspec.defstruct("Needs", [("a", int)]), "forest")
