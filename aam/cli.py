@@ -34,7 +34,7 @@ from aam.contract.options import parse as parse_command_line
 from aam.contract.options.commands import WRAPPERS
 from aam.contract.options.contradictions import without_effect
 from aam.contract.options.device import DeviceOptions, ScaleOptions, uses_network
-from aam.contract.preflight import require_inputs
+from aam.contract.preflight import require_columns, require_inputs
 from aam.contract.run_record import Record
 
 INTERRUPTED = 130
@@ -105,6 +105,8 @@ def _dispatch(arguments: list[str]) -> int:
 def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
     """Run a command of `aam`, or start its ranks; return the exit status."""
     require_inputs(parsed)
+    if parsed.command != "inspect":  # which reports all that is wrong
+        require_columns(parsed)
     wraps = parsed.command in WRAPPERS
     options, measured = parsed.build(), parsed.build_wrapped()
     _set_passive_waiting(os.environ)

@@ -1,15 +1,21 @@
-"""Checks of the paths of a command, which need neither its libraries nor the content of its input.
+"""Checks of the paths and metadata columns of a command, before its libraries are imported.
 
-They come before the command is imported, so that a wrong path is refused at once.
+The launcher makes the same checks before a job waits in the queue: `require_inputs`,
+`require_columns` and, of a command with a run folder, `check_run_folder`.
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
+import itertools
 import os
+import zlib
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from aam.contract.errors import CannotCreate, MissingInput, UsageError
+from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError
 from aam.contract.files import names_beside
 from aam.contract.options import ParsedCommand
 from aam.contract.options.training import RunOptions
@@ -27,24 +33,36 @@ _RUN_FILES = ("run.json", MODEL, "checkpoints", "metrics.csv", "progress.json", 
               "importance.tsv", "ordination.txt", "unifrac.tsv",
               "report.html", COUNTS_ALONE)  # fmt: skip
 
+_STUDY_FILES = ("--table", "--metadata", "--sequences", "--tree", "--taxonomy", "--unifrac-matrix")
+_COLUMNS = ("--metadata-column", "--group-column", "--categorical-columns", "--numeric-columns",
+            "--color-by", "--categories", "--by")  # fmt: skip
+_ID_HEADERS = ("#sampleid", "#sample id", "#otuid", "#otu id")
+"""First headers, in lower case, that begin as a comment does."""
+
 
 def require_inputs(command: ParsedCommand) -> None:
-    """Check that every input file of a command exists, and that no output would replace one.
+    """Check that every input of a command exists, and that no output would replace or mix with one.
 
     Raises:
         MissingInput: names the option and the path.
-        UsageError: a path is both.
+        UsageError: a path is both, or an output folder holds files of the study.
     """
-    outputs = {os.path.realpath(path): spec.flag for spec, path in command.paths("output")}
+    outputs = {os.path.realpath(path): spec for spec, path in command.paths("output")}
     for spec, path in command.paths("input"):
         if _is_absent(path):
             remedy = nearest(path.name, names_beside(path), "check the path")
             evidence = f"'{path}' does not exist"
             raise MissingInput(f"No file for {spec.flag}", evidence, remedy)
-        flag = outputs.get(os.path.realpath(path))
-        if flag and spec.flag != "--resume-from":  # a run is continued in its own folder
-            evidence = f"{spec.flag} and {flag} are '{path}'"
+        real = os.path.realpath(path)
+        output = outputs.get(real)
+        if output and spec.flag != "--resume-from":  # a run is continued in its own folder
+            evidence = f"{spec.flag} and {output.flag} are '{path}'"
             raise UsageError("The output would replace an input", evidence, "choose another output")
+        folder = outputs.get(os.path.dirname(real))
+        if folder and folder.field == "output_dir" and spec.flag in _STUDY_FILES:
+            evidence = f"{folder.flag} has {spec.flag} '{path}'"
+            remedy = f"choose another folder, such as '{path.parent / 'run'}'"
+            raise UsageError("The output folder holds an input", evidence, remedy)
 
 
 def _is_absent(path: Path) -> bool:
@@ -55,6 +73,46 @@ def _is_absent(path: Path) -> bool:
     except (OSError, ValueError):  # its reader gives the reason
         return False
     return False
+
+
+def require_columns(command: ParsedCommand) -> None:
+    """Check that the metadata has the columns that a command names, by its header alone.
+
+    Raises:
+        DataError: names the option, and the columns nearest to it.
+    """
+    metadata = command.value("--metadata")
+    if not isinstance(metadata, Path) or (columns := metadata_columns(metadata)) is None:
+        return
+    for flag in _COLUMNS:
+        given = command.value(flag) or ()
+        for named in (given,) if isinstance(given, str) else given:
+            parts = [named] if named in columns else [part.strip() for part in named.split(",")]
+            for column in filter(None, parts):
+                if column not in columns:
+                    shown = ", ".join(columns[:50] + ["..."] * (len(columns) > 50))
+                    raise DataError(
+                        f"The metadata has no column '{column}'",
+                        f"{flag} for '{metadata}', which has {len(columns)}: {shown}",
+                        nearest(column, columns, "name one of them", most=3),
+                    )
+
+
+def metadata_columns(path: Path) -> list[str] | None:
+    """Read the columns in the header of a metadata TSV, gzipped or not; None if it has none.
+
+    The reader of the metadata reports what is wrong with such a file.
+    """
+    try:
+        opened: Any = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as lines:
+            for row in itertools.islice(csv.reader(lines, dialect="excel-tab", strict=True), 1000):
+                first, *columns = [cell.strip() for cell in row] or [""]
+                if first.lower() in _ID_HEADERS or (first and not first.startswith("#")):
+                    return [name for name in columns if name] or None
+    except (OSError, EOFError, ValueError, csv.Error, zlib.error):
+        pass
+    return None
 
 
 def is_usable(run: RunOptions) -> bool:

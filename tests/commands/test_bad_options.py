@@ -129,7 +129,7 @@ TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE
     ("flags", "variables", "evidence"),
     [
         ("--processes 2 --distributed", {}, "--processes 2, with --members kernel forest"),
-        ("--processes 2 --metadata-column age,site", {}, "--processes 2"),
+        ("--processes 2 --metadata-column ph,site", {}, "--processes 2"),
         ("--members kernel", TORCHRUN, "started by torchrun or srun, with --members kernel"),
     ],
 )
@@ -144,7 +144,7 @@ def test_kernel_and_forest_train_in_one_process(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     study = ("--table", bench.good / "table.biom", "--metadata", bench.good / "metadata.tsv")
-    given = (*study, "--metadata-column", "age", "--output-dir", bench.out, *flags.split())
+    given = (*study, "--metadata-column", "ph", "--output-dir", bench.out, *flags.split())
     phrases = (evidence, "start one process, or add transformer to --members")
     refused(aam("train", *given), USAGE, "Several processes for models that train in one", *phrases)
 

@@ -52,6 +52,27 @@ def test_missing_files(bench: Bench, refused: Refused, args: str) -> None:
         refused(folder, NO_INPUT, f"'{bench.good}' is a folder")
 
 
+def test_an_output_folder_that_holds_the_study(bench: Bench, refused: Refused) -> None:
+    shown = refused(bench.train("--output-dir", bench.good), USAGE, "--output-dir has --table")
+    assert f"choose another folder, such as '{bench.good / 'run'}'" in shown
+    refused(bench.pretrain("--output-dir", f"{bench.good}/."), USAGE, "The output folder holds")
+
+
+@pytest.mark.parametrize("header", ["sample-id", "#SampleID", '"sample-id"'])
+def test_columns_are_looked_up_before_anything_is_read(
+    bench: Bench, refused: Refused, header: str
+) -> None:
+    # The table is no table: the header of the metadata is read first, and alone.
+    table = bench.text("table.biom", "no table")
+    metadata = bench.text("m.tsv", f"# comment\n{header}\tph\ta,b\nx\t1\n")
+    given = ("--table", table, "--metadata", metadata)
+    shown = refused(bench.train(*given, "--metadata-column", "pH"), DATA, "no column 'pH'")
+    assert f"--metadata-column for '{metadata}', which has 2: ph, a,b; did you mean 'ph'?" in shown
+    refused(bench.train(*given, "--metadata-column", "ph,host"), DATA, "no column 'host'")
+    refused(bench.train(*given, "--group-column", "host"), DATA, "--group-column for")
+    refused(bench.train(*given, "--metadata-column", "a,b"), DATA, "table.biom")
+
+
 @pytest.mark.parametrize("flag", ["--model", "--table", "--sequences"])
 def test_predict_without_its_files(
     bench: Bench, trained: Path, refused: Refused, flag: str
