@@ -13,11 +13,9 @@ from aam.console import AamWarning
 if TYPE_CHECKING:
     from aam.api.distances import unifrac
     from aam.api.estimators import AAMClassifier, AAMRegressor
-    from aam.api.expected_failures import EXPECTED_FAILED_CHECKS
     from aam.api.model import Model, load
 
 __all__ = [
-    "EXPECTED_FAILED_CHECKS",
     "AAMClassifier",
     "AAMRegressor",
     "AamWarning",
@@ -27,7 +25,6 @@ __all__ = [
 ]
 
 _MODULES = {
-    "EXPECTED_FAILED_CHECKS": "expected_failures",
     "AAMClassifier": "estimators",
     "AAMRegressor": "estimators",
     "Model": "model",

@@ -24,19 +24,6 @@ def argument(command: type, field: str, value: Any, name: str | None = None) -> 
     A string or a number stands for a tuple of one, a NumPy number for that of Python, `gpu` for
     `cuda`.
 
-    Args:
-        command: class of the options of a command.
-        field: name of the option in that class.
-        value: value that the caller gave.
-        name: name of the argument; None if it is that of the option.
-
-    Returns:
-        The value, of the type of the option.
-
-    Raises:
-        UsageError: the value is not of the type of the option, not one of its choices, or out of
-            its range.
-
     >>> from aam.contract.options.device import DeviceOptions
     >>> argument(DeviceOptions, "device", "gpu")
     'cuda'
@@ -63,11 +50,7 @@ def argument(command: type, field: str, value: Any, name: str | None = None) -> 
 
 
 def path_argument(name: str, value: Any, instead: str) -> Path:
-    """Return the path of an argument; `instead` names what it may be besides.
-
-    Raises:
-        UsageError: it is no path.
-    """
+    """Return the path of an argument; `instead` names what it may be besides."""
     if not isinstance(value, (str, PathLike)):
         raise UsageError(f"Invalid {name}", shown(value), f"give a path or {instead}")
     return Path(value)
@@ -75,10 +58,6 @@ def path_argument(name: str, value: Any, instead: str) -> Path:
 
 def checked_ids(names: Iterable[Any], what: str) -> list[str]:
     """Return the ids of samples or features as text.
-
-    Raises:
-        DataError: an id is missing, empty, given twice, neither text nor a number, or begins or
-            ends with a blank, which files do not keep.
 
     >>> checked_ids([1, "b"], "sample")
     ['1', 'b']
@@ -105,11 +84,7 @@ def checked_ids(names: Iterable[Any], what: str) -> list[str]:
 
 
 def metadata_ids(names: Iterable[Any]) -> list[str]:
-    """Return the sample ids of metadata as text.
-
-    Raises:
-        DataError: see `checked_ids`; an id begins with '#', which is a comment in metadata.
-    """
+    """Return the sample ids of metadata as text."""
     ids = checked_ids(names, "sample")
     if comments := [name for name in ids if name.startswith("#")]:
         raise DataError(
@@ -122,14 +97,6 @@ def metadata_ids(names: Iterable[Any]) -> list[str]:
 
 def aligned(values: Any, ids: list[str] | None, what: str) -> Any:
     """Return a Series or DataFrame in the order of the sample ids, other values as they are.
-
-    Args:
-        values: one for each sample.
-        ids: sample ids of the table; None of an array, which has none.
-        what: name of the argument.
-
-    Raises:
-        DataError: the ids of the values are not those of the table.
 
     >>> aligned(pd.Series([1, 2], ["b", "a"]), ["a", "b"], "y").tolist()
     [2, 1]

@@ -46,17 +46,6 @@ Of AnnData, None takes the column `sequence` of `var` if there is one.
 def as_biom(table: Table, unnamed: str = "") -> biom.Table:
     """Convert a table to BIOM.
 
-    Args:
-        table: see `Table`.
-        unnamed: text before the numbers of samples without ids, see `has_sample_ids`.
-
-    Returns:
-        Features x samples, as BIOM has them, with float64 values that are not checked to be counts.
-
-    Raises:
-        DataError: not a table, not numeric, or ids that `checked_ids` refuses.
-        MissingInput: there is no such file.
-
     >>> made = as_biom(pd.DataFrame([[3, 0], [1, 2]], ["s1", "s2"], ["ACG", "ACT"]))
     >>> made.shape, made.ids().tolist()
     ((2, 2), ['s1', 's2'])
@@ -115,12 +104,7 @@ def has_sample_ids(table: Table) -> bool:
 
 
 def table_in_memory(table: Table) -> FeatureTable:
-    """Return a table with checked counts of reads.
-
-    Raises:
-        DataError: see `as_biom`; values that are not counts of reads, or samples without reads.
-        MissingInput: there is no such file.
-    """
+    """Return a table with checked counts of reads."""
     if isinstance(table, (str, PathLike)):
         return read_table(Path(table))
     made = as_biom(table)
@@ -130,11 +114,7 @@ def table_in_memory(table: Table) -> FeatureTable:
 
 
 def sequences_in_memory(table: Table, sequences: Sequences) -> Path | Mapping[str, str] | None:
-    """Return the sequences of the features of a table, see `Sequences`.
-
-    Raises:
-        UsageError: `sequences` is of another type.
-    """
+    """Return the sequences of the features of a table, see `Sequences`."""
     if sequences is None and _is_anndata(table) and "sequence" in table.var:
         found: dict[str, str] = table.var["sequence"].astype(str).to_dict()
         return found
@@ -150,16 +130,6 @@ def table_files(
     """Yield the options that name the files of a table, and a temporary folder.
 
     Messages go to the logger and to `warnings` while the block runs.
-
-    Args:
-        table: see `Table`.
-        sequences: see `Sequences`.
-        drop_empty_samples: leave out samples without reads.
-        unnamed: see `as_biom`.
-
-    Raises:
-        UsageError: `sequences` or `drop_empty_samples` is of another type.
-        DataError: see `as_biom`. Errors of the block name the table instead of its file.
     """
     with tempfile.TemporaryDirectory(prefix="aam-") as name, as_library():
         folder = Path(name)
@@ -191,12 +161,7 @@ def table_files(
 
 
 def metadata_file(metadata: str | PathLike[str] | pd.DataFrame | None, folder: Path) -> Path | None:
-    """Return the path of metadata; a DataFrame with sample ids as index is written to `folder`.
-
-    Raises:
-        UsageError: neither a path nor a DataFrame.
-        DataError: see `metadata_ids`.
-    """
+    """Return the path of metadata; a DataFrame with sample ids as index is written to `folder`."""
     if metadata is None:
         return None
     if not isinstance(metadata, pd.DataFrame):
@@ -208,11 +173,7 @@ def metadata_file(metadata: str | PathLike[str] | pd.DataFrame | None, folder: P
 
 
 def tree_file(tree: str | PathLike[str] | TreeNode | None, folder: Path) -> Path | None:
-    """Return the path of a tree; one in memory is written to `folder`.
-
-    Raises:
-        UsageError: neither a path nor a tree.
-    """
+    """Return the path of a tree; one in memory is written to `folder`."""
     if tree is None:
         return None
     if isinstance(tree, (str, PathLike)) or not hasattr(tree, "write"):

@@ -168,13 +168,6 @@ def test_the_default_is_the_ensemble_of_the_command(
         model.embed(table)
 
 
-def test_parameters_are_the_options_of_train() -> None:
-    parameters = aam.AAMRegressor().get_params()
-    assert parameters["epochs"] == 50
-    assert parameters["tree"] is None
-    assert "metadata" not in parameters
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -182,7 +175,6 @@ def test_parameters_are_the_options_of_train() -> None:
         ({"epochs": "10"}, "Invalid epochs: '10'"),
         ({"epochs": 0}, "Invalid epochs: 0; give 1 or more"),
         ({"epochs": np.zeros(2)}, "Invalid epochs"),
-        ({"epoch": 3}, "AAMRegressor has no parameter: epoch; did you mean 'epochs'?"),
         ({"members": "kernal"}, r"Invalid members: \('kernal',\); did you mean 'kernel'?"),
         ({"device": "tpu"}, "Invalid device: 'tpu'"),
         ({"output_dir": 3}, "Invalid output_dir: 3; give a path"),
