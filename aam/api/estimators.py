@@ -47,7 +47,6 @@ from aam.data.study import make_study
 from aam.members.option_checks import resolve
 from aam.pipeline.run import fit, run
 from aam.pipeline.session import sequence_length
-from aam.report.page import write_reports
 from aam.training.labelled_study import label_study
 
 IN_MEMORY = Path("in memory")
@@ -369,7 +368,6 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                     self.model_ = Model(IN_MEMORY, options.device, fit(options, labelled))
                     return
                 run(options, labelled)
-            write_reports([options.run.output_dir])
             self.model_ = load(options.run.output_dir, options.device.device)
 
     def _predict(self, X: Table) -> pd.DataFrame:

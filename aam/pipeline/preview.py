@@ -5,38 +5,27 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from aam.console import info, warn
 from aam.contract.errors import first_few, shortened
 from aam.contract.options.commands.train import Train
-from aam.data.metadata import Metadata
 from aam.members.confounding import Association, associations, leading
 from aam.members.folds import Folds
 from aam.members.scores import TITLES
+from aam.pipeline.repeated_samples import RepeatedSamples, find_repeated_samples, same_values
 from aam.training.labelled_study import LabelledStudy
-
-_SUBJECTS = re.compile(
-    r"subject|patient|individual|participant|infant|animal|donor|host.?(id|name)$", re.IGNORECASE
-)
-"""Names of columns that identify the subject of a sample."""
-
-_ATTRIBUTES = re.compile(
-    r"(^|[^a-z])(age|sex|gender|bmi|weight|height|diet|type|status|disease|diagnosis|group|site)"
-    r"|(taxid|common.name|scientific.name)$",
-    re.IGNORECASE,
-)
-"""Names of columns about these, such as `host_age`."""
 
 _SHOWN_CLASSES = 8
 
 
-def preview(options: Train, study: LabelledStudy, folds: Folds) -> list[Association]:
-    """Print the samples, splits of a training, and warn of what it may learn instead.
+def preview(
+    options: Train, study: LabelledStudy, folds: Folds
+) -> tuple[list[Association], RepeatedSamples | None]:
+    """Print the samples and splits of a training, and warn of what it may learn instead.
 
     Args:
         options: as `resolve` returns them.
@@ -44,16 +33,34 @@ def preview(options: Train, study: LabelledStudy, folds: Folds) -> list[Associat
         folds: folds of the study.
 
     Returns:
-        The columns that predict the target by themselves, see `associations`.
+        The columns that predict the target by themselves, see `associations`, and the subjects that
+        the split divides.
     """
     column = options.target.metadata_column
+    # What makes all that follows too good comes first.
+    if (repeated := find_repeated_samples(options, study, folds)) is not None:
+        warn(repeated.sentence)
     info(_target(study, folds, column))
     info(_splits(folds))
-    _warn_of_groups(options, study)
-    known = (column, folds.group_column, *(study.covariates.columns if study.covariates else ()))
+    if folds.labels.levels and len(folds.splits) == 1:
+        warn(
+            "The probabilities of the categories are fitted to the held-out samples of the only "
+            "split, which makes their scores slightly too good; with --folds 5 they are fitted to "
+            "the samples of the other folds."
+        )
+    ids, subjects = study.study.table.sample_ids, [folds.group_column]
+    if repeated is not None:
+        subjects = [repeated.column]
+    if repeated is not None and folds.labels.type != "regression":
+        # Another name of a subject tells the class, which its other samples have.
+        columns = {
+            name: study.metadata.values(name, ids).tolist() for name in study.metadata.columns
+        }
+        subjects = [name for name in columns if same_values(columns[name], repeated.values)]
+    known = (column, *subjects, *(study.covariates.columns if study.covariates else ()))
     found = associations(study.metadata, known, study.study, folds)
     _show_associations(found, folds, column)
-    return found
+    return found, repeated
 
 
 def _target(study: LabelledStudy, folds: Folds, column: str) -> str:
@@ -88,36 +95,6 @@ def _splits(folds: Folds) -> str:
         return f"{text}."
     groups = len(np.unique(folds.labels.groups))
     return f"{text}, none of whose {groups} groups of '{folds.group_column}' is divided."
-
-
-def _warn_of_groups(options: Train, study: LabelledStudy) -> None:
-    """Warn of a column of subjects that the split divides."""
-    if options.split.group_column is not None or options.split.splits is not None:
-        return
-    ids, column = study.study.table.sample_ids, options.target.metadata_column
-    for name, groups, alike in _subjects(study.metadata, column, ids, study.values.tolist()):
-        more = f"; {alike:.0%} of them have one value of '{column}'" if alike > 0.5 else ""
-        warn(
-            f"{groups} of '{name}' have several samples, which a random split puts into training "
-            f"and test{more}: give --group-column {name}, or the scores are too good."
-        )
-
-
-def _subjects(
-    metadata: Metadata, column: str, ids: Sequence[str], target: Sequence[float]
-) -> Iterator[tuple[str, int, float]]:
-    """Yield columns of subjects: those with several samples, and the share with one target."""
-    labels_N = np.array(target)
-    for name in metadata.columns:
-        if name == column or not _SUBJECTS.search(name) or _ATTRIBUTES.search(name):
-            continue
-        values = metadata.values(name, ids)
-        names, codes_N, sizes = np.unique(values, return_inverse=True, return_counts=True)
-        repeated = np.flatnonzero((sizes > 1) & (names != ""))
-        if not 2 < len(names) < len(ids) or not len(repeated):
-            continue
-        alike = [len(np.unique(labels_N[codes_N == code])) == 1 for code in repeated]
-        yield name, len(repeated), float(np.mean(alike))
 
 
 def _show_associations(found: Sequence[Association], folds: Folds, column: str) -> None:

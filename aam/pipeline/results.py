@@ -30,6 +30,7 @@ from aam.members.tables import held_out_table, interval_columns, member_columns
 from aam.members.training_data import describe
 from aam.number_format import significant
 from aam.pipeline.input_comparison import BOTH, compare_inputs, show_inputs
+from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
 from aam.pipeline.train import Result
 from aam.training.callbacks.loggers import log_scores
 from aam.training.labelled_study import LabelledStudy
@@ -42,37 +43,32 @@ MOST_SAMPLES = 4000
 
 
 def write_results(
-    options: Train, study: LabelledStudy, result: Result, found: Sequence[Association]
-) -> dict[str, Any]:
-    """Write model, predictions, scores and importance, and print the scores.
+    options: Train,
+    study: LabelledStudy,
+    result: Result,
+    found: Sequence[Association],
+    repeated: RepeatedSamples | None,
+) -> tuple[dict[str, Any], dict[str, Any], TrainedModel]:
+    """Write model, predictions, scores and ordination.
 
     Args:
         options: options of the run; its folder exists.
         study: labels, splits and metadata.
         result: result of the training.
         found: columns that predict the target by themselves, see `associations`.
+        repeated: subjects that the split divides; None without any.
 
     Returns:
-        Facts for the run record.
+        Facts for the run record, the content of scores.json, and the model.
     """
     folds = result.folds
     model = model_of(options, study, result)
     model.save(options.run.output_dir / MODEL)
     _write_predictions(options, study, result)
-    scores = _write_scores(options, study, result, found)
+    scores = _write_scores(options, study, result, found, repeated)
     if len(study.study.table.sample_ids) <= MOST_SAMPLES:
         _write_ordination(options, study, result)
-    # Of a network it takes long; `aam train` computes it when all ranks have ended.
-    if not options.uses_network:
-        _write_importance(options, study, model)
     log_scores(options, _final_scores(scores))
-    _show(scores)
-    if folds.labels.levels and len(folds.splits) == 1:
-        warn(
-            "The probabilities of the categories are fitted to the held-out samples of the only "
-            "split, which makes these scores slightly too good; with --folds 5 they are fitted to "
-            "the samples of the other folds."
-        )
     best = {
         f"{folds.part}_{name}": score["value"]
         for name, score in scores["models"][ENSEMBLE]["metrics"].items()
@@ -80,7 +76,8 @@ def write_results(
     facts: dict[str, Any] = {}
     for member in result.members.values():
         facts |= member.facts
-    return facts | {"members": list(result.members), "best": facts.get("best", {}) | best}
+    facts |= {"members": list(result.members), "best": facts.get("best", {}) | best}
+    return facts, scores, model
 
 
 def model_of(options: Train, labelled: LabelledStudy, result: Result) -> TrainedModel:
@@ -139,7 +136,11 @@ def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) 
 
 
 def _write_scores(
-    options: Train, labelled: LabelledStudy, result: Result, found: Sequence[Association]
+    options: Train,
+    labelled: LabelledStudy,
+    result: Result,
+    found: Sequence[Association],
+    repeated: RepeatedSamples | None,
 ) -> dict[str, Any]:
     """Write scores.json, and return its content."""
     folder, column, folds = options.run.output_dir, options.target.metadata_column, result.folds
@@ -154,11 +155,16 @@ def _write_scores(
         scores["learning_curve"] = learning_curve(
             KERNEL, estimator(KERNEL), kernel.inputs, folds, kernel.predictions_MC
         )
+    if repeated is not None:
+        given_MC = result.members[KERNEL].predictions_MC if KERNEL in result.members else None
+        scores["repeated_samples"] = score_with_groups(
+            options, labelled, result.samples, folds, repeated, given_MC
+        )
     write_json(folder / "scores.json", scores)
     return scores
 
 
-def _write_importance(options: Train, labelled: LabelledStudy, model: TrainedModel) -> None:
+def write_importance(options: Train, labelled: LabelledStudy, model: TrainedModel) -> None:
     """Write importance.tsv, the ASVs on which the predictions depend."""
     taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
     table = importance_table(model, labelled.study, taxa, labelled.covariates)
@@ -188,8 +194,10 @@ def _final_scores(scores: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _show(scores: Mapping[str, Any]) -> None:
+def show_results(scores: Mapping[str, Any]) -> None:
     """Print members, the scores of every model, differences to the ensemble, and the interval."""
+    if repeated := scores.get("repeated_samples"):
+        warn(f"{repeated['sentence']}.")
     weights = {name: one["weight"] for name, one in scores["models"].items()}
     members = [name for name, weight in weights.items() if weight is not None]
     kept = [name for name in members if weights[name]]

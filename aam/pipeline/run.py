@@ -9,12 +9,15 @@ from aam.console import info
 from aam.contract.options.commands.train import Train
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
+from aam.members.confounding import Association
 from aam.members.model_file import TrainedModel
 from aam.members.relations import AsvRelations
 from aam.pipeline.preview import preview
-from aam.pipeline.results import model_of, write_results
+from aam.pipeline.repeated_samples import RepeatedSamples
+from aam.pipeline.results import model_of, show_results, write_importance, write_results
 from aam.pipeline.session import session
 from aam.pipeline.train import estimators_of, folds_of, samples_of, train
+from aam.report.page import write_report_of_run
 from aam.training.labelled_study import LabelledStudy, check_labels, load_labelled_study
 from aam.training.run_files import run_folder
 
@@ -49,18 +52,23 @@ def run(
         # All that may refuse the study comes before `begin`, which changes the run folder.
         facts = members.check(labelled)
         with run_folder.begin(prepared, group, **facts) as record:
-            found = []
+            found: list[Association] = []
+            repeated: RepeatedSamples | None = None
             if group.ranks.is_main:
                 # One rank prints and writes for all.
-                found = preview(options, labelled, folds)
+                found, repeated = preview(options, labelled, folds)
                 ids, path = labelled.study.table.sample_ids, prepared.folder / "splits.tsv"
                 write_splits(path, ids, labelled.splits, labelled.labels)
             samples, estimators = samples_of(labelled), estimators_of(options)
             result = train(labelled, samples, folds, estimators, members, record.note)
             if result is None:
                 return None
-            facts = write_results(options, labelled, result, found)
+            facts, scores, model = write_results(options, labelled, result, found, repeated)
             record.finish(**labelled.facts, **facts)
+    # Everything is written before anything of it is shown: no terminal that fails costs a result.
+    write_importance(options, labelled, model)
+    write_report_of_run(prepared.folder, labelled.study.table)
+    show_results(scores)
     info(f"Model: {prepared.folder}")
     return result.scored
 

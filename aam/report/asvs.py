@@ -31,23 +31,26 @@ LARGEST_TABLE = 200 * 2**20
 """Bytes of a table that is read for the heat map: 200 MiB take about 10 s."""
 
 
-def read_abundances(run: Run) -> Abundances | None:
+def read_abundances(run: Run, table: FeatureTable | None = None) -> Abundances | None:
     """Read the leading ASVs in the table of a run.
 
     Args:
-        run: run with predictions, importance.tsv and the recorded path of its table.
+        run: run with predictions and importance.tsv.
+        table: samples of the run; None to read them from the recorded path.
 
     Returns:
         None without importance or predictions, or where the table is gone, larger than
         `LARGEST_TABLE`, or a store.
     """
-    recorded = run.facts.get("inputs", {}).get("--table", {}).get("path")
-    path = None if recorded is None else Path(recorded)
-    if not run.importance or run.scored is None or path is None or not path.is_file():
+    if not run.importance or run.scored is None:
         return None
-    if path.stat().st_size > LARGEST_TABLE:
-        return None
-    return leading_abundances(read_table(path), [row["feature-id"] for row in run.importance])
+    if table is None:
+        recorded = run.facts.get("inputs", {}).get("--table", {}).get("path")
+        path = None if recorded is None else Path(recorded)
+        if path is None or not path.is_file() or path.stat().st_size > LARGEST_TABLE:
+            return None
+        table = read_table(path)
+    return leading_abundances(table, [row["feature-id"] for row in run.importance])
 
 
 def leading_abundances(table: FeatureTable, feature_ids: Sequence[str]) -> Abundances | None:

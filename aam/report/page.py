@@ -15,6 +15,7 @@ from aam import __version__
 from aam.console import info, warn
 from aam.contract.errors import AamError, CannotCreate
 from aam.contract.files import write_text
+from aam.data.table import FeatureTable
 from aam.report import content, methods
 from aam.report.asvs import read_abundances
 from aam.report.base import ReportInput
@@ -40,6 +41,7 @@ def write_report(
     color_by: Sequence[str] = (),
     categories: Sequence[str] = (),
     unit: str = "",
+    table: FeatureTable | None = None,
 ) -> Path:
     """Write the page of a run or of one target; an existing one is replaced.
 
@@ -48,6 +50,7 @@ def write_report(
         output: path of the page; None for report.html in the folder.
         metadata, color_by, categories: see `choose_colours`.
         unit: unit of a numeric target, such as months; "" if unknown.
+        table: samples of the run; None to read them from the recorded path.
 
     Returns:
         The path of the page.
@@ -58,7 +61,7 @@ def write_report(
     """
     run, place = read_run(folder), output or folder / "report.html"
     colours = choose_colours(run, metadata, color_by, categories)
-    given = ReportInput(run, colours, unit, compare_models(run), read_abundances(run))
+    given = ReportInput(run, colours, unit, compare_models(run), read_abundances(run, table))
     text = page(given, place)
     write_page(place, text)
     info(f"Report: {place}")
@@ -80,15 +83,19 @@ def write_page(place: Path, text: str) -> None:
     write_text(place, text)
 
 
-def write_reports(folders: Sequence[Path]) -> None:
-    """Write the pages of a run that has just ended; a fault of a page leaves the run as it is."""
-    for folder in folders:
-        try:
-            write_report(folder)
-        except AamError as error:
-            warn(f"No report: {error}")
-        except Exception as error:  # the run is complete, whatever a picture meets in it
-            warn(f"No report, the run is complete: {type(error).__name__}, {error}")
+def write_report_of_run(folder: Path, table: FeatureTable) -> None:
+    """Write the page of a run that has just ended; a fault of a page leaves the run as it is.
+
+    Args:
+        folder: run folder.
+        table: its samples, which are not read again.
+    """
+    try:
+        write_report(folder, table=table)
+    except AamError as error:
+        warn(f"No report: {error}")
+    except Exception as error:  # the run is complete, whatever a picture meets in it
+        warn(f"No report, the run is complete: {type(error).__name__}, {error}")
 
 
 def page(given: ReportInput, place: Path) -> str:

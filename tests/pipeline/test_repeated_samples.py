@@ -1,0 +1,88 @@
+"""Repeated subjects are found by structure, and the score says how much they change it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.commands import aam
+
+SUBJECTS, ASVS = 40, 60
+
+
+def write_study(folder: Path, **columns: list[object]) -> tuple[object, ...]:
+    """Write 120 samples of 40 subjects, each with a community of its own; return the options."""
+    rng = np.random.default_rng(0)
+    subject = np.repeat(np.arange(SUBJECTS), 3)
+    own = rng.lognormal(0, 2, (SUBJECTS, ASVS))
+    counts = rng.poisson(20 * own[subject] * rng.lognormal(0, 0.3, (len(subject), ASVS)))
+    counts[:, 0] += 1
+    dna = ["".join(rng.choice(list("ACGT"), 40)) for _ in range(ASVS)]
+    ids = [f"s{k}" for k in range(len(subject))]
+    lines = ["#OTU ID\t" + "\t".join(ids)]
+    lines += [
+        f"{name}\t" + "\t".join(map(str, row)) for name, row in zip(dna, counts.T, strict=True)
+    ]
+    (folder / "table.tsv").write_text("\n".join(lines) + "\n")
+    # The class of a subject is drawn at random: nothing can be learnt of a new one.
+    classes = rng.permutation(SUBJECTS) % 2
+    known: dict[str, list[object]] = {
+        "class": [f"c{classes[k]}" for k in subject],
+        "weight": [f"{60 + k / 7:.1f}" for k in subject],
+        "day": [int(rng.integers(30)) for _ in subject],
+    } | columns
+    rows = [
+        "\t".join([name, *(str(values[k]) for values in known.values())])
+        for k, name in enumerate(ids)
+    ]
+    (folder / "m.tsv").write_text("\t".join(["sample-id", *known]) + "\n" + "\n".join(rows) + "\n")
+    return ("--table", folder / "table.tsv", "--metadata", folder / "m.tsv")
+
+
+def codes(order: np.ndarray) -> list[object]:
+    return [int(order[k // 3]) for k in range(3 * SUBJECTS)]
+
+
+@pytest.mark.medium
+def test_the_column_is_named_first_and_the_score_with_it_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order = np.random.default_rng(1).permutation(SUBJECTS) + 100
+    args = write_study(tmp_path, code=codes(order), animal_part=[k % 3 + 0.5 for k in range(120)])
+    given = ("--metadata-column", "class", "--classifier", "--members", "kernel")
+    run = tmp_path / "run"
+    assert aam("train", *args, *given, "--output-dir", run) == 0
+    printed = capsys.readouterr().err
+    first = next(line for line in printed.splitlines() if line.startswith("warning: "))
+    assert "40 values of 'code'" in first and "--group-column code" in first
+    assert printed.index(first) < printed.index("Samples: 120")
+    assert "'code' determines" not in printed
+    found = json.loads((run / "scores.json").read_text())["repeated_samples"]
+    assert found["column"] == "code"
+    assert found["given"] > 0.8 > found["grouped"] + 0.1
+    assert f"{found['grouped']:.3f}" in printed and f"{found['given']:.3f}" in printed
+    # With the groups there is nothing left to say.
+    apart = ("--group-column", "code", "--output-dir", tmp_path / "apart")
+    assert aam("train", *args, *given, *apart) == 0
+    assert "the split divides" not in capsys.readouterr().err
+    assert "repeated_samples" not in json.loads((tmp_path / "apart/scores.json").read_text())
+
+
+def test_measures_and_other_forms_of_the_target_are_no_subjects(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(2)
+    number = rng.permutation(SUBJECTS)
+    columns = {
+        # A measure of the subject, in whole numbers of which neighbours are alike.
+        "host_animal_percent": [f"{int(number[k // 3])}.5" for k in range(120)],
+        "host_subject_date": [f"2014-0{k % 9 + 1}-{k // 9 + 10}" for k in range(120)],
+    }
+    args = write_study(tmp_path, **columns)
+    for column in (("day",), ("class", "--classifier")):
+        assert aam("inspect", args[1], *args[2:], "--metadata-column", *column, "--json") == 0
+        printed = capsys.readouterr().out
+        assert "Samples: 120" in printed and "the split divides" not in printed
