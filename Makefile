@@ -18,9 +18,10 @@ PYTEST = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loa
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo    the example study inspected, trained, predicted, pretrained, compared: 2 CPU-minutes"
-	@echo "make test-fast   lint, types and quick unit tests, after each change: 2 minutes"
-	@echo "make test    lint, types and the tests of every change: 10 minutes"
+	@echo "Durations are of two cores; half as long, or twice, on other machines. The first makes .venv: 0.5 GB."
+	@echo "make demo    the example study inspected, trained, predicted, pretrained, compared: 3 CPU-minutes"
+	@echo "make test-fast   lint, types and quick unit tests, after each change: 2 to 6 minutes"
+	@echo "make test    lint, types and the tests of every change: 15 to 25 minutes"
 	@echo "make test-all    all tests, with coverage, and with other versions of torch: hours, large downloads"
 	@echo "make test-torch TORCH=2.5.1   the tests with another torch; large downloads"
 	@echo "make test-qiime2   the tests of the QIIME 2 plugin; Debian 12 as root"
@@ -99,11 +100,25 @@ $(MADE):
 	$(PYTHON) -m venv --clear $(VENV)
 	touch $@
 
+# PyTorch's CPU build where there is no driver of NVIDIA: the default one brings gigabytes of CUDA. Where its
+# index does not answer within seconds, pip takes what it finds by default.
+CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+ANSWERS = import signal, urllib.request; signal.alarm(9); urllib.request.urlopen("$(CPU_INDEX)/torch/", timeout=5)
+define CPU_TORCH
+@if [ ! -e /proc/driver/nvidia ] && ! command -v nvidia-smi > /dev/null \
+    && $(VENV)/bin/python -c '$(ANSWERS)' 2> /dev/null; then \
+    $(PIP) install --timeout 60 --retries 1 --no-deps --index-url $(CPU_INDEX) \
+        "$$(grep '^torch==' requirements.lock)" \
+    || echo "The CPU build of PyTorch could not be installed; the default one is taken." >&2; fi
+endef
+
 $(VENV)/has-model: $(MADE) pyproject.toml requirements.lock
+	$(CPU_TORCH)
 	$(PIP) install --constraint requirements.lock --editable '.[model]'
 	touch $@
 
 $(VENV)/has-dev: $(MADE) pyproject.toml requirements.lock
+	$(CPU_TORCH)
 	$(PIP) install --constraint requirements.lock --editable '.[model,dev]'
 	touch $@ $(VENV)/has-model
 

@@ -87,3 +87,33 @@ def test_make_keeps_an_environment_that_it_did_not_make(tmp_path: Path, target: 
     if target == "demo":
         assert done.returncode == 2
         assert "name another folder: make VENV=.venv-aam demo" in done.stderr
+
+
+PYTHON = """#!/bin/sh
+case "$*" in
+    *version_info*) echo 3.11.0 ;;
+    "-m venv"*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+    *urlopen*) exit "$UNREACHABLE" ;;
+    *) echo "$*" >> installed ;;
+esac
+"""
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="a driver of NVIDIA")
+@pytest.mark.parametrize(("nvidia", "reachable"), [(False, True), (False, False), (True, True)])
+def test_make_takes_the_cpu_build_without_a_driver(
+    tmp_path: Path, nvidia: bool, reachable: bool
+) -> None:
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("python", *["nvidia-smi"] * nvidia):
+        (tmp_path / name).write_text(PYTHON)
+        (tmp_path / name).chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "UNREACHABLE": str(int(not reachable))}
+    command = ["make", "PYTHON=./python", ".venv/has-model"]
+    subprocess.run(command, cwd=tmp_path, env=variables, check=True, capture_output=True)
+    *torch, rest = (tmp_path / "installed").read_text().splitlines()
+    assert rest.endswith("install --constraint requirements.lock --editable .[model]")
+    assert len(torch) == (not nvidia and reachable)
+    for line in torch:
+        assert "--no-deps --index-url https://download.pytorch.org/whl/cpu torch==2." in line
