@@ -32,9 +32,8 @@ from aam.acceptance.speed import slow_ones
 from aam.acceptance.workloads import HANGS, pretraining, product_rate, warmup
 from aam.contract.options import arguments, specs
 from aam.contract.options.device import DeviceOptions, ScaleOptions
-from aam.distributed import network_settings
-from aam.distributed.communicator import Communicator
-from aam.distributed.process_group import process_group
+from aam.distributed.collectives import Communicator
+from aam.distributed.process_group import describe_network, process_group
 from aam.numerics.device import choose_device, is_gpu
 from aam.performance.measurement.bench import rates
 from aam.performance.measurement.parity import early_difference
@@ -135,7 +134,7 @@ def measure_nodes(context: Context) -> Measurement:
         one = _one_process(context, variables) if ranks.ranks.is_main else None
         ranks.barrier()
         together = _training(context, ranks)
-        network = network_settings.describe(os.environ, place.type) + _network(log)
+        network = describe_network(os.environ, place.type) + _network(log)
     if one is None or together is None:
         return Measurement({"ranks": ranks.ranks.world_size})
     return _finding(context, ranks, products, links, buses, one, together, network)

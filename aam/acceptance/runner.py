@@ -26,7 +26,7 @@ from aam.distributed.environment import Ranks, read_environment
 from aam.numerics.stack_identity import processor
 from aam.performance.measurement.device import DeviceFacts, device_facts
 from aam.performance.measurement.setup import interrupted_by_sigterm
-from aam.training.run_files import run_lock
+from aam.training import run_folder
 
 LEAST = 20.0
 """Seconds of the budget that a part needs to be started at all."""
@@ -56,7 +56,7 @@ def run(options: Acceptance, parts: Mapping[str, AcceptancePart] = PARTS) -> int
         console.quiet = True
         return _run(options, parts, ranks)
     # SIGTERM raises an exception, so that the part in progress and all that it started are ended.
-    with run_lock.locked(options.output_dir), interrupted_by_sigterm():
+    with run_folder.locked(options.output_dir), interrupted_by_sigterm():
         return _run(options, parts, ranks)
 
 

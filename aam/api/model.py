@@ -23,7 +23,7 @@ from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.taxonomy import read_taxonomy
 from aam.inference.new_samples import read_covariates, select_as_trained
-from aam.inference.settings import NO_VECTORS, InferenceSettings
+from aam.inference.tables import NO_VECTORS, InferenceSettings
 from aam.members.importance import importance_table
 from aam.members.model_file import PretrainedModel, TrainedModel, read, trained
 from aam.members.predict import predict_table

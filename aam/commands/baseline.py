@@ -16,7 +16,7 @@ from aam.data.metadata import read_metadata
 from aam.data.metrics import summary
 from aam.data.splits import write_splits
 from aam.data.study import Study, load_study, load_table
-from aam.inference.output_tables import write_table
+from aam.inference.tables import write_table
 from aam.members.forest import Forest
 from aam.members.registry import estimator
 from aam.members.tables import held_out_table

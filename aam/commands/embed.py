@@ -9,10 +9,9 @@ from aam.contract.shards import file_of
 from aam.data.metadata import read_metadata
 from aam.data.ordination import principal_coordinates, write_ordination
 from aam.data.shards import facts_of, finished, take_shard
-from aam.inference.output_tables import write_embeddings
-from aam.inference.prediction import build_networks, embed, load_samples
-from aam.inference.settings import InferenceSettings
+from aam.inference.outputs import build_networks, embed, load_samples
 from aam.inference.stored_networks import read_networks
+from aam.inference.tables import InferenceSettings, write_embeddings
 from aam.numerics.device import choose_device, print_device
 from aam.report.colours import as_colour
 from aam.report.figures.plots import ordination_figure

@@ -11,7 +11,7 @@ from aam.data.metadata import groups, read_metadata
 from aam.data.study import Study, load_study
 from aam.data.taxonomy import read_taxonomy
 from aam.inference.new_samples import read_covariates, select_as_trained
-from aam.inference.output_tables import write_table
+from aam.inference.tables import write_table
 from aam.members.base import Rows
 from aam.members.importance import clade_table, importance_table, rank_by_permutation
 from aam.members.model_file import read_trained

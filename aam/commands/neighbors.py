@@ -16,7 +16,7 @@ from aam.data.neighbors import agreement, nearest
 from aam.data.study import load_study
 from aam.data.table import FeatureTable
 from aam.data.unifrac.matrix import unifrac_matrix
-from aam.inference.output_tables import write_table
+from aam.inference.tables import write_table
 
 SEED = 42
 """Seed of the random samples of --check-unifrac."""

@@ -12,7 +12,7 @@ from aam.contract.options.commands.use import Predict
 from aam.contract.preflight import target_folders
 from aam.contract.shards import file_of
 from aam.data.shards import facts_of, finished
-from aam.inference.output_tables import write_table
+from aam.inference.tables import write_table
 from aam.members.model_file import read_trained
 from aam.members.predict import predict_table
 from aam.members.tables import join_targets

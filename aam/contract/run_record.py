@@ -1,6 +1,6 @@
 """Run records: command, options, host, versions and input checksums, beside the output of a run.
 
-A run folder has `run.json` (`aam.training.run_files.run_folder`), kept from the start of a run to
+A run folder has `run.json` (`aam.training.run_folder`), kept from the start of a run to
 its end. The other commands write one at their end: `FILE.run.json` beside an output file, or
 `COMMAND.run.json` in an output folder, since other commands may write there too.
 `--config` of a command reads them all.
@@ -75,7 +75,7 @@ def describe(command: str, options: Any) -> dict[str, Any]:
 def place_of(command: str, options: Any) -> Path | None:
     """Return the path of the run record; None without an output file, or with a run folder."""
     if hasattr(options, "run"):
-        return None  # a run folder, see aam.training.run_files.run_folder
+        return None  # a run folder, see aam.training.run_folder
     if (shard := shards.file_of(options)) is not None:
         return beside(shard)
     for spec in specs(type(options)):

@@ -2,8 +2,8 @@
 
 The parent does nothing else and does without PyTorch. Its exit status is that of the first process
 that failed, for example 75 (stopped, can be resumed), or 128 + N for a process killed by signal N.
-The others have time to report which rank has failed (`aam.distributed.heartbeat`) before they are
-terminated. torchrun would turn each failure into status 1.
+The others have time to report which rank has failed (the heartbeat of the process group) before
+they are terminated. torchrun would turn each failure into status 1.
 """
 
 from __future__ import annotations

@@ -7,12 +7,17 @@ The backend is NCCL (RCCL on AMD) for GPUs and gloo for CPUs. Only rank 0 prints
 
 from __future__ import annotations
 
+import ctypes.util
 import os
 import socket
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,10 +25,9 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from aam.console import console, info
-from aam.contract.errors import Unavailable, UsageError
+from aam.contract.errors import AamError, Interrupted, Unavailable, UsageError
 from aam.contract.options.device import DeviceOptions, ScaleOptions
-from aam.distributed import heartbeat, network_settings
-from aam.distributed.communicator import Communicator
+from aam.distributed.collectives import Communicator
 from aam.distributed.environment import Ranks, check_options, read_environment
 from aam.numerics.device import (
     CONTROL_BACKEND,
@@ -33,6 +37,270 @@ from aam.numerics.device import (
     print_device,
     select_gpu,
 )
+
+_FAMILIES = ("NCCL_", "RCCL_", "FI_", "GLOO_", "OFI_", "HSA_FORCE_FINE_GRAIN_PCIE")
+_INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+_PLUGINS = ("NCCL_NET_PLUGIN", "RCCL_NET_PLUGIN")
+
+
+def interfaces(root: Path = Path("/")) -> list[str]:
+    """Return the names of the network interfaces of this node."""
+    folder = root / "sys/class/net"
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def check_interfaces(variables: Mapping[str, str], root: Path = Path("/")) -> None:
+    """Refuse settings that name network interfaces which do not exist.
+
+    Args:
+        variables: variables of the environment.
+        root: root of the file system, another one for a capture.
+
+    Raises:
+        UsageError: names the variable, its value and the interfaces of this node.
+    """
+    existing = interfaces(root)
+    for name in _INTERFACES:
+        value = variables.get(name, "")
+        # "^a,b" leaves out, "=a" means exactly; without that mark a name is a prefix.
+        if not value or value.startswith("^") or not existing:
+            continue
+        # NCCL matches prefixes, gloo complete names.
+        exact = value.startswith("=") or name.startswith("GLOO")
+        named = value.lstrip("=").split(",")
+        missing = [
+            prefix
+            for prefix in named
+            if not any(i == prefix if exact else i.startswith(prefix) for i in existing)
+        ]
+        if len(missing) == len(named):
+            raise UsageError(
+                "The network interface does not exist",
+                f"{name}={value}; this node has {', '.join(existing)}",
+                "correct the site file or --env",
+            )
+
+
+def describe_network(
+    variables: Mapping[str, str], device: str, root: Path = Path("/")
+) -> list[str]:
+    """Return lines with the backend, the settings, the interfaces and the network plugin.
+
+    Args:
+        variables: variables of the environment.
+        device: type of the device, "cpu" or "cuda".
+        root: root of the file system, another one for a capture.
+    """
+    existing = interfaces(root)
+    if device == "cpu":
+        chosen = variables.get("GLOO_SOCKET_IFNAME", "chosen by gloo")
+        return [f"Network: gloo over TCP, interface {chosen}; this node has {', '.join(existing)}."]
+    given = [f"{n}={v}" for n, v in sorted(variables.items()) if n.startswith(_FAMILIES)]
+    lines = [f"Network: {', '.join(given) or 'no settings'}; this node has {', '.join(existing)}."]
+    plugin = next((variables[name] for name in _PLUGINS if variables.get(name)), None)
+    if plugin not in (None, "none"):
+        lines.append(f"Network plugin '{plugin}': {_plugin(str(plugin), variables)}.")
+    return lines
+
+
+def _plugin(name: str, variables: Mapping[str, str]) -> str:
+    """Return where the library of a plugin is, searched as NCCL and RCCL do."""
+    names = (name, f"libnccl-net-{name}.so", f"librccl-net-{name}.so")
+    for folder in filter(None, ["", *variables.get("LD_LIBRARY_PATH", "").split(os.pathsep)]):
+        for file in names:
+            if (Path(folder) / file).is_file():
+                return f"found at {Path(folder) / file}"
+    stems = [file.removeprefix("lib").removesuffix(".so") for file in names]
+    if any(ctypes.util.find_library(stem) for stem in stems):
+        return "found among the system's libraries"
+    return "not found; traffic goes over sockets"
+
+
+_INTERVAL = 1.0
+"""Seconds between two heartbeats."""
+
+_SHORT_TIMEOUT = 5.0
+"""Seconds without a heartbeat after which a rank has failed if a connection was closed too."""
+
+_GRACE = 10.0
+"""Least seconds in which the main thread may raise the error before the process is ended."""
+
+_CONNECTION_ERRORS = ("connection", "gloo", "nccl", "broken pipe", "socket", "timed out")
+"""Parts of the messages of errors that the failure of another rank causes."""
+
+_DONE = "left"
+
+
+class RankFailure(AamError):
+    """Failure of another rank, which ends this one."""
+
+
+@dataclass(frozen=True)
+class _Peer:
+    """The last message of a rank, when it was read, and the rank's last step."""
+
+    message: str
+    time: float
+    step: str = "0"
+
+
+class Heartbeat:
+    """Heartbeats of the ranks of a run.
+
+    The message of a rank is "COUNT STEP" while it works, "left" when it is done, "failed SENTENCE"
+    after its own error, and "lost SENTENCE" when it stops because another rank has failed.
+
+    Args:
+        store: key-value store of PyTorch that all ranks share, which ends with rank 0.
+        ranks: rank of this process, and the number of all.
+        timeout: seconds without a heartbeat after which a rank has failed.
+    """
+
+    def __init__(self, store: Store, ranks: Ranks, timeout: float) -> None:
+        self._store, self._ranks, self._timeout = store, ranks, timeout
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        now = time.monotonic()
+        self._peers = {r: _Peer("", now) for r in range(ranks.world_size) if r != ranks.rank}
+        self._step = self._count = 0
+
+    def publish_step(self, step: int) -> None:
+        """Set the step that the next heartbeats of this rank carry."""
+        self._step = step
+
+    @contextmanager
+    def monitor(self) -> Iterator[None]:
+        """Publish heartbeats and detect failures while the block runs.
+
+        Raises:
+            RankFailure: another rank failed; it replaces the error that this caused here.
+        """
+        thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+            self._finish(thread)
+        except Interrupted:  # all ranks have agreed to stop
+            self._finish(thread)
+            raise
+        except Exception as error:
+            # A closed connection is an effect; the rank that failed is the cause to report.
+            failure = self._await_failure() if _is_connection_error(error) else None
+            self._stop.set()
+            thread.join()
+            self._publish(f"lost {failure}" if failure else f"failed {_first_line(error)}")
+            # The store ends with this process; the others read the message within their interval.
+            if self._ranks.is_main and self._peers:
+                time.sleep(3 * _INTERVAL)
+            if failure:
+                raise failure from error
+            raise
+        finally:
+            self._stop.set()
+            thread.join()
+
+    def _finish(self, thread: threading.Thread) -> None:
+        """Wait for rank 0, which applies the trained network, and as rank 0 for all others."""
+        while 0 in self._peers and self._peers[0].message != _DONE:
+            failure = self._exchange(self._timeout)
+            if failure:
+                raise failure
+            time.sleep(_INTERVAL / 5)
+        self._stop.set()
+        thread.join()
+        self._publish(_DONE)
+        until = time.monotonic() + self._timeout
+        while self._ranks.is_main and time.monotonic() < until:
+            if all(peer.message == _DONE for peer in self._peers.values()):
+                return
+            time.sleep(_INTERVAL / 5)
+            self._read_peers()
+
+    def _run(self) -> None:
+        """Exchange heartbeats until the block ends; end the process if its main thread hangs."""
+        while not self._stop.wait(_INTERVAL):
+            failure = self._exchange(self._timeout)
+            # The main thread's error has more detail, but that thread may be blocked in a kernel.
+            if failure and not self._stop.wait(max(self._timeout, _GRACE)):
+                self._publish(f"lost {failure}")
+                print(f"aam: rank {self._ranks.rank}: {failure}", file=sys.stderr, flush=True)
+                # Not `sys.exit`, which ends this thread alone; the main thread may never return to
+                # Python.
+                os._exit(failure.status)
+
+    def _await_failure(self) -> RankFailure | None:
+        """Return which rank has failed after a connection was closed."""
+        until = time.monotonic() + self._timeout + _SHORT_TIMEOUT
+        while time.monotonic() < until:
+            failure = self._exchange(min(_SHORT_TIMEOUT, self._timeout))
+            if failure:
+                return failure
+            time.sleep(_INTERVAL / 5)
+        return None
+
+    def _exchange(self, timeout: float) -> RankFailure | None:
+        """Publish a heartbeat, read those of the others; return the first failure among them."""
+        with self._lock:
+            try:
+                # The count makes each message a new one: peers compare messages, and so need no
+                # clock in common.
+                self._count += 1
+                self._store.set(self._key(self._ranks.rank), f"{self._count} {self._step}")
+                self._read_peers()
+            except (RuntimeError, OSError):  # the store ends with rank 0
+                return self._failure(0, "cannot be reached any more") if self._peers else None
+            for rank, peer in self._peers.items():
+                state, _, sentence = peer.message.partition(" ")
+                if state == "lost":
+                    return RankFailure(sentence.rstrip("."))
+                if state == "failed":
+                    return self._failure(rank, f"stopped: {sentence}")
+                if state != _DONE and time.monotonic() - peer.time > timeout:
+                    return self._failure(rank, f"sent no heartbeat for {timeout:.0f} s")
+        return None
+
+    def _read_peers(self) -> None:
+        for rank, peer in self._peers.items():
+            # `get` of a key that is not there would block until the timeout of the store.
+            if self._store.check([self._key(rank)]):
+                message = self._store.get(self._key(rank)).decode()
+                if message != peer.message:
+                    count, _, step = message.partition(" ")
+                    step = step if count.isdecimal() else peer.step
+                    self._peers[rank] = _Peer(message, time.monotonic(), step)
+
+    def _failure(self, rank: int, event: str) -> RankFailure:
+        step = self._peers[rank].step
+        return RankFailure(
+            f"Rank {rank} {event}", f"its last step was {step}", "read its output for the reason"
+        )
+
+    def _publish(self, message: str) -> None:
+        with suppress(RuntimeError, OSError):  # the store may have ended
+            self._store.set(self._key(self._ranks.rank), message)
+
+    @staticmethod
+    def _key(rank: int) -> str:
+        return f"heartbeat/{rank}"
+
+
+def _is_connection_error(error: BaseException | None) -> bool:
+    """Whether a closed connection is among the causes of an error.
+
+    The end of a sharded network in the middle of a step fails in turn.
+    """
+    while error is not None:
+        text = str(error).lower() if isinstance(error, RuntimeError | OSError) else ""
+        if isinstance(error, dist.DistError) or any(part in text for part in _CONNECTION_ERRORS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]
+
 
 _RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
 """How long ranks wait for each other at the start: a queue may start them minutes apart."""
@@ -79,10 +347,10 @@ def process_group(
         yield Communicator()
         return
     if is_gpu(place):
-        network_settings.check_interfaces(os.environ)
+        check_interfaces(os.environ)
     # Before the process group: heartbeats then cover its initialization too.
     store = _rendezvous(ranks)
-    beat = heartbeat.Heartbeat(store, ranks, scale.rank_timeout)
+    beat = Heartbeat(store, ranks, scale.rank_timeout)
     try:
         with beat.monitor():
             dist.init_process_group(
@@ -98,9 +366,9 @@ def process_group(
                 f"{ranks.world_size} processes ({how}), {place.type}, batches of {batch_size} "
                 f"samples: {_each(batch_size, ranks.world_size)} each."
             )
-            for line in network_settings.describe(os.environ, place.type):
+            for line in describe_network(os.environ, place.type):
                 info(line)
-            yield Communicator(ranks, beat, dist.new_group(backend=CONTROL_BACKEND))
+            yield Communicator(ranks, beat.publish_step, dist.new_group(backend=CONTROL_BACKEND))
     finally:
         console.quiet = False
         if dist.is_initialized():
@@ -152,7 +420,7 @@ def _rendezvous(ranks: Ranks) -> Store:
         store, _, _ = next(rendezvous("env://", timeout=_RENDEZVOUS_TIMEOUT))
     except dist.DistError as error:
         reason = str(error).splitlines()[0]
-        raise heartbeat.RankFailure(
+        raise RankFailure(
             "Not all ranks started",
             f"{place}, {reason}",
             "read the output of the other ranks",

@@ -17,11 +17,11 @@ from aam.data.batches import Batch, shortest
 from aam.data.sequences import MASK, PAD
 from aam.data.target_transforms import TargetTransform
 from aam.golden import random_numbers as rng
-from aam.inference.target import Target
+from aam.inference.stored_networks import Target
 from aam.model.attention import AUTO, Backends
 from aam.model.network import Predictor
 from aam.model.shape import BASES, NetworkShape
-from aam.training.training_module import LossWeights, TrainingModule
+from aam.training.module import LossWeights, TrainingModule
 
 SHAPE = NetworkShape(
     max_bp=60,

@@ -27,8 +27,8 @@ from aam.model.transformer import AttentionPooling, TransformerBlock
 from aam.numerics.backend_selection import TORCH_POLICY, choose_attention
 from aam.numerics.device import arch_of, choose_device
 from aam.numerics.precision import Precision, choose_precision
-from aam.training.optimizer import make_optimizer, make_schedule
-from aam.training.training_module import TrainingModule
+from aam.training.loop import make_optimizer, make_schedule
+from aam.training.module import TrainingModule
 
 _ATTENTION = 2
 """Matrix products inside attention: scores and mix."""

@@ -3,22 +3,271 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from aam import __version__
 from aam.contract import schema
 from aam.contract.errors import DataError
+from aam.contract.options.field import ABOVE_ZERO, INSIDE_ONE, ONE_OR_MORE, ZERO_OR_MORE
+from aam.contract.options.study import CovariateOptions, Metric
+from aam.contract.options.training import LossType
 from aam.contract.schema import Mismatch
-from aam.inference.model_config import ModelConfig, from_plain, to_plain
+from aam.data.batches import BatchPlan
+from aam.data.covariates import CovariateEncoder, Covariates
+from aam.data.sequences import VOCABULARY as LETTERS
+from aam.data.target_transforms import UNLIMITED, OutputRange, TargetTransform
 from aam.model.attention import AUTO, Backends
+from aam.model.covariates import CovariateInputs
 from aam.model.network import Encoder, Predictor
+from aam.model.shape import VOCABULARY, CovariateShape, NetworkShape
 from aam.serialization import model_folder
 from aam.serialization.model_folder import State
+
+
+@dataclass(frozen=True)
+class Target:
+    """Metadata column to predict.
+
+    Attributes:
+        column: name of the metadata column.
+        classes: names of the categories; empty for a number.
+        class_weights: weight of each category in the loss; empty for equal weights.
+        transform: transform of a number; None for a category.
+        loss_type: loss of a number, on the transformed scale.
+        quantiles: levels predicted by the quantile loss, rising; empty otherwise.
+        over_penalty, under_penalty: weights of errors above and below in the asymmetric loss.
+        range: range of the predictions of a number, in its units.
+        levels: ordered categories, the lowest first, whose ranks are the number; else empty.
+    """
+
+    column: str
+    classes: tuple[str, ...] = ()
+    class_weights: tuple[Annotated[float, ZERO_OR_MORE], ...] = ()
+    transform: TargetTransform | None = None
+    loss_type: LossType = "huber"
+    quantiles: tuple[Annotated[float, INSIDE_ONE], ...] = ()
+    over_penalty: Annotated[float, ZERO_OR_MORE] = 1.0
+    under_penalty: Annotated[float, ZERO_OR_MORE] = 1.0
+    range: OutputRange = UNLIMITED
+    levels: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> int:
+        """Number of network outputs per sample."""
+        return len(self.classes) or len(self.quantiles) or 1
+
+    @property
+    def middle(self) -> int:
+        """Index of the output that predicts a number: of several quantiles the nearest to 0.5."""
+        levels = self.quantiles
+        return min(range(len(levels)), key=lambda k: abs(levels[k] - 0.5), default=0)
+
+    def encode(self, values: npt.NDArray[np.float64]) -> Tensor:
+        """Encode labels for the loss.
+
+        Args:
+            values: float64 [B], numbers in the units of the target, or class codes.
+
+        Returns:
+            float32 [B], transformed numbers, or int64 [B], codes.
+        """
+        if self.classes:
+            return torch.from_numpy(values.astype(np.int64))
+        assert self.transform is not None
+        return torch.from_numpy(self.transform.apply(values).astype(np.float32))
+
+    def initial_outputs(self, values: npt.NDArray[np.float64]) -> Tensor:
+        """Return the best constant outputs [C]: mean, quantiles or log class frequencies."""
+        encoded = self.encode(values)
+        if self.classes:
+            frequencies = torch.bincount(encoded, minlength=len(self.classes)) / len(encoded)
+            return frequencies.log()
+        if self.quantiles:
+            return encoded.quantile(torch.tensor(self.quantiles))
+        return encoded.mean()[None]
+
+    def decode(self, outputs_BC: Tensor) -> npt.NDArray[np.float64]:
+        """Return predictions: class probabilities, or numbers in the units of the target.
+
+        Args:
+            outputs_BC: outputs of the network, of any type and device.
+
+        Returns:
+            float64 [B, C]; rows of classes have the sum 1, those of quantiles ascend.
+
+        >>> target = Target("diet", ("carnivore", "herbivore"))
+        >>> target.decode(torch.zeros(1, 2)).tolist()
+        [[0.5, 0.5]]
+        """
+        outputs_BC = outputs_BC.detach().cpu().double()
+        if self.classes:
+            probabilities_BC: npt.NDArray[np.float64] = outputs_BC.softmax(dim=-1).numpy()
+            return probabilities_BC
+        assert self.transform is not None
+        if self.quantiles:
+            # Quantiles do not cross: sorting never increases the pinball loss (Chernozhukov,
+            # Fernández-Val and Galichon 2010).
+            outputs_BC = outputs_BC.sort(dim=-1).values
+        numbers_BC: npt.NDArray[np.float64] = outputs_BC.numpy()
+        return self.range.clip(self.transform.undo(numbers_BC))
+
+    def point_predictions(self, predictions_BC: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return one value per sample: most probable class code, number, or middle quantile."""
+        if self.classes:
+            codes_B: npt.NDArray[np.float64] = predictions_BC.argmax(axis=-1).astype(np.float64)
+            return codes_B
+        return predictions_BC[:, self.middle]
+
+    def quantile_columns(
+        self, predictions_BC: npt.NDArray[np.float64]
+    ) -> dict[str, npt.NDArray[np.float64]]:
+        """Return the columns q_<quantile>; nothing without the quantile loss."""
+        return {f"q_{q:g}": predictions_BC[:, i] for i, q in enumerate(self.quantiles)}
+
+
+FORMAT = 3
+"""Version of the checkpoint format; another one is refused."""
+
+
+@dataclass(frozen=True)
+class DiversityScale:
+    """Mean and standard deviation of Faith PD in the training samples."""
+
+    mean: float = 0.0
+    spread: Annotated[float, ABOVE_ZERO] = 1.0
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Configuration from which a network and its batches are built.
+
+    Attributes:
+        command: "pretrain" or "train".
+        metric: phylogenetic metric of the embeddings.
+        target: target of the predictor; None after pretraining.
+        covariates: encoder of the metadata columns that the target reads; None without any.
+    """
+
+    command: str
+    shape: NetworkShape
+    metric: Metric
+    plan: BatchPlan
+    standard: DiversityScale
+    target: Target | None
+    options: dict[str, Any]
+    covariates: CovariateEncoder | None = None
+
+    def inputs(self, covariates: Covariates | None) -> CovariateInputs | None:
+        """Encode the covariates of samples; None without any."""
+        if self.covariates is None or covariates is None:
+            return None
+        numbers_NJ = self.covariates.numbers_NJ(covariates).astype(np.float32)
+        codes_NK = self.covariates.codes_NK(covariates)
+        return CovariateInputs(torch.from_numpy(codes_NK.copy()), torch.from_numpy(numbers_NJ))
+
+    def network(self, backends: Backends = AUTO, recompute: bool = False) -> Encoder | Predictor:
+        """Build the network with fresh weights."""
+        network_class = Encoder if self.target is None else Predictor
+        return network_class(self.shape, self.metric, backends, recompute)
+
+
+def to_plain(config: ModelConfig) -> dict[str, Any]:
+    """Convert a configuration to dictionaries, lists, strings and numbers."""
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "torch": str(torch.__version__),
+        "vocabulary": "".join(LETTERS),
+        **asdict(config),
+    }
+
+
+_VERSION = {"format": Annotated[int, ONE_OR_MORE], "version": str, "vocabulary": str}
+_Value = bool | int | float | str | None
+_STORED = {
+    "command": Literal["pretrain", "train"],
+    "shape": NetworkShape,
+    "metric": Metric,
+    "plan": BatchPlan,
+    "standard": DiversityScale,
+    "target": Target | None,
+    "options": dict[str, _Value | list[_Value] | dict[str, _Value | list[_Value]]],
+    "covariates?": CovariateEncoder | None,
+}
+
+
+def from_plain(stored: Any, source: str) -> ModelConfig:
+    """Build a configuration from the output of `to_plain`; `source` is named in errors.
+
+    Raises:
+        DataError: the format is another, or the vocabulary differs.
+        Mismatch: an entry is missing, of another type or out of range.
+    """
+    version = schema.parse(_VERSION, stored, "aam")
+    place = f"{source}, aam {version['version']}"
+    schema.check_format("checkpoint", version["format"], FORMAT, place)
+    if version["vocabulary"] != "".join(LETTERS):
+        raise DataError(
+            "The checkpoint has a different vocabulary",
+            f"{source}, '{version['vocabulary']}' instead of '{''.join(LETTERS)}'",
+            "train it again",
+        )
+    assert len(LETTERS) == VOCABULARY
+    values = schema.parse(_STORED, stored, "aam")
+    known = {field.name for field in fields(ModelConfig)} & values.keys()
+    config = ModelConfig(**{name: values[name] for name in known})
+    target = config.target
+    if (target is None) != (config.command == "pretrain"):
+        raise Mismatch(f"aam.target does not belong to `aam {config.command}`")
+    if target is not None:
+        _check_target(target, config.shape.outputs)
+    _check_covariates(config)
+    return config
+
+
+def covariate_shape(
+    encoder: CovariateEncoder | None, options: CovariateOptions
+) -> CovariateShape | None:
+    """Return the sizes of the covariates of an encoder; None without one."""
+    if encoder is None:
+        return None
+    return CovariateShape(
+        tuple(len(names) + 1 for names in encoder.categories.values()),
+        2 * len(encoder.numbers),
+        options.categorical_embed_dim,
+        options.categorical_fusion,
+    )
+
+
+def _check_covariates(config: ModelConfig) -> None:
+    """Refuse covariates whose encoder and network contradict each other."""
+    encoder, shape = config.covariates, config.shape.covariates
+    sizes = None
+    if encoder is not None:
+        sizes = [len(names) + 1 for names in encoder.categories.values()], 2 * len(encoder.numbers)
+    if sizes != (None if shape is None else (list(shape.categories), shape.numbers)):
+        raise Mismatch("aam.covariates and aam.shape differ")
+
+
+def _check_target(target: Target, outputs: int) -> None:
+    """Refuse a target whose parts contradict each other."""
+    if bool(target.classes) == (target.transform is not None):
+        raise Mismatch("aam.target has both classes and a transform, or neither")
+    if target.class_weights and len(target.class_weights) != len(target.classes):
+        raise Mismatch("aam.target has other numbers of classes and of class weights")
+    if target.classes and target.levels:
+        raise Mismatch("aam.target has both classes and ordered levels")
+    if target.outputs != outputs:
+        raise Mismatch(f"aam.target has {target.outputs} outputs, aam.shape has {outputs}")
+
 
 TRANSFORMER = "transformer"
 """Name of the member that the networks are."""

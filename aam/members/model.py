@@ -16,13 +16,13 @@ from scipy import sparse
 from aam.data.covariates import CovariateEncoder
 from aam.data.study import Study
 from aam.data.target_transforms import TargetScale
-from aam.inference.settings import InferenceSettings
+from aam.inference.tables import InferenceSettings
 from aam.members.base import F64, Inputs, Samples, Tokens
 from aam.members.relations import AsvRelations
 from aam.serialization.model_folder import State
 
 if TYPE_CHECKING:  # both import PyTorch
-    from aam.inference.attention_weights import SampleAttention
+    from aam.inference.attributions import SampleAttention
     from aam.model.nucleotides import NucleotideEncoder
 
 Reads = TypeVar("Reads", bound=Inputs, contravariant=True)

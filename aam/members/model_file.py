@@ -27,7 +27,7 @@ from aam.contract.schema import Mismatch
 from aam.data.covariates import CovariateEncoder
 from aam.data.sequences import MASK
 from aam.data.target_transforms import OutputRange, TargetScale
-from aam.inference.training_summary import SummaryNumbers
+from aam.inference.new_samples import SummaryNumbers
 from aam.members import training_data
 from aam.members.base import F64, Labels, Tokens
 from aam.members.ensemble import Ensemble

@@ -16,7 +16,7 @@ from scipy import sparse
 from aam.console import track
 from aam.data.covariates import Covariates
 from aam.data.study import Study
-from aam.inference.settings import InferenceSettings
+from aam.inference.tables import InferenceSettings
 from aam.members.base import F64, Rows, Samples
 from aam.members.model_file import TrainedModel
 from aam.members.registry import reader

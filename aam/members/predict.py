@@ -12,8 +12,7 @@ from aam.data.metadata import ID_HEADER
 from aam.data.shards import take_shard
 from aam.data.study import load_study
 from aam.inference.new_samples import Comparison, compare, read_covariates, select_as_trained
-from aam.inference.output_tables import require_finite
-from aam.inference.settings import InferenceSettings
+from aam.inference.tables import InferenceSettings, require_finite
 from aam.members.base import Samples
 from aam.members.model_file import TrainedModel
 from aam.members.registry import reader

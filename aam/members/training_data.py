@@ -16,8 +16,8 @@ import numpy.typing as npt
 from aam.contract.schema import Mismatch
 from aam.data.splits import Split
 from aam.data.study import Study
-from aam.inference import training_summary
-from aam.inference.training_summary import (
+from aam.inference import new_samples
+from aam.inference.new_samples import (
     QUANTILE,
     SummaryNumbers,
     TrainingSummary,
@@ -111,7 +111,7 @@ def restore(
     Raises:
         Mismatch: an array is missing, or of another type, shape or number of samples.
     """
-    summary = training_summary.restore(plain, arrays)
+    summary = new_samples.restore(plain, arrays)
     of_landmarks = {
         name.removeprefix(_LANDMARKS): array
         for name, array in arrays.items()

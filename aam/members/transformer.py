@@ -18,7 +18,7 @@ from aam.members.member import CrossValidated, TrainingSamples
 from aam.members.transformer_model import TransformerModel
 from aam.training.labelled_study import LabelledStudy
 from aam.training.pretrained import PretrainedEncoder
-from aam.training.run_files.run_folder import Note
+from aam.training.run_folder import Note
 from aam.training.runtime import Runtime
 from aam.training.train import FoldResult, encode_frozen, train_fold
 

@@ -25,20 +25,24 @@ from aam.data.rarefaction import rarefy
 from aam.data.study import Study
 from aam.data.table import FeatureTable
 from aam.data.target_transforms import TargetScale
-from aam.inference.attention_weights import SampleAttention, sample_attention
-from aam.inference.integrated_gradients import Contributions, integrated_gradients
-from aam.inference.network_outputs import apply_to_batch, profile_terms
-from aam.inference.prediction import (
+from aam.inference.attributions import (
+    Contributions,
+    SampleAttention,
+    integrated_gradients,
+    sample_attention,
+)
+from aam.inference.outputs import (
     LoadedNetwork,
+    apply_to_batch,
     apply_to_study,
     build_networks,
     embed,
     encode_for_networks,
+    profile_terms,
     warn_of_shallow,
 )
-from aam.inference.settings import InferenceSettings
-from aam.inference.stored_networks import network_state, restore_networks
-from aam.inference.target import Target
+from aam.inference.stored_networks import Target, network_state, restore_networks
+from aam.inference.tables import InferenceSettings
 from aam.members.base import F64, Rows, Samples, Tokens
 from aam.members.member import Reader
 from aam.members.model import Applied, FittedModel, Importance, Outputs, moments, of_effects

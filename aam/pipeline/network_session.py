@@ -11,7 +11,7 @@ from typing import Any
 from aam.contract.options.commands.train import Train
 from aam.contract.options.members import networks
 from aam.contract.preflight import COUNTS_ALONE
-from aam.distributed.communicator import Communicator
+from aam.distributed.collectives import Communicator
 from aam.distributed.process_group import process_group
 from aam.members.member import Member
 from aam.members.transformer import Transformer
@@ -20,11 +20,10 @@ from aam.numerics.device import gpu_names
 from aam.performance.memory.fit import automatic
 from aam.performance.memory.runs import training_run
 from aam.pipeline.session import Session
-from aam.training import fit
+from aam.training import fit, run_folder
 from aam.training.labelled_study import LabelledStudy
 from aam.training.pretrained import choose_length, read_pretrained_encoder
-from aam.training.run_files import checkpoint_paths
-from aam.training.run_files.run_folder import Note, unrecorded
+from aam.training.run_folder import Note, unrecorded
 from aam.training.runtime import Runtime, check_resources, make_runtime, numbers_of_host
 
 
@@ -56,7 +55,7 @@ class NetworkSession(Session):
     def check(self, study: LabelledStudy) -> Mapping[str, Any]:
         """Check the splits of a study and the device, see `Session.check`."""
         if len(study.splits) > 1:
-            checkpoint_paths.check_folds(self.options.run)
+            run_folder.check_folds(self.options.run)
         for split in study.splits:
             fit.check_split(split, self.options.loop)
         return {"attention": self.runtime.attention}

@@ -16,7 +16,7 @@ from aam.contract.preflight import MODEL
 from aam.data.ordination import coordinates_of_kernel, write_ordination
 from aam.data.rarefaction import auto_depth
 from aam.data.taxonomy import read_taxonomy
-from aam.inference.output_tables import write_table
+from aam.inference.tables import write_table
 from aam.members.base import F64
 from aam.members.confounding import Association, confounders, warning
 from aam.members.evaluation import ENSEMBLE, evaluate, shown_metrics
@@ -32,8 +32,8 @@ from aam.number_format import significant
 from aam.pipeline.input_comparison import BOTH, compare_inputs, show_inputs
 from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
 from aam.pipeline.train import Result
-from aam.training.callbacks.loggers import log_scores
 from aam.training.labelled_study import LabelledStudy
+from aam.training.loggers import log_scores
 
 KERNEL = "kernel"
 """Member that draws the learning curve and the ordination: it needs a second for them."""

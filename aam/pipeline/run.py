@@ -18,8 +18,8 @@ from aam.pipeline.results import model_of, show_results, write_importance, write
 from aam.pipeline.session import session
 from aam.pipeline.train import estimators_of, folds_of, samples_of, train
 from aam.report.page import write_report_of_run
+from aam.training import run_folder
 from aam.training.labelled_study import LabelledStudy, check_labels, load_labelled_study
-from aam.training.run_files import run_folder
 
 if TYPE_CHECKING:
     from aam.numerics.backend_selection import BackendPolicy

@@ -29,7 +29,7 @@ from aam.contract.options.field import members as types_of
 from aam.contract.suggestions import nearest
 from aam.data.labels import category_codes
 from aam.data.splits import Rows, Split, make_splits
-from aam.distributed.signals import StopRequests
+from aam.distributed.stop import StopRequests
 from aam.members.option_checks import TRANSFORMER, choose_members
 from aam.members.scores import SCORED
 from aam.pipeline.search_storage import (

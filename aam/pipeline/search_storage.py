@@ -20,7 +20,7 @@ from aam.console import info
 from aam.contract import stop_file
 from aam.contract.errors import CannotCreate, Interrupted, NotFinite, UsageError, first_few
 from aam.contract.installation import not_installed
-from aam.distributed.signals import StopRequests
+from aam.distributed.stop import StopRequests
 
 DATABASE, JOURNAL = "search.db", "search.journal"
 """Files of the trials: an SQLite database, and with --storage journal Optuna's journal."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from aam.contract.options.commands.train import Train
 from aam.members.member import Member
 from aam.training.labelled_study import LabelledStudy
-from aam.training.run_files.run_folder import ONE_PROCESS, Note, RankGroup, unrecorded
+from aam.training.run_folder import ONE_PROCESS, Note, RankGroup, unrecorded
 
 if TYPE_CHECKING:
     from aam.numerics.backend_selection import BackendPolicy

@@ -31,14 +31,14 @@ from aam.data.metadata import Metadata, listed_columns, read_metadata
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
 from aam.data.study import Study
-from aam.inference.output_tables import write_table
+from aam.inference.tables import write_table
 from aam.members.option_checks import check_targets
 from aam.members.tables import join_targets
 from aam.pipeline.run import run
 from aam.pipeline.session import sequence_length
 from aam.pipeline.train import folds_of
+from aam.training import run_folder
 from aam.training.labelled_study import check_labels, label_study, read_inputs
-from aam.training.run_files import run_folder
 
 _OF_TARGET = (
     "target_transform",

@@ -25,7 +25,7 @@ from aam.members.relations import AsvRelations
 from aam.pipeline.input_comparison import predict_alone
 from aam.pipeline.session import Session
 from aam.training.labelled_study import LabelledStudy
-from aam.training.run_files.run_folder import Note, unrecorded
+from aam.training.run_folder import Note, unrecorded
 
 
 @dataclass(frozen=True)

@@ -20,27 +20,35 @@ from aam.contract.schema import Mismatch
 from aam.data.batches import BatchPlan, FixedBatches
 from aam.data.splits import Split
 from aam.data.study import Study
-from aam.distributed.stop_request import StopOnRequest
+from aam.distributed.stop import StopOnRequest
 from aam.distributed.strategies import parallelize
-from aam.inference.model_config import ModelConfig
+from aam.inference.stored_networks import ModelConfig
 from aam.model.network import Predictor
-from aam.numerics.compile import eager_again
 from aam.numerics.device import device_name, is_gpu
-from aam.training.callbacks.compilation import EncoderCompilation, Fp32Report
-from aam.training.callbacks.epoch_table import EpochTable
-from aam.training.callbacks.loggers import LoggedMetrics
-from aam.training.callbacks.nonfinite import FiniteCheck
-from aam.training.callbacks.observer import Observer
-from aam.training.callbacks.progress import Progress, RunLength, RunProgressBar
-from aam.training.callbacks.step_log import requested_log
-from aam.training.data_loader import EpochSampler, TrainingBatches, ValidationBatches, loader
-from aam.training.loop import BEST, HIGHER_IS_BETTER, LAST, TrainingLoop
-from aam.training.optimizer import make_optimizer, make_schedule
-from aam.training.run_files import checkpoint_paths, checkpoints
-from aam.training.run_files.run_folder import Note, unrecorded
+from aam.training import checkpoints, run_folder
+from aam.training.compilation import EncoderCompilation, Fp32Report, eager_again
+from aam.training.finite import FiniteCheck
+from aam.training.loader import EpochSampler, TrainingBatches, ValidationBatches, loader
+from aam.training.loggers import LoggedMetrics
+from aam.training.loop import (
+    BEST,
+    HIGHER_IS_BETTER,
+    LAST,
+    TrainingLoop,
+    make_optimizer,
+    make_schedule,
+)
+from aam.training.module import GradientStep, TrainingModule
+from aam.training.observers import (
+    EpochTable,
+    Observer,
+    Progress,
+    RunLength,
+    RunProgressBar,
+    requested_log,
+)
+from aam.training.run_folder import Note, unrecorded
 from aam.training.runtime import Runtime
-from aam.training.step import GradientStep
-from aam.training.training_module import TrainingModule
 
 
 @dataclass(frozen=True)
@@ -159,7 +167,7 @@ def run(
     freeze_unused(task, training.plan, training.study)
     fit.note("precision", fit.runtime.precision)
     loop = _make_loop(fit, task, training, validation, more)
-    resumed = checkpoint_paths.checkpoint_to_resume(fit.options.run, fit.folder)
+    resumed = run_folder.checkpoint_to_resume(fit.options.run, fit.folder)
     if resumed is not None:
         _resume(fit, loop, resumed)
     try:

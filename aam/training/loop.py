@@ -16,23 +16,96 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
 
 from aam.contract.options.training import LoopOptions
 from aam.contract.schema import Mismatch, like
 from aam.data.batches import Batch
-from aam.distributed import state_dict
-from aam.distributed.communicator import SINGLE_PROCESS, Communicator
-from aam.distributed.stop_request import StopOnRequest
-from aam.training.callbacks.nonfinite import FiniteCheck
-from aam.training.callbacks.observer import Observer
-from aam.training.data_loader import EpochSampler
+from aam.distributed import strategies
+from aam.distributed.collectives import SINGLE_PROCESS, Communicator
+from aam.distributed.stop import StopOnRequest
+from aam.distributed.strategies import full_tensor
+from aam.training.checkpoints import Position, ResumeState, Row
+from aam.training.finite import FiniteCheck
+from aam.training.loader import EpochSampler
 from aam.training.losses import LossTerm
-from aam.training.optimizer import clip_gradients
-from aam.training.run_files.resume import Position, ResumeState, Row
-from aam.training.step import GradientStep
+from aam.training.module import GradientStep, clip_grads_with_norm_, get_total_norm
+from aam.training.observers import Observer
+
+
+def make_schedule(optimizer: Optimizer, loop: LoopOptions, steps: int) -> LambdaLR:
+    """Build the learning-rate schedule of a run, linear warm-up and then half a cosine to 0.
+
+    The cosine is that of Loshchilov and Hutter (2017, "SGDR"), without restarts.
+
+    Args:
+        optimizer: optimizer whose learning rates are the highest ones of the schedule.
+        loop: options with the fraction of the steps that are warm-up (`warmup_fraction`, 0 to 1).
+        steps: number of optimizer steps of the whole run, resumed parts included.
+    """
+    return LambdaLR(optimizer, factor_of_step(loop, steps))
+
+
+def factor_of_step(loop: LoopOptions, steps: int) -> Callable[[int], float]:
+    """Return the factor of the learning rate, 0 to 1, at each optimizer step, counted from 0.
+
+    >>> factor = factor_of_step(LoopOptions(warmup_fraction=0.1), steps=100)
+    >>> factor(10), round(factor(55), 3), factor(100)
+    (1.0, 0.5, 0.0)
+    """
+    warmup = max(1, round(loop.warmup_fraction * steps))
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            # Neither 0, which would waste the first step, nor 1, which the cosine begins with.
+            return (step + 1) / (warmup + 1)
+        done = (step - warmup) / max(1, steps - warmup)
+        return 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+
+    return factor
+
+
+def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
+    """Build AdamW (Loshchilov and Hutter 2019) for the trainable parameters of a module.
+
+    Args:
+        task: module whose parameters are trained unless they are frozen.
+        loop: options with the learning rate and the weight decay, which applies to the weights of
+            linear layers alone: not to biases, norms, embeddings and scales.
+    """
+    decaying = {
+        id(module.weight) for module in task.modules() if isinstance(module, torch.nn.Linear)
+    }
+    trainable = [p for p in task.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trainable if id(p) in decaying], "weight_decay": loop.weight_decay},
+        {"params": [p for p in trainable if id(p) not in decaying], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=loop.lr)
+
+
+def clip_gradients(parameters: Sequence[Parameter], max_norm: float) -> None:
+    """Scale gradients in place so that their total norm is at most `max_norm`.
+
+    Args:
+        parameters: parameters with their gradients, which may be sharded over the ranks.
+        max_norm: largest Euclidean norm of all gradients together, above 0.
+
+    >>> weight = Parameter(torch.zeros(2))
+    >>> weight.grad = torch.tensor([3.0, 4.0])
+    >>> clip_gradients([weight], max_norm=1.0)
+    >>> round(float(weight.grad.norm()), 4)
+    1.0
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if gradients:
+        # `torch.nn.utils.clip_grad_norm_` adds its epsilon to the part of the norm of each rank,
+        # before the parts of sharded gradients are added: weights differ with the world size.
+        clip_grads_with_norm_(parameters, max_norm, full_tensor(get_total_norm(gradients)))
+
 
 LAST, BEST = "last.ckpt", "best.ckpt"
 """Names of the checkpoints of a run."""
@@ -239,8 +312,8 @@ class TrainingLoop:
             return
         # Collectives where the network is sharded, so every rank calls them and the first one
         # writes.
-        weights = state_dict.model_state_dict(self.task)
-        optimizer = state_dict.optimizer_state_dict(self.task, self.optimizer)
+        weights = strategies.model_state_dict(self.task)
+        optimizer = strategies.optimizer_state_dict(self.task, self.optimizer)
         # After the last batch of an epoch its sums are in `rows` already.
         sums = self.task.train_sums if self.position.batch else {}
         state = ResumeState(
@@ -269,8 +342,8 @@ class TrainingLoop:
         """
         if state.position.batch >= self.sampler.steps:
             raise Mismatch(f"resume.position.batch is {state.position.batch}, beyond the epoch")
-        state_dict.load_model(self.task, weights)
-        state_dict.load_optimizer(self.task, self.optimizer, state.optimizer)
+        strategies.load_model(self.task, weights)
+        strategies.load_optimizer(self.task, self.optimizer, state.optimizer)
         schedule, scaler = self.schedule, self.step.scaler
         schedule.load_state_dict(like(schedule.state_dict(), state.schedule, "resume.schedule"))
         if state.scaler:  # a run may change its precision

@@ -16,29 +16,27 @@ from aam.data.metadata import read_metadata
 from aam.data.splits import Split, write_splits
 from aam.data.store.files import is_store
 from aam.data.study import Study, has_phylogeny, load_study
-from aam.distributed import state_dict
-from aam.distributed.communicator import Communicator, identity
+from aam.distributed import strategies
+from aam.distributed.collectives import Communicator, identity
 from aam.distributed.process_group import process_group
-from aam.inference.model_config import ModelConfig
-from aam.inference.network_outputs import encode_asvs, write_study_embeddings
-from aam.inference.stored_networks import TRANSFORMER, network_state
+from aam.inference.outputs import encode_asvs, write_study_embeddings
+from aam.inference.stored_networks import TRANSFORMER, ModelConfig, network_state
 from aam.model.network import Encoder
 from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
 from aam.numerics.device import gpu_names
 from aam.serialization import model_folder
-from aam.training import fit
-from aam.training.batch_plan import batch_plan
+from aam.training import checkpoints, fit, run_folder
+from aam.training.labelled_study import choose_depth, deep_enough
+from aam.training.module import LossWeights, TrainingModule
 from aam.training.pretrained import (
     PretrainedEncoder,
+    batch_plan,
     choose_length,
     choose_metric,
     choose_shape,
     read_pretrained_encoder,
 )
-from aam.training.run_files import checkpoints, run_folder
 from aam.training.runtime import Runtime, check_resources, make_runtime, numbers_of_host
-from aam.training.sample_selection import choose_depth, deep_enough
-from aam.training.training_module import LossWeights, TrainingModule
 
 
 def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
@@ -100,7 +98,7 @@ def _learn(
     network = config.network(runtime.backends, options.speed.gradient_checkpointing)
     assert isinstance(network, Encoder)
     if base is not None:
-        state_dict.load_model(network, base.weights)
+        strategies.load_model(network, base.weights)
     # Ranks whose data or weights differ would train without an error, to a wrong result.
     runtime.communicator.require_equal_data(
         study=identity(study), split=split, plan=plan, weights=network.state_dict()

@@ -16,9 +16,9 @@ from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.training import ModelOptions
 from aam.contract.run_record import input_file
-from aam.distributed.communicator import SINGLE_PROCESS, Communicator
+from aam.distributed.collectives import SINGLE_PROCESS, Communicator
 from aam.distributed.environment import read_environment
-from aam.distributed.signals import StopRequests
+from aam.distributed.stop import StopRequests
 from aam.memory import memory_available, shown_size
 from aam.model.attention import AUTO, Backends
 from aam.model.shape import NetworkShape, least_weights

@@ -18,27 +18,24 @@ from aam.data.batches import reading_plan
 from aam.data.covariates import fit_encoder
 from aam.data.splits import Split
 from aam.data.target_transforms import output_range
-from aam.distributed import state_dict
-from aam.distributed.communicator import identity
-from aam.inference.model_config import ModelConfig, covariate_shape
-from aam.inference.network_outputs import (
+from aam.distributed import strategies
+from aam.distributed.collectives import identity
+from aam.inference.outputs import (
+    LoadedNetwork,
     apply_network,
     encode_asvs,
     fit_profile,
     write_study_embeddings,
 )
-from aam.inference.output_tables import require_finite
-from aam.inference.prediction import LoadedNetwork
-from aam.inference.target import Target
+from aam.inference.stored_networks import ModelConfig, Target, covariate_shape
+from aam.inference.tables import require_finite
 from aam.model.network import Encoder, Predictor
-from aam.training import fit
-from aam.training.batch_plan import batch_plan
+from aam.training import checkpoints, fit
 from aam.training.labelled_study import LabelledStudy, fit_labels
-from aam.training.pretrained import PretrainedEncoder, choose_metric, choose_shape
-from aam.training.run_files import checkpoints
-from aam.training.run_files.run_folder import Note
+from aam.training.module import LossWeights, TrainingModule, target_metrics
+from aam.training.pretrained import PretrainedEncoder, batch_plan, choose_metric, choose_shape
+from aam.training.run_folder import Note
 from aam.training.runtime import Runtime
-from aam.training.training_module import LossWeights, TrainingModule, target_metrics
 
 
 @dataclass(frozen=True)
@@ -231,7 +228,7 @@ def _initialize(
     network = config.network(runtime.backends, options.speed.gradient_checkpointing)
     assert isinstance(network, Predictor) and config.target is not None
     if base is not None:
-        state_dict.load_model(network.encoder, base.weights)
+        strategies.load_model(network.encoder, base.weights)
     # The best constant: the first steps then learn differences instead of the mean of the target.
     network.start_from(config.target.initial_outputs(labelled.values[split.train]))
     fit_profile(network, labelled.study, reading_plan(config.plan), split.train)
@@ -245,6 +242,6 @@ def encode_frozen(
 ) -> PretrainedEncoder:
     """Add the vectors of the ASVs to a frozen encoder, which all folds have in common."""
     encoder = Encoder(base.config.shape, base.config.metric, runtime.backends)
-    state_dict.load_model(encoder, base.weights)
+    strategies.load_model(encoder, base.weights)
     vectors_FD = encode_asvs(encoder, labelled.study, runtime.device, options.vectors)
     return dataclasses.replace(base, asv_vectors_FD=vectors_FD)

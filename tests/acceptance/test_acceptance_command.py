@@ -17,7 +17,7 @@ from aam.acceptance.result import AcceptanceFile
 from aam.contract.errors import CannotCreate, Interrupted
 from aam.contract.options.commands.acceptance import Acceptance
 from aam.numerics.stack_identity import processor
-from aam.training.run_files import run_lock
+from aam.training import run_folder
 from tests.support import acceptance_parts as made_up
 from tests.support.commands import aam
 
@@ -87,8 +87,8 @@ def test_speeds_of_a_reference_of_the_same_gpu_count(tmp_path: Path) -> None:
 
 def test_two_acceptances_in_one_folder_are_refused(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from aam.training.run_files import run_lock\n"
-        "with run_lock.locked(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from aam.training import run_folder\n"
+        "with run_folder.locked(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
     )
     argv = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
@@ -97,7 +97,7 @@ def test_two_acceptances_in_one_folder_are_refused(tmp_path: Path) -> None:
         with pytest.raises(CannotCreate, match=f"process {other.pid}"):
             runner.run(options(tmp_path), PARTS)
         other.communicate()
-    with run_lock.locked(tmp_path):
+    with run_folder.locked(tmp_path):
         pass
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from aam.inference.model_config import FORMAT
+from aam.inference.stored_networks import FORMAT
 from aam.serialization import tensor_file
 from tests.support.bench import DATA, NO_INPUT, UNAVAILABLE, USAGE, Bench, Refused
 from tests.support.commands import aam

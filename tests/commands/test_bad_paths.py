@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from aam.inference.model_config import FORMAT
+from aam.inference.stored_networks import FORMAT
 from aam.serialization import tensor_file
 from tests.support.bench import CANNOT_CREATE, DATA, NO_INPUT, USAGE, Bench, Refused
 from tests.support.commands import TINY, aam

@@ -15,7 +15,7 @@ from aam.data.batches import BatchPlan, FixedBatches, choose_masked, make_batch
 from aam.data.rarefaction import auto_depth, rarefy
 from aam.data.study import Study
 from aam.data.unifrac.batch import pairwise
-from aam.training.data_loader import EpochSampler, TrainingBatches, loader
+from aam.training.loader import EpochSampler, TrainingBatches, loader
 
 PLAN = BatchPlan(seed=1, rarefy_depth=300, token_limit=1024)
 TASKS = dataclasses.replace(PLAN, mask_ratio=0.15, metric="unweighted")

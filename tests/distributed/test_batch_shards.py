@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from aam.data.batch_balance import balanced_order, even_slice
 from aam.data.batches import BatchPlan
 from aam.data.study import Study
-from aam.training.data_loader import TrainingBatches
+from aam.training.loader import TrainingBatches
 from tests.support.commands import pretrain, read
 
 costs = st.lists(st.integers(0, 1000), min_size=1, max_size=60)

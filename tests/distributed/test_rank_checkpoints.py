@@ -14,7 +14,7 @@ import torch
 from aam.contract.options.device import ScaleOptions
 from aam.contract.options.training import LoopOptions
 from aam.serialization import tensor_file
-from aam.training.run_files import checkpoints
+from aam.training import checkpoints
 from tests.support.local_ranks import NEEDS_FSDP, start, together
 from tests.support.rank_steps import Case, alone, learn, learn_all
 

@@ -16,10 +16,10 @@ import pytest
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.device import ScaleOptions
-from aam.distributed import network_settings
-from aam.distributed.communicator import Communicator
+from aam.distributed import process_group
+from aam.distributed.collectives import Communicator
 from aam.distributed.environment import Ranks, check_options, read_environment
-from aam.training.run_files import run_folder
+from aam.training import run_folder
 from tests.support.commands import TINY, pretrain
 from tests.support.local_ranks import NEEDS_FSDP, start, together
 
@@ -108,12 +108,12 @@ def test_an_interface_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     for name in ("hsn0", "hsn1", "lo"):
         (tmp_path / "sys/class/net" / name).mkdir(parents=True)
     for right in ("hsn", "=hsn1", "^lo", "hsn0,eth9", ""):
-        network_settings.check_interfaces({"NCCL_SOCKET_IFNAME": right}, tmp_path)
+        process_group.check_interfaces({"NCCL_SOCKET_IFNAME": right}, tmp_path)
     for wrong in ("ib0", "=hsn", "ib0,ib1"):
         with pytest.raises(UsageError, match="this node has hsn0, hsn1, lo"):
-            network_settings.check_interfaces({"NCCL_SOCKET_IFNAME": wrong}, tmp_path)
+            process_group.check_interfaces({"NCCL_SOCKET_IFNAME": wrong}, tmp_path)
     with pytest.raises(UsageError, match="GLOO_SOCKET_IFNAME=hsn;"):
-        network_settings.check_interfaces({"GLOO_SOCKET_IFNAME": "hsn"}, tmp_path)
+        process_group.check_interfaces({"GLOO_SOCKET_IFNAME": "hsn"}, tmp_path)
 
 
 def test_network_settings_and_plugin_are_described(tmp_path: Path) -> None:
@@ -121,13 +121,13 @@ def test_network_settings_and_plugin_are_described(tmp_path: Path) -> None:
     plugin = tmp_path / "librccl-net-ofi.so"
     settings = {"NCCL_SOCKET_IFNAME": "hsn0", "FI_PROVIDER": "cxi", "NCCL_NET_PLUGIN": "ofi",
                 "HOME": "/root"}  # fmt: skip
-    first, second = network_settings.describe(settings, "cuda", tmp_path)
+    first, second = process_group.describe_network(settings, "cuda", tmp_path)
     assert (
         "FI_PROVIDER=cxi, NCCL_NET_PLUGIN=ofi, NCCL_SOCKET_IFNAME=hsn0; this node has hsn0" in first
     )
     assert "not found; traffic goes over sockets" in second
     plugin.touch()
-    [_, second] = network_settings.describe(
+    [_, second] = process_group.describe_network(
         settings | {"LD_LIBRARY_PATH": str(tmp_path)}, "cuda", tmp_path
     )
     assert f"found at {plugin}" in second

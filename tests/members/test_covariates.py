@@ -21,7 +21,7 @@ from aam.inference.stored_networks import read_networks
 from aam.members.base import Labels, Samples
 from aam.members.registry import estimator
 from aam.members.relations import AsvRelations
-from aam.training.run_files import checkpoints
+from aam.training import checkpoints
 from tests.support.commands import TINY, read
 from tests.support.commands import aam as run_aam
 from tests.support.models import Editable, rewrite

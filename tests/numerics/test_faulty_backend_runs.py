@@ -11,7 +11,7 @@ import torch
 
 from aam.contract.errors import Unavailable
 from aam.contract.options.device import DeviceOptions
-from aam.inference.prediction import build_networks
+from aam.inference.outputs import build_networks
 from aam.inference.stored_networks import read_networks
 from aam.model.attention import TORCH, Backend
 from aam.numerics import faults

@@ -23,7 +23,7 @@ from aam.model.shape import NetworkShape
 from aam.numerics.precision import Precision
 from aam.performance.memory.runs import training_run
 from aam.performance.memory.step import TrainingSteps, fake, predict_step, training_workload
-from aam.training.training_module import LossWeights, TrainingModule
+from aam.training.module import LossWeights, TrainingModule
 from tests.support.allocator import allocated_peak, copy
 
 pytestmark = pytest.mark.medium

@@ -24,7 +24,7 @@ from aam.performance.memory.batches import LargestBatches
 from aam.performance.memory.fit import largest
 from aam.performance.memory.report import show_step
 from aam.performance.memory.step import StepMemory
-from aam.training.data_loader import share_of
+from aam.training.loader import share_of
 from tests.support import local_ranks
 from tests.support.check_reports import KEY
 from tests.support.commands import aam

@@ -14,7 +14,7 @@ from aam.contract.options.device import ScaleOptions
 from aam.contract.options.training import LoopOptions
 from aam.data.batches import make_batch
 from aam.data.study import Study
-from aam.distributed.communicator import Communicator
+from aam.distributed.collectives import Communicator
 from aam.distributed.environment import Ranks
 from aam.distributed.strategies import shard
 from aam.model.network import Encoder
@@ -27,9 +27,9 @@ from aam.performance.memory.step import (
     predict_step,
     training_workload,
 )
-from aam.training.data_loader import share_of
-from aam.training.optimizer import make_optimizer
-from aam.training.training_module import LossWeights, TrainingModule
+from aam.training.loader import share_of
+from aam.training.loop import make_optimizer
+from aam.training.module import LossWeights, TrainingModule
 from tests.support import local_ranks
 from tests.support.allocator import allocated_peak, copy
 from tests.support.rank_steps import PLAN, read

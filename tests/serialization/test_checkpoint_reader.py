@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from aam.contract.errors import DataError
 from aam.serialization import tensor_file
-from aam.training.run_files import checkpoints
+from aam.training import checkpoints
 from tests.support.commands import train
 from tests.support.hostile_checkpoints import Content, contents, files, states, write
 

@@ -25,10 +25,10 @@ from aam.data.study import load_study
 from aam.model.attention import AUTO, Backend, Backends, named
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
-from aam.training.callbacks.step_log import add_noise
-from aam.training.data_loader import TrainingBatches
-from aam.training.optimizer import clip_gradients, make_optimizer
-from aam.training.training_module import LossWeights, TrainingModule
+from aam.training.loader import TrainingBatches
+from aam.training.loop import clip_gradients, make_optimizer
+from aam.training.module import LossWeights, TrainingModule
+from aam.training.observers import add_noise
 from tests.support.faulty_backends import first_mask, right
 
 

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from aam.contract.options.device import DeviceOptions, ScaleOptions
-from aam.distributed.communicator import Communicator
+from aam.distributed.collectives import Communicator
 from aam.distributed.process_group import process_group
 from aam.distributed.strategies import FSDP_ON_CPU
 

@@ -10,9 +10,8 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from aam.inference.model_config import ModelConfig
-from aam.inference.prediction import LoadedNetwork
-from aam.inference.stored_networks import StoredNetwork
+from aam.inference.outputs import LoadedNetwork
+from aam.inference.stored_networks import ModelConfig, StoredNetwork
 from aam.model.network import Encoder, Predictor
 from aam.serialization import model_folder
 from aam.serialization.model_folder import State

@@ -17,24 +17,19 @@ from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.contract.options.training import LoopOptions, RunOptions
 from aam.data.batches import Batch, BatchPlan
 from aam.data.study import Study, load_study
-from aam.distributed.communicator import SINGLE_PROCESS, Communicator
-from aam.distributed.state_dict import full_tensor, local_tensor
-from aam.distributed.strategies import parallelize
-from aam.inference.model_config import DiversityScale, ModelConfig
-from aam.inference.target import Target
+from aam.distributed.collectives import SINGLE_PROCESS, Communicator
+from aam.distributed.strategies import full_tensor, local_tensor, parallelize
+from aam.inference.stored_networks import DiversityScale, ModelConfig, Target
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
-from aam.training import fit
-from aam.training.callbacks.nonfinite import FiniteCheck, replay
-from aam.training.callbacks.observer import Observer
-from aam.training.data_loader import EpochSampler, TrainingBatches, ValidationBatches, loader
-from aam.training.loop import TrainingLoop
-from aam.training.optimizer import make_optimizer, make_schedule
-from aam.training.run_files import checkpoints
-from aam.training.run_files.resume import Position
+from aam.training import checkpoints, fit
+from aam.training.checkpoints import Position
+from aam.training.finite import FiniteCheck, replay
+from aam.training.loader import EpochSampler, TrainingBatches, ValidationBatches, loader
+from aam.training.loop import TrainingLoop, make_optimizer, make_schedule
+from aam.training.module import GradientStep, LossWeights, TrainingModule
+from aam.training.observers import Observer
 from aam.training.runtime import Runtime
-from aam.training.step import GradientStep
-from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.option_groups import option_groups
 
 PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")

@@ -12,11 +12,10 @@ import torch
 from aam.contract.options.training import LoopOptions
 from aam.data.batches import FixedBatches
 from aam.data.study import Study
-from aam.inference.model_config import ModelConfig
-from aam.inference.stored_networks import read_networks
+from aam.inference.stored_networks import ModelConfig, read_networks
 from aam.model.network import Encoder, Predictor
-from aam.training.data_loader import loader
-from aam.training.training_module import LossWeights, TrainingModule
+from aam.training.loader import loader
+from aam.training.module import LossWeights, TrainingModule
 from tests.support.commands import aam, read
 
 FILES = {

@@ -19,7 +19,7 @@ from aam.model.attention import AUTO
 from aam.model.nucleotides import NucleotideEncoder
 from aam.model.shape import NetworkShape
 from aam.model.transformer import PRODUCTS
-from aam.numerics.compile import compile_in_place, eager_again, refusal
+from aam.training.compilation import compile_in_place, eager_again, refusal
 from tests.support.commands import TINY, read
 
 SHAPE = NetworkShape(max_bp=30, embedding_dim=8, attention_heads=2, attention_layers=1, dropout=0.0)

@@ -18,7 +18,7 @@ from aam.inference.stored_networks import read_networks
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
 from aam.training.losses import count_loss
-from aam.training.training_module import LossWeights, TrainingModule
+from aam.training.module import LossWeights, TrainingModule
 from tests.support.commands import pretrain, train
 from tests.support.runs import NUMBER, check_metrics, columns, weights
 

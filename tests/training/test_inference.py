@@ -11,16 +11,16 @@ from torch.utils.flop_counter import FlopCounterMode
 from aam.data.batches import BatchPlan, make_batch
 from aam.data.study import Study
 from aam.data.target_transforms import TargetTransform
-from aam.inference.model_config import DiversityScale, ModelConfig
-from aam.inference.network_outputs import (
+from aam.inference.outputs import (
+    LoadedNetwork,
     apply_network,
     apply_to_batch,
+    embed,
     encode_asvs,
     profile_terms,
 )
-from aam.inference.prediction import LoadedNetwork, embed
-from aam.inference.settings import InferenceSettings
-from aam.inference.target import Target
+from aam.inference.stored_networks import DiversityScale, ModelConfig, Target
+from aam.inference.tables import InferenceSettings
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
 from tests.support.models import loaded

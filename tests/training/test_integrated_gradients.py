@@ -11,12 +11,10 @@ import torch
 from aam.data.batches import BatchPlan
 from aam.data.study import Study
 from aam.data.target_transforms import TargetTransform
-from aam.inference.integrated_gradients import integrated_gradients
-from aam.inference.model_config import DiversityScale, ModelConfig
-from aam.inference.network_outputs import encode_asvs, fit_profile
-from aam.inference.prediction import LoadedNetwork, apply_to_study
-from aam.inference.settings import InferenceSettings
-from aam.inference.target import Target
+from aam.inference.attributions import integrated_gradients
+from aam.inference.outputs import LoadedNetwork, apply_to_study, encode_asvs, fit_profile
+from aam.inference.stored_networks import DiversityScale, ModelConfig, Target
+from aam.inference.tables import InferenceSettings
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
 from tests.support.models import loaded

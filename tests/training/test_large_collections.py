@@ -17,11 +17,11 @@ from aam.data.labels import split_samples
 from aam.data.splits import write_splits
 from aam.data.study import Study, load_study
 from aam.distributed.environment import Ranks
-from aam.inference.network_outputs import encode_asvs, write_study_embeddings
+from aam.inference.outputs import encode_asvs, write_study_embeddings
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
-from aam.training.data_loader import EpochSampler, TrainingBatches, loader
-from aam.training.sample_selection import choose_depth, deep_enough
+from aam.training.labelled_study import choose_depth, deep_enough
+from aam.training.loader import EpochSampler, TrainingBatches, loader
 from tests.support.commands import aam
 
 PLAN = BatchPlan(1, 100, 1024, mask_ratio=0.15, metric="unweighted")

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from aam.contract.errors import Unavailable
-from aam.training.callbacks.loggers import LOGGERS
+from aam.training.loggers import LOGGERS
 from tests.support.commands import TINY, aam, read, train
 
 ABSENT = [name for name, of in LOGGERS.items() if importlib.util.find_spec(of.module) is None]

@@ -17,18 +17,16 @@ from aam.contract.options.device import ScaleOptions
 from aam.contract.options.training import LoopOptions
 from aam.data.batches import Batch, BatchPlan, FixedBatches
 from aam.data.study import Study
-from aam.distributed.communicator import SINGLE_PROCESS
-from aam.inference.model_config import DiversityScale, ModelConfig
+from aam.distributed.collectives import SINGLE_PROCESS
+from aam.inference.stored_networks import DiversityScale, ModelConfig
 from aam.model.attention import AUTO, Backend, Backends, named
 from aam.model.shape import NetworkShape
-from aam.training import fit
-from aam.training.callbacks.nonfinite import OVERFLOWS, FiniteCheck
-from aam.training.data_loader import TrainingBatches
-from aam.training.optimizer import clip_gradients
-from aam.training.run_files import checkpoints
+from aam.training import checkpoints, fit
+from aam.training.finite import OVERFLOWS, FiniteCheck
+from aam.training.loader import TrainingBatches
+from aam.training.loop import clip_gradients
+from aam.training.module import GradientStep, LossWeights, TrainingModule
 from aam.training.runtime import Runtime
-from aam.training.step import GradientStep
-from aam.training.training_module import LossWeights, TrainingModule
 from tests.support.commands import pretrain, read, train
 from tests.support.rank_steps import fit_options, repeat_steps
 from tests.support.rank_steps import train as train_loop

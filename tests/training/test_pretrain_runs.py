@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from aam.training.run_files import checkpoints
+from aam.training import checkpoints
 from tests.support.commands import aam, pretrain, read
 from tests.support.runs import FILES, check_metrics, check_one_side, columns, files
 

@@ -15,14 +15,13 @@ from aam.console import duration, track
 from aam.contract.options.training import LoopOptions
 from aam.data.batches import BatchPlan
 from aam.data.study import Study
-from aam.inference.model_config import DiversityScale, ModelConfig
+from aam.inference.stored_networks import DiversityScale, ModelConfig
 from aam.model.shape import NetworkShape
 from aam.serialization import tensor_file
-from aam.training.callbacks.nonfinite import FiniteCheck
-from aam.training.callbacks.progress import Pace, Progress, RunLength, seconds_left
-from aam.training.data_loader import TrainingBatches
-from aam.training.step import GradientStep
-from aam.training.training_module import LossWeights, TrainingModule
+from aam.training.finite import FiniteCheck
+from aam.training.loader import TrainingBatches
+from aam.training.module import GradientStep, LossWeights, TrainingModule
+from aam.training.observers import Pace, Progress, RunLength, seconds_left
 from tests.support.commands import pretrain, read, train
 from tests.support.rank_steps import train as train_loop
 

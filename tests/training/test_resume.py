@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from aam.distributed.signals import StopRequests
+from aam.distributed.stop import StopRequests
 from aam.serialization import tensor_file
 from tests.support.commands import aam
 from tests.support.resumed_runs import (

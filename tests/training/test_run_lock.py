@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import CannotCreate
-from aam.training.run_files import run_lock
+from aam.training import run_folder
 from tests.support.commands import aam
 from tests.support.resumed_runs import KILL, arguments_of
 
@@ -19,7 +19,7 @@ def lock_in_another_process(folder: Path) -> int:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        with run_lock.locked(folder):
+        with run_folder.locked(folder):
             os.write(writing, b"locked")
             signal.pause()
     assert os.read(reading, 6) == b"locked"
@@ -52,14 +52,14 @@ def test_a_requeued_job_does_not_wait_for_the_lock_of_its_failed_node(
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     pid = lock_in_another_process(tmp_path)
     try:
-        with pytest.raises(CannotCreate), run_lock.locked(tmp_path):
+        with pytest.raises(CannotCreate), run_folder.locked(tmp_path):
             pass
         monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-        with run_lock.locked(tmp_path) as held:
+        with run_folder.locked(tmp_path) as held:
             assert not held
         monkeypatch.setenv("SLURM_JOB_ID", "13")
         with pytest.raises(CannotCreate):
-            run_lock.check(tmp_path)
+            run_folder.check(tmp_path)
     finally:
         os.kill(pid, KILL)
         os.waitpid(pid, 0)

@@ -17,13 +17,11 @@ from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.contract.options.training import LossType, TransformName
 from aam.data.study import Study, load_study
 from aam.data.target_transforms import TRANSFORMS, OutputRange, TargetTransform
-from aam.inference.stored_networks import read_networks
-from aam.inference.target import Target
+from aam.inference.stored_networks import Target, read_networks
 from aam.model.distance import PairwiseDistance
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape, least_weights
-from aam.training.losses import distance_loss
-from aam.training.target_losses import LOSSES, target_loss
+from aam.training.losses import LOSSES, distance_loss, target_loss
 from tests.support.commands import pretrain, train
 from tests.support.runs import validate, weights
 

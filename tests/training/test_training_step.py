@@ -14,7 +14,7 @@ from aam.data.batches import Batch, BatchPlan, make_batch
 from aam.data.study import Study
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
-from aam.training.training_module import LossWeights, TrainingModule
+from aam.training.module import LossWeights, TrainingModule
 
 PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
 

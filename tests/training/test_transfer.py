@@ -11,11 +11,10 @@ import torch
 from aam.contract.options.training import LoopOptions
 from aam.data.batches import FixedBatches
 from aam.data.study import Study
-from aam.inference.model_config import ModelConfig
-from aam.inference.network_outputs import encode_asvs
-from aam.inference.stored_networks import read_networks
+from aam.inference.outputs import encode_asvs
+from aam.inference.stored_networks import ModelConfig, read_networks
 from aam.model.network import Predictor
-from aam.training.training_module import LossWeights, TrainingModule
+from aam.training.module import LossWeights, TrainingModule
 from tests.support.commands import train
 from tests.support.runs import NUMBER, check_metrics, columns, validate, weights
 

@@ -26,7 +26,7 @@ from aam.performance.measurement.journal import open_runs
 from aam.performance.measurement.parity import Parity
 from aam.performance.measurement.settings import SUBJECTS, Propose, Setting, Values
 from aam.performance.measurement.workload import AamCommand, Program, Workload
-from aam.training.run_files import run_lock
+from aam.training import run_folder
 
 TunedCommand = Pretrain | Train | tuple[str, ...]
 """Options of an `aam` command, or the command line of another program."""
@@ -66,7 +66,7 @@ def set_up(measure: Tune, measured: TunedCommand) -> Iterator[SetUp]:
     Raises:
         UsageError: no step is measured, or this is one of several ranks.
         Unavailable: no GPU where one is requested.
-        CannotCreate, DataError: see `open_runs` and `run_lock.locked`.
+        CannotCreate, DataError: see `open_runs` and `run_folder.locked`.
     """
     ranks = read_environment(os.environ)
     if ranks.world_size > 1:
@@ -113,7 +113,7 @@ def set_up(measure: Tune, measured: TunedCommand) -> Iterator[SetUp]:
     if device.busy:
         warn(f"{device.busy}; the measured times are not those of a device of your own.")
     identity |= {"aam": __version__, "torch": device.torch, "device": device.name}
-    with run_lock.locked(folder), interrupted_by_sigterm():
+    with run_folder.locked(folder), interrupted_by_sigterm():
         runs = open_runs(workload, folder, measure.step_timeout, identity, measure.overwrite)
         bench = Bench(runs, measure.rounds, measure.steps, measure.warmup_steps, measure.compare_by)
         yield SetUp(bench, stages, defaults, no_dropout, device, identity, folder)

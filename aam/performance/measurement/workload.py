@@ -1,6 +1,6 @@
 """Workload: a program that logs its training steps, run as a child process with some settings.
 
-The log is a file of one line of JSON for each step; `aam.training.callbacks.step_log` has its
+The log is a file of one line of JSON for each step; `aam.training.observers` has its
 fields and the variables that request it. A program that hangs, crashes or runs out of memory ends
 itself alone.
 """
@@ -91,7 +91,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Step:
-    """Training step, as `aam.training.callbacks.step_log` logs it; 0 where a field is absent."""
+    """Training step, as `aam.training.observers` logs it; 0 where a field is absent."""
 
     loss: float
     seconds: float

@@ -32,7 +32,7 @@ from aam.numerics.device import arch_of, choose_device, is_gpu
 from aam.numerics.precision import choose_precision
 from aam.performance.memory.ranks import Parallel
 from aam.performance.memory.runs import StepSettings, TrainingRun
-from aam.training.run_files import checkpoint_paths, checkpoints
+from aam.training import checkpoints, run_folder
 
 FRAGMENTATION = 0.2
 """Memory that the allocator reserves beyond what is allocated, relative to that: a replay of its
@@ -163,7 +163,7 @@ def _resumed(options: Pretrain | Train) -> LoopOptions:
     loop = options.loop
     if loop.batch_size != "auto":
         return loop
-    checkpoint = checkpoint_paths.resumed_checkpoint(options.run)
+    checkpoint = run_folder.resumed_checkpoint(options.run)
     if checkpoint is None:
         return loop
     before: LoopOptions = from_plain(type(options), checkpoints.read(checkpoint)[0].options).loop

@@ -16,8 +16,8 @@ from aam.contract.options.device import SpeedOptions
 from aam.contract.options.training import LoopOptions
 from aam.data.batches import reading_plan
 from aam.data.study import Study
-from aam.inference.model_config import ModelConfig
-from aam.inference.network_outputs import CHUNK, apply_to_batch
+from aam.inference.outputs import CHUNK, apply_to_batch
+from aam.inference.stored_networks import ModelConfig
 from aam.model.attention import AUTO, Backends, named
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PROFILE_HIDDEN, Predictor
@@ -35,6 +35,7 @@ from aam.performance.memory.step import (
 )
 from aam.training.fit import freeze_unused
 from aam.training.labelled_study import LabelledStudy, load_labelled_study, transformer_folds
+from aam.training.module import LossWeights, TrainingModule
 from aam.training.pretrain import load_pretraining_study
 from aam.training.pretrained import (
     PretrainedEncoder,
@@ -44,7 +45,6 @@ from aam.training.pretrained import (
 )
 from aam.training.runtime import check_heads
 from aam.training.train import configure_model, fit_target
-from aam.training.training_module import LossWeights, TrainingModule
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from aam.data.batches import Batch
-from aam.distributed.state_dict import DTensor, local_tensor
-from aam.distributed.strategies import shard
+from aam.distributed.strategies import DTensor, local_tensor, shard
 from aam.numerics.precision import Precision
 from aam.performance.memory.ranks import ONE_RANK, Parallel, fake_process_group, use_buckets
-from aam.training.optimizer import clip_gradients, make_optimizer
-from aam.training.training_module import TrainingModule
+from aam.training.loop import clip_gradients, make_optimizer
+from aam.training.module import TrainingModule
 
 BLOCK = 512
 """Bytes to which PyTorch's GPU allocator rounds every tensor up."""

@@ -6,22 +6,112 @@ and the state from which the training loop resumes.
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from torch import Tensor
 
 from aam.contract import schema
 from aam.contract.errors import DataError
 from aam.contract.files import atomic_write
+from aam.contract.options.field import ZERO_OR_MORE
 from aam.contract.schema import Mismatch
-from aam.inference.model_config import ModelConfig, from_plain, to_plain
-from aam.inference.stored_networks import StoredNetwork, check_weights
+from aam.inference.stored_networks import (
+    ModelConfig,
+    StoredNetwork,
+    check_weights,
+    from_plain,
+    to_plain,
+)
 from aam.serialization import tensor_file
-from aam.training.run_files import resume
-from aam.training.run_files.resume import ResumeState
+from aam.training import checkpoints
+
+Count = Annotated[int, ZERO_OR_MORE]
+Row = dict[str, float]
+"""Row of metrics.csv, by column."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Position of a training loop.
+
+    Attributes:
+        epoch: number of complete epochs, validation included.
+        batch: batches of the current epoch whose optimizer step is done.
+        step: optimizer steps since the start of the run.
+    """
+
+    epoch: Count
+    batch: Count
+    step: Count
+
+
+_PLAIN = {
+    "position": Position,
+    "sums": dict[str, tuple[Real, Real]],  # not finite where fp16 overflowed
+    "best": Real | None,
+    "waited": Count,
+    "rows": list[dict[str, Real]],
+    "seconds": float,
+    "optimizer": {
+        "state": dict[str, dict[str, Tensor]],
+        "param_groups": [{"params": list[str]}],
+    },
+    "schedule": dict[str, Any],
+    "scaler": dict[str, Real],
+}
+"""Entries of a resume state. The optimizer, its schedule and the loss scaler are compared with new
+ones when a run is resumed."""
+
+
+@dataclass(frozen=True)
+class ResumeState:
+    """State of a training loop, beside the weights.
+
+    Attributes:
+        position: epochs, batches and optimizer steps done.
+        sums: total and number of each training metric in the current epoch.
+        best: best value of the metric that chooses the epoch; None before the first validation.
+        waited: number of epochs since the metric improved.
+        rows: rows of metrics.csv.
+        seconds: duration of the run until now.
+        optimizer: state by parameter name, whole tensors.
+        schedule: state of the learning-rate schedule.
+        scaler: state of the loss scaler of fp16; empty in other precisions.
+    """
+
+    position: Position
+    sums: Mapping[str, tuple[float, float]]
+    best: float | None
+    waited: int
+    rows: list[Row]
+    seconds: float
+    optimizer: dict[str, Any]
+    schedule: dict[str, Any]
+    scaler: dict[str, Any]
+
+    def plain(self) -> dict[str, Any]:
+        """Return the state as dictionaries, lists, numbers and tensors."""
+        return vars(self) | {"position": dataclasses.asdict(self.position)}
+
+
+def parse(stored: Any) -> ResumeState:
+    """Validate the resume state of a checkpoint.
+
+    Raises:
+        Mismatch: an entry is missing, of another type or out of range.
+    """
+    found = schema.parse(_PLAIN, stored, "resume")
+    if any(not {"epoch", "step", "seconds", "lr"} <= row.keys() for row in found["rows"]):
+        raise Mismatch("resume.rows has a row without epoch, step, seconds or lr")
+    return ResumeState(**{name: found[name] for name in _PLAIN})
+
 
 _KEY, _WEIGHTS = "aam", "state_dict"
 """Keys of the model configuration and of the weights in a checkpoint."""
@@ -109,7 +199,7 @@ def validate(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
         # file.
         check_weights(config, network_weights(content[_WEIGHTS]))
         state = content[RESUME]
-        content[RESUME] = None if state is None else resume.parse(state)
+        content[RESUME] = None if state is None else checkpoints.parse(state)
     except Mismatch as error:
         raise DataError(
             "The checkpoint has invalid content", f"'{path}', {error}", "choose another one"

@@ -1,9 +1,7 @@
-"""Stop requests: the signals and the file that end a run with a checkpoint.
+"""Stop on request: a checkpoint after the same optimizer step on all ranks.
 
-A scheduler that needs the node sends a signal, a user with Ctrl-C or by closing the terminal. A
-signal that arrives before the handler is installed ends the process. A batch job makes a file
-instead (`aam.contract.stop_file`), whose name is in the variable AAM_STOP_FILE and which counts
-whenever it was made. The run itself stops in `aam.distributed.stop_request`.
+A stop request (`aam.distributed.stop`) may reach one rank, some or all, at different moments, so
+the ranks reduce a flag after every step.
 """
 
 from __future__ import annotations
@@ -14,11 +12,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from aam.console import console
 from aam.contract import stop_file
+from aam.contract.errors import Interrupted
+from aam.distributed.collectives import Communicator
 
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Stop requests. One that the process was started to ignore stays ignored (SIGHUP under nohup)."""
@@ -102,3 +103,35 @@ def ignore_signals(worker: int) -> None:
     # cannot do without its workers.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+
+
+@dataclass(frozen=True)
+class StopOnRequest:
+    """Stop requests of all ranks.
+
+    Attributes:
+        requests: stop requests that this rank receives.
+        communicator: communicator of the ranks.
+        checkpoint: file that a stopped run leaves.
+    """
+
+    requests: StopRequests
+    communicator: Communicator
+    checkpoint: Path
+
+    def requested(self) -> bool:
+        """Return whether any rank has a stop request; all ranks call this."""
+        return self.communicator.any_rank(self.requests.pending)
+
+    def interrupted(self, step: int) -> Interrupted:
+        """Return the error of a run that stops after an optimizer step, with its checkpoint."""
+        return Interrupted(
+            f"Stopped at step {step}{self.requests.by_signal}",
+            f"'{self.checkpoint}' is written",
+            "go on with --resume-from auto",
+        )
+
+    def count_steps(self, steps: int) -> None:
+        """Add the optimizer steps of this process to the file of the request; folds add theirs."""
+        if self.requests.file and self.communicator.ranks.is_main:
+            stop_file.count_steps(self.requests.file, steps)

@@ -13,12 +13,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.nn import Parameter
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from aam.contract.options.training import LoopOptions, MaskOptions
 from aam.data.batch_shards import BatchShard, unmasked
@@ -32,13 +37,93 @@ from aam.distributed.collectives import (
     world_size,
 )
 from aam.distributed.environment import shard_sizes
-from aam.inference.model_config import DiversityScale
-from aam.inference.target import Target
+from aam.inference.stored_networks import DiversityScale, Target
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Encoder, Predictor
-from aam.training.asv_encoding import Encoded, encode_asvs, number_of_chunks
-from aam.training.losses import LossTerm, count_loss, distance_loss, diversity_loss
-from aam.training.target_losses import target_loss
+from aam.model.nucleotides import NucleotideEncoder
+from aam.numerics.precision import Precision
+from aam.training.losses import (
+    LossTerm,
+    count_loss,
+    distance_loss,
+    diversity_loss,
+    nucleotide_loss,
+    target_loss,
+)
+
+try:
+    from torch.nn.utils import clip_grads_with_norm_ as clip_grads_with_norm_
+    from torch.nn.utils import get_total_norm as get_total_norm
+except ImportError:  # PyTorch 2.4 and 2.5
+
+    def get_total_norm(tensors: list[Tensor]) -> Tensor:  # type: ignore[misc]
+        """Return the norm of all tensors together."""
+        return torch.stack(torch._foreach_norm(tensors)).norm()
+
+    def clip_grads_with_norm_(  # type: ignore[misc]
+        parameters: Sequence[Parameter], max_norm: float, total_norm: Tensor
+    ) -> None:
+        """Scale gradients whose total norm is known."""
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        torch._foreach_mul_(gradients, (max_norm / (total_norm + 1e-6)).clamp(max=1))
+
+
+Encoded = tuple[Tensor, dict[str, LossTerm]]
+"""Vectors of ASVs, and the sums of the losses of their masked nucleotides."""
+
+
+def number_of_chunks(batch: Batch, chunk: int) -> int:
+    """Return the number of chunks of at most `chunk` ASVs; 1 where `chunk` is 0.
+
+    Args:
+        batch: batch, or the shard of one rank, for which the number is the same on every rank.
+        chunk: largest number of ASVs of a chunk, at least 0.
+    """
+    asvs = len(batch.tokens_UL)
+    if isinstance(batch, BatchShard):
+        # FSDP gathers parameters in each chunk, a collective: every rank needs the same number.
+        asvs = max(shard_sizes(len(batch.asvs_U), world_size()))
+    return max(1, -(-asvs // chunk)) if chunk else 1
+
+
+def encode_asvs(
+    net: NucleotideEncoder, tokens_UL: Tensor, labels_UL: Tensor | None, ragged: bool, chunks: int
+) -> Encoded:
+    """Return the vectors [U, D] and the terms of the nucleotide loss, none without labels.
+
+    Args:
+        net: nucleotide encoder.
+        tokens_UL: sequences, with masks where there are labels.
+        labels_UL: tokens that the mask replaced, 0 where nothing is masked; None without the loss.
+        ragged: whether a sequence has fewer patches than others.
+        chunks: number of chunks of nearly equal size; 1 stores the activations of all ASVs.
+    """
+
+    def encode(tokens_KL: Tensor, labels_KL: Tensor | None) -> Encoded:
+        # The loss is a part of the chunk, so that the hidden states of its patches are not kept.
+        asvs_KD, hidden_KTD = net(tokens_KL, ragged)
+        if labels_KL is None:
+            return asvs_KD, {}
+        entropy, right = nucleotide_loss(net.logits(hidden_KTD, tokens_KL.shape[1]), labels_KL)
+        return asvs_KD, {"nucleotide": entropy, "nucleotide_accuracy": right}
+
+    if chunks == 1:
+        return encode(tokens_UL, labels_UL)
+    tokens = tokens_UL.tensor_split(chunks)
+    labels = [None] * chunks if labels_UL is None else labels_UL.tensor_split(chunks)
+    encoded: list[Encoded] = [
+        checkpoint(encode, tokens_KL, labels_KL, use_reentrant=False)
+        for tokens_KL, labels_KL in zip(tokens, labels, strict=True)
+    ]
+    terms = [terms for _, terms in encoded]
+    sums = {
+        name: LossTerm(
+            torch.stack([term[name].total for term in terms]).sum(),
+            torch.stack([term[name].number for term in terms]).sum(),
+        )
+        for name in terms[0]
+    }
+    return torch.cat([asvs_KD for asvs_KD, _ in encoded]), sums
 
 
 @dataclass(frozen=True)
@@ -305,6 +390,64 @@ class TrainingModule(nn.Module):
             if weight and name in terms
         ]
         return torch.stack(weighted).sum() if weighted else torch.zeros(())
+
+
+@dataclass(frozen=True)
+class GradientStep:
+    """Computation of the gradients of an optimizer step, batch by batch.
+
+    Attributes:
+        task: the network with its losses.
+        model: the module to call: `task`, or its wrapper of DDP.
+        precision: "none" (fp32), "bf16" or "fp16".
+        scaler: scaler of the loss in fp16 (Micikevicius et al. 2018, "Mixed precision training");
+            it is disabled in other precisions, where its factor is 1.
+        batches: number of batches of an optimizer step (--gradient-accumulation-steps), at least
+            1; their losses are averaged.
+    """
+
+    task: TrainingModule
+    model: nn.Module
+    precision: Precision
+    scaler: GradScaler
+    batches: int = 1
+
+    @classmethod
+    def of(
+        cls, task: TrainingModule, model: nn.Module, precision: Precision = "none", batches: int = 1
+    ) -> GradientStep:
+        """Build the computation for a precision; the loss scaler is enabled for fp16 alone."""
+        scaler = GradScaler(task.device.type, enabled=precision == "fp16")
+        return cls(task, model, precision, scaler, batches)
+
+    def autocast(self) -> torch.autocast:
+        """Return the context of mixed precision."""
+        dtype = torch.float16 if self.precision == "fp16" else torch.bfloat16
+        enabled, device = self.precision != "none", self.task.device.type
+        # A cached weight of half precision would add up its gradients in half precision.
+        return torch.autocast(device, dtype, enabled, cache_enabled=False)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Compute the forward pass."""
+        with self.autocast():
+            loss: Tensor = self.model(batch)
+        return loss
+
+    def add_gradients(self, batch: Batch, last: bool) -> Tensor:
+        """Add the scaled gradients of a batch to those of the step, and return its loss.
+
+        Args:
+            last: whether the batch is the last one of its optimizer step.
+
+        Returns:
+            The unscaled loss of the batch, a scalar without gradient.
+        """
+        # DDP reduces the gradients of the ranks once, with the last batch; FSDP with every batch.
+        local = not last and isinstance(self.model, DistributedDataParallel)
+        with self.model.no_sync() if local else nullcontext():  # type: ignore[operator]
+            loss = self.loss(batch)
+            torch.autograd.backward(self.scaler.scale(loss / self.batches))
+        return loss.detach()
 
 
 def _add(sums: dict[str, LossTerm], name: str, term: LossTerm) -> None:

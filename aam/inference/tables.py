@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,26 @@ import pandas as pd
 
 from aam.contract.errors import NotFinite, first_few
 from aam.contract.files import atomic_write
+from aam.contract.options.study import AsvVectorOptions
 from aam.data.metadata import ID_HEADER
+
+NO_VECTORS = AsvVectorOptions()
+"""No folder: every ASV is encoded."""
+
+
+@dataclass(frozen=True)
+class InferenceSettings:
+    """How a model is applied to samples; only networks read these settings.
+
+    Attributes:
+        batch_size: samples at a time; the outputs depend on it by rounding alone.
+        passes: number of rarefactions.
+        vectors: folder of ASV vectors, see `aam.inference.asv_vectors`.
+    """
+
+    batch_size: int = 32
+    passes: int = 1
+    vectors: AsvVectorOptions = NO_VECTORS
 
 
 def require_finite(

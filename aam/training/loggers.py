@@ -23,11 +23,12 @@ from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.training import LoggerName
 from aam.contract.run_record import value_of
-from aam.training.callbacks.observer import Observer
+from aam.training.observers import Observer
 
 if TYPE_CHECKING:
-    from aam.training.run_files.resume import Position, Row
-    from aam.training.training_module import TrainingModule
+    from aam.training.checkpoints import Position, Row
+    from aam.training.module import TrainingModule
+
 
 PROJECT = "aam"
 """Experiment (MLflow) or project (Weights & Biases) of the runs."""

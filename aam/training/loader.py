@@ -18,7 +18,7 @@ from aam.data.batch_shards import shard_batch
 from aam.data.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches, make_batch
 from aam.data.study import Study
 from aam.distributed.environment import SINGLE_RANK, Ranks
-from aam.distributed.signals import ignore_signals
+from aam.distributed.stop import ignore_signals
 
 Rows = npt.NDArray[np.int64]
 StepKey = tuple[int, int]

@@ -1,1 +1,0 @@
-"""Callbacks and loggers of the training loop."""

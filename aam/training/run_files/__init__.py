@@ -1,1 +1,0 @@
-"""Files of a run: run folder, lock, checkpoints, and resumption from them."""
