@@ -131,7 +131,7 @@ def leading(found: Sequence[Association], folds: Folds) -> list[Association]:
         folds: labels and splits.
     """
     function = next(iter(SCORED[folds.labels.type].values()))
-    guess = folds.scored(folds.guess_MC)
+    guess = folds.scored(folds.dummy_MC)
     least = value_of(function, guess) + _WORTH_NAMING
     found = [one for one in found[:_LEADING] if one.value >= least]
     if not found:
@@ -158,7 +158,7 @@ def confounders(
     """
     metric = next(iter(SCORED[folds.labels.type]))
     model = folds.drawn(ensemble_MC)
-    constant = folds.drawn(folds.guess_MC)
+    constant = folds.drawn(folds.dummy_MC)
     best = model.whole[metric]
     predictive = []
     for one in found:

@@ -62,7 +62,7 @@ def choose_weights(
         predictions: float64 [M, C] of each of the K members.
         outputs_MC: true numbers, or indicators of the classes.
         groups_M: group of each sample.
-        guess_MC: predictions without a model, see `Folds.guess_MC`.
+        guess_MC: predictions without a model, see `Folds.dummy_MC`.
 
     Returns:
         float64 [K], of sum 1.
@@ -179,7 +179,7 @@ def combine_members(members: Mapping[str, F64], folds: Folds) -> Combined:
     """
     labels, predictions, parts_M = folds.held_out, list(members.values()), folds.parts_M
     outputs_MC, groups_M, classifier = labels.outputs_NC, labels.groups, bool(labels.classes)
-    guess_MC = folds.guess_MC
+    guess_MC = folds.dummy_MC
     combined_MC = np.empty_like(outputs_MC)
     calibrated_MC = np.empty_like(outputs_MC)
     for part in np.unique(parts_M):

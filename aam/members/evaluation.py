@@ -1,5 +1,7 @@
 """Evaluation of an ensemble and its members: the content of `scores.json` in the run folder.
 
+    verdict         `ModelVerdict`: whether the ensemble is better than the dummy, from the paired
+                    interval and the permutation test
     column, kind    column of the metadata; "regression", "classification" or "ordinal"
     classes         names of the classes, of an ordinal target the lowest first; empty for a number
     part            scored samples: "test" or "validation"
@@ -8,13 +10,13 @@
     level, draws    of the confidence intervals by bootstrap over groups
     metric          the metric that compares models: "r2", "auc" or "weighted_kappa"
     models          name -> {metrics, cpu_seconds, weight}; the names are "ensemble", the members,
-                    and "constant": the mean or the class frequencies of the training samples.
+                    and "dummy": the mean or the class frequencies of the training samples.
                     metrics: name -> {value, lower, upper}, each a number or null; metrics without
                     an interval have only a value. cpu_seconds and weight in the ensemble: of
                     members, else null.
                     AUC, Pearson and Spearman compare samples of the same fold alone, see
                     `aam.data.metrics`: the AUC is the fraction of concordant pairs among all
-                    pairs of samples of the same fold, so a guess has 0.5
+                    pairs of samples of the same fold, so the dummy has 0.5
     differences     [{model, reference, metric, value, lower, upper, beyond_noise, sentence}]:
                     paired, of the ensemble and each member, and of each two members; without
                     pairs that have the same score on every draw, such as an ensemble that is one
@@ -42,9 +44,10 @@ The held-out predictions themselves are in `predictions.tsv`: `fold`, and `predi
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.metrics import log_loss
@@ -53,23 +56,70 @@ from aam.data.metrics import compute_metrics
 from aam.members.base import Labels
 from aam.members.ensemble import Combined
 from aam.members.folds import Folds
+from aam.members.permutation_test import PermutationTest
 from aam.members.scores import DRAWS, LEVEL, SCORED, TITLES, Drawn, Score
 from aam.members.uncertainty import COVERAGE
 from aam.number_format import fixed, metric_text
 
-ENSEMBLE, CONSTANT = "ensemble", "constant"
+ENSEMBLE, DUMMY = "ensemble", "dummy"
+
+SIGNIFICANT = 0.05
+"""Level of the permutation test."""
+
+_GUESSES = {
+    "regression": "the mean of the training samples",
+    "classification": "the class frequencies of the training samples",
+    "ordinal": "the mean rank of the training samples",
+}
+"""Predictions of the dummy."""
+
+
+@dataclass(frozen=True)
+class ModelVerdict:
+    """Whether the ensemble is better than the dummy, of the interval and the test together.
+
+    Attributes:
+        outcome: "better" where the paired interval is above 0 and the permutation test is
+            significant or missing; "worse" where the interval is below 0; "undecided" where the
+            interval is above 0 and the test is not significant, or no interval exists; else "not
+            better".
+        sentence: the same for readers, with the numbers.
+        metric: metric that compares models.
+        model, dummy: values of the metric; None where it is not defined.
+        difference, lower, upper: the model minus the dummy, with its paired interval.
+        p: of the permutation test; None without one.
+        shufflings: of the test; 0 without one.
+        units: number and name of the units of the bootstrap ("42 groups of infant").
+    """
+
+    outcome: Literal["better", "not better", "worse", "undecided"]
+    sentence: str
+    metric: str
+    model: float | None
+    dummy: float | None
+    difference: float | None
+    lower: float | None
+    upper: float | None
+    p: float | None
+    shufflings: int
+    units: str
 
 
 def evaluate(
-    column: str, folds: Folds, combined: Combined, seconds: Mapping[str, float]
+    column: str,
+    folds: Folds,
+    combined: Combined,
+    seconds: Mapping[str, float],
+    test: PermutationTest | None = None,
 ) -> dict[str, Any]:
-    """Score the ensemble, its members and a constant on the held-out samples.
+    """Score the ensemble, its members and the dummy on the held-out samples.
 
     Args:
         column: metadata column that is predicted.
         folds: labels and splits.
         combined: the ensemble and its members.
         seconds: CPU-seconds of each member, by name.
+        test: permutation test of the same samples; None without one.
 
     Returns:
         The content of `scores.json`, without `inputs` and `confounders`.
@@ -80,11 +130,13 @@ def evaluate(
         for name, predictions_MC in (
             (ENSEMBLE, combined.predictions_MC),
             *combined.members.items(),
-            (CONSTANT, folds.guess_MC),
+            (DUMMY, folds.dummy_MC),
         )
     }
     compared = (ENSEMBLE, *combined.members) if len(combined.members) > 1 else ()
+    verdict = judge(column, drawn[ENSEMBLE], drawn[DUMMY], folds, test)
     return {
+        "verdict": asdict(verdict),
         "column": column,
         "kind": labels.type,
         "classes": list(labels.classes or labels.levels),
@@ -111,6 +163,55 @@ def evaluate(
         "interval": _interval(combined, folds.held_out),
         "calibration": _calibration(combined, folds.held_out),
     }
+
+
+def judge(
+    column: str, model: Drawn, dummy: Drawn, folds: Folds, test: PermutationTest | None
+) -> ModelVerdict:
+    """Compare the ensemble with the dummy, see `ModelVerdict`."""
+    metric, difference = model.ahead_of(dummy)
+    values = model.whole[metric], dummy.whole[metric]
+    p = None if test is None else test.p
+    lower, upper = difference.lower, difference.upper
+    outcome: Literal["better", "not better", "worse", "undecided"] = "not better"
+    start = f"The model is not shown to predict '{column}' better than a dummy"
+    if lower is None or upper is None:
+        outcome = "undecided"
+    elif upper < 0:
+        outcome = "worse"
+        start = f"The model predicts '{column}' worse than a dummy"
+    elif lower > 0 and p is not None and p > SIGNIFICANT:
+        outcome = "undecided"
+    elif lower > 0:
+        outcome = "better"
+        start = f"The model predicts '{column}' better than a dummy"
+    text = f"{start} ({_GUESSES[folds.labels.type]})"
+    if difference.value is None:
+        text += f": {TITLES[metric]} is not defined"
+    else:
+        text += f": {TITLES[metric]} {fixed(values[0])} against {fixed(values[1])}, difference "
+        text += f"{fixed(difference.value)} ("
+        if lower is not None and upper is not None:
+            text += f"{100 * LEVEL:.0f} % {fixed(lower)} to {fixed(upper)}, "
+        text += f"{folds.units})"
+    if test is not None:
+        text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the labels)"
+    if outcome == "undecided" and lower is not None:
+        text += "; the interval is above 0, but labels shuffled at random often do as well"
+    known = [None if math.isnan(value) else value for value in values]
+    return ModelVerdict(
+        outcome,
+        f"{text}.",
+        metric,
+        known[0],
+        known[1],
+        difference.value,
+        lower,
+        upper,
+        p,
+        test.shufflings if test else 0,
+        folds.units,
+    )
 
 
 def _metrics(drawn: Drawn) -> dict[str, dict[str, Any]]:

@@ -43,7 +43,7 @@ class Folds:
     >>> empty = np.empty(0, dtype=np.int64)
     >>> split = Split(train=np.arange(4), validation=empty, test=np.array([4, 5]))
     >>> folds = Folds(Labels.of(np.arange(6.0), (), None), (split,), seed=0)
-    >>> folds.part, folds.rows_M.tolist(), folds.guess_MC.ravel().tolist()
+    >>> folds.part, folds.rows_M.tolist(), folds.dummy_MC.ravel().tolist()
     ('test', [4, 5], [1.5, 1.5])
     """
 
@@ -104,7 +104,7 @@ class Folds:
         return draw_groups(self.held_out.groups, self.seed)
 
     @cached_property
-    def guess_MC(self) -> F64:
+    def dummy_MC(self) -> F64:
         """Mean or class frequencies of the training samples of the fold of each held-out sample."""
         outputs_NC = self.labels.outputs_NC
         return np.concatenate(

@@ -33,7 +33,7 @@ from aam.contract.options.device import DeviceOptions
 from aam.contract.options.field import ZERO_OR_MORE
 from aam.data.covariates import CovariateEncoder, fit_encoder
 from aam.members.base import F64, Labels, Rows, Samples, Tokens
-from aam.members.dendrogram import Places
+from aam.members.dendrogram import F32, Places
 from aam.members.effects import kernel_effects
 from aam.members.kernel_inputs import (
     KernelInputs,
@@ -292,6 +292,22 @@ def approximation(samples: int, landmarks: int) -> str:
         f"approximated from {landmarks} of them (Nyström), which needs "
         f"{shown_size(_BYTES * samples * landmarks)}."
     )
+
+
+def label_free_kernels(inputs: KernelInputs) -> list[F32]:
+    """Return a linear kernel of all samples, and the Gaussian one of its distance, [N, N].
+
+    Clades and covariates have 0.3 of the variance each, no label decides. `permutation_test`
+    chooses between them for each shuffling of the labels.
+    """
+    rows = np.arange(len(inputs.norms_N))
+    gram = _Gram(Landmarks.of(inputs, rows).kernel(inputs), inputs.norms_N)
+    encoder = fit_encoder(inputs.covariates)
+    for other in (_clade_gram(inputs, rows), _covariate_gram(inputs, encoder, rows)):
+        gram = gram.plus(other, *gram.scales(other, (0.3,)))
+    squared_NN = (gram.norms_N[:, None] + gram.norms_N - 2 * gram.kernel_NR).clip(min=0)
+    median = float(np.median(squared_NN[squared_NN > 0])) if squared_NN.any() else 1.0
+    return [gram.kernel_NR.astype(np.float32), np.exp(-squared_NN / median).astype(np.float32)]
 
 
 def _best_fit(

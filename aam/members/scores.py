@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from aam.contract.options.study import TargetType
 from aam.data.metrics import (
@@ -34,10 +32,6 @@ from aam.members.base import F64, Rows
 DRAWS = 1000
 LEVEL = 0.95
 """Level of the confidence intervals."""
-
-_MOST_CLASSES = 10
-_LABELS = 10**7
-"""Labels that a permutation test shuffles at most, in about 2 seconds."""
 
 _BLOCK = 2**20
 """Draws times samples that are scored at once, 8 MiB for each array."""
@@ -184,83 +178,6 @@ def draw_metrics(scored: ScoredPredictions, draws: Draws) -> Drawn:
         {name: value_of(metric, scored) for name, metric in metrics.items()},
         {name: np.concatenate(values) for name, values in blocks.items()},
     )
-
-
-def permutation_test(
-    scored: ScoredPredictions, group_M: Rows, group_column: str | None, seed: int = 0
-) -> str:
-    """Describe how often shuffled labels reach the score of the predictions (one-sided).
-
-    Labels are shuffled within a fold. Where every group has one label, the groups are shuffled;
-    else the labels of groups of equal size are exchanged, and shuffled within each group (Winkler
-    et al. 2015, "Multi-level block permutation"). The predictions stay as they are: no model is
-    fitted again.
-
-    Args:
-        scored: M predictions.
-        group_M: number of the group of each sample; a number each without groups.
-        group_column: name of the groups; None without groups.
-        seed: seed of the shuffles.
-
-    Returns:
-        A sentence; "" where the metric is not defined.
-    """
-    name, metric = next(iter(SCORED[scored.type].items()))
-    if len(scored.classes) > _MOST_CLASSES and scored.type == "classification":
-        name, metric = "accuracy", accuracy  # the AUC of each class takes as long as this one
-    observed = value_of(metric, scored)
-    if math.isnan(observed):
-        return ""
-    labels_M, fold_M = scored.actual, scored.fold_N
-    _, stratum_M = np.unique(np.stack([fold_M, group_M]), axis=1, return_inverse=True)
-    _, first_I, sizes_I = np.unique(stratum_M, return_index=True, return_counts=True)
-    of_groups = bool((labels_M == labels_M[first_I][stratum_M]).all())
-    # Where groups have several labels, those of the same fold and size exchange them.
-    exchanged_I = np.unique(np.stack([fold_M[first_I], sizes_I]), axis=1, return_inverse=True)[1]
-    rng, reached = np.random.default_rng(seed), 0
-    number = int(np.clip(_LABELS // len(labels_M), 99, DRAWS))
-    for _ in range(number):
-        if of_groups:
-            shuffled_I = _shuffled(labels_M[first_I], fold_M[first_I], rng)
-            permuted_M = shuffled_I[stratum_M]
-        else:
-            permuted_M = _exchanged(labels_M, stratum_M, exchanged_I, rng)
-        # A shuffle that restores the labels reaches the score despite rounding of its sums.
-        reached += value_of(metric, replace(scored, actual=permuted_M)) >= observed - 1e-12
-    if group_column is None or sizes_I.max() == 1:
-        what = "labels of samples"
-    else:
-        between = "of groups" if of_groups else "within and among groups of equal size"
-        what = f"labels {between} of {group_column}"
-    return (
-        # The observed labels count as a shuffle, so that p is never 0 (Phipson and Smyth 2010).
-        f"Permutation test: {reached} of {number} shuffles of the {what} reach this "
-        f"{TITLES.get(name, name)} (p = {(reached + 1) / (number + 1):.2g})."
-    )
-
-
-def _exchanged(
-    values_N: npt.NDArray[Any], group_N: Rows, exchanged_I: Rows, rng: np.random.Generator
-) -> npt.NDArray[Any]:
-    """Shuffle the values within each of I groups, after groups of equal size exchanged theirs."""
-    order, size_I = np.argsort(group_N, kind="stable"), np.bincount(group_N)
-    start_I = np.cumsum(size_I) - size_I
-    source_I = _shuffled(np.arange(len(size_I)), exchanged_I, rng)
-    # Value k of a group is value k of its source, which has as many.
-    moved = np.arange(len(values_N)) + np.repeat(start_I[source_I] - start_I, size_I)
-    exchanged_N = np.empty_like(values_N)
-    exchanged_N[order] = values_N[order][moved]
-    return _shuffled(exchanged_N, group_N, rng)
-
-
-def _shuffled(
-    values_N: npt.NDArray[Any], strata_N: Rows, rng: np.random.Generator
-) -> npt.NDArray[Any]:
-    """Shuffle the values within each stratum."""
-    shuffled_N = np.empty_like(values_N)
-    order = np.lexsort((rng.random(len(values_N)), strata_N))
-    shuffled_N[np.argsort(strata_N, kind="stable")] = values_N[order]
-    return shuffled_N
 
 
 def _interval(whole: float, drawn: F64) -> Score:

@@ -25,6 +25,7 @@ from aam.members.kernel_inputs import Landmarks
 from aam.members.learning_curve import learning_curve
 from aam.members.model import Outputs
 from aam.members.model_file import ModelFacts, TrainedModel
+from aam.members.permutation_test import permutation_test
 from aam.members.registry import estimator
 from aam.members.tables import held_out_table, interval_columns, member_columns
 from aam.members.training_data import describe
@@ -145,7 +146,8 @@ def _write_scores(
     """Write scores.json, and return its content."""
     folder, column, folds = options.run.output_dir, options.target.metadata_column, result.folds
     seconds = {name: found.cpu_seconds for name, found in result.members.items()}
-    scores = evaluate(column, folds, result.combined, seconds)
+    test = permutation_test(result.samples, folds)
+    scores = evaluate(column, folds, result.combined, seconds, test)
     inputs = labelled.covariates.columns if labelled.covariates else ()
     predictions_MC = result.combined.predictions_MC
     if result.alone:

@@ -12,11 +12,11 @@ import numpy as np
 from aam.contract.errors import DataError
 from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.members.evaluation import sentence
-from aam.members.scores import Draws, Score, draw_groups, draw_metrics, permutation_test
+from aam.members.scores import Draws, Score, draw_groups, draw_metrics
 from aam.report.run import Run
 
 OWN, GUESS = "this model", "guess"
-_TITLES = {"ensemble": OWN, "constant": GUESS, "forest": "random forest",
+_TITLES = {"ensemble": OWN, "dummy": GUESS, "forest": "random forest",
            "kernel": "sequence kernel"}  # fmt: skip
 
 
@@ -27,7 +27,7 @@ class ModelComparison:
     Attributes:
         metrics: model -> metric -> value with its interval; the first model is that of the run.
         sentences: about differences of the run's model from others, and about other samples.
-        chance: sentence about the permutation test; "" without one.
+        chance: verdict of scores.json; "" without that file.
     """
 
     metrics: Mapping[str, Mapping[str, Score]]
@@ -97,9 +97,7 @@ def compare_models(run: Run) -> ModelComparison | None:
                 metric, value = own.ahead_of(other)
                 sentences.append(sentence(OWN, f"the {name}", metric, value, units))
     shown = tuple(f"{text[:1].upper()}{text[1:]}." for text in sentences)
-    chance = ""
-    if _has_intervals(run.scored):
-        chance = permutation_test(run.scored, draws.group_M, column)
+    chance = "" if run.scores is None else run.scores["verdict"]["sentence"]
     return ModelComparison(metrics, shown, chance)
 
 

@@ -38,8 +38,9 @@ _POINT = {"units": int, **_INTERVAL}
 _MODEL = {"metrics": {str: _SCORE}, "weight?": float | None}
 _SENTENCE = {"sentence": str}
 SCORES = {
+    "verdict": _SENTENCE,
     "samples": int,
-    "models": {"ensemble": _MODEL, "constant": _MODEL, str: _MODEL},
+    "models": {"ensemble": _MODEL, "dummy": _MODEL, str: _MODEL},
     "differences": [{"model": str, **_SENTENCE}],
     "interval?": (None, {"coverage": float, "half_width": float, "covered": float}),
     "inputs?": (

@@ -65,11 +65,11 @@ def test_a_member_better_than_the_mean_of_the_training_samples_stays() -> None:
         for k in range(4)
     )
     folds = Folds(Labels.of(values, (), [str(k) for k in fold_N]), splits, 0)
-    nearer = 0.9 * folds.guess_MC + 0.1 * values[:, None]
+    nearer = 0.9 * folds.dummy_MC + 0.1 * values[:, None]
     assert np.square(nearer[:, 0] - values).sum() > np.square(values - values.mean()).sum()
     found = combine_members({"one": nearer, "other": nearer}, folds).ensemble
     assert found.weights == {"one": 0.5, "other": 0.5}
-    worse = 2 * folds.guess_MC
+    worse = 2 * folds.dummy_MC
     assert combine_members({"one": nearer, "worse": worse}, folds).ensemble.weights["worse"] == 0
 
 

@@ -33,15 +33,15 @@ def folds() -> Folds:
 def noisy(folds: Folds, noise: float) -> F64:
     """Return probabilities that follow the labels, shifted by what each fold had to learn from."""
     rng = np.random.default_rng(1)
-    score = folds.held_out.values + noise * rng.normal(size=120) + 8 * folds.guess_MC[:, 1]
+    score = folds.held_out.values + noise * rng.normal(size=120) + 8 * folds.dummy_MC[:, 1]
     chances = 1 / (1 + np.exp(-score + score.mean()))
     return np.column_stack([1 - chances, chances])
 
 
 def test_a_guess_has_an_auc_of_one_half(folds: Folds) -> None:
-    members = {"kernel": noisy(folds, 0.5), "guess": folds.guess_MC}
+    members = {"kernel": noisy(folds, 0.5), "guess": folds.dummy_MC}
     scores = evaluate("ill", folds, combine_members(members, folds), {})
-    for name in ("constant", "guess"):
+    for name in ("dummy", "guess"):
         metrics = scores["models"][name]["metrics"]
         assert metrics["auc"] == {"value": 0.5, "lower": 0.5, "upper": 0.5}
         assert metrics["balanced_accuracy"]["value"] <= 0.5
@@ -76,7 +76,7 @@ def test_a_guess_of_ordered_categories_has_no_agreement(number: int) -> None:
     groups = [str(k) for k in infant]
     splits = make_splits(192, test_size=0.4, folds=number, seed=0, groups=groups)
     folds = Folds(Labels.of(ranks, (), groups, ("low", "mid", "high")), splits, 0, "infant")
-    found = compute_metrics(folds.scored(folds.guess_MC))
+    found = compute_metrics(folds.scored(folds.dummy_MC))
     kappa = found["weighted_kappa"]
     assert found["auc"] == 0.5
     assert kappa is not None and (kappa == 0 if number == 1 else kappa <= 0)

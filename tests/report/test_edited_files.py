@@ -151,8 +151,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "differences": [difference], "conclusion": "None.",
     }  # fmt: skip
     scores = {
+        "verdict": {"sentence": "The model is better."},
         "samples": len(scored.actual),
-        "models": {"ensemble": model, "forest": model, "constant": model},
+        "models": {"ensemble": model, "forest": model, "dummy": model},
         "differences": [difference], "inputs": inputs, "confounders": [confounder],
         "interval": {"coverage": 0.9, "half_width": 1.0, "covered": 0.9},
     }  # fmt: skip

@@ -15,7 +15,6 @@ import pytest
 
 from aam.data.metrics import ScoredPredictions
 from aam.data.table import read_table
-from aam.members.scores import permutation_test
 from aam.report.figures.prediction_plots import agreement_figure, confusion_figure
 from aam.report.methods import paragraph
 from aam.report.run import read_run
@@ -161,52 +160,6 @@ def test_equal_values_of_a_target_leave_no_empty_column(
     (run_folder / "predictions.tsv").write_text("\n".join(lines) + "\n")
     write_importance(run_folder, study_folder)
     assert "Heat map of" in report(run_folder)
-
-
-def test_shuffled_labels_reach_the_score_of_chance_alone() -> None:
-    """P-values of predictions unrelated to the labels are uniform; true ones are the least."""
-    rng = np.random.default_rng(0)
-    groups = np.repeat(np.arange(12), 3)
-    folds = tuple(str(group % 3) for group in groups)
-
-    def p_value(actual: np.ndarray, predicted: np.ndarray) -> float:
-        text = permutation_test(ScoredPredictions(actual, predicted, folds), groups, "subject")
-        return float(text.partition("(p = ")[2].partition(")")[0])
-
-    of_groups = rng.normal(size=12)[groups]
-    chance = [p_value(of_groups, rng.normal(size=12)[groups]) for _ in range(30)]
-    assert 0.3 < np.mean(chance) < 0.7
-    assert p_value(of_groups, of_groups) < 0.01
-    varying = of_groups + 0.1 * rng.normal(size=36)
-    # Groups of equal size exchange their labels.
-    assert p_value(varying, of_groups) < 0.01
-    chance = [p_value(varying, rng.normal(size=12)[groups]) for _ in range(30)]
-    assert 0.3 < np.mean(chance) < 0.7
-    assert p_value(varying, varying) < 0.01
-
-
-def test_the_permutation_test_names_what_it_shuffles() -> None:
-    rng = np.random.default_rng(0)
-    values, groups = rng.normal(size=20), np.repeat(np.arange(5), 4)
-    scored = ScoredPredictions(values, values)
-    assert "labels within and among groups of equal size of subject reach" in permutation_test(
-        scored, groups, "subject"
-    )
-    constant = ScoredPredictions(values[groups], values[groups])
-    assert "labels of groups of subject" in permutation_test(constant, groups, "subject")
-    assert "labels of samples" in permutation_test(scored, np.arange(20), None)
-    assert permutation_test(ScoredPredictions(np.ones(4), np.ones(4)), np.arange(4), None) == ""
-
-
-def test_the_permutation_test_uses_groups_of_one_sample() -> None:
-    """Of 50 groups one has two samples, so that the labels are not those of groups."""
-    rng = np.random.default_rng(0)
-    groups = np.array([*range(50), 49])
-    actual = rng.normal(size=51)
-    text = permutation_test(
-        ScoredPredictions(actual, actual + 0.3 * rng.normal(size=51)), groups, "subject"
-    )
-    assert "(p = 0.001)" in text
 
 
 @pytest.mark.medium

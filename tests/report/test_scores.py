@@ -146,12 +146,13 @@ def scores_of(folder: Path) -> dict[str, Any]:
     ensemble = {name: {"value": value} for name, value in own.items()} | metrics(0)
     sentence = "ensemble is ahead of forest by 0.100 R²; within noise"
     return {
+        "verdict": {"sentence": "The model is better."},
         "samples": samples,
         "models": {
             "ensemble": {"metrics": ensemble, "weight": None},
             "kernel": {"metrics": metrics(0), "weight": 1.0},
             "forest": {"metrics": metrics(0.1), "weight": 0.0},
-            "constant": {"metrics": metrics(r2 + 0.1), "weight": None},
+            "dummy": {"metrics": metrics(r2 + 0.1), "weight": None},
         },
         "differences": [{"model": "ensemble", "reference": "forest", "sentence": sentence}],
         "interval": {"coverage": 0.9, "half_width": 1.25, "covered": 0.875},
