@@ -135,7 +135,8 @@ def split_samples(
         assert metadata is not None, "--group-column needs --metadata"
         labels = groups(metadata, options.group_column, sample_ids).tolist()
     if options.splits is not None:
-        read = read_splits(options.splits, sample_ids)
+        read, of_file = read_splits(options.splits, sample_ids)
+        labels = of_file if labels is None else labels
         if labels is not None:
             _check_groups(read, labels)
         _check_classes(read, codes, refuse=False)
@@ -186,5 +187,5 @@ def _check_groups(splits: Sequence[Split], labels: Sequence[str]) -> None:
             raise DataError(
                 "The splits file divides groups between training, validation and test samples",
                 first_few(sorted(divided)),
-                "choose another file, or leave out --group-column",
+                "choose another file, or other groups",
             )

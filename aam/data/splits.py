@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,9 @@ from aam.data.metadata import ID_HEADER
 Rows = npt.NDArray[np.int64]
 PARTS = ("train", "validation", "test")
 HEADER = f"{ID_HEADER}\tfold\tsplit\tgroup"
+FILE_GROUPS = "the splits file"
+"""Name of the groups that a splits file has, where no column of the metadata is named."""
+
 FOLDS = 5
 """Folds of a cross-validation where none are given; one for each group if there are fewer."""
 
@@ -118,7 +122,9 @@ def write_splits(
         stream.writelines(lines)
 
 
-def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
+def read_splits(
+    path: Path, sample_ids: Sequence[str]
+) -> tuple[tuple[Split, ...], list[str] | None]:
     """Read the splits of another run, matched by sample id.
 
     Samples that are not in the file are not used, and ids of the file that are not in `sample_ids`
@@ -129,7 +135,8 @@ def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
         sample_ids: ids of the N samples of this run.
 
     Returns:
-        One split for each fold of the file, with rows of `sample_ids`.
+        One split for each fold of the file, with rows of `sample_ids`; and the group of each
+        sample, itself where the file has none, or None for a file without groups.
 
     Raises:
         MissingInput: no such file.
@@ -144,14 +151,17 @@ def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
     folds: dict[str, dict[str, list[int]]] = {}
     placed: set[tuple[str, str]] = set()
     absent: dict[str, None] = {}
+    group_of: dict[str, str] = {}
     for number, line in enumerate(lines[1:], start=2):
-        sample, fold, part = (line.split("\t") + ["", ""])[:3]
+        sample, fold, part, group = (line.split("\t") + ["", "", ""])[:4]
         if part not in PARTS or (fold, sample) in placed:
             wrong = "repeats a sample" if part in PARTS else f"has the split '{part}'"
             raise DataError(
                 "Invalid splits file", f"line {number} of '{path}' {wrong}", "correct the line"
             )
         placed.add((fold, sample))
+        if group:
+            group_of[sample] = group
         if sample in row_of:
             parts = folds.setdefault(fold, {name: [] for name in PARTS})
             parts[part].append(row_of[sample])
@@ -168,10 +178,11 @@ def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
         info(f"Ids of '{path.name}' without a labelled sample in the table: {first_few(absent)}.")
     if unlisted:
         info(f"Samples that are not in '{path.name}' are not used: {first_few(unlisted)}.")
-    return tuple(
+    splits = tuple(
         Split(*(np.array(sorted(folds[name][part]), dtype=np.int64) for part in PARTS))
         for name in sorted(folds, key=lambda name: (len(name), name))
     )
+    return splits, [group_of.get(name, name) for name in sample_ids] if group_of else None
 
 
 def _check_divisible(
@@ -200,13 +211,14 @@ def _hold_out(
     """Draw about `test_size` of `rows` for validation."""
     if test_size == 0:
         return Split(rows, rows[:0], test)
-    parts = round(1 / test_size)
-    if labels is not None:
-        parts = min(parts, len(np.unique(labels[rows])))
+    # 0.3 is three of ten parts: a stratified draw of whole parts.
+    share = Fraction(test_size).limit_denominator(20)
+    if labels is not None and share.denominator > (names := len(np.unique(labels[rows]))):
+        share = Fraction(max(1, round(test_size * names)), names)
+    parts = share.denominator
     size = min(max(1, round(len(rows) * test_size)), len(rows) - 1)
     if classes is not None and 2 <= parts <= np.bincount(classes[rows]).max():
-        # A fold of a stratified division is a stratified draw of one part in `parts`.
-        validation = rows[_assign(rows, parts, seed, labels, classes) == 0]
+        validation = rows[_assign(rows, parts, seed, labels, classes) < share.numerator]
     elif labels is not None:
         validation = _draw_groups(rows, labels, size, seed)
     else:
@@ -233,14 +245,15 @@ def _assign(
     labels: npt.NDArray[np.str_] | None,
     classes: npt.NDArray[np.int64] | None,
 ) -> Rows:
-    """Assign each of `rows` to one of `parts` folds with scikit-learn's splitters."""
-    from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
+    """Assign each of `rows` to one of `parts` folds, none of which is empty."""
+    from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
 
     if classes is not None and np.bincount(classes[rows]).max() < parts:
         classes = None  # scikit-learn stratifies only if a class has a sample for each part
-    by_group = GroupKFold if classes is None else StratifiedGroupKFold
-    ungrouped = KFold if classes is None else StratifiedKFold
-    splitter = (ungrouped if labels is None else by_group)(parts, shuffle=True, random_state=seed)
+    if classes is not None and labels is not None:
+        return _assign_groups(labels[rows], classes[rows], parts, seed)
+    kinds = {(True, True): KFold, (False, True): StratifiedKFold, (True, False): GroupKFold}
+    splitter = kinds[classes is None, labels is None](parts, shuffle=True, random_state=seed)
     assigned = np.empty(len(rows), dtype=np.int64)
     y = None if classes is None else classes[rows]
     folds = splitter.split(rows, y, None if labels is None else labels[rows])
@@ -251,3 +264,37 @@ def _assign(
         for number, (_, rows_of_fold) in enumerate(folds):
             assigned[rows_of_fold] = number
     return assigned
+
+
+def _assign_groups(
+    labels: npt.NDArray[np.str_], classes: npt.NDArray[np.int64], parts: int, seed: int
+) -> Rows:
+    """Assign groups to folds so that each class is divided evenly, the most uneven groups first.
+
+    This is `StratifiedGroupKFold` of scikit-learn 1.8, whose earlier versions do not stratify
+    shuffled groups, and which can leave a fold empty.
+    """
+    _, class_of = np.unique(classes, return_inverse=True)
+    _, group_of = np.unique(labels, return_inverse=True)
+    counts_IC = np.zeros((int(group_of.max()) + 1, int(class_of.max()) + 1))
+    np.add.at(counts_IC, (group_of, class_of), 1)
+    order = np.arange(len(counts_IC))
+    np.random.RandomState(seed).shuffle(order)  # the generator of scikit-learn
+    order = order[np.argsort(-counts_IC[order].std(axis=1), kind="stable")]
+    shares_IC = counts_IC / counts_IC.sum(axis=0)
+    fold_I, shares_KC = np.empty(len(order), dtype=np.int64), np.zeros((parts, len(counts_IC[0])))
+    samples_K = np.zeros(parts)
+    for place, group in enumerate(order):
+        candidates = np.arange(parts)
+        empty = np.flatnonzero(samples_K == 0)
+        if len(order) - place <= len(empty):
+            candidates = empty  # each of the groups left gets a fold of its own
+        # Unevenness of the classes over the folds with the group in each candidate.
+        with_group = shares_KC + np.eye(parts)[candidates][:, :, None] * shares_IC[group]
+        uneven = with_group.std(axis=1).mean(axis=1)
+        least = np.isclose(uneven, uneven.min())
+        fold = candidates[least][samples_K[candidates[least]].argmin()]
+        fold_I[group] = fold
+        shares_KC[fold] += shares_IC[group]
+        samples_K[fold] += counts_IC[group].sum()
+    return fold_I[group_of]

@@ -32,7 +32,7 @@ class Folds:
     Attributes:
         labels: labels of all N samples, in the units of the target.
         splits: one split, or one per fold.
-        seed: seed of the estimators and of the bootstrap.
+        seed: seed of the estimators.
         group_column: column of the metadata with the groups; None without groups.
         scale: transform of a number; estimators are fitted to transformed labels.
 
@@ -101,7 +101,7 @@ class Folds:
     @cached_property
     def draws(self) -> Draws:
         """Draws of the bootstrap over the groups of the held-out samples."""
-        return draw_groups(self.held_out.groups, self.seed)
+        return draw_groups(self.held_out.groups)
 
     @cached_property
     def dummy_MC(self) -> F64:

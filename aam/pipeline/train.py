@@ -15,6 +15,7 @@ from aam.console import info
 from aam.contract.options.commands.train import Train
 from aam.contract.options.members import MEMBERS
 from aam.data.metrics import ScoredPredictions
+from aam.data.splits import FILE_GROUPS
 from aam.data.target_transforms import TargetScale, output_range
 from aam.members.base import F64, Labels, Samples
 from aam.members.ensemble import Combined, combine_members
@@ -129,10 +130,12 @@ def folds_of(options: Train, study: LabelledStudy) -> Folds:
     """
     classes, levels = study.classes, options.target.levels
     transform = "none" if classes else options.target_transform
+    # Named by their ids, samples without groups have the bootstrap resamples of `aam compare`.
+    ids = study.study.table.sample_ids
     return Folds(
-        Labels.of(study.values, classes, study.labels, levels),
+        Labels.of(study.values, classes, study.labels or ids, levels),
         study.splits,
         options.loop.seed,
-        options.split.group_column,
+        options.split.group_column or (None if study.labels is None else FILE_GROUPS),
         TargetScale(transform, output_range(options)),
     )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from aam.contract.errors import DataError
 from aam.data.metrics import ScoredPredictions, compute_metrics
-from aam.members.scores import Drawn, Score, draw_groups, draw_metrics
+from aam.members.scores import Drawn, Score, draw_groups, draw_metrics, joint_groups
 from aam.report.base import Drawing
 from aam.report.content import fact_rows, input_rows, option_rows
 from aam.report.figures.comparison_plots import interval_figure, overlay_figure, recall_figure
@@ -100,10 +100,7 @@ def _on(
     for name, run, one, rows in zip(names, runs, scored, rows_of, strict=True):
         part = one.take(np.array(rows, dtype=np.int64))
         ids = [run.sample_ids[row] for row in rows]
-        # The groups of the first run are those of all: paired differences need draws of the same
-        # samples.
-        groups = [runs[0].groups.get(sample, sample) for sample in ids]
-        draws = draw_groups(np.unique(groups, return_inverse=True)[1], 0)
+        draws = draw_groups(joint_groups([run.groups for run in runs], ids))
         # The metric that compares classifiers is the AUC, which needs probabilities.
         has_intervals = part.type != "classification" or part.probabilities is not None
         found.append(_Scored(name, run, part, draw_metrics(part, draws) if has_intervals else None))

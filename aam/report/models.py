@@ -49,7 +49,7 @@ def compare_models(run: Run) -> ModelComparison | None:
     if run.scored is None:
         return None
     names = [run.groups.get(name, name) for name in run.sample_ids]
-    draws = draw_groups(np.unique(names, return_inverse=True)[1], 0)
+    draws = draw_groups(np.array(names))
     column = run.option("split", "group_column")
     units = (
         f"{draws.groups} groups of {column}" if run.groups and column else f"{draws.groups} samples"

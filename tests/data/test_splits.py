@@ -11,7 +11,7 @@ from aam.contract.errors import DataError
 from aam.contract.options.study import SplitOptions
 from aam.data.labels import split_samples
 from aam.data.metadata import Metadata, read_metadata
-from aam.data.splits import Split, make_splits
+from aam.data.splits import Split, make_splits, write_splits
 
 
 def stratified(groups: int, folds: int) -> tuple[Split, ...]:
@@ -66,3 +66,53 @@ def test_classes_are_stratified_as_far_as_they_are_large_enough() -> None:
     assert [len(split.validation) for split in stratified(groups=2, folds=2)] == [0, 0]
     unique, _ = split_samples(SplitOptions(), 2, 0, ids, None, np.arange(20))
     assert [len(split.test) for split in unique] == [10, 10]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_as_many_groups_as_folds_have_a_fold_each(seed: int) -> None:
+    """Groups of one class each, whose even division would leave a fold empty."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 12, 5)
+    subject = np.repeat(np.arange(5), sizes)
+    classes = rng.integers(2, size=5)[subject]
+    splits = make_splits(
+        len(subject), test_size=0, folds=5, seed=seed, groups=[str(k) for k in subject],
+        classes=classes,
+    )  # fmt: skip
+    assert sorted(len(split.test) for split in splits) == sorted(sizes)
+
+
+def test_grouped_folds_are_stratified() -> None:
+    """A quarter of the cases in each fold, whatever the version of scikit-learn."""
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        subject = np.repeat(np.arange(40), rng.integers(1, 5, 40))
+        classes = (np.arange(40) % 4 == 0).astype(np.int64)[subject]
+        splits = make_splits(
+            len(subject), test_size=0, folds=5, seed=seed, groups=[str(k) for k in subject],
+            classes=classes,
+        )  # fmt: skip
+        shares = [classes[split.test].mean() for split in splits]
+        assert min(shares) > 0.1 and max(shares) < 0.45
+        for split in splits:
+            assert not set(subject[split.test]) & set(subject[split.train])
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75])
+def test_a_stratified_part_has_the_size_that_was_given(share: float) -> None:
+    codes = np.arange(200) % 4 // 2
+    (split,) = make_splits(200, test_size=share, folds=1, seed=0, classes=codes)
+    assert len(split.validation) == pytest.approx(200 * share, abs=2)
+    assert np.bincount(codes[split.validation]).tolist() == pytest.approx([100 * share] * 2, abs=1)
+
+
+def test_a_splits_file_keeps_its_groups(tmp_path: Path) -> None:
+    ids, options = [f"S{row}" for row in range(24)], SplitOptions(group_column="cage")
+    splits, labels = split_samples(options, 3, 0, ids, _metadata(tmp_path, 6))
+    path = tmp_path / "splits.tsv"
+    write_splits(path, ids, splits, labels)
+    read, found = split_samples(SplitOptions(splits=path), 3, 0, ids[::-1], None)
+    assert found == labels[::-1] if labels else False
+    assert [len(split.test) for split in read] == [len(split.test) for split in splits]
+    write_splits(path, ids, splits)
+    assert split_samples(SplitOptions(splits=path), 3, 0, ids, None)[1] is None

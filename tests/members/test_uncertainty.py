@@ -146,3 +146,30 @@ def test_sentences() -> None:
     )
     behind = sentence("ensemble", "kernel", "auc", Score(-0.02, -0.03, -0.01), "90 samples")
     assert behind == "ensemble is behind kernel by 0.020 AUC (95 % 0.010 to 0.030, 90 samples)"
+
+
+def test_ranks_within_folds_have_no_interval() -> None:
+    """Those of a resample are biased; without folds the interval stays."""
+    rng = np.random.default_rng(0)
+    actual = rng.normal(size=60)
+    folds = tuple(str(k % 5) for k in range(60))
+    draws = draw_groups(np.arange(60))
+    score = draw_metrics(ScoredPredictions(actual, actual**3, folds), draws).score()
+    assert score["spearman"] == Score(1.0, None, None)
+    assert score["r2"].lower is not None
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.parametrize("correlation", [0.5, 0.8, 0.95])
+def test_intervals_of_spearman_cover_the_truth(correlation: float) -> None:
+    """Of 400 studies, normal with the Pearson correlation 2 sin(pi / 6 Spearman)."""
+    pearson, covered = 2 * math.sin(math.pi / 6 * correlation), 0
+    for study in range(400):
+        rng = np.random.default_rng(study)
+        actual, noise = rng.normal(size=(2, 100))
+        scored = ScoredPredictions(actual, pearson * actual + math.sqrt(1 - pearson**2) * noise)
+        score = draw_metrics(scored, draw_groups(np.arange(100), study)).score()["spearman"]
+        assert score.lower is not None and score.upper is not None
+        covered += score.lower <= correlation <= score.upper
+    assert 0.92 <= covered / 400 <= 0.98

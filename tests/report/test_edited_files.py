@@ -257,7 +257,7 @@ def test_an_edited_run_record_gives_options_or_is_refused(whole: Path) -> None:
 def test_edited_tables_of_other_commands(whole: Path, name: str) -> None:
     path = whole / {"evaluate": "predictions.tsv"}.get(name, f"{name}.tsv")
     uses: dict[str, Callable[[], object]] = {
-        "splits": lambda: read_splits(path, ["S01"]),
+        "splits": lambda: read_splits(path, ["S01"])[0],
         "embeddings": lambda: read_embeddings(path),
         "evaluate": lambda: evaluate(path, whole.parent / "study" / "metadata.tsv"),
     }

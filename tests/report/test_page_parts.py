@@ -172,7 +172,7 @@ def test_a_training_ends_in_a_report(
     assert capsys.readouterr().err.splitlines()[-1] == f"Report: {run / 'report.html'}"
     text = (run / "report.html").read_text(encoding="utf-8")
     tiles = dict(re.findall(r"<dt>([^<]*)</dt>.*?<dd class=\"note\">([^<]*)</dd>", text))
-    assert all(" to " in tiles[name] for name in ("R²", "MAE", "RMSE", "Spearman"))
+    assert all(" to " in tiles[name] for name in ("R²", "MAE", "RMSE"))
     assert {"samples.svg", "ordination.svg", "importance.svg", "abundance.svg"} < set(
         downloads(text)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -148,3 +149,31 @@ def test_long_and_foreign_names(
     classes = [f"{name} {'x' * 280}" for name in (HEBREW, CHINESE)]
     write_classes(run_folder, [classes[k % 2] for k in range(36)], classes, ids)
     assert hidden_width(report(run_folder), tmp_path) <= 0
+
+
+def test_a_comparison_is_the_same_with_its_runs_swapped(run_folder: Path, tmp_path: Path) -> None:
+    """One run has groups, the other none: both directions resample the groups."""
+    other = tmp_path / "other"
+    shutil.copytree(run_folder, other)
+    rng = np.random.default_rng(0)
+    header, *lines = (other / "predictions.tsv").read_text().splitlines()
+    place, changed = header.split("\t").index("predicted"), [header]
+    for line in lines:
+        cells = line.split("\t")
+        cells[place] = f"{float(cells[place]) + rng.normal()}"
+        changed.append("\t".join(cells))
+    (other / "predictions.tsv").write_text("\n".join(changed) + "\n")
+    ids = [line.split("\t")[0] for line in lines]
+    rows = [f"{name}\t1\ttest\tg{k // 2}" for k, name in enumerate(ids)]
+    (run_folder / "splits.tsv").write_text("sample-id\tfold\tsplit\tgroup\n" + "\n".join(rows))
+    (other / "splits.tsv").write_text("sample-id\tfold\tsplit\tgroup\n")
+    found = []
+    for pair in ((run_folder, other), (other, run_folder)):
+        tables = comparison([read_run(folder) for folder in pair]).tables
+        (difference,) = [table for table in tables if table.title.startswith("Difference")]
+        found.append(difference.rows[0])
+    (_, one, verdict), (_, swapped, opposite) = found
+    numbers = [[float(n) for n in re.findall(r"-?\d+\.\d+", text)] for text in (one, swapped)]
+    value, lower, upper = numbers[0]
+    assert numbers[1] == [-value, -upper, -lower]
+    assert {verdict, opposite} in ({"ahead", "behind"}, {"within noise"})
