@@ -1,40 +1,901 @@
-"""Registry of the parts of the acceptance, in their order."""
+"""Parts of the acceptance: commands of `aam` with a time limit, and verdicts about their results.
+
+Nothing is measured here that a command measures: `aam check`, `golden`, `memory`, `tune` and
+`profile` print or write JSON, short runs of `aam pretrain` log their steps. To add a part, write a
+function that measures, one that compares, and an entry of `PARTS`; its name goes to `PartName` of
+`aam.contract.options.commands.acceptance`.
+"""
 
 from __future__ import annotations
 
-from aam.acceptance import correctness, host, interruption, memory, ranks, speed
-from aam.acceptance.part import AcceptancePart
+import contextlib
+import csv
+import glob
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aam.acceptance.result import Outcome
+from aam.console import duration
+from aam.contract.errors import Interrupted, first_few
+from aam.contract.files import sha256
+from aam.contract.gpus import GPU, one_gpu
+from aam.contract.run_record import launched_by
+from aam.contract.stop_file import VARIABLE as STOP_FILE
+from aam.memory import GIB, memory_available
+from aam.number_format import significant
+from aam.performance.tune import CONTEXT, early_difference
+from aam.performance.workload import (
+    NONE,
+    RunResult,
+    call_in_child,
+    child_process,
+    last_lines,
+    rates,
+    read_steps,
+)
+
+GRACE = 10.0
+"""Seconds from SIGTERM, with which a command ends its own runs, to SIGKILL."""
+SLOW_LAUNCH = 30.0
+"""Seconds from the launcher to the program: images of 10 GB start within 10 s from a local disk."""
+SLOW_GPU = 0.7
+"""Share of the median speed of all GPUs below which one is slow."""
+PEAK_TOLERANCE = 0.1
+"""Relative difference of a measured from a predicted peak that counts as wrong."""
+MAX_DIFFERENCE = 1e-4
+"""Relative difference of the losses of an epoch from those of one process, which rounding makes."""
+SLOW_SCALING = 0.5
+"""Samples per second of several GPUs below this share of their number times one are slow."""
+ROUNDING = 1e-5
+"""Difference of losses that sums in another order make, as atomic additions of a GPU have it."""
+KILLED = 128 + signal.SIGKILL
+"""Exit status of a run with a killed rank."""
+EXPANDABLE = ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+"""Variable of the allocator, which PyTorch's builds for ROCm read too, and its value."""
+
+Values = dict[str, Any]
+Verdict = tuple[Outcome, str]
+"""Outcome of a comparison, and one sentence."""
+
+
+class NotPossible(Exception):
+    """A part that this host or image cannot measure, with the reason."""
+
+
+class PartFailure(Exception):
+    """A command of a part that failed or hangs, with the last line of its output."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """Place of a measurement.
+
+    Attributes:
+        folder: folder of this image's run: what commands print, reports, trained networks.
+        shared: folder of all runs: the simulated study, golden folders.
+        device: "cpu" or "cuda".
+        gpus: GPUs that this process sees.
+        small: a study and settings that a CPU of two cores computes in a minute.
+        started: unix time at which `aam acceptance` started.
+        overwrite: whether results of commands from before that are computed again.
+        until: time of the monotonic clock at which a command is ended.
+        rank: number of this process among those that measure together.
+    """
+
+    folder: Path
+    shared: Path
+    device: str
+    gpus: int
+    small: bool
+    started: float
+    until: float
+    overwrite: bool = False
+    rank: int = 0
+
+    @property
+    def gpu(self) -> bool:
+        """Whether a GPU is measured."""
+        return self.device == GPU
+
+    @property
+    def left(self) -> float:
+        """Seconds until a command is ended."""
+        return max(0.0, self.until - time.monotonic())
+
+    def aam(
+        self,
+        *arguments: object,
+        accept: tuple[int, ...] = (0,),
+        variables: Mapping[str, str] = NONE,
+        without: Collection[str] = (),
+    ) -> str:
+        """Run a command of `aam` and return its standard output.
+
+        Args:
+            arguments: name of the command and its arguments, which become text.
+            accept: exit statuses that are no failure.
+            variables: environment variables that are added.
+            without: environment variables that are removed.
+
+        Raises:
+            PartFailure: it hangs, or its status is not among `accept`.
+        """
+        log = self.folder / f"{arguments[0]}.txt"
+        # The stop request of a job is for this process; its commands would end with it.
+        removed = {STOP_FILE, *without}
+        kept = {name: value for name, value in os.environ.items() if name not in removed}
+        with (
+            log.open("ab") as stream,
+            child_process(
+                [sys.executable, "-m", "aam", *map(str, arguments)],
+                GRACE,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                cwd=self.folder,
+                env={**kept, **variables},
+            ) as process,
+        ):
+            try:
+                output, _ = process.communicate(timeout=self.left)
+            except subprocess.TimeoutExpired:
+                raise PartFailure(f"`aam {arguments[0]}` had no result in time") from None
+        if (status := process.returncode) not in accept:
+            how = f"ended by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+            line = next(reversed(last_lines(log)), "no output")
+            raise PartFailure(f"`aam {arguments[0]}` {how}: {line[:300]}")
+        return output.decode(errors="replace")
+
+    def known(self, file: Path) -> bool:
+        """Whether a file has the result of a command, which several parts share."""
+        return file.is_file() and not (self.overwrite and file.stat().st_mtime < self.started)
+
+    def pretraining(self) -> list[object]:
+        """Return `pretrain` and its options on the simulated study, which is made once."""
+        study = self.shared / ("study-small" if self.small else "study")
+        if not (study / "tree.nwk").is_file():
+            size: tuple[object, ...] = ("--samples", 1100)
+            if self.small:
+                size = ("--samples", 64, "--asvs", 300, "--length", 100, "--richness", 40,
+                        "--depth", 2000)  # fmt: skip
+            made = study.with_name(f"{study.name}-new")
+            self.aam("simulate", "--output-dir", made, *size, "--overwrite")
+            made.rename(study)
+        files = ("--table", study / "table.biom", "--tree", study / "tree.nwk")
+        batch = 8 if self.small else 64
+        return ["pretrain", *files, "--device", self.device, "--batch-size", batch]
+
+
+def measure_host(context: Context) -> Values:
+    """Collect facts about host, GPUs and image."""
+    found: Values = call_in_child(_host, context.device, timeout=context.left)
+    return found | {
+        "kernel": platform.release(),
+        "settings": gpu_settings() if found["gpus"] else {},
+    }
+
+
+def _host(device: str) -> Values:
+    # Imported by the child process alone.
+    import torch
+
+    from aam.numerics.device import arch_of, gpu_names, select_gpu
+    from aam.numerics.stack_identity import identify, processor
+
+    names = gpu_names() if device == GPU else []
+    devices = [select_gpu(number) for number in range(len(names))] or [torch.device("cpu")]
+    memory = [torch.cuda.mem_get_info(device) for device in devices] if names else []
+    stack = identify(devices[0])
+    return {
+        "gpus": names,
+        "arch": arch_of(devices[0]),
+        "driver": stack.driver,
+        "torch": stack.torch,
+        "runtime": stack.runtime,
+        "cpu": processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpu_memory": [total for _, total in memory],
+        # Without the context of this process, which is no use by others.
+        "used": [max(0, total - free - CONTEXT) for free, total in memory],
+    }
+
+
+def gpu_settings(root: Path = Path("/")) -> dict[str, list[str]]:
+    """Return modes, limits and clocks of each GPU by name, from sysfs or the vendor's tool.
+
+    >>> gpu_settings(Path("no-such-folder"))
+    {}
+    """
+    found: dict[str, list[str]] = {}
+    names = {
+        "compute partition": "current_compute_partition",
+        "memory partition": "current_memory_partition",
+        "vbios": "vbios_version",
+        "power limit, µW": "hwmon/hwmon*/power1_cap",
+        "performance level": "power_dpm_force_performance_level",
+        "firmware of SMC": "fw_version/smc_fw_version",
+        # With a line for each clock, the highest last.
+        "shader clock": "pp_dpm_sclk",
+        "memory clock": "pp_dpm_mclk",
+    }
+    for device in sorted(glob.glob(str(root / "sys/class/drm/card[0-9]*/device"))):
+        for name, pattern in names.items():
+            for file in map(Path, glob.glob(f"{device}/{pattern}")):
+                try:
+                    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+                except OSError:  # a file that this user may not read
+                    continue
+                found.setdefault(name, []).extend(line.strip(" *") for line in lines[-1:])
+    tool = shutil.which("nvidia-smi")
+    # The tool describes this host, not the files of a captured one.
+    if not found and tool and root == Path("/"):
+        query = "power.limit,clocks.max.sm,clocks.max.memory,vbios_version,mig.mode.current"
+        argv = [tool, f"--query-gpu={query}", "--format=csv,noheader"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+        rows = list(csv.reader(done.stdout.splitlines(), skipinitialspace=True))
+        for number, name in enumerate(query.split(",")):
+            found[name] = [row[number] for row in rows if len(row) > number]
+    return {name: values[:64] for name, values in found.items() if values}
+
+
+def evaluate_host(measured: Values) -> Verdict:
+    """Name the GPUs, and those that others use; a host is as it is."""
+    gpus = measured["gpus"]
+    what = f"{len(gpus)} x {gpus[0]} ({measured['arch']})" if gpus else measured["cpu"]
+    used = [f"{size / GIB:.1f} GiB of GPU {k}" for k, size in enumerate(measured["used"]) if size]
+    sentence = f"{what}, torch {measured['torch']}."
+    if len(set(gpus)) > 1:
+        sentence += f" The GPUs differ: {', '.join(sorted(set(gpus)))}."
+    if used:
+        sentence += f" Others use {', '.join(used)}: figures are not those of GPUs of your own."
+    return "as predicted", sentence
+
+
+def measure_launch(context: Context) -> Values:
+    """Compare what the launcher planned with what this process sees."""
+    plan = launched_by(os.environ)
+    listed, gpus, started = ((plan or {}).get(name) for name in ("mounts", "gpus", "started"))
+    mounts = None
+    if isinstance(listed, list):
+        writable = sum(isinstance(mount, list) and mount[-1:] == ["rw"] for mount in listed)
+        mounts = {"read-only": len(listed) - writable, "read-write": writable}
+    overhead = None
+    if isinstance(started, int | float):
+        # The clocks of two nodes may differ by more than a start takes.
+        overhead = max(0.0, context.started - started)
+    planned = len(gpus) if isinstance(gpus, list) and context.gpu else None
+    return {
+        "launcher": plan is not None,
+        "overhead": overhead,
+        "mounts": mounts,
+        "visible": context.gpus,
+        "planned": planned,
+        "memory": memory_available(),
+    }
+
+
+def evaluate_launch(measured: Values) -> Verdict:
+    """Compare the GPUs that are visible with those planned, and the overhead with its limit."""
+    if not measured["launcher"]:
+        return "not possible here", "The program was not started by aam-launch."
+    visible, planned = measured["visible"], measured["planned"]
+    if planned is not None and visible != planned:
+        return "wrong", f"{visible} GPUs are visible, {planned} were planned."
+    sentence = f"{visible} GPUs visible"
+    if mounts := measured["mounts"]:
+        sentence += f", {mounts['read-only']} mounts read-only, {mounts['read-write']} read-write"
+    if (overhead := measured["overhead"]) is None:
+        return "as predicted", f"{sentence}."
+    outcome: Outcome = "slower" if overhead > SLOW_LAUNCH else "as predicted"
+    return outcome, f"{sentence}; {overhead:.1f} s from the launcher to the program."
+
+
+def _checked(context: Context, number: int, quick: bool) -> str:
+    """Return the report of `aam check` on one GPU, in a full one also where a quick one does."""
+    file = context.folder / f"check-{number}.json"
+    if not context.known(file) or (json.loads(file.read_text())["quick"] and not quick):
+        variables = one_gpu(os.environ, number) if context.gpu else NONE
+        options = ("--quick",) if quick else ()
+        text = context.aam(
+            "check", "--device", context.device, "--json", *options,
+            accept=(0, 1), variables=variables,
+        )  # fmt: skip
+        file.write_text(text)
+    return file.read_text()
+
+
+def measure_check(context: Context) -> Values:
+    """Run `aam check` on each GPU by itself; quick on a CPU, whose kernels are few."""
+    from aam.numerics.check_report import from_json, summary, worst
+
+    devices: list[Values] = []
+    for number in range(max(context.gpus, 1)):
+        name = f"GPU {number}" if context.gpu else "CPU"
+        try:
+            report = from_json(_checked(context, number, context.small))
+        except PartFailure as failure:  # one GPU that hangs leaves the others
+            devices.append({"name": name, "verdict": "", "backends": {}, "failed": str(failure)})
+            continue
+        faults = {one: list(report.faults(one, report.dtypes)) for one in report.backends}
+        devices.append(
+            {
+                "name": f"{name}, {report.identity['device']}",
+                "quick": report.quick,
+                "verdict": summary(report),
+                "backends": {one: worst(report.of(one, report.dtypes)) for one in report.backends},
+                "faults": {one: names for one, names in faults.items() if names},
+                "overhead": report.overhead,
+            }
+        )
+    return {"devices": devices}
+
+
+def evaluate_check(measured: Values) -> Verdict:
+    """Name the devices with a wrong backend, and those that give no result."""
+    devices = measured["devices"]
+    if silent := [f"{one['name']}: {one['failed']}" for one in devices if one.get("failed")]:
+        return "wrong", f"{first_few(silent)} gave no result."
+    named = []
+    for one in devices:
+        wrong = []
+        for backend, outcome in one["backends"].items():
+            if outcome in ("wrong", "crashed"):
+                faults = ", ".join(one["faults"].get(backend, []))
+                wrong.append(f"{backend} ({faults})" if faults else backend)
+        if wrong:
+            named.append(f"{one['name']}: {', '.join(wrong)}")
+    if not named:
+        return "as predicted", f"{devices[0]['verdict']}."
+    others = ", and not on the other devices" if len(named) < len(devices) else ""
+    return "wrong", f"{'; '.join(named)} wrong{others}."
+
+
+def measure_golden(context: Context) -> Values:
+    """Compare the golden case with that of the CPU and with those of the other images."""
+    place = context.shared / "golden"
+    own, cpu = (place / f"{context.folder.name}-{device}" for device in (context.device, "cpu"))
+    for folder, device in ((cpu, "cpu"), (own, context.device)):
+        if not (folder / "golden.json").is_file():
+            context.aam("golden", "generate", folder, "--device", device)
+    others = {file.parent for file in place.glob("*/golden.json")} - {own, cpu}
+    comparisons = []
+    for folder in (cpu, *sorted(others)):
+        for precision in ("none", "auto") if context.gpu and folder == cpu else ("none",):
+            text = context.aam(
+                "golden", "compare", folder, "--json", "--device", context.device,
+                "--mixed-precision", precision, accept=(0, 1),
+            )  # fmt: skip
+            found = json.loads(text)
+            shares = [
+                (1e9 if value is None else value / row["allowed"] if row["allowed"] else 0.0)
+                for row in found["rows"] for value in row["difference"].values()
+            ]  # fmt: skip
+            comparisons.append(
+                {
+                    "with": "the CPU" if folder == cpu else folder.name,
+                    "precision": found["here"]["precision"],
+                    "agree": found["agree"],
+                    "verdict": found["verdict"],
+                    "largest": max(shares, default=0.0),
+                }
+            )
+    return {"comparisons": comparisons}
+
+
+def evaluate_golden(measured: Values) -> Verdict:
+    """Name the comparisons that differ by more than rounding."""
+    found = measured["comparisons"]
+    bad = [one for one in found if not one["agree"]]
+    if bad:
+        named = [f"{one['with']} ({one['precision']}): {one['verdict']}" for one in bad]
+        return "wrong", f"Differs from {'; '.join(named)}"
+    names = ", ".join(dict.fromkeys(one["with"] for one in found))
+    largest = max(one["largest"] for one in found)
+    return "as predicted", f"Equal to {names}; {largest:.0%} of the allowed rounding."
+
+
+def measure_attention(context: Context) -> Values:
+    """Return time and memory of each backend on each GPU, as `aam check` measures them."""
+    costs: list[Values] = []
+    speeds = []
+    for number in range(max(context.gpus, 1)):
+        found = json.loads(_checked(context, number, quick=False))["costs"]
+        costs = costs or found
+        usual = [
+            1000 / one["milliseconds"] for one in found
+            if (one["dtype"], one["shape"]) == ("fp32", "sample encoder") and one["milliseconds"]
+        ]  # fmt: skip
+        speeds.append(statistics.median(usual) if usual else 0.0)
+    if not costs:
+        raise NotPossible("No backend was timed.")
+    named = {
+        f"{one['backend']}, {one['dtype']}, {one['shape']}"
+        f"{', masked' if one['mask'] != 'none' else ''}": 1000 / one["milliseconds"]
+        for one in costs if one["milliseconds"]
+    }  # fmt: skip
+    return {"costs": costs, "speeds": speeds, "rates": named}
+
+
+def evaluate_attention(measured: Values) -> Verdict:
+    """Name a GPU that is slower than the others, else the fastest backend for each mask."""
+    speeds = measured["speeds"]
+    middle = statistics.median(speeds)
+    for number, speed in enumerate(speeds):
+        if speed < SLOW_GPU * middle:
+            share = speed / middle
+            return "slower", f"GPU {number} computes at {share:.2f} of the median of all."
+    fastest = []
+    for mask, title in (("none", "without masks"), ("each", "with masks")):
+        costs = [
+            one for one in measured["costs"]
+            if (one["mask"], one["dtype"], one["shape"]) == (mask, "fp32", "sample encoder")
+        ]  # fmt: skip
+        if costs:
+            best = min(costs, key=lambda one: one["milliseconds"])
+            fastest.append(f"{best['backend']} {title} ({best['milliseconds']:.1f} ms)")
+    return "as predicted", f"Fastest in fp32: {', '.join(fastest)}."
+
+
+def tuned(context: Context, variables: Mapping[str, str] = NONE) -> Values:
+    """Return the result of `aam tune`, which the parts `memory`, `speed` and `settings` share.
+
+    With variables the given options alone are measured.
+    """
+    folder = context.folder / ("tuned-env" if variables else "tuned")
+    file = folder / "tune.json"
+    if not context.known(file):
+        size: tuple[object, ...] = ("--overwrite", "--steps", 25, "--rounds", 2)
+        if context.small:
+            size = ("--overwrite", "--steps", 6, "--warmup-steps", 2, "--rounds", 1)
+        if context.small or variables:
+            # On a GPU this subject has no settings.
+            size += ("--subjects", *(("threads",) if variables else ("workers", "batch-size")))
+        context.aam(
+            "tune", "--output-dir", folder, *size, *context.pretraining(), variables=variables
+        )
+    found: Values = json.loads(file.read_text())
+    return found
+
+
+def measure_memory(context: Context) -> Values:
+    """Compare peaks that `aam memory` predicts with those of the runs of `aam tune`."""
+    if not context.gpu:
+        raise NotPossible("A CPU does not count allocations.")
+    found = tuned(context)
+    rows = []
+    cases: list[tuple[str, Values, Values]] = [("as given", {}, found["default"])]
+    cases += [
+        (trial["setting"], trial["values"], trial) for trial in found["trials"]
+        if trial["subject"] in ("batch-size", "recompute", "chunks") and trial["decision"]
+    ]  # fmt: skip
+    for name, values, trial in cases:
+        options = [word for flag, value in values.items() for word in _words(flag, value)]
+        chosen = [word for flag, value in _chosen_before(found, trial).items()
+                  for word in _words(flag, value)]  # fmt: skip
+        text = context.aam("memory", "--json", *context.pretraining(), *chosen, *options)
+        measured = trial["rates"] or {}
+        peaks = {key: measured.get(key) for key in ("allocated", "reserved", "rss")}
+        predicted = json.loads(text)["peak"]
+        rows.append({"setting": name, "predicted": predicted, **peaks, "failure": trial["failure"]})
+    # The variable of the allocator is recommended where it saves memory.
+    segments = tuned(context, dict([EXPANDABLE]))["default"]["rates"]
+    return {"runs": rows, "expandable": segments and segments["reserved"]}
+
+
+def _chosen_before(found: Values, trial: Values) -> Values:
+    """Return the values that were kept before a setting was measured together with them."""
+    values: Values = {}
+    for one in found["trials"]:
+        if one["subject"] == trial["subject"]:
+            return values
+        if one["decision"] == "kept":
+            values |= one["values"]
+    return {}
+
+
+def _words(flag: str, value: object) -> list[str]:
+    if isinstance(value, bool):
+        return [flag if value else f"--no-{flag.removeprefix('--')}"]
+    return [flag, str(value)]
+
+
+def evaluate_memory(measured: Values) -> Verdict:
+    """Name the setting whose peak differs most from the prediction, and those that failed."""
+    runs = measured["runs"]
+    if failed := [f"{one['setting']}: {one['failure']}" for one in runs if one["failure"]]:
+        return "wrong", f"{len(failed)} of {len(runs)} settings failed: {failed[0]}."
+    shares = {one["setting"]: one["allocated"] / one["predicted"] - 1 for one in runs}
+    name = max(shares, key=lambda setting: abs(shares[setting]))
+    bad = [share for share in shares.values() if abs(share) > PEAK_TOLERANCE]
+    if bad:
+        more = "more" if shares[name] > 0 else "less"
+        return "wrong", (
+            f"{name} takes {abs(shares[name]):.0%} {more} than predicted; {len(bad)} of "
+            f"{len(shares)} peaks differ by more than {PEAK_TOLERANCE:.0%}."
+        )
+    worst = abs(shares[name])
+    return "as predicted", f"{len(shares)} peaks are within {worst:.1%} of the prediction."
+
+
+def measure_speed(context: Context) -> Values:
+    """Return the speed of each setting that `aam tune` measures."""
+    found = tuned(context)
+    trials = [found["default"], *(one for one in found["trials"] if one["decision"])]
+    rows = []
+    for one in trials:
+        measured = one["rates"] or {}
+        speeds = {key: measured.get(key) for key in ("samples", "spread", "wait")}
+        rows.append({"setting": one["setting"], **speeds, "failure": one["failure"]})
+    known = {row["setting"]: row["samples"] for row in rows if row["samples"]}
+    return {"runs": rows, "rates": known}
+
+
+def evaluate_speed(measured: Values) -> Verdict:
+    """Name the fastest setting, and a failure if all others are right."""
+    runs = measured["runs"]
+    if failed := [f"{one['setting']}: {one['failure']}" for one in runs if one["failure"]]:
+        return "wrong", f"{len(failed)} of {len(runs)} runs failed: {failed[0]}."
+    best = max(runs, key=lambda one: one["samples"])
+    return "as predicted", f"{significant(best['samples'])} samples/s with {best['setting']}."
+
+
+def measure_settings(context: Context) -> Values:
+    """Return the settings that `aam tune` chose, which train the same network."""
+    found = tuned(context)
+    chosen = found["chosen"]
+    names = ("subject", "setting", "decision", "gain")
+    trials = [{name: one[name] for name in names} for one in found["trials"] if one["decision"]]
+    samples = (chosen["rates"] or {}).get("samples")
+    return {
+        "values": chosen["values"],
+        "gain": chosen["gain"],
+        "samples": samples,
+        "trials": trials,
+        "rates": {} if samples is None else {"chosen settings": samples},
+    }
+
+
+def evaluate_settings(measured: Values) -> Verdict:
+    """State what was chosen; a setting that changes the training is rejected, which is right."""
+    values = measured["values"]
+    if not values or measured["gain"] <= 1:
+        number = len(measured["trials"])
+        return "as predicted", f"The defaults are as fast; {number} settings tried."
+    listed = ", ".join(f"{name} {value}" for name, value in values.items())
+    return "as predicted", f"{listed}: {measured['gain']:.2f} times as fast."
+
+
+def measure_unified(context: Context) -> Values:
+    """Measure copies between the memories of an APU, beside those within the GPU's."""
+    if not context.gpu:
+        raise NotPossible("There is no GPU.")
+    found: Values = call_in_child(_copies, timeout=context.left)
+    if not found["rates"]:
+        raise NotPossible(f"{found['name']} has memory of its own.")
+    return found
+
+
+def _copies() -> Values:
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    integrated = bool(getattr(properties, "is_integrated", False))
+    if not integrated and "MI300A" not in properties.name:
+        return {"name": properties.name, "rates": {}}
+    host = torch.ones(GIB // 4, dtype=torch.uint8)
+    sources = {
+        "pageable host to GPU": host,
+        "pinned host to GPU": host.pin_memory(),
+        "within the GPU": host.cuda(),
+    }
+    found = {}
+    for name, source in sources.items():
+        target, best = torch.empty_like(source, device="cuda"), 0.0
+        for _ in range(5):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            target.copy_(source)
+            torch.cuda.synchronize()
+            best = max(best, len(source) / (time.perf_counter() - began) / 1e9)
+        found[name] = best
+    return {"name": properties.name, "rates": found}
+
+
+def evaluate_unified(measured: Values) -> Verdict:
+    """State the cost of a copy that unified memory would avoid.
+
+    >>> evaluate_unified({"rates": {"pinned host to GPU": 55.2}})[1]
+    'Copies: pinned host to GPU 55 GB/s.'
+    """
+    listed = ", ".join(f"{name} {rate:.0f} GB/s" for name, rate in measured["rates"].items())
+    return "as predicted", f"Copies: {listed}."
+
+
+def measure_profile(context: Context) -> Values:
+    """Record some steps with `aam profile`."""
+    folder = context.folder / "trace"
+    number = ("--warmup-steps", 2, "--profile-steps", 3, "--overwrite")
+    arguments = ("--json", "--output-dir", folder, *number, *context.pretraining())
+    found = json.loads(context.aam("profile", *arguments))
+    (folder / "trace.json.gz").unlink()  # tens of MB
+    kernels = [{**one, "name": one["name"][:200]} for one in found["kernels"]]
+    names = ("source", "limit", "advice", "idle", "wait", "shares")
+    return {name: found[name] for name in names} | {"kernels": kernels}
+
+
+def evaluate_profile(measured: Values) -> Verdict:
+    """State what limits the run, and the largest category."""
+    name, share = max(measured["shares"].items(), key=lambda item: item[1])
+    limit = f"{measured['limit'].capitalize()}, {measured['advice']}"
+    return "as predicted", f"{limit}; most time is in {name} ({share:.0%})."
+
+
+def _train(
+    context: Context, folder: Path, *options: object, without: Collection[str] = ()
+) -> tuple[RunResult, list[float]]:
+    """Run some epochs of pretraining; return its steps and the losses of its epochs."""
+    log = context.folder / f"{folder.name}-{context.rank}.jsonl"
+    log.unlink(missing_ok=True)
+    epochs = 1 if context.small else 3
+    # What dropout draws depends on the rank.
+    more = ("--epochs", epochs, "--dropout", 0.0, "--output-dir", folder, "--overwrite")
+    network = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(context.folder / "collectives.txt")}
+    context.aam(
+        *context.pretraining(), *more, *options,
+        variables={**network, "AAM_STEP_LOG": str(log)}, without=without,
+    )  # fmt: skip
+    if context.rank:
+        return RunResult(()), []
+    with (folder / "metrics.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    losses = [float(row[name]) for row in rows for name in ("train_loss", "val_loss")]
+    return RunResult(*read_steps(log)), losses
+
+
+_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+def _together(
+    context: Context, number: int, nodes: int, run: RunResult, losses: list[float]
+) -> Values:
+    """Compare a run of several ranks with one of one process."""
+    one, single = _train(context, context.folder / "one", without=_RANK_VARIABLES)
+    warmup = 2 if context.small else 5
+    difference = early_difference(losses, single)
+    log = context.folder / "collectives.txt"
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    lines = re.findall(r"NCCL INFO (.*(?:NET/|Using network).*)", text)
+    return {
+        "ranks": number,
+        "nodes": nodes,
+        "agree": len(losses) == len(single) > 0 and difference <= MAX_DIFFERENCE,
+        "difference": difference,
+        "samples": rates([run], warmup).samples,
+        "one": rates([one], warmup).samples,
+        "gpu": context.gpu,
+        "network": [line.strip()[:300] for line in dict.fromkeys(lines)][:6],
+    }
+
+
+def measure_ranks(context: Context) -> Values:
+    """Train with 2, 4 and 8 ranks on this node, as far as it has GPUs; on a CPU with 2."""
+    most = context.gpus if context.gpu else 2
+    if most < 2:
+        raise NotPossible("There is one GPU.")
+    runs = []
+    for number in (count for count in (2, 4, 8) if count <= most):
+        options = ("--distributed", "--processes", number)
+        folder = context.folder / f"ranks-{number}"
+        runs.append(_together(context, number, 1, *_train(context, folder, *options)))
+    return {"runs": runs, "rates": {f"{one['ranks']} ranks": one["samples"] for one in runs}}
+
+
+def evaluate_ranks(measured: Values) -> Verdict:
+    """Compare losses and speed of several ranks with one; the worst number of ranks is named."""
+    verdicts: list[Verdict] = []
+    for one in measured["runs"]:
+        number, difference = one["ranks"], one["difference"]
+        limit = f"losses differ by up to {difference:.1e}, limit {MAX_DIFFERENCE:.0e}"
+        scaling = one["samples"] / one["one"]
+        if not one["agree"]:
+            return "wrong", f"{number} ranks train another network than one: {limit}."
+        if one["gpu"] and scaling < SLOW_SCALING * number:
+            lines = "; ".join(one["network"][:1])
+            network = f" ({lines})" if lines else ""
+            verdicts.append(
+                ("slower", f"{number} ranks are {scaling:.2f} times as fast as one{network}.")
+            )
+        else:
+            sentence = f"{number} ranks: {limit}; {scaling:.2f} times as fast as one."
+            verdicts.append(("as predicted", sentence))
+    return next((one for one in verdicts if one[0] == "slower"), verdicts[-1])
+
+
+def measure_nodes(context: Context) -> Values:
+    """Train together with the other ranks that the job started."""
+    from aam.distributed.environment import read_environment
+
+    ranks = read_environment(os.environ)
+    # One run folder for all: the ranks compare their options.
+    folder = context.shared / f"{context.folder.name}-nodes"
+    run, losses = _train(context, folder, "--distributed")
+    if context.rank:
+        return {"runs": []}
+    nodes = -(-ranks.world_size // ranks.local_world_size)
+    found = _together(context, ranks.world_size, nodes, run, losses)
+    return {"runs": [found], "rates": {"samples": found["samples"]}}
+
+
+def evaluate_nodes(measured: Values) -> Verdict:
+    """Evaluate as `evaluate_ranks`; ranks other than the first have no result."""
+    return evaluate_ranks(measured) if measured["runs"] else ("as predicted", "See rank 0.")
+
+
+def measure_interruption(context: Context) -> Values:
+    """Stop a run by SIGTERM and resume it, and kill a rank of another run."""
+    whole, stopped, ranks = (context.folder / name for name in ("whole", "stopped", "killed"))
+    arguments = [*map(str, context.pretraining()), "--epochs", "2"]
+
+    def running(folder: Path, *options: object) -> AbstractContextManager[Any]:
+        shutil.rmtree(folder, ignore_errors=True)
+        return _logged(folder, [*arguments, *map(str, options)])
+
+    with running(whole) as process:
+        if status := _wait(process, context):
+            raise PartFailure(f"`aam pretrain` status {status}")
+    with running(stopped) as process:
+        _after_steps(stopped, process, 3, context)
+        process.send_signal(signal.SIGTERM)
+        stop_status = _wait(process, context)
+    with _logged(stopped, [*arguments, "--resume-from", "auto"]) as process:
+        resume_status = _wait(process, context)
+    weights = [folder / "model/transformer.safetensors" for folder in (whole, stopped)]
+    equal = all(file.is_file() for file in weights) and len(set(map(sha256, weights))) == 1
+    one, two = (read_steps(f.with_suffix(".jsonl"))[0] for f in (whole, stopped))
+    losses = [[step.loss for step in steps] for steps in (two, one[-len(two) :])]
+    # NCCL refuses two ranks on one GPU.
+    device = context.device if context.gpus >= 2 else "cpu"
+    options = ("--processes", 2, "--distributed", "--rank-timeout", 10, "--device", device)
+    with running(ranks, *options) as process:
+        _after_steps(ranks, process, 2, context)
+        # Its environment has the rank and the log of this run.
+        mark = {b"RANK=1", f"AAM_STEP_LOG={ranks.with_suffix('.jsonl')}".encode()}
+        found = []
+        for file in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if mark <= set(file.read_bytes().split(b"\0")):
+                    found.append(int(file.parent.name))
+            except OSError:  # a process that has ended, or of another user
+                continue
+        if not found:
+            raise PartFailure("no process of rank 1")
+        os.kill(min(found), signal.SIGKILL)
+        killed = time.monotonic()
+        rank_status = _wait(process, context)
+    output = ranks.with_suffix(".txt").read_text(errors="replace")
+    return {
+        "stop_status": stop_status,
+        "resume_status": resume_status,
+        "equal": resume_status == 0 and equal,
+        "difference": early_difference(*losses),
+        "rank_status": rank_status,
+        "rank_named": "rank 1 was killed by SIGKILL" in output,
+        "rank_seconds": time.monotonic() - killed,
+    }
+
+
+@contextlib.contextmanager
+def _logged(folder: Path, arguments: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a running training that logs its steps to FOLDER.jsonl and prints to FOLDER.txt."""
+    log, output = folder.with_suffix(".jsonl"), folder.with_suffix(".txt")
+    log.unlink(missing_ok=True)
+    argv = [sys.executable, "-m", "aam", *arguments, "--output-dir", str(folder)]
+    variables = {**os.environ, "AAM_STEP_LOG": str(log)}
+    variables.pop(STOP_FILE, None)
+    with output.open("wb") as stream:
+        options = {"env": variables, "stdout": stream, "stderr": subprocess.STDOUT}
+        with child_process(argv, GRACE, **options) as process:
+            yield process
+
+
+def _wait(process: subprocess.Popen[bytes], context: Context) -> int:
+    try:
+        return process.wait(context.left)
+    except subprocess.TimeoutExpired:
+        raise PartFailure(f"no end of `aam pretrain` after {duration(context.left)}") from None
+
+
+def _after_steps(
+    folder: Path, process: subprocess.Popen[bytes], number: int, context: Context
+) -> None:
+    """Wait until a run has made some steps."""
+    while len(read_steps(folder.with_suffix(".jsonl"))[0]) < number:
+        if process.poll() is not None or not context.left:
+            raise PartFailure(f"`aam pretrain` made less than {number} steps")
+        time.sleep(0.02)
+
+
+def evaluate_interruption(measured: Values) -> Verdict:
+    """Compare exit statuses and weights with what the documents promise."""
+    stopped, resumed, killed = (measured[f"{name}_status"] for name in ("stop", "resume", "rank"))
+    difference = measured["difference"]
+    holds = [
+        (stopped == Interrupted.status, f"a stopped run ended with status {stopped}"),
+        (resumed == 0, f"the resumed run ended with status {resumed}"),
+        (
+            measured["equal"] or difference <= ROUNDING,
+            f"losses of the resumed run differ by up to {difference:.1e}",
+        ),
+        (killed == KILLED, f"a run with a killed rank ended with status {killed}"),
+        (measured["rank_named"], "the killed rank was not named"),
+    ]
+    if wrong := "; ".join(sentence for right, sentence in holds if not right):
+        return "wrong", f"{wrong[0].upper()}{wrong[1:]}."
+    seconds = f"a run with a killed rank names it and ends in {measured['rank_seconds']:.0f} s"
+    if not measured["equal"]:
+        sentence = f"Equal up to rounding ({difference:.0e}), as its sums have no order"
+        return "not possible here", f"{sentence}; {seconds}."
+    return "as predicted", f"Stopped and resumed bit for bit; {seconds}."
+
+
+@dataclass(frozen=True)
+class AcceptancePart:
+    """A part of the acceptance.
+
+    Attributes:
+        title: what it measures, on the terminal and the page.
+        limit: seconds after which it is ended.
+        measure: runs commands and returns measured values as JSON.
+        evaluate: compares them with what is expected.
+    """
+
+    title: str
+    limit: float
+    measure: Callable[[Context], Values]
+    evaluate: Callable[[Values], Verdict]
+
 
 # fmt: off
 PARTS: dict[str, AcceptancePart] = {
     "host": AcceptancePart("GPUs, driver, image, modes and clocks", 120,
-                 host.measure_host, host.evaluate_host, host.HOST),
+                           measure_host, evaluate_host),
     "launch": AcceptancePart("overhead, mounts and visible devices", 60,
-                   host.measure_launch, host.evaluate_launch, host.LAUNCH),
+                             measure_launch, evaluate_launch),
     "check": AcceptancePart("attention backends and precisions on every GPU", 900,
-                  correctness.measure_check, correctness.evaluate_check, correctness.CHECK),
+                            measure_check, evaluate_check),
     "golden": AcceptancePart("a small training, compared with the CPU and other images", 300,
-                   correctness.measure_golden, correctness.evaluate_golden, correctness.GOLDEN),
-    "attention": AcceptancePart("time and memory of attention by backend", 600,
-                      correctness.measure_attention, correctness.evaluate_attention,
-                      correctness.ATTENTION),
-    "memory": AcceptancePart("predicted and measured peaks", 900,
-                   memory.measure_memory, memory.evaluate_memory, memory.MEMORY),
-    "speed": AcceptancePart("samples per second, and their share of the peak", 1200,
-                  speed.measure_speed, speed.evaluate_speed, speed.SPEED),
-    "unified": AcceptancePart("copies between the memories of host and APU", 120,
-                    memory.measure_unified, memory.evaluate_unified, memory.UNIFIED),
-    "profile": AcceptancePart("longest kernels and what limits a run", 600,
-                    speed.measure_profile, speed.evaluate_profile, speed.PROFILE),
-    "ranks": AcceptancePart("several processes on this node", 1200,
-                  ranks.measure_ranks, ranks.evaluate_ranks, ranks.RANKS),
-    "interruption": AcceptancePart("stop, resume, and a killed rank", 900,
-                         interruption.measure_interruption, interruption.evaluate_interruption,
-                         interruption.INTERRUPTION),
+                             measure_golden, evaluate_golden),
+    "attention": AcceptancePart("time and memory of attention by backend", 900,
+                                measure_attention, evaluate_attention),
     "settings": AcceptancePart("faster settings that train the same network", 2400,
-                     speed.measure_settings, speed.evaluate_settings, speed.SETTINGS),
+                               measure_settings, evaluate_settings),
+    "speed": AcceptancePart("samples per second of each setting", 2400,
+                            measure_speed, evaluate_speed),
+    "memory": AcceptancePart("predicted and measured peaks", 2400,
+                             measure_memory, evaluate_memory),
+    "unified": AcceptancePart("copies between the memories of host and APU", 120,
+                              measure_unified, evaluate_unified),
+    "profile": AcceptancePart("longest kernels and what limits a run", 600,
+                              measure_profile, evaluate_profile),
+    "ranks": AcceptancePart("several processes on this node", 1200,
+                            measure_ranks, evaluate_ranks),
+    "interruption": AcceptancePart("stop, resume, and a killed rank", 900,
+                                   measure_interruption, evaluate_interruption),
     "nodes": AcceptancePart("several processes on several nodes", 1200,
-                  ranks.measure_nodes, ranks.evaluate_nodes, ranks.TOGETHER),
+                            measure_nodes, evaluate_nodes),
 }
 # fmt: on
 """Name of a part -> what it measures; `PartName` of the options has the same names."""

@@ -1,7 +1,7 @@
 """The file acceptance.json: measurements of a host, one run for each image and number of nodes.
 
 The file is read by others than the person who made it, so it holds no names of hosts, users or
-folders, and it is read as untrusted input: within bounds, against a schema, with a checksum.
+folders, and it is read as untrusted input: within bounds, by type, with a checksum.
 """
 
 from __future__ import annotations
@@ -20,24 +20,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from aam import __version__
-from aam.contract import schema
-from aam.contract.errors import DataError, MissingInput, printable
+from aam.contract.errors import DataError, MissingInput, printable, reason_of
 from aam.contract.files import require, write_text
-from aam.contract.json_files import parse_json
 
 SCHEMA = 1
 FILE = "acceptance.json"
-LARGEST = 1 << 20
-"""Bytes of a file; one with three images has about 60 kB."""
-LONGEST = 2000
+MAX_BYTES = 1 << 20
+"""Size of a file; one with three images has about 60 kB."""
+MAX_TEXT = 2000
 """Characters of a text in a file."""
-MOST_RUNS = 100
+MAX_RUNS = 100
 
 Outcome = Literal["as predicted", "faster", "slower", "wrong", "not possible here", "failed"]
-
-Values = Mapping[str, Any]
-"""Measured or expected values as JSON."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,8 @@ class PartResult:
 
     Attributes:
         summary: one sentence.
-        measured, expected: figures of the part, which its module documents; `rates` of `measured`,
-            name -> speed (higher is faster), are compared with those of another file.
+        measured: figures of the part; `rates`, name -> speed (higher is faster), are compared with
+            those of another file.
         busy: how others used the device when the command began; "" if they did not.
     """
 
@@ -55,7 +52,6 @@ class PartResult:
     summary: str
     seconds: float
     measured: dict[str, Any] = field(default_factory=dict)
-    expected: dict[str, Any] = field(default_factory=dict)
     busy: str = ""
 
 
@@ -91,11 +87,7 @@ class ImageRun:
 
 @dataclass(frozen=True)
 class AcceptanceFile:
-    """Content of the file.
-
-    Attributes:
-        host: measured values of the part `host` (`aam.acceptance.host`).
-    """
+    """Content of the file; `host` has the measured values of the part `host`."""
 
     aam: str
     host: dict[str, Any]
@@ -103,32 +95,58 @@ class AcceptanceFile:
 
     def with_run(self, run: ImageRun) -> AcceptanceFile:
         """Return the content with a run added, or in the place of that with the same key."""
-        keys = [one.key for one in self.runs]
-        runs = [run if one.key == run.key else one for one in self.runs]
-        return dataclasses.replace(
-            self, aam=__version__, runs=tuple(runs if run.key in keys else [*runs, run])
-        )
+        runs = {one.key: one for one in self.runs} | {run.key: run}
+        return dataclasses.replace(self, aam=__version__, runs=tuple(runs.values()))
 
 
 def write(path: Path, content: AcceptanceFile) -> None:
     """Write the file atomically, without names of this host, its users and folders.
 
-    Args:
-        path: file to write; an existing one is replaced.
-        content: host and runs; their texts are made anonymous, numbers have six digits.
-
     Raises:
         CannotCreate: it cannot be written.
     """
-    plain = _anonymous({"schema": SCHEMA, **dataclasses.asdict(content)}, _names())
+    node = platform.node()
+    names = {node, node.partition(".")[0], os.environ.get("SLURMD_NODENAME", "")}
+    with contextlib.suppress(OSError, KeyError, RuntimeError):  # no entry in /etc/passwd
+        names |= {getpass.getuser(), Path.home().name}
+    # General names of users and hosts, and those of two letters, would replace words of a sentence.
+    names -= {"root", "cpu", "cuda", "gpu", "host", "none"}
+    # The longest first, so that a name is replaced before a part of it.
+    listed = sorted((name for name in names if len(name) > 2), key=len)[::-1]
+    plain = _anonymous({"schema": SCHEMA, **dataclasses.asdict(content)}, listed)
     write_text(path, json.dumps(plain | {"sha256": checksum(plain)}, indent=1) + "\n")
 
 
-def read(path: Path) -> AcceptanceFile:
-    """Read and validate a file, which is untrusted input.
+def _anonymous(value: Any, names: list[str]) -> Any:
+    """Return JSON without folders, names and numbers that JSON does not have."""
+    if isinstance(value, str):
+        # The last part of a path stays.
+        text = re.sub(r"(?<![\w.])~?/(?:[^\s/'\",:;()]+/)+", "", value)
+        for name in names:
+            text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "NAME", text)
+        return printable(text, MAX_TEXT)
+    if isinstance(value, float):
+        # JSON has neither NaN nor infinity.
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {_anonymous(str(k), names): _anonymous(v, names) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_anonymous(item, names) for item in value]
+    return value
 
-    Args:
-        path: acceptance.json of this or another host.
+
+def checksum(plain: Mapping[str, Any]) -> str:
+    """Return the checksum of a file's content, whatever the order of its keys.
+
+    >>> checksum({"a": 1, "b": 2}) == checksum({"b": 2, "a": 1})
+    True
+    """
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read(path: Path) -> AcceptanceFile:
+    """Read the acceptance.json of this or another host, which is untrusted input.
 
     Raises:
         MissingInput: there is no such file.
@@ -138,93 +156,53 @@ def read(path: Path) -> AcceptanceFile:
     try:
         with require(path, "acceptance file").open("rb") as stream:
             # One byte more than allowed shows that a file is too large without reading it.
-            text = stream.read(LARGEST + 1)
+            text = stream.read(MAX_BYTES + 1)
     except OSError as error:
+        evidence = f"'{path}', {error.strerror}"
         raise MissingInput(
-            "The acceptance file may not be read", f"'{path}', {error.strerror}", "check the path"
+            "The acceptance file may not be read", evidence, "check the path"
         ) from error
-    if len(text) > LARGEST:
-        reason = f"'{path}' has more than {LARGEST >> 20} MiB"
-        raise DataError("The acceptance file is damaged", reason, remedy)
-    plain: dict[str, Any] = parse_json(
-        text, {"schema": int}, "acceptance file", f"'{path}'", remedy
-    )
-    if (found := plain.pop("schema")) != SCHEMA:
-        reason = f"'{path}' has schema {found}, aam {__version__} reads {SCHEMA}"
-        raise DataError("The acceptance file is of another schema", reason, "measure again")
-    # The checksum shows an accidental edit. It is no signature: anybody can compute it again.
-    if plain.pop("sha256", None) != checksum({"schema": SCHEMA, **plain}):
-        reason = f"'{path}', its checksum is not that of its content"
-        raise DataError("The acceptance file was edited", reason, remedy)
     try:
+        if len(text) > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
+        plain = json.loads(text)
         _check(plain)
-        content: AcceptanceFile = schema.parse(AcceptanceFile, plain, "the content")
-        if len(content.runs) > MOST_RUNS or len({run.key for run in content.runs}) < len(
-            content.runs
-        ):
-            raise schema.Mismatch(f"it has {len(content.runs)} runs, or one of them twice")
-    except ValueError as error:
-        raise DataError("The acceptance file is damaged", f"'{path}', {error}", remedy) from error
-    return content
-
-
-def checksum(plain: Mapping[str, Any]) -> str:
-    """Return the checksum of a file's content, without the checksum itself.
-
-    It does not depend on the order of the keys.
-
-    >>> checksum({"a": 1, "b": 2}) == checksum({"b": 2, "a": 1})
-    True
-    """
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+        found = plain.pop("schema", None) if isinstance(plain, dict) else None
+        if found is None:
+            raise ValueError("it has no 'schema'")
+        if found == SCHEMA:
+            # The checksum shows an accidental edit. It is no signature: anybody can compute it
+            # again.
+            if plain.pop("sha256", None) != checksum({"schema": SCHEMA, **plain}):
+                reason = f"'{path}', its checksum is not that of its content"
+                raise DataError("The acceptance file was edited", reason, remedy)
+            content = msgspec.convert(plain, AcceptanceFile)
+            if len(content.runs) > MAX_RUNS or len({one.key for one in content.runs}) < len(
+                content.runs
+            ):
+                raise ValueError(f"it has {len(content.runs)} runs, or one of them twice")
+            return content
+    except (ValueError, RecursionError) as error:
+        evidence = f"'{path}', {reason_of(error)}"
+        raise DataError("The acceptance file is damaged", evidence, remedy) from error
+    reason = f"'{path}' has schema {found}, aam {__version__} reads {SCHEMA}"
+    raise DataError("The acceptance file is of another schema", reason, "measure again")
 
 
 def _check(value: Any) -> None:
-    """Refuse texts that cannot be printed on one line.
+    """Refuse what cannot be printed on one line or computed with.
 
     Raises:
-        ValueError: a text is too long, or has control characters.
+        ValueError: a text is too long or has control characters, or a number is too large.
     """
-    if isinstance(value, str) and printable(value, LONGEST) != value:
-        raise ValueError("a text has control characters or is too long")
-    for item in (
-        value.items() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    ):
-        _check(list(item) if isinstance(item, tuple) else item)
-
-
-_FOLDERS = re.compile(r"(?<![\w.])~?/(?:[^\s/'\",:;()]+/)+")
-"""Folders of a path; its last part stays."""
-
-
-_COMMON = ("root", "cpu", "cuda", "gpu", "host", "none")
-"""Names of users and hosts that are general, or are values of the file; they are kept."""
-
-
-def _names() -> list[str]:
-    """Return names of this host and user, longest first."""
-    node = platform.node()
-    names = {node, node.partition(".")[0], os.environ.get("SLURMD_NODENAME", "")}
-    with contextlib.suppress(OSError, KeyError, RuntimeError):  # no entry in /etc/passwd
-        names |= {getpass.getuser(), Path.home().name}
-    # The longest first, so that a name is replaced before a part of it. Names of two letters would
-    # also replace words of a sentence.
-    return sorted((name for name in names if len(name) > 2 and name not in _COMMON), key=len)[::-1]
-
-
-def _anonymous(value: Any, names: list[str]) -> Any:
-    """Return JSON without paths, names and numbers that JSON does not have."""
     if isinstance(value, str):
-        text = _FOLDERS.sub("", value)
-        for name in names:
-            text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "NAME", text)
-        return printable(text, LONGEST)
-    if isinstance(value, float):
-        # JSON has neither NaN nor infinity.
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {_anonymous(str(k), names): _anonymous(v, names) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_anonymous(item, names) for item in value]
-    return value
+        halves = any("\ud800" <= character <= "\udfff" for character in value)
+        if halves or printable(value, MAX_TEXT) != value:
+            raise ValueError("a text has control characters or is too long")
+    elif isinstance(value, int) and value.bit_length() > 63:
+        raise ValueError("a number has more than 63 bits")
+    elif isinstance(value, dict):
+        _check([*value, *value.values()])
+    elif isinstance(value, list):
+        for item in value:
+            _check(item)

@@ -1,37 +1,56 @@
-"""Run of the parts within a time budget; every finished part is written at once."""
+"""Run of the parts within a time budget, the page, and the settings that it recommends.
+
+Every finished part is written at once.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
 from aam import __version__
-from aam.acceptance import page, result
-from aam.acceptance.part import AcceptancePart, Context, run_part
-from aam.acceptance.parts import PARTS, SEVERAL_RANKS
-from aam.acceptance.result import AcceptanceFile, ImageRun, PartResult
+from aam.acceptance import result
+from aam.acceptance.parts import (
+    EXPANDABLE,
+    PARTS,
+    SEVERAL_RANKS,
+    AcceptancePart,
+    Context,
+    NotPossible,
+    PartFailure,
+)
+from aam.acceptance.result import AcceptanceFile, ImageRun, Outcome, PartResult
 from aam.console import console, duration, info, warn
 from aam.contract import stop_file
-from aam.contract.errors import CannotCreate, Interrupted
+from aam.contract.errors import AamError, CannotCreate, Interrupted, printable, reason_of
+from aam.contract.files import write_text
 from aam.contract.options.commands.acceptance import Acceptance
 from aam.contract.run_record import launched_by, now
-from aam.distributed.environment import Ranks, read_environment
+from aam.distributed.environment import read_environment
+from aam.memory import shown_size
+from aam.number_format import significant
 from aam.numerics.stack_identity import processor
-from aam.performance.measurement.device import DeviceFacts, device_facts
-from aam.performance.measurement.setup import interrupted_by_sigterm
+from aam.performance.tune import device_facts
+from aam.report.page import render
+from aam.report.terminal import Table
 from aam.training import run_folder
 
-LEAST = 20.0
+PAGE = "report.html"
+SETTINGS = "settings.yaml"
+MIN_BUDGET = 20.0
 """Seconds of the budget that a part needs to be started at all."""
-WRONG = 1
-"""Exit status with a part that is wrong or failed."""
+TOLERANCE = 0.15
+"""Relative difference of a speed from the reference that counts: clocks and neighbours vary."""
+SAVES = 0.95
+"""Share of the reserved memory below which expandable segments are recommended."""
 
 
 def run(options: Acceptance, parts: Mapping[str, AcceptancePart] = PARTS) -> int:
@@ -51,139 +70,150 @@ def run(options: Acceptance, parts: Mapping[str, AcceptancePart] = PARTS) -> int
         Interrupted: the job's stop request; the same command goes on.
     """
     ranks = read_environment(os.environ)
-    if not ranks.is_main:
-        # One rank prints for all.
-        console.quiet = True
-        return _run(options, parts, ranks)
-    # SIGTERM raises an exception, so that the part in progress and all that it started are ended.
-    with run_folder.locked(options.output_dir), interrupted_by_sigterm():
-        return _run(options, parts, ranks)
+    # One rank prints and writes for all.
+    console.quiet = not ranks.is_main
+    with run_folder.locked(options.output_dir) if ranks.is_main else nullcontext():
+        return _run(options, parts, ranks.rank, ranks.world_size, ranks.local_world_size)
 
 
-def _run(options: Acceptance, parts: Mapping[str, AcceptancePart], ranks: Ranks) -> int:
+def _run(
+    options: Acceptance, parts: Mapping[str, AcceptancePart], rank: int, world: int, local: int
+) -> int:
     began, started = time.monotonic(), time.time()
     file = options.output_dir / result.FILE
     reference = None if options.reference is None else result.read(options.reference)
     content = result.read(file) if file.exists() else AcceptanceFile(__version__, {}, ())
     device = device_facts(options.device)
-    _require_same_host(content.host, _facts(device, content.host), options.output_dir)
-    run = _this_run(device, ranks)
-    run = next((one for one in content.runs if one.key == run.key), run)
-    chosen = _chosen(options, parts, ranks)
-    left = [name for name in chosen if options.overwrite or not _finished(run.parts.get(name))]
-    info(f"aam {__version__}, {run.title}, {device.name}: {len(left)} of {len(chosen)} parts.")
+    gpus = content.host.get("gpus", [])
+    # A process may see some of the GPUs alone, so their number is left to the part `host`.
+    here = {"arch": device.arch, "gpus": gpus, "cpu": processor()}
+    if device.gpu and device.name not in gpus:
+        here["gpus"] = [device.name]
+    _require_same_host(content.host, here, options.output_dir)
+
+    plan = launched_by(os.environ) or {}
+    image, digest, engine = (str(plan.get(key) or "") for key in ("image", "digest", "engine"))
+    image = PurePath(image).name
+    this = ImageRun(image, digest, device.torch, engine or "native", -(-world // local), now())
+    this = next((one for one in content.runs if one.key == this.key), this)
+    fitting = [name for name in parts if (name in SEVERAL_RANKS) is (world > 1)]
+    # The other parts and the reader of the file need the host.
+    chosen = [name for name in fitting if not options.parts or name in {*options.parts, "host"}]
+    verdicts = {name: found.verdict for name, found in this.parts.items()}
+    left = [n for n in chosen if options.overwrite or verdicts.get(n, "failed") == "failed"]
+    info(f"aam {__version__}, {this.title}, {device.name}: {len(left)} of {len(chosen)} parts.")
     if others := [name for name in options.parts if name not in chosen]:
-        how = "several ranks" if ranks.world_size > 1 else "one process"
+        how = "several ranks" if world > 1 else "one process"
         info(f"Not measured by {how}: {', '.join(others)}.")
     if device.busy:
         warn(f"{device.busy}; the measured times are not those of a device of your own.")
+
+    name = f"{this.image or 'native'}-{this.digest[-8:]}-torch-{this.torch}-{this.nodes}"
     shared = options.output_dir.absolute() / "parts"
-    small = options.size == "small" or (options.size == "auto" and not device.gpu)
+    folder = shared / re.sub(r"[^\w.+]+", "-", name)[:100]
+    folder.mkdir(parents=True, exist_ok=True)
     context = Context(
-        shared, shared, _slug(run), "cuda" if device.gpu else "cpu", _gpus(content, run, device),
-        small, started,
-    )  # fmt: skip
+        folder=folder,
+        shared=shared,
+        device="cuda" if device.gpu else "cpu",
+        gpus=len(gpus) or int(device.gpu),
+        small=options.size == "small" or (options.size == "auto" and not device.gpu),
+        started=started,
+        until=began,
+        overwrite=options.overwrite,
+        rank=rank,
+    )
     for number, name in enumerate(left):
-        remaining = 60 * options.minutes - (time.monotonic() - began)
-        if _stop_requested() and ranks.is_main:
-            raise Interrupted(
-                "Stopped by the job", f"{len(left) - number} parts left", "start it again"
-            )
-        if remaining < LEAST:
+        part, remaining = parts[name], 60 * options.minutes - (time.monotonic() - began)
+        requested = os.environ.get(stop_file.VARIABLE)
+        if requested and Path(requested).exists() and not rank:
+            remedy = f"{len(left) - number} parts left"
+            raise Interrupted("Stopped by the job", remedy, "start it again")
+        if remaining < MIN_BUDGET:
             break
-        limit = min(parts[name].limit, remaining)
-        place = replace(context, folder=shared / context.run / _folder(name, ranks))
-        speeds = _reference_rates(reference, content.host, run, name)
-        with _shown(parts[name].title):
-            found = run_part(parts[name], place, limit, speeds)
-        if found.verdict == "failed" and limit < parts[name].limit and found.seconds >= limit:
+        limit = min(part.limit, remaining)
+        speeds = _reference_rates(reference, content.host, this, name)
+        waiting = console.is_terminal and not console.quiet
+        with console.status(f"{part.title} ...") if waiting else nullcontext():
+            place = replace(context, until=time.monotonic() + limit)
+            found = run_part(part, place, speeds)
+        if found.verdict == "failed" and limit < part.limit and found.seconds >= limit:
             break  # the budget ended it, so it is left
-        _print(name, found)
-        if name == "host":
+        info(f"{name:<14}{found.verdict:<20}{duration(found.seconds):>12}")
+        info(textwrap.fill(found.summary, 78, initial_indent="  ", subsequent_indent="  "))
+        if name == "host" and found.measured:
             _require_same_host(content.host, found.measured, options.output_dir)
-            content = replace(content, host=found.measured or content.host)
-            context = replace(context, gpus=len(found.measured.get("gpus", ())))
+            content = replace(content, host=found.measured)
+            context = replace(context, gpus=len(found.measured["gpus"]))
         found = replace(found, busy=device.busy)
-        run = replace(run, date=now(), parts={**run.parts, name: found})
-        content = content.with_run(run)
-        if ranks.is_main:
+        this = replace(this, date=now(), parts={**this.parts, name: found})
+        content = content.with_run(this)
+        if not rank:
             # After each part, so that a killed job keeps what it has measured.
             result.write(file, content)
-    if not ranks.is_main:
+    if rank:
         return 0
-    page.write(options.output_dir, content, parts)
-    rest = [name for name in chosen if name not in run.parts]
-    if rest:
+    write_page(options.output_dir, content, parts)
+    if rest := [name for name in chosen if name not in this.parts]:
         info(f"Left: {', '.join(rest)}. The same command goes on with them.")
-    if run.parts:
-        info(f"Result: {file}, {options.output_dir / page.FILE}")
-    bad = any(
-        run.parts[name].verdict in ("wrong", "failed") for name in chosen if name in run.parts
-    )
-    return WRONG if bad else 0
+    info(f"Result: {file}, {options.output_dir / PAGE}")
+    outcomes = {this.parts[name].verdict for name in chosen if name in this.parts}
+    return 1 if outcomes & {"wrong", "failed"} else 0
 
 
-def _chosen(options: Acceptance, parts: Mapping[str, AcceptancePart], ranks: Ranks) -> list[str]:
-    """Return the parts in the order of the registry; those of ranks are for several ranks alone."""
-    together = ranks.world_size > 1
-    fitting = [name for name in parts if (name in SEVERAL_RANKS) is together]
-    wanted = [name for name in fitting if not options.parts or name in options.parts]
-    if not together and "host" in fitting and "host" not in wanted:
-        return ["host", *wanted]  # the other parts and the reader need it
-    return wanted
+def run_part(part: AcceptancePart, context: Context, reference: Mapping[str, float]) -> PartResult:
+    """Measure a part and compare the result; every failure is one sentence.
 
-
-def _finished(found: PartResult | None) -> bool:
-    return found is not None and found.verdict != "failed"
-
-
-def _this_run(device: DeviceFacts, ranks: Ranks) -> ImageRun:
-    """Describe this image and the number of nodes, as the launcher and PyTorch state them."""
-    plan = launched_by(os.environ) or {}
-    image, digest, engine = (str(plan.get(key) or "") for key in ("image", "digest", "engine"))
-    nodes = -(-ranks.world_size // ranks.local_world_size)
-    return ImageRun(PurePath(image).name, digest, device.torch, engine or "native", nodes, now())
-
-
-def _slug(run: ImageRun) -> str:
-    name = f"{run.image or 'native'}-{run.digest[-8:]}-torch-{run.torch}-{run.nodes}"
-    return re.sub(r"[^\w.+]+", "-", name)[:100]
-
-
-def _folder(name: str, ranks: Ranks) -> str:
-    return name if ranks.is_main else f"{name}-{ranks.rank}"
-
-
-def _gpus(content: AcceptanceFile, run: ImageRun, device: DeviceFacts) -> int:
-    """Return the number of GPUs that the part `host` found."""
-    found = run.parts.get("host")
-    return len(found.measured.get("gpus", ())) if found else int(device.gpu)
-
-
-def _facts(device: DeviceFacts, host: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts about this host as its part `host` has them, without a measurement.
-
-    A process may see some of the GPUs alone, so their number is left to the part.
+    Args:
+        part: entry of the registry `PARTS`.
+        context: place of the measurement.
+        reference: speeds of the part in another file, by name; may be empty.
     """
-    gpus = host.get("gpus", [])
-    if device.gpu and device.name not in gpus:
-        gpus = [device.name]
-    return {"arch": device.arch, "gpus": gpus, "cpu": processor()}
+    began = time.monotonic()
+    measured: dict[str, Any] = {}
+    outcome: Outcome = "failed"
+    try:
+        measured = part.measure(context)
+        outcome, summary = part.evaluate(measured)
+    except NotPossible as reason:
+        outcome, summary = "not possible here", str(reason)
+    except PartFailure as failure:
+        summary = str(failure)
+    except (AamError, OSError, ValueError, LookupError, TypeError, ZeroDivisionError) as error:
+        summary = printable(f"{type(error).__name__}: {reason_of(error)}")
+    verdict, summary = compared(outcome, summary, measured.get("rates", {}), reference)
+    return PartResult(verdict, summary, round(time.monotonic() - began, 1), measured)
+
+
+def compared(
+    outcome: Outcome, summary: str, rates: Mapping[str, float], reference: Mapping[str, float]
+) -> tuple[Outcome, str]:
+    """Compare speeds with those of a reference, unless the part is wrong already.
+
+    >>> compared("as predicted", "Fine.", {"fp32": 40.0}, {"fp32": 80.0})
+    ('slower', 'Fine. fp32 is 0.50 times the reference.')
+    """
+    ratios = {name: rates[name] / reference[name] for name in rates if reference.get(name)}
+    if outcome not in ("as predicted", "slower") or not ratios:
+        return outcome, summary
+    lowest, highest = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
+    name = lowest
+    if ratios[lowest] < 1 - TOLERANCE:
+        outcome = "slower"
+    elif outcome != "slower" and ratios[highest] > 1 + TOLERANCE:
+        outcome, name = "faster", highest
+    return outcome, f"{summary} {name} is {ratios[name]:.2f} times the reference."
 
 
 def _require_same_host(host: Mapping[str, Any], here: Mapping[str, Any], folder: Path) -> None:
-    """Refuse a folder of another host.
+    """Refuse a folder with measurements of other GPUs or another model of CPU.
 
     Args:
         host: facts in the file; empty before the part `host` is measured.
-        here: facts about this host; empty if their measurement failed.
-        folder: folder of the file.
-
-    Raises:
-        CannotCreate: the folder has measurements of other GPUs or another model of CPU.
+        here: facts about this host.
     """
     for name in ("arch", "gpus", "cpu"):
-        if host and here and host.get(name) != here[name]:
+        if host and host.get(name) != here[name]:
             raise CannotCreate(
                 "The folder has measurements of another host",
                 f"'{folder}', {name} {host.get(name)}, here {here[name]}",
@@ -192,39 +222,145 @@ def _require_same_host(host: Mapping[str, Any], here: Mapping[str, Any], folder:
 
 
 def _reference_rates(
-    reference: AcceptanceFile | None, host: Mapping[str, Any], run: ImageRun, name: str
+    reference: AcceptanceFile | None, host: Mapping[str, Any], this: ImageRun, name: str
 ) -> Mapping[str, float]:
-    """Return the speeds of a part in the reference, if that is of the same GPU and nodes.
-
-    The same image is preferred to others.
-    """
+    """Return the speeds of a part in the reference, if that is of the same GPU and nodes."""
     if reference is None or (host and reference.host.get("arch") != host.get("arch")):
         return {}
-    runs = [one for one in reference.runs if one.nodes == run.nodes and name in one.parts]
-    for one in sorted(runs, key=lambda one: one.image != run.image):
+    runs = [one for one in reference.runs if one.nodes == this.nodes and name in one.parts]
+    # The same image is preferred to others.
+    for one in sorted(runs, key=lambda one: one.image != this.image):
         rates = one.parts[name].measured.get("rates")
         if isinstance(rates, dict):
-            numbers = rates.items()
-            return {k: float(v) for k, v in numbers if isinstance(v, int | float) and v > 0}
+            return {k: float(v) for k, v in rates.items() if isinstance(v, int | float) and v > 0}
     return {}
 
 
-def _stop_requested() -> bool:
-    named = os.environ.get(stop_file.VARIABLE)
-    return bool(named) and Path(str(named)).exists()
+_HEADINGS = {
+    "difference": "losses differ by",
+    "dtype": "precision",
+    "gain": "times as fast",
+    "largest": "share of allowed rounding",
+    "milliseconds": "ms",
+    "one": "one process, samples/s",
+    "peak_bytes": "peak memory",
+    "rss": "host memory",
+    "samples": "samples/s",
+    "shares": "share of time",
+    "spread": "±",
+    "wait": "waits for batches",
+}
+"""Heading of a measured value, with its unit, where its name does not say it."""
+_BYTES = ("predicted", "allocated", "reserved", "expandable", "rss", "peak_bytes", "overhead")
+_SHARES = ("shares", "wait", "idle", "largest")
+_HIDDEN = ("rates", "backends", "network")
+"""Columns that repeat others, and lines of text that would make a table too wide."""
 
 
-@contextmanager
-def _shown(title: str) -> Iterator[None]:
-    """Show on a terminal what is measured."""
-    if console.is_terminal and not console.quiet:
-        with console.status(f"{title} ..."):
-            yield
-    else:
-        yield
+def write_page(folder: Path, content: AcceptanceFile, parts: Mapping[str, AcceptancePart]) -> None:
+    """Write the page, a line for each part and tables of its figures, and the settings."""
+    host, order = content.host, list(parts)
+    driver = f", driver {host['driver']}" if host.get("driver") else ""
+    verdicts = []
+    tables: list[Table] = []
+    for one in content.runs:
+        lines = []
+        ordered = sorted(one.parts, key=lambda n: order.index(n) if n in order else len(order))
+        for name in ordered:
+            found = one.parts[name]
+            title = parts[name].title if name in parts else ""
+            busy = f" While it was measured {found.busy}." if found.busy else ""
+            time_taken = duration(found.seconds)
+            lines.append((name, title, found.verdict, found.summary + busy, time_taken))
+            before = f"{one.title}: " if len(content.runs) > 1 else ""
+            tables += _tables(f"{before}{name}", found.measured)
+        verdicts.append((one.title, lines))
+    text = render(
+        "acceptance.html.j2",
+        title="Acceptance",
+        lead=f"{_hardware(host)}{driver}, kernel {host.get('kernel')}, measured by aam "
+        f"{content.aam}.",
+        verdicts=verdicts,
+        tables=tables,
+    )
+    write_text(folder / PAGE, text)
+    if (settings := recommended(content)) is not None:
+        write_text(folder / SETTINGS, settings)
 
 
-def _print(name: str, found: PartResult) -> None:
-    """Print a line for a part, and its sentence below."""
-    info(f"{name:<14}{found.verdict:<20}{duration(found.seconds):>12}")
-    info(textwrap.fill(found.summary, 78, initial_indent="  ", subsequent_indent="  "))
+def _hardware(host: Mapping[str, Any]) -> str:
+    gpus = host.get("gpus")
+    if not gpus:
+        return str(host.get("cpu", "a CPU"))
+    return f"{len(gpus)} x {gpus[0]} ({host.get('arch')})"
+
+
+def _tables(title: str, measured: Mapping[str, Any]) -> Iterator[Table]:
+    for key, value in measured.items():
+        heading = f"{title}, {_HEADINGS.get(key, key)}"
+        if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
+            # Without the columns that are empty in all rows.
+            used = [
+                name for name in dict.fromkeys(name for row in value for name in row)
+                if name not in _HIDDEN
+                and any(row.get(name) not in (None, "", [], {}) for row in value)
+            ]  # fmt: skip
+            rows = [[_cell(name, row.get(name)) for name in used] for row in value]
+            heads = [_HEADINGS.get(name, name.replace("_", " ")) for name in used]
+            yield Table(heading, heads, rows)
+        elif isinstance(value, dict) and value and key not in _HIDDEN:
+            rows = [[str(label), _cell(key, one)] for label, one in value.items()]
+            yield Table(heading, ["", _HEADINGS.get(key, key)], rows)
+
+
+def _cell(key: str, value: Any) -> str:
+    """Format a value with the unit of its name; "" where there is none."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: ""}[value]
+    if isinstance(value, int | float):
+        if key in _BYTES:
+            return shown_size(round(value))
+        if key in _SHARES:
+            return f"{value:.1%}"
+        return f"{value:,}" if isinstance(value, int) else significant(value)
+    if isinstance(value, list):
+        return ", ".join(_cell(key, item) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_cell(key, item)}" for name, item in value.items())
+    return str(value)
+
+
+def recommended(content: AcceptanceFile) -> str | None:
+    """Return settings of the launcher: what `aam tune` chose with the fastest image; else None."""
+
+    def measured(one: ImageRun, part: str) -> Mapping[str, Any]:
+        return one.parts[part].measured if part in one.parts else {}
+
+    runs = [one for one in content.runs if one.nodes == 1 and measured(one, "settings")]
+    if not runs:
+        return None
+    best = max(runs, key=lambda one: measured(one, "settings")["samples"] or 0.0)
+    found = measured(best, "settings")
+    chosen = found["values"] if found["gain"] > 1 else {}
+    notes = [
+        f"Settings for {_hardware(content.host)} and {best.title}, the fastest that was measured. "
+        "`aam tune` chose them on a simulated study; they train the same network."
+    ]
+    if speeds := [row for row in measured(best, "speed").get("runs", ()) if row["samples"]]:
+        fastest = max(speeds, key=lambda row: row["samples"])
+        notes.append(
+            f"Fastest: {fastest['setting']}, {significant(fastest['samples'])} samples/s; another "
+            "batch size is another training."
+        )
+    memory = measured(best, "memory")
+    plain = next((row["reserved"] for row in memory.get("runs", ()) if row["reserved"]), None)
+    saved = plain and memory.get("expandable") and memory["expandable"] < SAVES * plain
+    options = {name.removeprefix("--"): value for name, value in chosen.items()}
+    tuned = {"options": options, "env": dict([EXPANDABLE]) if saved else {}}
+    lines = [f"# {line}" for note in notes for line in textwrap.wrap(note, 96)]
+    arch = content.host.get("arch", "cpu")
+    lines += ["tuned:", f"  {arch}:", *(f"    {k}: {json.dumps(v)}" for k, v in tuned.items())]
+    if best.image and len(names := {one.image for one in runs}) > 1:
+        why = f"the fastest of {len(names)} images that were measured"
+        lines.append(f"images: {json.dumps({best.image: {'prefer': {arch: why}}})}")
+    return "\n".join(lines) + "\n"

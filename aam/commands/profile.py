@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,18 +16,16 @@ from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.measure import Profile
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
-from aam.performance.measurement.setup import command_of
-from aam.performance.measurement.workload import RunPlan, run_workload
 from aam.performance.profile import (
     KernelProfile,
+    as_plain,
     category,
-    differences,
     precisions,
+    read_profile,
     shares,
     verdict,
 )
-from aam.performance.profile_files import read_profile
-from aam.report.speed_page import Bar, write_page
+from aam.performance.workload import aam_workload, run_workload
 
 TIMEOUT = 600.0
 """Seconds without a step after which the command counts as hanging."""
@@ -48,113 +45,80 @@ def run(options: Profile, measured: Pretrain | Train | tuple[str, ...]) -> None:
         CannotCreate: the trace of a command exists, or cannot be written.
     """
     if not isinstance(measured, tuple):
-        _run_command(options, measured)
+        _record(options, measured)
         return
     if options.profile is None:
         remedy = "give the output of a profiler, or pretrain or train with its options"
         raise UsageError("`profile` lacks what it reads", "no file was given", remedy)
-    first = read_profile(options.profile)
-    second = None if options.compare is None else read_profile(options.compare)
+    profiles = [read_profile(path) for path in (options.profile, options.compare) if path]
     if options.json:
-        profiles = [as_plain(p, options.kernels) for p in (first, second) if p is not None]
-        print(json.dumps(profiles[0] if second is None else profiles, indent=2))
+        found = [as_plain(profile, options.kernels) for profile in profiles]
+        print(json.dumps(found if len(found) > 1 else found[0], indent=2))
         return
     console = Console(highlight=False)
-    _show(console, first, options.kernels)
-    if second is not None:
+    for number, profile in enumerate(profiles):
+        if number:
+            console.print()
+        _show(console, profile, options.kernels)
+    if len(profiles) > 1:
+        first, second = (
+            {label: share * profile.total_ns / 1e6 for label, share in shares(profile).items()}
+            for profile in profiles
+        )
+        heads = ("first, ms", "second, ms", "ratio")
+        table = Table("category", *map(_right, heads), box=None, pad_edge=False)
+        rows = [(label, first.get(label, 0.0), second.get(label, 0.0)) for label in first | second]
+        for label, one, two in sorted(rows, key=lambda row: -abs(row[2] - row[1])):
+            ratio = f"{two / one:.2f}" if one else ""
+            table.add_row(label, f"{one:.3f}", f"{two:.3f}", ratio)
         console.print()
-        _show(console, second, options.kernels)
-        _show_differences(console, first, second)
+        console.print(table)
 
 
-def _run_command(chosen: Profile, measured: Pretrain | Train) -> None:
+def _record(options: Profile, measured: Pretrain | Train) -> None:
     """Record some steps of a command, and print their profile."""
-    folder = chosen.output_dir
+    folder = options.output_dir
     if folder is None:
         form = "`aam profile --output-dir FOLDER pretrain ...`"
         raise UsageError("`profile` lacks a folder for the trace", "--output-dir", f"give {form}")
-    trace = folder / "trace.json.gz"
-    refuse_existing(trace, chosen.overwrite)
-    steps = chosen.warmup_steps + chosen.profile_steps
+    trace, running = folder / "trace.json.gz", folder / "running"
+    refuse_existing(trace, options.overwrite)
+    steps = options.warmup_steps + options.profile_steps
+    argv = aam_workload(measured, "profile")({}, running)
     with atomic_write(trace) as temporary:
-        variables = {"AAM_TRACE": str(temporary), "AAM_TRACE_FROM": str(chosen.warmup_steps)}
-        plan = RunPlan({}, steps, "profile")
-        found = run_workload(
-            command_of(measured, "profile"), plan, folder / "running", TIMEOUT, variables
-        )
+        variables = {"AAM_TRACE": str(temporary), "AAM_TRACE_FROM": str(options.warmup_steps)}
+        found = run_workload(argv, steps, running, TIMEOUT, variables=variables)
         if found.failure:
             raise DataError("The command fails", found.failure, "run it by itself")
-    shutil.rmtree(folder / "running", ignore_errors=True)
+    shutil.rmtree(running, ignore_errors=True)
     # The first steps allocate memory and choose kernels.
-    recorded = found.steps[chosen.warmup_steps :]
+    recorded = found.steps[options.warmup_steps :]
     wait = sum(step.wait for step in recorded) / sum(step.seconds for step in recorded)
     profile = read_profile(trace)
-    if chosen.json:
-        print(json.dumps({**as_plain(profile, chosen.kernels, wait), "wait": wait}, indent=2))
+    if options.json:
+        print(json.dumps({**as_plain(profile, options.kernels, wait), "wait": wait}, indent=2))
     else:
-        _show(Console(highlight=False), profile, chosen.kernels, wait)
-    bars = [Bar(name, 100 * share) for name, share in shares(profile).items()]
-    limit = verdict(profile, wait)
-    write_page(
-        folder / "report.html",
-        f"Profile of {len(recorded)} steps",
-        f"{limit.limit}: {limit.advice}.",
-        {"Share of the time": bars},
-        [],
-        unit="%",
-    )
+        _show(Console(highlight=False), profile, options.kernels, wait)
     info(f"Trace: {trace}")
 
 
-def as_plain(profile: KernelProfile, number: int, wait: float = 0.0) -> dict[str, Any]:
-    """Return the figures of a profile as JSON.
-
-    Args:
-        profile: kernels or operations with their times.
-        number: longest kernels to list.
-        wait: part of the time in which the network waits for a batch, 0 to 1; it may be the limit
-            of the run.
-    """
-    found = verdict(profile, wait)
-    return {
-        "source": profile.source,
-        "calls": sum(kernel.calls for kernel in profile.kernels),
-        "milliseconds": profile.total_ns / 1e6,
-        "idle": profile.idle,
-        "limit": found.limit,
-        "advice": found.advice,
-        "shares": shares(profile),
-        "precisions": precisions(profile),
-        "kernels": [
-            {
-                "name": kernel.name,
-                "category": category(kernel.name),
-                "calls": kernel.calls,
-                "milliseconds": kernel.total_ns / 1e6,
-            }
-            for kernel in profile.kernels[:number]
-        ],
-    }
-
-
 def _show(console: Console, profile: KernelProfile, number: int, wait: float | None = None) -> None:
-    calls = sum(kernel.calls for kernel in profile.kernels)
+    """Print the limit of a profile, its categories and its `number` longest kernels."""
+    what = "kernels" if profile.device == "GPU" else "operations"
     console.print(
-        f"{profile.source}: {calls} calls of {len(profile.kernels)} "
-        f"{'kernels' if profile.device == 'GPU' else 'operations'}, "
+        f"{profile.source}: {profile.calls} calls of {len(profile.kernels)} {what}, "
         f"{profile.total_ns / 1e6:.3f} ms."
     )
-    idle = (
-        "not known (totals without start times)" if profile.idle is None else f"{profile.idle:.0%}"
-    )
+    idle = "not known (totals without start times)"
+    if profile.idle is not None:
+        idle = f"{profile.idle:.0%}"
     if profile.device == "GPU":
         console.print(f"GPU idle between the first and the last kernel: {idle}.")
     else:
         console.print(f"Outside operations of PyTorch: {idle}.")
     if wait is not None:
         console.print(f"The network waits for a batch: {wait:.0%} of the time.")
-    found = verdict(profile, wait or 0.0)
-    console.print(f"Limit: {found.limit}: {found.advice}.")
+    console.print(f"Limit: {': '.join(verdict(profile, wait or 0.0))}.")
     if profile.device == "GPU" and (products := precisions(profile)):
         shown = ", ".join(f"{name} {share:.0%}" for name, share in products.items())
         console.print(f"Precision of the matrix products, by their names: {shown}.")
@@ -174,25 +138,9 @@ def _show(console: Console, profile: KernelProfile, number: int, wait: float | N
             # rich reads square brackets as markup, and C++ names of kernels have them.
             escape(re.sub(r"^void |at::native::|\(anonymous namespace\)::", "", kernel.name)),
         )
-    console.print()
-    console.print(categories)
-    console.print()
-    console.print(kernels)
-
-
-def _show_differences(console: Console, first: KernelProfile, second: KernelProfile) -> None:
-    table = Table(
-        "category",
-        _right("first, ms"),
-        _right("second, ms"),
-        _right("ratio"),
-        box=None,
-        pad_edge=False,
-    )
-    for name, one, two in differences(first, second):
-        table.add_row(name, f"{one:.3f}", f"{two:.3f}", f"{two / one:.2f}" if one else "")
-    console.print()
-    console.print(table)
+    for table in (categories, kernels):
+        console.print()
+        console.print(table)
 
 
 def _right(header: str) -> Column:

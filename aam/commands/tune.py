@@ -1,137 +1,178 @@
-"""`aam tune`: settings that are faster and train the same network, or their speed alone."""
+"""`aam tune`: settings that are faster and train the same network."""
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator
+from datetime import date
+from typing import Any
 
-from aam.console import info
-from aam.contract.files import write_json, write_text
+from aam import __version__
+from aam.console import info, warn
+from aam.contract.errors import CannotCreate, UsageError
+from aam.contract.files import refuse_existing, write_json, write_text
+from aam.contract.options import specs
 from aam.contract.options.commands.measure import Tune
-from aam.performance.measurement.bench import BenchResult
-from aam.performance.measurement.results import (
-    RATE_NOTE,
-    failures,
-    measured_json,
-    rate_cells,
-    settings_file,
-    trial_cells,
-    tuned_json,
+from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Train
+from aam.contract.run_record import value_of
+from aam.distributed.environment import read_environment
+from aam.memory import shown_size
+from aam.number_format import significant
+from aam.performance.tune import (
+    SUBJECTS,
+    Trial,
+    as_json,
+    device_facts,
+    program_subjects,
+    propose_values,
+    tune,
 )
-from aam.performance.measurement.settings import MYTHS, Setting
-from aam.performance.measurement.setup import SetUp, TunedCommand, set_up
-from aam.performance.measurement.tune import Tuned, tune
-from aam.report.speed_page import Bar, write_page
+from aam.performance.workload import aam_workload, program_workload
 from aam.report.terminal import Table, print_table
 from aam.training.runtime import tuned_for
 
+MYTHS: dict[str, dict[str, str]] = {
+    "gfx906": {
+        "MIOPEN_FIND_ENFORCE=1": "1 is NONE, the default (3 is SEARCH), and it is about "
+        "convolutions, which a transformer does not have (ROCm/MIOpen, docs/conceptual/perfdb.rst)",
+        "PYTORCH_HIP_ALLOC_CONF=expandable_segments:True": "warns and does nothing below ROCm 7.0 "
+        "with PyTorch 2.12",
+        "HSA_ENABLE_SDMA=0 for fp16": "moves copies from the DMA engines to the compute units, a "
+        "cure for hanging copies; it has nothing to do with fp16",
+    },
+}
+"""Architecture -> settings that are recommended elsewhere and not tried, and what they do.
 
-def run(options: Tune, measured: TunedCommand) -> None:
-    """Search, print the decisions, and write settings.yaml, tune.json and a page; or measure only.
+gfx906 is the MI50."""
+
+
+def run(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> None:
+    """Search, print what was measured, and write settings.yaml and tune.json.
 
     Args:
         options: options of `aam tune`.
         measured: options of the command that is measured, or the arguments of a program.
 
     Raises:
-        AamError: see `set_up`.
-        DataError: the command or program fails with the given options.
+        AamError: no step is measured, this is one of several ranks, there is no GPU where one is
+            requested, or the command or program fails with the given options.
     """
-    with set_up(options, measured) as given:
-        if options.measure_only:
-            _measure(given)
-            return
-        tuned = tune(
-            given.bench,
-            options.parity_steps,
-            given.stages,
-            given.defaults,
-            given.no_dropout,
-            given.device,
+    ranks = read_environment(os.environ)
+    if ranks.world_size > 1:
+        raise UsageError(
+            "A measurement is one process, which starts the others",
+            f"{ranks.world_size} processes of {ranks.launcher}",
+            "start it once, and give --processes for the ranks of the workload",
         )
-        if isinstance(measured, tuple):
-            command, mark = shlex.join(measured), None
-        else:
-            command = f"aam {given.identity['command']}"
-            table, device = measured.input.table, given.device
-            mark = tuned_for(table, device.torch, device.name)
-        settings = given.folder / "settings.yaml"
-        write_text(settings, settings_file(tuned, command, mark))
-        write_json(given.folder / "tune.json", {"measured": given.identity, **tuned_json(tuned)})
-        tables = _tables(tuned, given)
-        for one in tables:
-            print_table(one)
-        charts = {"as given and as chosen": [tuned.default, tuned.final]}
-        for trial in tuned.trials:
-            charts.setdefault(trial.subject, []).append(trial.measured)
-        bars = {name: _rate_bars(measured) for name, measured in charts.items()}
-        lead = _lead(tuned, given)
-        write_page(given.folder / "report.html", f"Settings of {command}", lead, bars, tables)
-        info(lead)
-    if tuned.chosen:
-        info(f"Next: add --config {settings} to `{command}`.")
+    if options.warmup_steps >= options.steps:
+        raise UsageError(
+            "No step is left to measure",
+            f"--steps {options.steps} --warmup-steps {options.warmup_steps}",
+            "give more --steps",
+        )
+    if isinstance(measured, tuple):
+        command, device_name = shlex.join(measured), "auto"
+        values = program_subjects(options.values, options.half)
+        workload = program_workload(measured, {name: one[0] for name, one in values.items()})
+        subjects = {
+            name: propose_values(name, one, name in options.half) for name, one in values.items()
+        }
+        defaults: dict[str, Any] = {}
+    else:
+        if options.values:
+            remedy = "give -- and a program, or --subjects"
+            raise UsageError("--values are those of a program", " ".join(options.values), remedy)
+        command = f"aam {'train' if isinstance(measured, Train) else 'pretrain'}"
+        workload = aam_workload(measured, "tune")
+        defaults = {spec.flag: value_of(measured, spec.field) for spec in specs(type(measured))}
+        subjects = {
+            name: one for name, one in SUBJECTS.items() if name in (options.subjects or SUBJECTS)
+        }
+        device_name = measured.device.device
+    result = options.output_dir / "tune.json"
+    refuse_existing(result, options.overwrite)
+    try:
+        options.output_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        evidence = f"'{options.output_dir}', {error.strerror}"
+        raise CannotCreate("The folder cannot be written to", evidence, "choose another") from error
+    device = device_facts(device_name)
+    if device.busy:
+        warn(f"{device.busy}; the measured times are not those of a device of your own.")
+    search, default, final = tune(workload, options, subjects, defaults, device)
 
+    faster = f"{final.gain:.2f} times as fast as the default" if search.chosen else ""
+    notes = [f"Settings of `{command}`, {date.today()}."]
+    notes += [f"Together {faster}."] if faster else [f"{_NOTHING}."]
+    lines = list(_comment(" ".join(notes)))
+    if search.chosen and not isinstance(measured, tuple):
+        mark = tuned_for(measured.input.table, device.torch, device.name)
+        lines += [*_comment("Refused for another study, device or version:")]
+        lines += [f"tuned_for: {json.dumps(mark)}"]
+    for trial in (one for one in search.trials if one.decision == "kept"):
+        reason = f"{trial.reason}; " if trial.reason else ""
+        lines += ["", *_comment(f"{trial.subject}: {reason}{'; '.join(trial.evidence)}.")]
+        for name, value in trial.values.items():
+            lines += [f"{name.removeprefix('--').replace('-', '_')}: {json.dumps(value)}"]
+    write_text(options.output_dir / "settings.yaml", "\n".join(lines) + "\n")
+    identity = {"command": command, "aam": __version__, "torch": device.torch}
+    content = {"measured": {**identity, "device": device.name}, **as_json(search, default, final)}
+    write_json(result, content)
 
-def _measure(given: SetUp) -> None:
-    """Measure each subject against the given options; print tables, write bench.json and a page."""
-    measurements = {}
-    for subject, propose in given.stages.items():
-        if settings := propose(given.defaults, given.device):
-            measurements[subject] = given.bench.compare(subject, Setting("as given"), settings)
-    if not measurements:
-        measurements["workload"] = given.bench.compare("workload", Setting("as given"), [])
-    content = {
-        "measured": given.identity,
-        "rounds": given.bench.rounds,
-        "steps": given.bench.steps,
-        "warmup_steps": given.bench.warmup,
-        "subjects": {
-            subject: [measured_json(one) for one in measured]
-            for subject, measured in measurements.items()
-        },
-    }
-    write_json(given.folder / "bench.json", content)
-    tables, charts = [], {}
-    for subject, measured in measurements.items():
-        heads, rows = rate_cells(measured)
-        table = Table(subject, heads, rows, " ".join([RATE_NOTE, *failures(measured)]))
-        tables.append(table)
-        print_table(table)
-        charts[subject] = _rate_bars(measured)
-    lead = f"{given.device.name}, PyTorch {given.device.torch}; {given.bench.rounds} rounds."
-    write_page(given.folder / "report.html", "Benchmark", lead, charts, tables)
-    info(f"Report: {given.folder / 'report.html'}")
-
-
-def _rate_bars(measured: Sequence[BenchResult]) -> list[Bar]:
-    """Return the speed of each setting that a run measured; the default has no values."""
-    return [
-        Bar(one.setting.label, one.rates.samples, one.rates.spread, not one.setting.values)
-        for one in measured
-        if one.rates is not None
-    ]
-
-
-def _lead(tuned: Tuned, given: SetUp) -> str:
-    device = f"on {given.device.name} with PyTorch {given.device.torch}"
-    if not tuned.chosen:
-        return f"No setting that was tried is faster {device} and trains the same network."
-    names = ", ".join(trial.measured.setting.label for trial in tuned.chosen.values())
-    return f"{names}: {tuned.final.gain:.2f} times as fast as the default {device}."
-
-
-def _tables(tuned: Tuned, given: SetUp) -> list[Table]:
-    tables = [Table("Settings", *trial_cells(tuned.trials))]
-    evidence = [
-        [f"{trial.subject}: {trial.measured.setting.label}", "; ".join(trial.evidence)]
-        for trial in tuned.trials
-    ]
-    if tuned.chosen:
-        measured = [tuned.default, tuned.final]
-        tables.append(Table("Result", *rate_cells(measured), RATE_NOTE))
-    if evidence:
-        tables.append(Table("Evidence", ["setting", "evidence"], evidence))
-    if myths := MYTHS.get(given.device.arch):
+    for subject in subjects:
+        if trials := [trial for trial in search.trials if trial.subject == subject]:
+            print_table(_table(subject, trials))
+    if search.chosen:
+        print_table(_table("result", [default, final]))
+    elif not search.trials:
+        print_table(_table("result", [default]))
+    if myths := MYTHS.get(device.arch):
         title = "Recommended elsewhere, and not set"
-        tables.append(Table(title, ["setting", "fact"], list(myths.items())))
-    return tables
+        print_table(Table(title, ["setting", "fact"], list(myths.items())))
+    names = ", ".join(setting.label for setting in search.chosen.values())
+    found = f"{names}: {faster}" if names else _NOTHING
+    info(f"{found} (on {device.name} with PyTorch {device.torch}).")
+    if search.chosen:
+        info(f"Next: add --config {options.output_dir / 'settings.yaml'} to `{command}`.")
+
+
+_NOTHING = "No setting that was tried is faster and trains the same network"
+_NOTE = (
+    "Medians over blocks of steps; ±: half the interquartile range; CPU ms: CPU time per sample; "
+    "wait: share of the time without a batch; gain: times as fast as the first line."
+)
+
+
+def _comment(text: str) -> Iterator[str]:
+    return (f"# {line}" for line in textwrap.wrap(text, 96))
+
+
+def _table(subject: str, trials: list[Trial]) -> Table:
+    """Return speed, memory and decision of settings; GPU memory where one was used."""
+    gpu = any(trial.rates is not None and trial.rates.reserved for trial in trials)
+    decided = any(trial.decision for trial in trials)
+    heads = ["setting", "samples/s", "CPU ms", "wait", "reserved" if gpu else "RSS", "gain"]
+    rows = []
+    for trial in trials:
+        label = trial.setting
+        # The title has the subject.
+        short = label.partition(" ")[2] if label.startswith("--") and " " in label else label
+        cells = ["-"] * (len(heads) - 1)
+        if (found := trial.rates) is not None:
+            # A single block of steps has no spread.
+            spread = f" ± {significant(found.spread)}" if found.spread else ""
+            cells = [
+                f"{significant(found.samples)}{spread}",
+                significant(1e3 * found.cpu_seconds),
+                f"{found.wait:.0%}",
+                shown_size(found.reserved if gpu else found.rss),
+                f"{trial.gain:.2f}",
+            ]
+        rows.append([short, *cells, *([trial.decision or ""] if decided else [])])
+    failures = [f"{trial.setting}: {trial.failure}." for trial in trials if trial.failure]
+    heads += ["decision"] if decided else []
+    return Table(subject, heads, rows, " ".join([_NOTE, *failures]))

@@ -1,17 +1,34 @@
-"""Kernel profile of a GPU: kernels with calls and time, share of each category, idle time, verdict.
+"""Kernel profiles: readers of profiler output, share of each category, idle time, verdict.
 
-A profile is read from the output of a profiler (`aam.performance.profile_files`). Categories and
-precision follow from kernel names, which differ between CUDA and ROCm, so that profiles of the two
-are compared category by category.
+Read are kernel statistics and traces of rocprof and rocprofv3 (CSV), of nsys (CSV), and Chrome
+traces of torch.profiler; a format is recognized by its content. Categories and precision follow
+from kernel names, which differ between CUDA and ROCm, so that profiles of the two are compared
+category by category.
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
+import json
 import re
+import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from aam.contract.errors import DataError
+from aam.contract.files import require
+
+MAX_BYTES = 2 << 30
+"""Size of a file, unpacked, above which it is refused: traces of a whole training."""
+_MAX_NS = 1e9 * 3600 * 24 * 10_000
+"""Time above which a profile is damaged: ten thousand days."""
+
+Interval = tuple[str, float, float]
+"""Name, start and end in nanoseconds."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +65,11 @@ class KernelProfile:
     device: str = "GPU"
 
     @property
+    def calls(self) -> int:
+        """Number of calls of all kernels."""
+        return sum(kernel.calls for kernel in self.kernels)
+
+    @property
     def total_ns(self) -> float:
         """Sum of the durations of all kernels and copies."""
         return sum(kernel.total_ns for kernel in self.kernels)
@@ -58,6 +80,179 @@ class KernelProfile:
         if not self.span_ns or self.busy_ns is None:
             return None
         return 1 - self.busy_ns / self.span_ns
+
+
+CSV_FORMATS: tuple[tuple[str, str, str, str], ...] = (
+    # Files of single calls: columns of the name, of start and end in nanoseconds.
+    ("rocprof", "KernelName", "BeginNs", "EndNs"),
+    ("rocprofv3 kernel trace", "Kernel_Name", "Start_Timestamp", "End_Timestamp"),
+    ("rocprofv3 copy trace", "Direction", "Start_Timestamp", "End_Timestamp"),
+    # Files of totals: columns of the name, of calls and total time. Those of rocprofv3 have a
+    # column more than those of rocprof, and are read by the same columns.
+    ("rocprof statistics", "Name", "Calls", "TotalDurationNs"),
+    ("nsys statistics", "Name", "Instances", "Total Time (ns)"),
+)
+"""Format -> columns that are read, by name: their order differs between versions."""
+
+
+def read_profile(path: Path) -> KernelProfile:
+    """Read the profile in `path`, which may be compressed with gzip.
+
+    Raises:
+        MissingInput: the file does not exist.
+        DataError: unknown format, damaged, without kernels, or larger than `MAX_BYTES`.
+    """
+    with require(path, "profile").open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    try:
+        with gzip.open(path) if packed else path.open("rb") as file:
+            # Bounded as it is unpacked: a small gzip file may hold any number of bytes.
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"more than {MAX_BYTES >> 30} GiB; profile fewer steps")
+        text = content.decode()
+        profile = _chrome_trace(text) if text.lstrip()[:1] in ("{", "[") else _csv_file(text)
+        for kernel in profile.kernels if profile else ():
+            if not 0 <= kernel.total_ns <= _MAX_NS or not 0 < kernel.calls < 1 << 63:
+                raise ValueError(
+                    f"{kernel.calls:.3g} calls of {kernel.name[:40]} in {kernel.total_ns:.3g} ns"
+                )
+        if profile and profile.kernels and not profile.total_ns:
+            raise ValueError("all its times are 0")
+    except (ValueError, LookupError, TypeError, AttributeError, EOFError, OSError, ArithmeticError,
+            RecursionError, csv.Error, zlib.error) as error:  # fmt: skip
+        cause = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(
+            "The profile is damaged or incomplete",
+            f"'{path}': {' '.join(cause.split())[:200]}",
+            "a profiler writes its file when the program ends normally: run it again",
+        ) from None
+    if profile is None:
+        raise DataError(
+            "Not the output of a known profiler",
+            f"'{path}'",
+            "give kernel statistics or traces of rocprof, rocprofv3 or nsys (CSV), or of "
+            "torch.profiler (Chrome trace)",
+        )
+    if not profile.kernels:
+        raise DataError(
+            "The profile has no kernels",
+            f"'{path}' ({profile.source})",
+            "profile the kernels too (rocprofv3 --kernel-trace, torch.profiler with CUDA activity)",
+        )
+    return profile
+
+
+def _csv_file(text: str) -> KernelProfile | None:
+    """Read a table of calls or totals; None if its columns are not known."""
+    lines = text.splitlines()
+    # nsys prints other lines above the header.
+    for first, line in enumerate(lines[:50]):
+        columns = {name.strip() for name in next(csv.reader([line]), ())}
+        for source, *read in CSV_FORMATS:
+            if columns.issuperset(read):
+                table = csv.DictReader(lines[first:], strict=True)
+                table.fieldnames = [name.strip() for name in table.fieldnames or ()]
+                rows = [[row[name] for name in read] for row in table]
+                if read[1] in ("Calls", "Instances"):
+                    source = f"rocprofv3{source[7:]}" if "MinNs" in columns else source
+                    return _profile_of_totals(source, rows)
+                calls = ((_plain(name), int(start), int(end)) for name, start, end in rows)
+                return profile_of_calls(source, calls)
+    return None
+
+
+def _profile_of_totals(source: str, rows: list[list[str]]) -> KernelProfile:
+    names = [name for name, *_ in rows]
+    if names and all(name.lstrip("_").startswith(("hip", "hsa", "cuda")) for name in names):
+        raise DataError(
+            "Calls of the host's API instead of kernels",
+            f"{names[0]} and others",
+            "give the file of kernel statistics (*kernel_stats.csv)",
+        )
+    # The text form of nsys has thousands separators.
+    numbers = [[float(cell.replace(",", "")) for cell in cells] for _, *cells in rows]
+    kernels = [
+        KernelTime(_plain(name), int(calls), total)
+        for name, (calls, total) in zip(names, numbers, strict=True)
+    ]
+    return KernelProfile(source, tuple(sorted(kernels, key=lambda kernel: -kernel.total_ns)))
+
+
+def _plain(name: str) -> str:
+    """Return a kernel's name without the suffixes of its descriptor."""
+    return name.removesuffix(" [clone .kd]").removesuffix(".kd")
+
+
+def _chrome_trace(text: str) -> KernelProfile | None:
+    """Read a Chrome trace, in microseconds; without kernels, the operations of the CPU."""
+    content = json.loads(text)
+    if isinstance(content, dict) and "traceEvents" not in content:
+        return None
+    kernels: list[Interval] = []
+    threads: dict[Any, list[Interval]] = defaultdict(list)
+    # A Chrome trace may also be the list of its events.
+    for event in content if isinstance(content, list) else content["traceEvents"]:
+        kind = event.get("cat")
+        if event.get("ph") == "X" and kind in ("kernel", "gpu_memcpy", "gpu_memset", "cpu_op"):
+            start = float(event["ts"])
+            call = (str(event["name"]), 1e3 * start, 1e3 * (start + float(event["dur"])))
+            (threads[event.get("tid")] if kind == "cpu_op" else kernels).append(call)
+    source = "torch.profiler trace"
+    if kernels:
+        return profile_of_calls(source, kernels)
+    outermost: list[Interval] = []
+    times: list[tuple[str, float]] = []
+    for operations in threads.values():
+        running: list[list[Any]] = []  # name, end, time without those that it calls
+        ended: list[list[Any]] = []
+        # The longer one first where two start together: it is the caller.
+        for name, start, end in sorted(operations, key=lambda call: (call[1], -call[2])):
+            while running and running[-1][1] <= start:
+                ended.append(running.pop())
+            if running:
+                running[-1][2] -= end - start
+            else:
+                outermost.append((name, start, end))
+            running.append([name, end, end - start])
+        times += [(name, max(0.0, time)) for name, _, time in ended + running]
+    outer = profile_of_calls(source, outermost)
+    return KernelProfile(
+        f"{source} of a CPU", _kernels(times), outer.span_ns, outer.busy_ns, device="CPU"
+    )
+
+
+def profile_of_calls(source: str, calls: Iterable[Interval]) -> KernelProfile:
+    """Build a profile of single calls (name, start and end in nanoseconds), in any order.
+
+    >>> profile = profile_of_calls("trace", [("gemm", 0, 4), ("relu", 2, 5), ("gemm", 9, 10)])
+    >>> profile.span_ns, profile.busy_ns, profile.idle
+    (10, 6.0, 0.4)
+    """
+    listed = sorted(calls, key=lambda call: call[1])
+    busy = 0.0
+    reached = listed[0][1] if listed else 0.0
+    for _, start, end in listed:
+        # The union of the intervals: kernels of several streams overlap, and count once.
+        busy += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    kernels = _kernels([(name, end - start) for name, start, end in listed])
+    span = reached - listed[0][1] if listed else None
+    return KernelProfile(source, kernels, span, busy if listed else None)
+
+
+def _kernels(times: list[tuple[str, float]]) -> tuple[KernelTime, ...]:
+    """Return calls and total time of each kernel from the time of each call."""
+    calls = Counter(name for name, _ in times)
+    return tuple(KernelTime(name, calls[name], total) for name, total in _sums(times).items())
+
+
+def _sums(values: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Add up values by label, largest sum first."""
+    sums: dict[str, float] = defaultdict(float)
+    for label, value in values:
+        sums[label] += value
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
 CATEGORIES: tuple[tuple[str, str], ...] = (
@@ -79,8 +274,6 @@ CATEGORIES: tuple[tuple[str, str], ...] = (
 The names are those of PyTorch, rocBLAS (Tensile: `Cijk_`), cuBLAS, aotriton and FlashAttention.
 """
 
-OTHER = "other"
-
 _TENSILE = r"Cijk_[A-Z]\w{3}_[A-Z]\w{3}_"
 PRECISIONS: tuple[tuple[str, str], ...] = (
     ("bf16", rf"{_TENSILE}B_?[BS]S_|bf16|bfloat16"),
@@ -98,90 +291,7 @@ def category(name: str) -> str:
     ('matrix product', 'communication')
     """
     lower = name.lower()
-    return next((label for label, pattern in CATEGORIES if re.search(pattern, lower)), OTHER)
-
-
-def precision(name: str) -> str:
-    """Return the precision in the name of a matrix product, "unknown" where it has none.
-
-    >>> precision("ampere_sgemm_128x64_nn"), precision("cutlass_80_tensorop_bf16_s16816gemm")
-    ('fp32', 'bf16')
-    """
-    return next((label for label, pattern in PRECISIONS if re.search(pattern, name)), "unknown")
-
-
-Interval = tuple[str, float, float]
-"""Name, start and end in nanoseconds."""
-
-
-def profile_of_calls(source: str, calls: Iterable[Interval]) -> KernelProfile:
-    """Build a profile of single calls.
-
-    Args:
-        source: name of the profiler and its file format.
-        calls: name, start and end of each call in nanoseconds, in any order.
-
-    >>> profile = profile_of_calls("trace", [("gemm", 0, 4), ("relu", 2, 5), ("gemm", 9, 10)])
-    >>> profile.span_ns, profile.busy_ns, profile.idle
-    (10, 6.0, 0.4)
-    """
-    listed = sorted(calls, key=lambda call: call[1])
-    busy = 0.0
-    reached = listed[0][1] if listed else 0.0
-    for _, start, end in listed:
-        # The union of the intervals: kernels of several streams overlap, and count once.
-        busy += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    kernels = _kernels([(name, end - start) for name, start, end in listed])
-    span = reached - listed[0][1] if listed else None
-    return KernelProfile(source, kernels, span, busy if listed else None)
-
-
-def profile_of_operations(source: str, threads: Iterable[Sequence[Interval]]) -> KernelProfile:
-    """Build a profile of nested operations of a CPU (name, start, end in nanoseconds).
-
-    The time of an operation is without those that it calls.
-
-    Args:
-        source: name of the profiler and its file format.
-        threads: the operations of each thread.
-    """
-    outermost: list[Interval] = []
-    times: list[tuple[str, float]] = []
-    for operations in threads:
-        nested: list[list[Any]] = []  # name, end, time without callees
-        ended: list[list[Any]] = []
-        # The longer one first where two start together: it is the caller.
-        for name, start, end in sorted(operations, key=lambda one: (one[1], -one[2])):
-            while nested and nested[-1][1] <= start:
-                ended.append(nested.pop())
-            if nested:
-                nested[-1][2] -= end - start
-            else:
-                outermost.append((name, start, end))
-            nested.append([name, end, end - start])
-        times += [(name, max(0.0, time)) for name, _, time in ended + nested]
-    outer = profile_of_calls(source, outermost)
-    return KernelProfile(source, _kernels(times), outer.span_ns, outer.busy_ns, "CPU")
-
-
-def _kernels(times: Sequence[tuple[str, float]]) -> tuple[KernelTime, ...]:
-    """Return calls and total time of each kernel from the time of each call."""
-    calls = Counter(name for name, _ in times)
-    return tuple(KernelTime(name, calls[name], total) for name, total in _sums(times).items())
-
-
-def _sums(values: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Add up values by label, largest sum first."""
-    sums: dict[str, float] = defaultdict(float)
-    for label, value in values:
-        sums[label] += value
-    return dict(sorted(sums.items(), key=lambda item: -item[1]))
-
-
-def longest_first(kernels: Iterable[KernelTime]) -> tuple[KernelTime, ...]:
-    """Sort kernels by total time, longest first."""
-    return tuple(sorted(kernels, key=lambda kernel: -kernel.total_ns))
+    return next((label for label, pattern in CATEGORIES if re.search(pattern, lower)), "other")
 
 
 def shares(profile: KernelProfile) -> dict[str, float]:
@@ -192,106 +302,100 @@ def shares(profile: KernelProfile) -> dict[str, float]:
 
 
 def precisions(profile: KernelProfile) -> dict[str, float]:
-    """Return the fraction of the time of matrix products in each precision, largest first."""
+    """Return the fraction of the time of matrix products in each precision, by kernel names."""
     products = [k for k in profile.kernels if category(k.name) == "matrix product"]
     total_ns = sum(kernel.total_ns for kernel in products) or 1.0
+
+    def precision(name: str) -> str:
+        found = (label for label, pattern in PRECISIONS if re.search(pattern, name))
+        return next(found, "unknown")
+
     return _sums((precision(kernel.name), kernel.total_ns / total_ns) for kernel in products)
 
 
-MANY_IDLE = 0.3
+MIN_IDLE = 0.3
 """Fraction of idle time from which the GPU waits for the host: a convention of this project."""
 SHORT_NS = 10_000
 """Mean duration of a kernel below which launching it takes as long as running it."""
-LARGE = 0.3
+MIN_SHARE = 0.3
 """Fraction of the kernel time from which a category is named as the limit."""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Limit of a run, with advice on how to raise it."""
-
-    limit: str
-    advice: str
-
-
-def verdict(profile: KernelProfile, wait: float = 0.0) -> Verdict:
-    """Name what limits a run: the host first, then the category that takes most time.
+def verdict(profile: KernelProfile, wait: float = 0.0) -> tuple[str, str]:
+    """Return what limits a run and a remedy: the host first, then the largest category.
 
     Args:
         profile: kernels of the run.
         wait: fraction of the time in which the network waits for a batch, where it is measured.
 
     >>> calls = [("Cijk_Ailk_Bljk_SB_MT64x64", 0.0, 9e6), ("Memcpy DtoH", 9e6, 1e7)]
-    >>> verdict(profile_of_calls("trace", calls)).limit
+    >>> verdict(profile_of_calls("trace", calls))[0]
     'compute-bound'
     """
     share = shares(profile)
-    if wait >= MANY_IDLE:
-        return Verdict(
-            "data-bound",
-            f"the network waits for batches {wait:.0%} of the time: more --num-workers, or a study "
-            "of `aam prepare`",
-        )
-    calls = sum(kernel.calls for kernel in profile.kernels)
-    mean_ns = profile.total_ns / max(calls, 1)
-    if profile.idle is not None and profile.idle >= MANY_IDLE and profile.device == "CPU":
-        return Verdict(
-            "launch-bound",
-            "Python between the operations takes most time: a larger --batch-size",
-        )
-    if profile.idle is not None and profile.idle >= MANY_IDLE:
-        if mean_ns < SHORT_NS:
-            return Verdict(
+    workers = "more --num-workers, or a study of `aam prepare`"
+    if wait >= MIN_IDLE:
+        return "data-bound", f"the network waits for batches {wait:.0%} of the time: {workers}"
+    if (profile.idle or 0.0) >= MIN_IDLE:
+        if profile.device == "CPU":
+            return (
+                "launch-bound",
+                "Python between the operations takes most time: a larger --batch-size",
+            )
+        if profile.total_ns / max(profile.calls, 1) < SHORT_NS:
+            return (
                 "launch-bound",
                 "the kernels are short and the GPU waits for launches: a larger --batch-size, "
                 "--compile-model, or fewer and larger matrix products",
             )
-        return Verdict(
-            "data-bound",
-            "the GPU waits between long kernels: more --num-workers, or a study of `aam prepare`",
-        )
-    if share.get("communication", 0) >= LARGE:
-        return Verdict(
+        return "data-bound", f"the GPU waits between long kernels: {workers}"
+    if share.get("communication", 0) >= MIN_SHARE:
+        return (
             "communication",
             "ranks wait for each other: --even-batches, a larger --batch-size, or fewer GPUs",
         )
-    if share.get("attention", 0) >= LARGE:
-        return Verdict(
+    if share.get("attention", 0) >= MIN_SHARE:
+        return (
             "attention-bound",
             "compare backends with `aam check`; a smaller --token-limit shortens the sets",
         )
     moved = ("elementwise", "normalization", "memory copy", "reduction", "indexing", "optimizer")
     if sum(share.get(label, 0) for label in moved) >= 0.5:
-        return Verdict(
+        return (
             "memory-bound",
             "kernels that move data take most time: --compile-model fuses them, and "
             "--mixed-precision halves their bytes",
         )
-    if share.get("matrix product", 0) >= LARGE:
+    if share.get("matrix product", 0) >= MIN_SHARE:
         slow = precisions(profile).get("fp32", 0) >= 0.5
-        return Verdict(
-            "compute-bound",
-            "matrix products take most time: "
-            + ("--mixed-precision auto" if slow else f"the {profile.device} is used well"),
-        )
-    return Verdict("mixed", "no category takes most of the time")
+        remedy = "--mixed-precision auto" if slow else f"the {profile.device} is used well"
+        return "compute-bound", f"matrix products take most time: {remedy}"
+    return "mixed", "no category takes most of the time"
 
 
-def differences(first: KernelProfile, second: KernelProfile) -> list[tuple[str, float, float]]:
-    """Compare two profiles by category of kernels.
+def as_plain(profile: KernelProfile, number: int, wait: float = 0.0) -> dict[str, Any]:
+    """Return the figures of a profile as JSON, with its `number` longest kernels.
 
-    Args:
-        first: profile to compare with.
-        second: other profile.
-
-    Returns:
-        Category, milliseconds in `first` and milliseconds in `second`, the largest difference
-        first.
+    `wait`: fraction of the time in which the network waits for a batch.
     """
-
-    def milliseconds(profile: KernelProfile) -> dict[str, float]:
-        return {k: v * profile.total_ns / 1e6 for k, v in shares(profile).items()}
-
-    one, two = milliseconds(first), milliseconds(second)
-    rows = [(label, one.get(label, 0.0), two.get(label, 0.0)) for label in {**one, **two}]
-    return sorted(rows, key=lambda row: -abs(row[2] - row[1]))
+    limit, advice = verdict(profile, wait)
+    return {
+        "source": profile.source,
+        "device": profile.device,
+        "calls": profile.calls,
+        "milliseconds": profile.total_ns / 1e6,
+        "idle": profile.idle,
+        "limit": limit,
+        "advice": advice,
+        "shares": shares(profile),
+        "precisions": precisions(profile),
+        "kernels": [
+            {
+                "name": kernel.name,
+                "category": category(kernel.name),
+                "calls": kernel.calls,
+                "milliseconds": kernel.total_ns / 1e6,
+            }
+            for kernel in profile.kernels[:number]
+        ],
+    }

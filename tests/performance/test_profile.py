@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,10 +17,10 @@ from aam.performance.profile import (
     category,
     precisions,
     profile_of_calls,
+    read_profile,
     shares,
     verdict,
 )
-from aam.performance.profile_files import read_profile
 from tests.support.commands import aam
 
 GEMM = "Cijk_Ailk_Bljk_SB_MT64x64x16_MI16x16x1"
@@ -49,26 +48,6 @@ def rocprofv3_trace(path: Path) -> None:
     path.write_text("\n".join([header, *rows]))
 
 
-def rocprofv3_json(path: Path) -> None:
-    names = [GEMM, ADD]
-    process = {
-        "kernel_symbols": [
-            {"kernel_id": i, "formatted_kernel_name": name} for i, name in enumerate(names)
-        ],
-        "buffer_records": {
-            "kernel_dispatch": [
-                {
-                    "start_timestamp": start,
-                    "end_timestamp": end,
-                    "dispatch_info": {"kernel_id": names.index(name)},
-                }
-                for name, start, end in CALLS
-            ]
-        },
-    }
-    path.write_bytes(gzip.compress(json.dumps({"rocprofiler-sdk-tool": [process]}).encode()))
-
-
 def chrome_trace(path: Path) -> None:
     events: list[dict[str, object]] = [
         {"ph": "X", "cat": "kernel", "name": n, "ts": s / 1e3, "dur": (e - s) / 1e3}
@@ -84,28 +63,12 @@ def nsys(path: Path) -> None:
     path.write_text("\n".join(["Generating SQLite file x.sqlite", "", header, *rows]))
 
 
-def rocpd(path: Path) -> None:
-    with sqlite3.connect(path) as database:
-        database.execute(
-            "create table rocpd_info_kernel_symbol_7 (id integer primary key, display_name)"
-        )
-        database.executemany(
-            "insert into rocpd_info_kernel_symbol_7 values (?, ?)", [(1, GEMM), (2, ADD)]
-        )
-        database.execute("create table rocpd_kernel_dispatch_7 (kernel_id, start, end)")
-        rows = [(1 if name == GEMM else 2, start, end) for name, start, end in CALLS]
-        database.executemany("insert into rocpd_kernel_dispatch_7 values (?, ?, ?)", rows)
-    database.close()
-
-
 FORMATS: dict[str, Callable[[Path], None]] = {
     "rocprof": rocprof,
     "rocprof statistics": rocprof_statistics,
     "rocprofv3 kernel trace": rocprofv3_trace,
-    "rocprofv3 JSON": rocprofv3_json,
     "torch.profiler trace": chrome_trace,
     "nsys statistics": nsys,
-    "rocpd": rocpd,
 }
 
 
@@ -182,21 +145,7 @@ def test_the_verdict_names_the_limit(
 ) -> None:
     span = None if idle is None else 1e6
     busy = None if idle is None else 1e6 * (1 - idle)
-    assert verdict(KernelProfile("", tuple(kernels), span, busy)).limit == limit
-
-
-def test_the_environment_in_a_rocpd_database_is_not_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rocpd(tmp_path / "run.db")
-    with sqlite3.connect(tmp_path / "run.db") as database:
-        database.execute("create table rocpd_info_process (environment text)")
-        database.execute("insert into rocpd_info_process values ('TOKEN=secret')")
-    database.close()
-    assert aam("profile", tmp_path / "run.db", "--json") == 0
-    shown = capsys.readouterr()
-    assert json.loads(shown.out)["limit"] == "compute-bound"
-    assert "secret" not in shown.out + shown.err
+    assert verdict(KernelProfile("", tuple(kernels), span, busy))[0] == limit
 
 
 def test_two_profiles_are_compared_by_category(
@@ -220,7 +169,7 @@ BAD = {
     "no kernels": (b'{"traceEvents": []}', "has no kernels"),
     "cut gzip": (gzip.compress(b'{"traceEvents": []}')[:-6], "damaged or incomplete"),
     "binary": (b"\x00\xff\xfe" * 40, "damaged or incomplete"),
-    "database": (b"SQLite format 3\0" + b"\0" * 100, "damaged or incomplete"),
+    "database": (b"SQLite format 3\0" + b"\0" * 100, "Not the output of a known profiler"),
     "host API": (b'"Name","Calls","TotalDurationNs"\n"hipFree",1,5\n', "Calls of the host's API"),
     "not a number": (b'"Name","Calls","TotalDurationNs"\n"k",x,5\n', "damaged or incomplete"),
 }
@@ -255,8 +204,6 @@ PRODUCTS, RANKS = "matrix product", "communication"
         ("rocprofv3_kernel_stats_resnet_mi300.csv", STATISTICS, 17311, PRODUCTS, "memory-bound"),
         ("rocprofv3_kernel_stats_resnet_ddp_mi300.csv", STATISTICS, 16185, RANKS, RANKS),
         ("rocprofv3_kernel_trace_rocm62.csv", "rocprofv3 kernel trace", 7, "other", "mixed"),
-        ("rocprofv3_results_ddp_mi350.trimmed.json.gz", "rocprofv3 JSON", 400, RANKS, RANKS),
-        ("rocpd_schema3_llama_gfx1201.trimmed.db", "rocpd", 160, PRODUCTS, "data-bound"),
         ("torch_trace_bert_small_mi300x_rocm64.json.gz", TRACE, 61, PRODUCTS, "launch-bound"),
         ("torch_trace_bert_small_h100_cuda124.json.gz", TRACE, 61, PRODUCTS, "launch-bound"),
         ("torch_trace_gpu_only_mi210_rocm64.json.gz", TRACE, 562, PRODUCTS, "compute-bound"),
@@ -267,7 +214,7 @@ def test_genuine_profiles(file: str, source: str, calls: int, largest: str, limi
     assert profile.source == source
     assert sum(kernel.calls for kernel in profile.kernels) == calls
     assert next(iter(shares(profile))) == largest
-    assert verdict(profile).limit == limit
+    assert verdict(profile)[0] == limit
 
 
 @pytest.mark.skipif(not GENUINE.is_dir(), reason="AAM_SHARED_DATA has no profiles")
@@ -299,8 +246,8 @@ def test_a_trace_of_a_cpu_counts_each_operation_without_those_it_calls(tmp_path:
     )
     assert found.span_ns == 20_000 and found.busy_ns == 17_000
     assert shares(found)["matrix product"] == pytest.approx(11 / 23)
-    assert verdict(found).limit == "compute-bound"
-    assert verdict(found, wait=0.4).limit == "data-bound"
+    assert verdict(found)[0] == "compute-bound"
+    assert verdict(found, wait=0.4)[0] == "data-bound"
 
 
 @pytest.mark.slow
@@ -323,7 +270,6 @@ def test_profile_of_a_command_records_some_of_its_steps(
     assert "aten::mm" in [one["name"] for one in found["kernels"]]
     assert aam("profile", tmp_path / "profile" / "trace.json.gz") == 0
     assert "Outside operations of PyTorch" in capsys.readouterr().out
-    assert "<svg" in (tmp_path / "profile" / "report.html").read_text()
     assert aam(*command, *measured) == 73
     assert aam(*command, "--overwrite", *measured, "--batch-size", "3000") == 65
     assert "The command fails: it ended with status 65" in capsys.readouterr().err

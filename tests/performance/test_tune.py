@@ -12,12 +12,111 @@ import numpy as np
 import pytest
 import yaml
 
-from aam.performance.measurement.journal import JOURNAL
-from aam.performance.measurement.parity import EARLY, Parity, compare_early, compare_late
+from aam.contract.errors import UsageError
+from aam.performance.tune import EARLY, SUBJECTS, DeviceFacts, compare_losses, gain
+from aam.performance.workload import (
+    BLOCK,
+    RunResult,
+    Step,
+    blocks,
+    program_workload,
+    rates,
+    run_workload,
+)
 from tests.support import faulty_training, step_program
 from tests.support.commands import aam, pretrain
 
+WORDS = (sys.executable, step_program.__file__)
 PROGRAM = f"{sys.executable} {step_program.__file__} --cost {{cost}} --fault {{fault}}"
+
+
+def result(fault: str, folder: Path, steps: int = 15, timeout: float = 60.0) -> RunResult:
+    return run_workload((*WORDS, "--fault", fault), steps, folder / "run", timeout)
+
+
+def test_a_run_has_the_steps_that_the_program_logs(tmp_path: Path) -> None:
+    found = result("none", tmp_path)
+    assert found.failure == ""
+    assert len(found.steps) == 15
+    assert all(step.samples == 8 and step.seconds > 0 for step in found.steps)
+    assert found.losses == result("none", tmp_path).losses
+    assert found.losses != result("gradient", tmp_path).losses
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("fault", "steps", "sentence"),
+    [
+        ("hang", 10, "no step for 5 s after step 10 of 15"),
+        ("memory", 10, "out of memory after step 10 of 15"),
+        ("rubbish", 10, "line 11 of its step log is not a step with loss, seconds and samples: "
+                        "'epoch 3: loss = 0.2'"),
+        ("half", 10, "it ended with status 1 after step 10 of 15: "
+                     "ValueError: the 11th batch is broken"),
+        ("silent", 0, "it wrote no step to the file that AAM_STEP_LOG names"),
+    ],
+)  # fmt: skip
+def test_a_run_that_fails_ends_alone_with_one_sentence(
+    fault: str, steps: int, sentence: str, tmp_path: Path
+) -> None:
+    found = result(fault, tmp_path, timeout=5.0 if fault == "hang" else 60.0)
+    assert (len(found.steps), found.failure) == (steps, sentence)
+
+
+def test_a_program_that_is_missing_or_too_short_is_named(tmp_path: Path) -> None:
+    found = run_workload(("/no/such/program",), 5, tmp_path / "run", 5.0)
+    assert found.failure == "it cannot be started: No such file or directory"
+    line = json.dumps({"loss": 1, "seconds": 1, "samples": 1}) + "\n"
+    short = f"import os; open(os.environ['AAM_STEP_LOG'], 'w').write({line!r})"
+    found = run_workload((sys.executable, "-c", short), 5, tmp_path / "run", 30.0)
+    assert found.failure == "it ended after step 1 of 5: give fewer --steps, or let it train longer"
+
+
+def run_of(seconds: float, steps: int = 15) -> RunResult:
+    return RunResult((Step(1.0, seconds, 8, wait=seconds / 4, asvs=40),) * steps)
+
+
+def test_rates_and_gain_leave_the_warm_up_out() -> None:
+    slow_start = RunResult((Step(1.0, 60.0, 8),) * 5 + run_of(0.5, 10).steps)
+    found = rates([slow_start], warmup=5)
+    assert found.samples == pytest.approx(16)
+    assert found.asvs == pytest.approx(80)
+    assert found.wait == pytest.approx(0.25)
+    assert gain(run_of(0.25), slow_start, 5) == pytest.approx(2)
+    assert [len(part) for part in blocks(run_of(1.0, 13), 0)] == [BLOCK, 13 - BLOCK]
+
+
+@pytest.mark.parametrize("text", ["{missing}", "{", "{0}", "{a.b}"])
+def test_a_command_line_that_cannot_be_filled_in_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError, match="give --values NAME=VALUE,VALUE"):
+        program_workload(("run", text), {"a": "1"})
+
+
+CPU = DeviceFacts("CPU, 4 cores", "cpu", "2.13.0", 4)
+GPU = DeviceFacts("MI210", "gfx90a", "2.13.0", 16, "", "Triton mixes types")
+NOW = {
+    "--cpu-threads": "auto", "--num-workers": "auto", "--prefetch-factor": 2,
+    "--attn-implementation": "auto",
+    "--gradient-checkpointing": False, "--asv-chunk": 64, "--compile-model": "off",
+    "--mixed-precision": "none", "--batch-size": 16,
+}  # fmt: skip
+
+
+def test_settings_that_are_tried_follow_from_the_device_and_the_options() -> None:
+    def labels(subject: str, device: DeviceFacts) -> list[str]:
+        return [one.label for one in SUBJECTS[subject](NOW, device)]
+
+    assert labels("threads", CPU) == ["--cpu-threads 1", "--cpu-threads 2"]
+    assert labels("threads", GPU) == []
+    assert labels("workers", CPU) == ["--num-workers 1", "--num-workers 2"]
+    assert labels("workers", GPU) == [f"--num-workers {n}" for n in (0, 1, 2, 8)]
+    assert labels("prefetch", CPU) == []
+    assert labels("prefetch", GPU) == [f"--prefetch-factor {n}" for n in (1, 4, 8)]
+    assert labels("recompute", CPU) == ["--gradient-checkpointing"]
+    assert labels("chunks", CPU) == ["--asv-chunk 0", "--asv-chunk 256"]
+    assert labels("compile", GPU) == []
+    assert labels("precision", CPU) == ["--mixed-precision bf16"]
+    assert labels("batch-size", GPU) == [f"--batch-size {n}" for n in (8, 32, 64)]
 
 
 def losses(steps: int = 150, seed: int = 0) -> list[float]:
@@ -27,90 +126,84 @@ def losses(steps: int = 150, seed: int = 0) -> list[float]:
 def test_early_losses_are_compared_with_the_envelope_of_their_class() -> None:
     default = losses()
     close = [loss * (1 + 5e-7) for loss in default]
-    assert compare_early(default, default, Parity.SAME, 0).passed
-    assert not compare_early(close, default, Parity.SAME, 0).passed
-    assert compare_early(close, default, Parity.ROUNDING, 0).passed
+    assert compare_losses(default, default, "same numbers", 0)[0]
+    assert not compare_losses(close, default, "same numbers", 0)[0]
+    assert compare_losses(close, default, "same up to rounding", 0)[0]
     half = [loss * 1.001 for loss in default]
-    assert not compare_early(half, default, Parity.ROUNDING, 1e-7).passed
-    assert compare_early(half, default, Parity.HALF, 1e-7).passed
-    assert compare_early(half, default, Parity.ROUNDING, 1e-4).passed  # such is the noise here
+    assert not compare_losses(half, default, "same up to rounding", 1e-7)[0]
+    assert compare_losses(half, default, "same up to half precision", 1e-7)[0]
+    assert compare_losses(half, default, "same up to rounding", 1e-4)[0]  # such is the noise here
     broken = [*default[: EARLY + 1], math.nan]
-    assert compare_early(broken, default, Parity.HALF, 0).sentence == "the loss of step 21 is nan"
-
-
-def test_late_losses_count_by_their_mean_and_its_standard_error() -> None:
-    default = losses()
-    noise = np.random.default_rng(1).normal(0, 2e-3, 150)
-    rounded = [loss + float(noise[k]) for k, loss in enumerate(default)]
-    assert compare_late(rounded, default, [rounded]).passed
-    biased = [loss * 1.007 for loss in rounded]
-    assert not compare_late(biased, default, [rounded]).passed
-    other = [loss * 1.02 for loss in default]
-    assert compare_late(biased, default, [other]).passed, "the noise is larger"
-    assert not compare_late([*default[:-1], math.inf], default, []).passed
+    found = compare_losses(broken, default, "same up to half precision", 0)
+    assert found == (False, "the loss of step 21 is nan")
 
 
 @pytest.mark.medium
-def test_tune_keeps_what_is_faster_and_the_same_and_continues_where_it_stopped(
+def test_tune_keeps_what_is_faster_and_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    folder = tmp_path / "tuned"
     command = (
-        "tune", "--values", "cost=0.02,0.01,0.03", "fault=none,gradient,late,nan,memory",
-        "--rounds", "2", "--steps", "22", "--parity-steps", "60", "--step-timeout", "60",
-        "--output-dir", tmp_path, "--", *shlex.split(PROGRAM),
+        "tune", "--values", "cost=0.02,0.01,0.03,x", "fault=none,gradient,nan,memory",
+        "--rounds", "2", "--steps", "22", "--step-timeout", "60",
+        "--output-dir", folder, "--", *shlex.split(PROGRAM),
     )  # fmt: skip
     assert aam(*command) == 0
-    found = json.loads((tmp_path / "tune.json").read_text())
-    decisions = {one["setting"]: (one["decision"], one["evidence"]) for one in found["trials"]}
+    found = json.loads((folder / "tune.json").read_text())
+    tried = {one["setting"]: one for one in found["trials"]}
+    decisions = {name: (one["decision"], one["evidence"]) for name, one in tried.items()}
+    assert decisions["as given"] == (None, [])
     assert decisions["cost=0.01"][0] == "kept"
     assert decisions["cost=0.03"][0] == "not faster"
+    assert decisions["cost=x"][0] == "failed"
+    assert "invalid float value: 'x'" in decisions["cost=x"][1][0]
     assert decisions["fault=gradient"][0] == "rejected"
     assert decisions["fault=nan"][0] == "rejected"
     assert "the loss of step 12 is nan" in decisions["fault=nan"][1][0]
-    assert decisions["fault=late"][0] == "not faster", (
-        "equally fast, so its late losses do not matter"
-    )
     assert decisions["fault=memory"] == ("failed", ["out of memory after step 10 of 22"])
+    # A setting that is hopeless is run once, the others in each round.
+    assert len(tried["cost=0.01"]["rounds"]) == 2 and len(tried["cost=0.03"]["rounds"]) == 1
     assert found["chosen"]["gain"] == pytest.approx(2)
-    text = (tmp_path / "settings.yaml").read_text()
+    text = (folder / "settings.yaml").read_text()
     assert yaml.safe_load(text) == {"cost": "0.01"}
-    assert "# cost: same up to rounding: the first 20 losses differ by up to 0.0e+00" in text
-    page = (tmp_path / "report.html").read_text()
-    assert page.count("<svg") == 3 and "2.00 times as fast" in page
+    assert "# cost: same up to rounding: the first 20 losses are equal" in text
 
-    journal = tmp_path / JOURNAL
-    complete = journal.read_text()
-    lines = complete.splitlines(keepends=True)
-    journal.write_text("".join(lines[:-2]) + lines[-2][:40])  # killed while it wrote
-    capsys.readouterr()
-    assert aam(*command) == 0
-    assert f"{len(lines) - 3} runs of '{journal}' are not repeated." in capsys.readouterr().err
-    assert journal.read_text() == complete
-    assert json.loads((tmp_path / "tune.json").read_text()) == found
+    shown = capsys.readouterr()
+    table = [line.rstrip() for line in shown.out.splitlines() if " cost=0.0" in line]
+    assert len(table) == 2 and table[0].split()[-1] == "kept"
+    assert max(map(len, table)) <= 80
+    assert "2.00 times as fast" in shown.err
+    assert [path.name for path in folder.iterdir()] == ["settings.yaml", "tune.json"]
+    assert aam(*command) == 73
 
 
-@pytest.mark.medium
-def test_tune_rejects_a_fault_that_only_late_losses_show(tmp_path: Path) -> None:
-    program = PROGRAM.replace("--cost {cost}", "--cost {fault}").replace("--fault {fault}", "")
-    program += " --fault none"
-    slow = tmp_path / "late.py"
-    slow.write_text(
-        "import sys\nfrom tests.support import step_program\n"
-        "fault = sys.argv[1]\n"
-        "cost = '0.02' if fault == 'none' else '0.01'\n"
-        "sys.argv[1:] = ['--cost', cost, '--fault', fault]\n"
-        "step_program.main()\n"
-    )
-    program = f"env PYTHONPATH={Path.cwd()} {sys.executable} {slow} {{fault}}"
-    command = (
-        "tune", "--values", "fault=none,late", "--rounds", "1", "--steps", "22",
-        "--parity-steps", "60", "--output-dir", tmp_path / "tuned", "--", *shlex.split(program),
-    )  # fmt: skip
-    assert aam(*command) == 0
-    (trial,) = json.loads((tmp_path / "tuned" / "tune.json").read_text())["trials"]
-    assert trial["decision"] == "rejected"
-    assert "the mean of the last 20 of 60 losses differs by +1.00%" in trial["evidence"][-1]
-    assert yaml.safe_load((tmp_path / "tuned" / "settings.yaml").read_text()) is None
+def test_options_that_do_not_fit_are_usage_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("tune", "--values", "cost=1,2", "--output-dir", tmp_path / "out")
+    program = ("--", *WORDS, "--cost", "{cost}")
+    assert aam(*command, "--half", "speed", *program) == 64
+    assert aam(*command, "--steps", "5", "--warmup-steps", "5", *program) == 64
+    assert aam("tune", "--values", "cost", "--output-dir", tmp_path / "b", *program) == 64
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_gpu_that_is_not_there_is_named(
+    tmp_path: Path, study_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("tune", "--output-dir", tmp_path, "pretrain", "--table", study_dir / "table.biom")
+    assert aam(*command, "--device", "cuda") == 69
+    assert "No GPU: --device cuda; use --device auto or cpu." in capsys.readouterr().err
+
+
+def test_one_task_of_several_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "1"}
+    for name, value in {**step, "SLURM_JOB_ID": "7"}.items():
+        monkeypatch.setenv(name, value)
+    assert aam("tune", "--output-dir", tmp_path / "run", "--", *WORDS) == 64
+    assert "2 processes of srun; start it once" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
@@ -123,11 +216,11 @@ def test_tune_rejects_planted_faults_of_the_real_network(tmp_path: Path, study_d
     command = (
         "tune", "--values", "kernel=auto,mask,gradient,fp16,math", "precision=fp32,bf16",
         "--half", "precision", "--rounds", "1", "--steps", "20", "--warmup-steps", "0",
-        "--parity-steps", "30", "--output-dir", tmp_path, "--", *shlex.split(program),
+        "--output-dir", tmp_path, "--", *shlex.split(program),
     )  # fmt: skip
     assert aam(*command) == 0
     found = json.loads((tmp_path / "tune.json").read_text())
-    decisions = {one["setting"]: one["decision"] for one in found["trials"]}
+    decisions = {one["setting"]: one["decision"] for one in found["trials"] if one["decision"]}
     assert decisions == {
         "kernel=mask": "rejected",
         "kernel=gradient": "rejected",
@@ -143,7 +236,7 @@ def test_tune_of_pretrain_writes_settings_that_this_study_and_machine_take(
 ) -> None:
     sizes = ("--embedding-dim", "8", "--attention-heads", "2", "--attention-layers", "1")
     command = (
-        "tune", "--rounds", "1", "--steps", "21", "--warmup-steps", "2", "--parity-steps", "21",
+        "tune", "--rounds", "1", "--steps", "21", "--warmup-steps", "2",
         "--output-dir", tmp_path / "tuned", "--subjects", "attention",
         "pretrain", "--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk",
         *sizes, "--batch-size", "4", "--device", "cpu", "--cpu-threads", "1",

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from aam.acceptance.page import recommended
 from aam.acceptance.result import AcceptanceFile, ImageRun, PartResult, write
+from aam.acceptance.runner import recommended
 from aam.contract.errors import DataError
 from aam.performance.memory.fit import ASSUMED
 from launcher import config

@@ -4,9 +4,8 @@
 
 It fits a line by gradient descent on seeded data, and logs `--cost` as the seconds of each step,
 so that no test depends on the speed of the machine. Faults:
-`gradient` scales the gradient by 0.9, `late` adds 1 % to the loss from step 20, `nan` makes the
-loss of step 12 NaN, `hang`, `memory`, `rubbish`, `half`, `silent` end the log at step 10 each in
-its way.
+`gradient` scales the gradient by 0.9, `nan` makes the loss of step 12 NaN, `hang`, `memory`,
+`rubbish`, `half`, `silent` end the log at step 10 each in its way.
 """
 
 from __future__ import annotations
@@ -37,8 +36,6 @@ def main() -> None:
             error = weight - 3 + data.gauss(0, 0.1)
             loss = error**2 + 1
             weight -= 0.01 * error * (0.9 if given.fault == "gradient" else 1)
-            if given.fault == "late" and step >= 20:
-                loss *= 1.01
             if given.fault == "nan" and step == 12:
                 loss = float("nan")
             cost = {"seconds": given.cost, "cpu_seconds": given.cost}

@@ -29,7 +29,7 @@ PartName = Literal[
 class Acceptance:
     """Measure correctness, memory and speed of this host and image, for one file to keep.
 
-    Each part is a process with a time limit; one that fails leaves the others as they are.
+    Each part runs commands with a time limit; one that fails leaves the others as they are.
     --output-dir gets acceptance.json, report.html and settings.yaml. The same command goes on with
     the parts that are left, and with another image it adds a run to the file. Several ranks, as
     those of a job of two nodes, measure the part `nodes` together.

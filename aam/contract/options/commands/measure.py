@@ -59,8 +59,7 @@ class Tune:
 
     Takes `aam pretrain` or `aam train` as it is, of which the transformer is measured, or after --
     any program that writes a line of JSON for each step (docs/performance.md). Every run is a
-    process of its own. --output-dir gets settings.yaml, for --config, tune.json and report.html;
-    an interrupted search continues.
+    process of its own. --output-dir gets settings.yaml, for --config, and tune.json.
 
     Examples:
         aam tune --output-dir tuned pretrain --table table.biom --tree tree.nwk
@@ -68,15 +67,8 @@ class Tune:
         -- python train.py --kernel {kernel}
     """
 
-    output_dir: Path = option("Folder for the measurements and the report.", role="output")
+    output_dir: Path = option("Folder for the measurements and the settings.", role="output")
     overwrite: bool = option("Replace the measurements in the folder.", default=False, basic=True)
-
-    measure_only: bool = option(
-        "Measure the speed and memory of each setting against the given options and write "
-        "bench.json; losses are not compared, and nothing is chosen.",
-        default=False,
-        basic=True,
-    )
     subjects: tuple[Subject, ...] = option(
         "What to vary; everything that the device has by default.", default=(), basic=True
     )
@@ -103,12 +95,6 @@ class Tune:
         default=600.0,
         takes=ABOVE_ZERO,
     )
-    parity_steps: int = option(
-        "Steps of the runs that compare the loss late in training, on the last third of them.",
-        default=150,
-        takes=ONE_OR_MORE,
-        basic=True,
-    )
     values: tuple[str, ...] = option(
         "Values of a program to try, as name=VALUE,VALUE; the first is the default, and {name} in "
         "its command line stands for them.",
@@ -130,7 +116,7 @@ class Profile:
 
     Of `aam pretrain` or `aam train`, taken as it is, torch.profiler records some steps.
     --output-dir gets trace.json.gz, which `aam profile` and https://ui.perfetto.dev read. Otherwise
-    it reads kernel statistics and traces of rocprof, rocprofv3 (CSV, JSON, rocpd), nsys (CSV) and
+    it reads kernel statistics and traces of rocprof, rocprofv3 and nsys (CSV) and of
     torch.profiler (Chrome trace).
 
     Examples:
@@ -157,7 +143,7 @@ class Profile:
     )
     json: bool = option("Print the result as JSON.", default=False, basic=True)
     output_dir: Path | None = option(
-        "Folder for the trace of a command and its page.",
+        "Folder for the trace of a command.",
         default=None,
         role="output",
         basic=True,

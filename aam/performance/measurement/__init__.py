@@ -1,1 +1,0 @@
-"""Measurement of a workload in child processes: benchmarks, parity of losses, tuning."""

@@ -1,0 +1,595 @@
+"""Search for faster settings of a workload that train the same network.
+
+For each subject: propose settings, run each in turns with those chosen so far, compare the losses
+of its first steps with those of the default, and keep the fastest that passes. Settings of another
+training, such as the batch size, are measured and never kept.
+
+The losses of the first steps, with the same seed, show a wrong result before rounding has grown:
+fp32 differs by about 2e-7 at step 20, half precision by 1e-3, a gradient scaled by 0.9 by 5e-6 to
+9e-3, depending on the learning rate. Runs from weights moved by 1e-7 show how far rounding alone
+leads.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from aam.console import info
+from aam.contract.errors import DataError, UsageError
+from aam.contract.options import build
+from aam.contract.options.commands.measure import Tune
+from aam.contract.options.device import DeviceOptions
+from aam.number_format import significant
+from aam.performance.workload import (
+    Rates,
+    RunResult,
+    Settings,
+    Step,
+    Workload,
+    blocks,
+    call_in_child,
+    rates,
+    run_workload,
+)
+
+EARLY = 20
+"""First steps, whose losses are compared one by one."""
+NOISE_FACTOR = 20.0
+"""Factor of the measured noise that counts as rounding: a kernel rounds in every layer."""
+MIN_GAIN = 1.03
+"""Gain from which a setting is kept, if it is faster in each round too."""
+HOPELESS = 0.9
+"""Gain in the first round below which a setting is not measured further."""
+CONTEXT = 1 << 30
+"""Bytes of GPU memory that the process which looks may itself take: its context."""
+
+Parity = Literal["same numbers", "same up to rounding", "same up to half precision", "another"]
+"""What a setting may change; "another" is another training."""
+ENVELOPE: dict[Parity, float] = {
+    "same numbers": 0.0,
+    "same up to rounding": 1e-6,
+    "same up to half precision": 4e-3,
+}
+"""Largest relative difference of an early loss; more where the measured noise is larger."""
+
+Decision = Literal["kept", "not faster", "rejected", "failed", "another training"]
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """Facts about the device of a workload.
+
+    Attributes:
+        name: name such as "NVIDIA H200" or "CPU, 2 cores".
+        arch: architecture such as gfx942 or sm_90; "cpu" for a CPU.
+        torch: version of PyTorch.
+        cores: CPU cores of this process.
+        busy: how others use the device at the same time; "" if they do not.
+        compile_fault: why torch.compile fails with this PyTorch; "" if it does not.
+    """
+
+    name: str
+    arch: str
+    torch: str
+    cores: int
+    busy: str = ""
+    compile_fault: str = ""
+
+    @property
+    def gpu(self) -> bool:
+        """Whether it is a GPU."""
+        return self.arch != "cpu"
+
+
+def device_facts(device: str) -> DeviceFacts:
+    """Return the facts about the device that `--device` names.
+
+    Raises:
+        Unavailable: there is no GPU, or PyTorch cannot start on it.
+    """
+    # The load from before PyTorch is imported, which loads the CPU itself.
+    found = call_in_child(_device_facts, device, os.getloadavg()[0], timeout=300.0)
+    return DeviceFacts(**found)
+
+
+def _device_facts(device: str, load: float) -> dict[str, Any]:
+    # Imported by the child process alone.
+    import torch
+
+    from aam.numerics.device import arch_of, choose_device, compile_fault, hardware_name, is_gpu
+
+    chosen = choose_device(build(DeviceOptions, {"--device": device}))
+    cores, busy = len(os.sched_getaffinity(0)), ""
+    name, arch = hardware_name(chosen), arch_of(chosen)
+    if is_gpu(chosen):
+        free, total = torch.cuda.mem_get_info(chosen)
+        if total - free > CONTEXT:
+            busy = f"other processes use {(total - free) / 2**30:.1f} GiB of {name}"
+    elif load > 0.5 * cores:
+        busy = f"other processes use the CPU: load {load:.1f} on {cores} cores"
+    fault = compile_fault() if is_gpu(chosen) else ""
+    return asdict(DeviceFacts(name, arch, torch.__version__, cores, busy, fault))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting to try.
+
+    Attributes:
+        label: name of the setting, unique in its subject.
+        values: flag or name -> value.
+        parity: change of the losses that it may cause.
+        reason: reason for which it may be faster.
+        redraws: whether it changes what dropout draws; it is then compared without dropout.
+    """
+
+    label: str
+    values: Settings = field(default_factory=dict)
+    parity: Parity = "same numbers"
+    reason: str = ""
+    redraws: bool = False
+
+
+Propose = Callable[[Settings, DeviceFacts], list[Setting]]
+"""Returns settings to try instead of the values of all options, flag -> value, on a device."""
+
+
+def _entry(
+    flag: str,
+    parity: Parity,
+    reason: str,
+    tried: Callable[[Settings, DeviceFacts], Sequence[Any]],
+    redraws: bool = False,
+) -> Propose:
+    """Return a subject of one option; its current value is not tried."""
+
+    def label(value: object) -> str:
+        if isinstance(value, bool):
+            return flag if value else f"--no-{flag[2:]}"
+        return f"{flag} {value}"
+
+    def propose(now: Settings, device: DeviceFacts) -> list[Setting]:
+        return [
+            Setting(label(value), {flag: value}, parity, reason, redraws)
+            for value in tried(now, device)
+            if value != now[flag]
+        ]
+
+    return propose
+
+
+def _workers_now(now: Settings, device: DeviceFacts) -> int:
+    default = min(4, device.cores) if device.gpu else 0
+    return default if now["--num-workers"] == "auto" else int(now["--num-workers"])
+
+
+def _threads(now: Settings, device: DeviceFacts) -> Sequence[int]:
+    current = device.cores if now["--cpu-threads"] == "auto" else now["--cpu-threads"]
+    tried = {1, max(1, device.cores // 2), device.cores} - {current}
+    return () if device.gpu else sorted(tried)
+
+
+def _workers(now: Settings, device: DeviceFacts) -> Sequence[int]:
+    # On a CPU the network uses all cores: more workers would take theirs.
+    most = device.cores if device.gpu else min(2, device.cores)
+    return [n for n in (0, 1, 2, 4, 8) if n <= most and n != _workers_now(now, device)]
+
+
+def _batch_sizes(now: Settings, device: DeviceFacts) -> Sequence[int]:
+    size = now["--batch-size"]
+    return () if size == "auto" else sorted({max(1, size // 2), 2 * size, 4 * size})
+
+
+SUBJECTS: dict[str, Propose] = {
+    "threads": _entry(
+        "--cpu-threads",
+        "same up to rounding",
+        "small tensors spend time on waiting for all threads",
+        _threads,
+    ),
+    "workers": _entry(
+        "--num-workers",
+        "same numbers",
+        "other processes make the next batches meanwhile",
+        _workers,
+    ),
+    "prefetch": _entry(
+        "--prefetch-factor",
+        "same numbers",
+        "batches made ahead bridge those that take long to make",
+        lambda now, device: (1, 4, 8) if _workers_now(now, device) else (),
+    ),
+    "attention": _entry(
+        "--attn-implementation",
+        "same up to rounding",
+        "another kernel may suit the shapes of this study",
+        lambda now, device: ("math", "flash", "mem_efficient")[: 3 if device.gpu else 2],
+    ),
+    "recompute": _entry(
+        "--gradient-checkpointing",
+        "same up to rounding",
+        "less memory with recomputation, less time without",
+        lambda now, device: (True, False),
+    ),
+    "chunks": _entry(
+        "--asv-chunk",
+        "same up to rounding",
+        "the activations of a chunk fit into a cache or into less memory",
+        lambda now, device: (0, 64, 256),
+        redraws=True,
+    ),
+    "compile": _entry(
+        "--compile-model",
+        "same up to rounding",
+        "fused kernels move less data; the first steps take minutes",
+        lambda now, device: () if device.compile_fault else ("auto",),
+        redraws=True,
+    ),
+    "precision": _entry(
+        "--mixed-precision",
+        "same up to half precision",
+        "matrix products in half precision move half the bytes",
+        lambda now, device: ("none", "bf16", "fp16")[: 3 if device.gpu else 2],
+    ),
+    "batch-size": _entry(
+        "--batch-size",
+        "another",
+        "another number of samples meets in the distance loss: another training",
+        _batch_sizes,
+    ),
+}
+"""Subject of --subjects -> its settings; `aam tune` goes through them in this order. To add one,
+add it here and to `Subject` of `aam.contract.options.commands.measure`."""
+
+
+def program_subjects(values: Sequence[str], half: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values of each name of --values, the default first.
+
+    Raises:
+        UsageError: values that are not NAME=VALUE,VALUE, or an unknown name after --half.
+    """
+    found: dict[str, list[str]] = {}
+    for text in values:
+        name, equals, listed = text.partition("=")
+        found[name] = listed.split(",")
+        if not (equals and name.isidentifier() and all(found[name])):
+            remedy = "write NAME=VALUE,VALUE"
+            raise UsageError("Not the values of a name", f"--values {text}", remedy)
+    if unknown := [name for name in half if name not in found]:
+        raise UsageError("A name without values", f"--half {' '.join(unknown)}", "see --values")
+    return found
+
+
+def propose_values(name: str, values: Sequence[str], half: bool) -> Propose:
+    """Return the subject of a value of a program."""
+    parity: Parity = "same up to half precision" if half else "same up to rounding"
+    return lambda now, device: [
+        Setting(f"{name}={value}", {name: value}, parity)
+        for value in values[1:]
+        if value != now.get(name)
+    ]
+
+
+COSTS: dict[str, Callable[[Step], float]] = {
+    "seconds": lambda step: step.seconds,
+    "cpu-seconds": lambda step: step.cpu_seconds,
+}
+"""Values of --compare-by -> time of a step that counts."""
+
+
+def gain(
+    run: RunResult, other: RunResult, warmup: int, cost: Callable[[Step], float] = COSTS["seconds"]
+) -> float:
+    """Return how many times as fast a run is as another one of equal batches.
+
+    >>> slow = RunResult((Step(loss=1.0, seconds=3.0, samples=8),) * 10)
+    >>> fast = RunResult((Step(loss=1.0, seconds=1.5, samples=8),) * 10)
+    >>> gain(fast, slow, warmup=2)
+    2.0
+    """
+
+    def times(result: RunResult) -> list[float]:
+        return [
+            # The CPU time of a block may be 0: the clock of the system has ticks.
+            max(sum(map(cost, part)), 1e-9) / sum(step.samples for step in part)
+            for part in blocks(result, warmup)
+        ]
+
+    # Ratios of blocks and not of totals, and their median: a pause of the machine in one block of
+    # one run does not count.
+    return statistics.median(two / one for one, two in zip(times(run), times(other), strict=False))
+
+
+def early_difference(losses: Sequence[float], default: Sequence[float]) -> float:
+    """Return the largest relative difference of the losses of the first steps.
+
+    >>> round(early_difference([2.0, 1.1], [2.0, 1.0]), 3)
+    0.1
+    """
+    number = min(EARLY, len(losses), len(default))
+    one, two = np.array(losses[:number]), np.array(default[:number])
+    return float(np.max(np.abs(one - two) / np.maximum(np.abs(two), 1e-12), initial=0.0))
+
+
+def compare_losses(
+    losses: Sequence[float], default: Sequence[float], parity: Parity, noise: float
+) -> tuple[bool, str]:
+    """Compare the losses of the first steps one by one; return whether they pass, and a sentence.
+
+    Args:
+        losses, default: losses of the setting and of the default, from step 0 on.
+        parity: change of the losses that the setting may cause.
+        noise: largest difference of a run from moved weights, or of a repeated run for "same
+            numbers": 0 where the device repeats a run exactly.
+    """
+    bad = next((k for k in range(len(losses)) if not math.isfinite(losses[k])), None)
+    if bad is not None:
+        return False, f"the loss of step {bad} is {losses[bad]}"
+    number = min(EARLY, len(losses), len(default))
+    bound = max(ENVELOPE[parity], NOISE_FACTOR * noise)
+    found = early_difference(losses, default)
+    if not found:
+        return True, f"the first {number} losses are equal"
+    limit = f"limit {bound:.1e}" if bound else "and should be equal"
+    return found <= bound, f"the first {number} losses differ by up to {found:.1e}, {limit}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A setting that was measured.
+
+    Attributes:
+        subject: what was varied.
+        setting: name of the setting.
+        values: its values, flag or name -> value.
+        parity, reason: see `Setting`.
+        rates: rates of the successful runs; None if no run succeeded.
+        gain: times as fast as the setting that it is compared with.
+        rounds: gain of each round.
+        failure: cause of the first run that failed; "" if none did.
+        decision: decision about the setting; None for a reference.
+        evidence: sentences with the reasons of the decision.
+    """
+
+    subject: str
+    setting: str
+    values: Settings
+    parity: Parity
+    reason: str
+    rates: Rates | None
+    gain: float
+    rounds: tuple[float, ...]
+    failure: str
+    decision: Decision | None = None
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass
+class SettingSearch:
+    """Search for faster settings of a workload.
+
+    Args:
+        workload: program that is measured.
+        options: rounds, steps, warm-up, --compare-by and time limit.
+        folder: folder of the run in progress.
+        no_dropout: values that switch dropout off.
+        chosen: subject -> setting that was kept.
+        trials: settings that were measured.
+    """
+
+    workload: Workload
+    options: Tune
+    folder: Path
+    no_dropout: Settings
+    chosen: dict[str, Setting] = field(default_factory=dict)
+    trials: list[Trial] = field(default_factory=list)
+    _losses: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values of all chosen settings."""
+        return {name: v for one in self.chosen.values() for name, v in one.values.items()}
+
+    def run(self, values: Settings, steps: int, noise_seed: int | None = None) -> RunResult:
+        """Return the steps of one run.
+
+        Raises:
+            DataError: the workload fails without any change.
+        """
+        argv = self.workload(values, self.folder)
+        found = run_workload(argv, steps, self.folder, self.options.step_timeout, noise_seed)
+        if found.failure and values in ({}, self.no_dropout):
+            remedy = "run it by itself, or see `aam memory` if memory is short"
+            raise DataError("The workload fails without any change", found.failure, remedy)
+        return found
+
+    def default_losses(self, kind: Literal["plain", "again", "moved", "no dropout"]) -> list[float]:
+        """Return the first losses of a run of the default; each kind is computed once."""
+        if kind not in self._losses:
+            values = self.no_dropout if kind == "no dropout" else {}
+            found = self.run(values, EARLY, 1 if kind == "moved" else None)
+            self._losses[kind] = found.losses
+        return self._losses[kind]
+
+    def noise(self) -> float:
+        """Return the largest difference of a run of the default from moved weights."""
+        return early_difference(self.default_losses("moved"), self.default_losses("plain"))
+
+    def compare(self, setting: Setting, run: RunResult, current: RunResult) -> tuple[bool, str]:
+        """Compare the losses of a setting, `run`, with those of the default.
+
+        A setting with the same numbers is compared with those chosen so far, `current`.
+        """
+        if setting.parity == "same numbers":
+            # A repeated run, and not one from moved weights: some devices do not repeat their sums
+            # exactly.
+            noise = early_difference(self.default_losses("plain"), self.default_losses("again"))
+            return compare_losses(run.losses, current.losses, setting.parity, noise)
+        together = (*self.chosen.values(), setting)
+        parity: Parity = setting.parity
+        if any(one.parity == "same up to half precision" for one in together):
+            parity = "same up to half precision"
+        default = self.default_losses("plain")
+        # Other draws of dropout change the losses by more than any rounding.
+        if self.no_dropout and any(one.redraws for one in together):
+            run = self.run({**self.values, **setting.values, **self.no_dropout}, EARLY)
+            if run.failure:
+                return False, run.failure
+            default = self.default_losses("no dropout")
+        return compare_losses(run.losses, default, parity, self.noise())
+
+    def stage(self, subject: str, settings: Sequence[Setting]) -> None:
+        """Measure the settings of a subject, and keep the fastest that passes."""
+        parity: dict[str, tuple[bool, str]] = {}
+        cost = COSTS[self.options.compare_by]
+
+        def go_on(setting: Setting, run: RunResult, current: RunResult) -> bool:
+            if setting.parity == "another":
+                return True
+            parity[setting.label] = self.compare(setting, run, current)
+            faster = gain(run, current, self.options.warmup_steps, cost) >= HOPELESS
+            return parity[setting.label][0] and faster
+
+        current = Setting("as chosen" if self.chosen else "as given")
+        reference, *trials = self.measure(subject, (current, *settings), go_on)
+        self.trials.append(reference)
+        for trial in sorted(trials, key=lambda one: -one.gain):
+            speed = f"{trial.gain:.2f} times as fast as before, in {len(trial.rounds)} rounds"
+            decision: Decision
+            evidence: tuple[str, ...]
+            if trial.failure:
+                decision, evidence = "failed", (trial.failure,)
+            elif trial.parity == "another":
+                decision, evidence = "another training", (speed,)
+            else:
+                same, sentence = parity[trial.setting]
+                evidence = (f"{trial.parity}: {sentence}", speed)
+                if not same:
+                    decision = "rejected"
+                elif subject in self.chosen or trial.gain < MIN_GAIN or min(trial.rounds) <= 1:
+                    decision = "not faster"
+                else:
+                    decision = "kept"
+                    labels = {one.label: one for one in settings}
+                    self.chosen[subject] = labels[trial.setting]
+            self.trials.append(replace(trial, decision=decision, evidence=evidence))
+            info(f"{subject}: {trial.setting}: {decision}. {'; '.join(evidence)}")
+
+    def measure(
+        self,
+        subject: str,
+        settings: Sequence[Setting],
+        go_on: Callable[[Setting, RunResult, RunResult], bool] = lambda setting, run, first: True,
+        chosen: bool = True,
+    ) -> list[Trial]:
+        """Measure settings in turns; the first is the one that the others are compared with.
+
+        Args:
+            go_on: whether a setting is measured further, after its first run and the first's.
+            chosen: whether all settings are measured together with those chosen so far.
+        """
+        before = self.values if chosen else {}
+        rounds, warmup = self.options.rounds, self.options.warmup_steps
+        runs: dict[str, list[RunResult]] = {one.label: [] for one in settings}
+        dropped: set[str] = set()
+        # In turns, not one setting after the other: a clock or a load that drifts over minutes
+        # then slows all settings alike.
+        for number in range(rounds):
+            for one in settings:
+                if one.label in dropped:
+                    continue
+                run = self.run({**before, **one.values}, self.options.steps)
+                runs[one.label].append(run)
+                shown = run.failure or f"{significant(rates([run], warmup).samples)} samples/s"
+                info(f"{subject}: {one.label}, run {number + 1} of {rounds}: {shown}")
+                first = runs[settings[0].label][0]
+                if first.failure:
+                    raise DataError("The chosen settings fail", first.failure, "run them again")
+                another = number == 0 and one is not settings[0]
+                if run.failure or (another and not go_on(one, run, first)):
+                    dropped.add(one.label)
+        base, cost = runs[settings[0].label], COSTS[self.options.compare_by]
+        found = []
+        for one in settings:
+            good = [run for run in runs[one.label] if not run.failure]
+            gains = tuple(
+                gain(run, other, warmup, cost)
+                for run, other in zip(runs[one.label], base, strict=False)
+                if not run.failure and not other.failure
+            )
+            failure = next((run.failure for run in runs[one.label] if run.failure), "")
+            found.append(
+                Trial(
+                    subject,
+                    one.label,
+                    one.values,
+                    one.parity,
+                    one.reason,
+                    rates(good, warmup) if good else None,
+                    statistics.median(gains) if gains else 1.0,
+                    gains,
+                    failure,
+                )
+            )
+        return found
+
+
+def tune(
+    workload: Workload,
+    options: Tune,
+    subjects: Mapping[str, Propose],
+    defaults: Settings,
+    device: DeviceFacts,
+) -> tuple[SettingSearch, Trial, Trial]:
+    """Search for settings that are faster than the default and train the same network.
+
+    Args:
+        workload: program that is measured.
+        options: rounds, steps and limits of the measurement.
+        subjects: subject -> its settings.
+        defaults: the value of every option of the workload.
+        device: facts about its device.
+
+    Returns:
+        The search, and the default and the chosen settings as measured in turns at the end.
+
+    Raises:
+        DataError: the default fails.
+    """
+    dropouts = [flag for flag in ("--dropout", "--profile-dropout") if defaults.get(flag)]
+    with tempfile.TemporaryDirectory(prefix="running-", dir=options.output_dir) as folder:
+        search = SettingSearch(workload, options, Path(folder), dict.fromkeys(dropouts, 0.0))
+        for subject, propose in subjects.items():
+            if settings := propose({**defaults, **search.values}, device):
+                search.stage(subject, settings)
+        # Measured together again: gains of single settings do not multiply.
+        final = Setting("chosen", search.values)
+        both = (Setting("default"), final) if final.values else (Setting("default"),)
+        measured = search.measure("result", both, chosen=False)
+    return search, measured[0], measured[-1]
+
+
+def as_json(search: SettingSearch, default: Trial, final: Trial) -> dict[str, Any]:
+    """Return the result of a search as JSON."""
+
+    def plain(trial: Trial) -> dict[str, Any]:
+        values = {
+            name: value if isinstance(value, str | int | float | bool) else str(value)
+            for name, value in trial.values.items()
+        }
+        return {**asdict(trial), "values": values}
+
+    return {
+        "trials": [plain(trial) for trial in search.trials],
+        "default": plain(default),
+        "chosen": plain(final),
+    }

@@ -1,0 +1,377 @@
+"""Workloads: programs that log their training steps, run as child processes with some settings.
+
+The log is a file of one line of JSON for each step; `aam.training.observers` has its
+fields and the variables that request it. A program that hangs, crashes or runs out of memory ends
+itself alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aam.contract.errors import AamError, Unavailable, UsageError
+from aam.contract.options import arguments, specs
+from aam.contract.options.commands import wrapped_options
+from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Train
+from aam.contract.run_record import value_of
+
+Settings = Mapping[str, Any]
+"""Flag of an option, or name of a value in a command line -> value."""
+
+Workload = Callable[[Settings, Path], list[str]]
+"""Returns the command line of a program with some settings; it may write to the folder."""
+
+NONE: Mapping[str, str] = {}
+WEIGHT_NOISE = 1e-7
+"""Relative change of the initial weights of the runs that measure how far rounding alone leads."""
+BLOCK = 5
+"""Steps of a block, over which a rate is measured."""
+_POLL = 0.05
+"""Seconds between two looks at the log of a run."""
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|OutOfMemoryError|can't allocate memory|does not fit in memory", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Training step, as `aam.training.observers` logs it; 0 where a field is absent."""
+
+    loss: float
+    seconds: float
+    samples: int
+    wait: float = 0.0
+    cpu_seconds: float = 0.0
+    asvs: int = 0
+    rss: int = 0
+    allocated: int = 0
+    reserved: int = 0
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Steps of a run, and why it failed; "" if it did not."""
+
+    steps: tuple[Step, ...]
+    failure: str = ""
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of each step."""
+        return [step.loss for step in self.steps]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Speed and memory of a setting over all blocks of its runs.
+
+    Attributes:
+        samples, asvs: numbers per second, medians over the blocks.
+        spread: half the interquartile range of `samples`.
+        cpu_seconds: CPU time per sample, median over the blocks.
+        wait: fraction of the time in which the network waits for a batch.
+        rss, allocated, reserved: peaks in bytes; the last two are of a GPU.
+    """
+
+    samples: float
+    spread: float
+    asvs: float
+    cpu_seconds: float
+    wait: float
+    rss: int
+    allocated: int
+    reserved: int
+
+
+def aam_workload(measured: Pretrain | Train, wrapper: str) -> Workload:
+    """Return the command that a wrapper such as `tune` measures, without an output of its own."""
+    command = "train" if isinstance(measured, Train) else "pretrain"
+    given = {
+        spec.flag: value
+        for spec in wrapped_options(wrapper, command)
+        if (value := value_of(measured, spec.field)) != spec.default
+    }
+    if command == "train":
+        # Other members have no training steps, and would be fitted in every run for nothing.
+        given["--members"] = ("transformer",)
+
+    def argv(settings: Settings, folder: Path) -> list[str]:
+        values = {**given, **settings, "--output-dir": folder / "run"}
+        return [sys.executable, "-m", "aam", command, *arguments(specs(type(measured)), values)]
+
+    return argv
+
+
+def program_workload(words: Sequence[str], defaults: Settings) -> Workload:
+    """Return any program: its words, with `{name}` in place of each value.
+
+    Raises:
+        UsageError: a name without values, or braces that do not match.
+    """
+
+    def argv(settings: Settings, folder: Path) -> list[str]:
+        return [word.format_map({**defaults, **settings}) for word in words]
+
+    try:
+        argv({}, Path())
+    except (ValueError, IndexError, KeyError, AttributeError) as error:
+        raise UsageError(
+            "The command line of the program cannot be made",
+            f"{shlex.join(words)}, {type(error).__name__}: {error}",
+            "give --values NAME=VALUE,VALUE for each {NAME}, and write {{ and }} for braces",
+        ) from error
+    return argv
+
+
+@contextlib.contextmanager
+def child_process(
+    argv: Sequence[str], grace: float = 0.0, **options: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a running program, which ends when the block ends, with all that it started.
+
+    SIGTERM, which ends a job, ends the program too, as Ctrl-C does.
+
+    Args:
+        argv: its command line.
+        grace: seconds from SIGTERM, with which it may end its own children, to SIGKILL.
+        options: arguments of `subprocess.Popen`.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        # The session is killed as a whole, with data loaders and ranks.
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, start_new_session=True, **options
+        )
+        try:
+            yield process
+        finally:
+            if grace and process.poll() is None:
+                process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(grace)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            # A process in an uninterruptible call of a driver does not end even by SIGKILL.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def call_in_child(function: Callable[..., Any], *arguments: object, timeout: float) -> Any:
+    """Return the JSON result of a function of a module, computed by a process of its own.
+
+    This process then holds no GPU, whose memory would count against its children's.
+
+    Raises:
+        Unavailable: the function raises an `AamError`, or the process crashes or hangs.
+    """
+    # The path comes first, so that no module of the current folder is imported.
+    boot = (
+        f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _answer; "
+        f"from {function.__module__} import {function.__qualname__} as f; _answer(f, {arguments!r})"
+    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with child_process([sys.executable, "-c", boot], **pipes) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            evidence = f"no result for {timeout:g} s"
+            raise Unavailable("The device does not respond", evidence, "use another") from None
+    try:
+        # The last line alone: libraries print warnings above it.
+        found = json.loads(output.splitlines()[-1])
+    except (ValueError, IndexError):
+        lines = errors.decode(errors="replace").strip().splitlines()
+        last = (lines or [f"status {process.returncode}"])[-1]
+        raise Unavailable("The device cannot be used", last[:300], "see `aam check`") from None
+    if "error" in found:
+        raise Unavailable(*found["error"])
+    return found["result"]
+
+
+def _answer(function: Callable[..., Any], arguments: Sequence[object]) -> None:
+    """Print the result of a function in the child process."""
+    try:
+        found: dict[str, Any] = {"result": function(*arguments)}
+    except AamError as error:
+        found = {"error": [error.cause, error.evidence, error.remedy]}
+    print(json.dumps(found))
+
+
+def run_workload(
+    argv: Sequence[str],
+    steps: int,
+    folder: Path,
+    timeout: float,
+    noise_seed: int | None = None,
+    variables: Mapping[str, str] = NONE,
+) -> RunResult:
+    """Run a program in a child process and return its steps.
+
+    Args:
+        argv: its command line.
+        steps: number of training steps, at least 1.
+        folder: folder of the run's files; an existing one is replaced.
+        timeout: seconds without a step after which it counts as hanging.
+        noise_seed: seed of noise on the initial weights; None for no noise.
+        variables: further environment variables.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    log, output = folder / "steps.jsonl", folder / "output.txt"
+    environment = {
+        **os.environ,
+        **variables,
+        "AAM_STEP_LOG": str(log),
+        "AAM_STEPS": str(steps),
+        "AAM_WEIGHT_NOISE": str(0.0 if noise_seed is None else WEIGHT_NOISE),
+        "AAM_WEIGHT_NOISE_SEED": str(noise_seed or 0),
+    }
+    try:
+        with (
+            output.open("wb") as stream,
+            child_process(
+                argv, stdout=stream, stderr=subprocess.STDOUT, env=environment
+            ) as process,
+        ):
+            hangs = _wait(process, log, timeout)
+    except (OSError, ValueError) as error:
+        return RunResult((), f"it cannot be started: {getattr(error, 'strerror', error)}")
+    found, failure = read_steps(log)
+    place = f"after step {len(found)} of {steps}"
+    if not failure and hangs:
+        failure = f"no step for {timeout:g} s {place}"
+    return RunResult(found, failure or _failure(process.returncode, output, len(found), steps))
+
+
+def _wait(process: subprocess.Popen[bytes], log: Path, timeout: float) -> bool:
+    """Wait for the end of a process; return whether it hangs."""
+    # A step is a line of the log, so a log that does not grow is a run without progress.
+    size, reached = 0, time.monotonic()
+    while process.poll() is None:
+        now = time.monotonic()
+        with contextlib.suppress(OSError):
+            if log.stat().st_size != size:
+                size, reached = log.stat().st_size, now
+        if now - reached > timeout:
+            return True
+        time.sleep(_POLL)
+    return False
+
+
+def _failure(status: int, output: Path, steps: int, planned: int) -> str:
+    """Return why a run that ended by itself failed; "" if it did not."""
+    if status == 0 and steps >= planned:
+        return ""
+    place = f"after step {steps} of {planned}"
+    lines = last_lines(output)
+    if status == -signal.SIGKILL:
+        return f"killed (SIGKILL) {place}, as the kernel does when memory is short"
+    if any(map(_OUT_OF_MEMORY.search, lines)):
+        return f"out of memory {place}"
+    if status == 0 and steps == 0:
+        return "it wrote no step to the file that AAM_STEP_LOG names"
+    if status == 0:
+        return f"it ended {place}: give fewer --steps, or let it train longer"
+    how = f"{signal.Signals(-status).name}" if status < 0 else f"status {status}"
+    return f"it ended with {how} {place}: {next(reversed(lines), '')[:300]}"
+
+
+def last_lines(output: Path) -> list[str]:
+    """Return the last lines of what a program printed, without empty ones; they name the cause."""
+    with output.open("rb") as stream:
+        # A run in a loop of warnings may print gigabytes.
+        stream.seek(max(0, output.stat().st_size - 100_000))
+        lines = stream.read().decode(errors="replace").splitlines()
+    return [line for line in map(str.strip, lines) if line]
+
+
+def read_steps(log: Path) -> tuple[tuple[Step, ...], str]:
+    """Read the log of a run; return its steps, and what is wrong with the next line or ""."""
+    try:
+        text = log.read_bytes().decode(errors="replace")
+    except OSError:
+        return (), ""
+    found: list[Step] = []
+    # After the last newline stands an unfinished line, or nothing.
+    for number, line in enumerate(text.split("\n")[:-1], 1):
+        try:
+            record = json.loads(line)
+            values = {
+                name: float(
+                    record[name] if name in ("loss", "seconds", "samples") else record.get(name, 0)
+                )
+                for name in Step.__dataclass_fields__
+            }
+            times = (values["seconds"], values["wait"], values["cpu_seconds"])
+            if not all(map(math.isfinite, times)) or values["seconds"] <= 0:
+                raise ValueError
+            whole = ("samples", "asvs", "rss", "allocated", "reserved")
+            step = Step(**{n: int(v) if n in whole else v for n, v in values.items()})  # type: ignore[arg-type]
+            if step.samples < 1:
+                raise ValueError
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            shown = line if len(line) <= 60 else f"{line[:57]}..."
+            return tuple(found), (
+                f"line {number} of its step log is not a step with loss, seconds and samples: "
+                f"{shown!r}"
+            )
+        found.append(step)
+    return tuple(found), ""
+
+
+def blocks(run: RunResult, warmup: int) -> list[tuple[Step, ...]]:
+    """Divide the steps after the warm-up into blocks; a rest joins the last one.
+
+    >>> run = RunResult(tuple(Step(loss=1.0, seconds=1.0, samples=8) for _ in range(14)))
+    >>> [len(block) for block in blocks(run, warmup=2)]
+    [5, 7]
+    """
+    steps = run.steps[min(warmup, len(run.steps) - 1) :]
+    number = max(1, len(steps) // BLOCK)
+    ends = [BLOCK * k for k in range(number)] + [len(steps)]
+    return [steps[ends[k] : ends[k + 1]] for k in range(number)]
+
+
+def rates(runs: Sequence[RunResult], warmup: int) -> Rates:
+    """Return the rates of runs of one setting; the first `warmup` steps of each do not count."""
+    parts = [block for run in runs for block in blocks(run, warmup)]
+    steps = [step for part in parts for step in part]
+
+    def per_second(count: Callable[[Step], int]) -> list[float]:
+        return [sum(map(count, part)) / sum(step.seconds for step in part) for part in parts]
+
+    samples = per_second(lambda step: step.samples)
+    low, high = np.quantile(samples, (0.25, 0.75)).tolist()
+    return Rates(
+        samples=statistics.median(samples),
+        spread=(high - low) / 2,
+        asvs=statistics.median(per_second(lambda step: step.asvs)),
+        cpu_seconds=statistics.median(
+            sum(step.cpu_seconds for step in part) / sum(step.samples for step in part)
+            for part in parts
+        ),
+        wait=sum(step.wait for step in steps) / sum(step.seconds for step in steps),
+        rss=max(step.rss for run in runs for step in run.steps),
+        allocated=max(step.allocated for run in runs for step in run.steps),
+        reserved=max(step.reserved for run in runs for step in run.steps),
+    )
