@@ -16,7 +16,7 @@ from typing import Any
 
 from aam.acceptance.result import AcceptanceFile, ImageRun, read
 from aam.contract import yaml_document
-from aam.numerics.check_report import WRONG
+from aam.numerics.report import WRONG
 from launcher.gpus import VENDORS
 from launcher.plan.catalog import SHIPPED, Catalog, catalog_of
 

@@ -192,7 +192,7 @@ def _host(device: str) -> Values:
     import torch
 
     from aam.numerics.device import arch_of, gpu_names, select_gpu
-    from aam.numerics.stack_identity import identify, processor
+    from aam.numerics.stack import identify, processor
 
     names = gpu_names() if device == GPU else []
     devices = [select_gpu(number) for number in range(len(names))] or [torch.device("cpu")]
@@ -319,7 +319,7 @@ def _checked(context: Context, number: int, quick: bool) -> str:
 
 def measure_check(context: Context) -> Values:
     """Run `aam check` on each GPU by itself; quick on a CPU, whose kernels are few."""
-    from aam.numerics.check_report import from_json, summary, worst
+    from aam.numerics.report import from_json, summary, worst
 
     devices: list[Values] = []
     for number in range(max(context.gpus, 1)):

@@ -37,7 +37,7 @@ from aam.contract.run_record import launched_by, now
 from aam.distributed.environment import read_environment
 from aam.memory import shown_size
 from aam.number_format import significant
-from aam.numerics.stack_identity import processor
+from aam.numerics.stack import processor
 from aam.performance.tune import device_facts
 from aam.report.page import render
 from aam.report.terminal import Table

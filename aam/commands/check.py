@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+
+from rich.console import Console
 
 from aam.console import info, warn
 from aam.contract.errors import Unavailable
 from aam.contract.options.commands.stack import Check
 from aam.contract.options.device import DeviceOptions
-from aam.model.attention import TORCH, Backend
-from aam.numerics import report_cache
-from aam.numerics.check import CheckPlan, Event, conclude, measure
-from aam.numerics.check_report import UNUSABLE, CheckReport, to_json, worst
-from aam.numerics.child_process import measure_in_child
-from aam.numerics.report_table import show
-from aam.numerics.stack_identity import Identity
-
-WRONG = 1
-"""Exit status where a usable backend computes wrong."""
+from aam.model.attention import BACKENDS, TORCH, Backend
+from aam.numerics.backends import reported_status, select_backends
+from aam.numerics.check import CheckPlan, Event, conclude, measure, measure_in_child
+from aam.numerics.device import choose_device
+from aam.numerics.report import (
+    UNUSABLE,
+    WRONG,
+    CheckReport,
+    key_of,
+    page,
+    reports_folder,
+    store_report,
+    to_json,
+    worst,
+)
+from aam.numerics.stack import Identity
 
 
 def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
@@ -35,8 +44,6 @@ def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
     Raises:
         Unavailable: a requested GPU does not exist or does not respond, or no backend runs.
     """
-    from aam.numerics.device import choose_device
-
     device = choose_device(DeviceOptions(device=options.device))
     if device.type == "cpu" and options.device == "auto":
         info("No GPU was found; the CPU is measured.")
@@ -49,44 +56,37 @@ def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
         # result of the other backends.
         events = measure_in_child(backends, plan, device, options.timeout)
     report = conclude(events, options.quick)
-    _require_results(report)
-    report = _kept(report, plan)
+    if all(case.outcome in UNUSABLE for case in report.cases):
+        notes = {c.backend: c.note for c in report.cases if c.outcome in ("failed", "memory")}
+        evidence = "; ".join(f"{name}: {note}" for name, note in notes.items()) or "none can run"
+        cause = "No attention backend runs"
+        remedy = "this PyTorch may not be compiled for this GPU; choose another image"
+        if any(case.outcome == "memory" for case in report.cases):
+            cause = "Out of memory during the check"
+            remedy = "another program uses the memory of the GPU: end it, or use another GPU"
+        raise Unavailable(cause, evidence, remedy)
+    folder = reports_folder(os.environ)
+    key = key_of(Identity(**report.identity), *plan.sizes, os.environ)
+    if folder is not None and key is not None:
+        report = replace(report, key=key)
+        # The report is the result; a folder that cannot be written must not hide it.
+        if problem := store_report(report, folder):
+            warn(f"The check report is not kept: {problem}.")
     if options.json:
         print(to_json(report))
     else:
-        show(report)
-    return WRONG if report.wrong else 0
+        console = Console(highlight=False, width=None if Console().is_terminal else 120)
+        console.print(page(report, conclusion(report)))
+    return 1 if report.wrong else 0
 
 
-def _kept(report: CheckReport, plan: CheckPlan) -> CheckReport:
-    """Return the report with its key, after storing it for the runs of this stack."""
-    folder = report_cache.folder_of(os.environ)
-    key = report_cache.key_of(Identity(**report.identity), *plan.sizes, os.environ)
-    if folder is None or key is None:
-        return report
-    report = replace(report, key=key)
-    # The report is the result; a folder that cannot be written must not hide it.
-    if problem := report_cache.store(report, folder):
-        warn(f"The check report is not kept: {problem}.")
-    return report
-
-
-def _require_results(report: CheckReport) -> None:
-    """Raise an error if no backend ran.
-
-    Raises:
-        Unavailable: no backend could be measured.
-    """
-    outcomes = {name: worst(report.of(name, report.dtypes)) for name in report.backends}
-    if any(case.outcome not in UNUSABLE for case in report.cases):
-        return
-    notes = {c.backend: c.note for c in report.cases if c.outcome in ("failed", "memory")}
-    if "memory" in outcomes.values():
-        remedy = "another program uses the memory of the GPU: end it, or use another GPU"
-        raise Unavailable("Out of memory during the check", _joined(notes), remedy)
-    remedy = "this PyTorch may not be compiled for this GPU; choose another image"
-    raise Unavailable("No attention backend runs", _joined(notes), remedy)
-
-
-def _joined(notes: dict[str, str]) -> str:
-    return "; ".join(f"{name}: {note}" for name, note in notes.items()) or "none can run"
+def conclusion(report: CheckReport) -> str:
+    """Return whether the backends are right, and which of them `aam` uses."""
+    try:
+        status_of = reported_status(report, report.dtypes)
+        uses = select_backends("auto", BACKENDS, status_of, "this device")
+    except Unavailable as error:
+        return str(error)
+    bad = [name for name in report.backends if worst(report.of(name, report.dtypes)) in WRONG]
+    found = f"Wrong here: {', '.join(bad)}" if bad else "Right here"
+    return f"{found}. aam uses {uses}. ({math.ceil(report.seconds)} s)"

@@ -15,8 +15,7 @@ from aam.golden.folder import Stack
 from aam.golden.measure import GoldenResult, is_stage, stage_of
 from aam.model.network import Predictor
 from aam.model.transformer import FEED_FORWARD
-from aam.numerics.precision import Precision
-from aam.numerics.tolerance import product_tolerance
+from aam.numerics.device import Precision, product_tolerance
 
 INNER = FEED_FORWARD * SHAPE.embedding_dim
 """Inner size of the network's largest matrix product."""

@@ -27,8 +27,7 @@ from aam.data.batches import Batch
 from aam.data.sequences import PAD
 from aam.golden import case as golden_case
 from aam.golden.measure import GoldenResult, first_not_finite
-from aam.numerics.device import arch_of, is_gpu
-from aam.numerics.precision import Precision
+from aam.numerics.device import Precision, arch_of, is_gpu
 
 FORMAT = 1
 """Version of the folder and of the case; folders of another one cannot be compared."""

@@ -24,9 +24,8 @@ from aam.data.sequences import PAD
 from aam.golden import case as golden_case
 from aam.model.attention import Backends
 from aam.model.transformer import AttentionPooling, TransformerBlock
-from aam.numerics.backend_selection import TORCH_POLICY, choose_attention
-from aam.numerics.device import arch_of, choose_device
-from aam.numerics.precision import Precision, choose_precision
+from aam.numerics.backends import TORCH_POLICY, choose_attention
+from aam.numerics.device import Precision, arch_of, choose_device, choose_precision
 from aam.training.loop import make_optimizer, make_schedule
 from aam.training.module import TrainingModule
 

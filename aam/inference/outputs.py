@@ -28,7 +28,7 @@ from aam.inference.tables import NO_VECTORS, InferenceSettings, require_finite, 
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PROFILE_HIDDEN, Encoder, Predictor
 from aam.model.profile import weighted_sum
-from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy, choose_attention
+from aam.numerics.backends import TORCH_POLICY, BackendPolicy, choose_attention
 from aam.numerics.device import choose_device
 
 CHUNK = 512
@@ -252,7 +252,7 @@ class LoadedNetwork:
         stored: its configuration and weights.
         network: network with its weights, in any mode.
         device: device that computes.
-        attention: entry of the run record about attention (`aam.numerics.backend_selection`).
+        attention: entry of the run record about attention (`aam.numerics.backends`).
     """
 
     stored: StoredNetwork

@@ -1,7 +1,7 @@
-"""Numerics of a stack (GPU, driver, PyTorch): attention check, precision, compilation.
+"""Numerics of a stack (GPU, driver, PyTorch): attention check, precision, rounding.
 
-    probes + faults ──► check ──► check report ──► backend_selection
-    stack_identity ───────────────┘
+    probes + faults ──► check ──► report ──► backends
+    device ──► stack ─────┘
 
 It depends on the attention of `aam.model`, not on data or training.
 """

@@ -1,37 +1,48 @@
 """Attention check: run every probe on every backend, as a stream of events, and report.
 
-The events show which probe was running when a child process stops.
+The events show which probe was running when a child process stops. A GPU that hangs or crashes its
+process ends a child alone: a hanging call cannot be interrupted from within (it may hold the
+interpreter lock), so the parent has a timeout, and a child that crashes is followed by another
+without the backend that crashed it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+import pickle
+import signal
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from multiprocessing.connection import Connection
 
 import torch
 
+from aam.contract.errors import Unavailable
 from aam.contract.gpus import GPU
 from aam.model.attention import Backend
-from aam.numerics.accuracy import differences, tolerance
-from aam.numerics.check_report import Case, CheckReport, Cost, Outcome
-from aam.numerics.device import is_gpu
-from aam.numerics.faults import HALF, RECOMPUTED, KernelFault, identify_fault
-from aam.numerics.precision import CPU
+from aam.numerics.device import CPU, is_gpu
+from aam.numerics.faults import HALF, RECOMPUTED, identify_fault
 from aam.numerics.probes import (
     DTYPES,
     MASKS,
     Probe,
     Shape,
+    differences,
     expected_result,
     probe_input,
     run_probe,
     shapes,
+    tolerance,
 )
-from aam.numerics.stack_identity import Identity, identify
+from aam.numerics.report import Case, CheckReport, Cost, Outcome
+from aam.numerics.stack import Identity, identify
 
 REPETITIONS = 3
 COST_SHAPES = {
@@ -45,6 +56,8 @@ LONG = 1000
 
 _ABSENT = ("no available kernel", "no viable backend", "not compiled", "not supported")
 """Errors of torch for a kernel that does not exist for a device, dtype or mask."""
+_DRIVER = ("cuda error", "hip error", "cublas", "hipblas", "miopen", "cudnn error")
+"""Errors of driver and libraries, which say "operation not supported" of a device that fails."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +174,7 @@ def case_of(backend: Backend, probe: Probe, device: torch.device) -> Case:
     errors = differences(found, true)
     return dataclasses.replace(
         case,
-        outcome=_outcome(fault),
+        outcome="right" if fault is None else "harmless" if fault.harmless else "wrong",
         forward=_figure(errors[0].largest),
         backward=_figure(max(part.largest for part in errors[1:])),
         fault=fault.name if fault else "",
@@ -182,12 +195,6 @@ def case_for(backend: str, probe: Probe, outcome: Outcome, note: str = "") -> Ca
     )
 
 
-def _outcome(fault: KernelFault | None) -> Outcome:
-    if fault is None:
-        return "right"
-    return "harmless" if fault.harmless else "wrong"
-
-
 def _refusal(error: RuntimeError) -> Outcome:
     """Return whether a kernel does not exist, is out of memory, or fails."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
@@ -196,7 +203,8 @@ def _refusal(error: RuntimeError) -> Outcome:
         return "memory"
     # PyTorch has no error class for a kernel that does not exist, so its text decides.
     message = str(error).lower()
-    return "absent" if any(phrase in message for phrase in _ABSENT) else "failed"
+    absent = any(phrase in message for phrase in _ABSENT)
+    return "absent" if absent and not any(name in message for name in _DRIVER) else "failed"
 
 
 def _first_line(error: Exception) -> str:
@@ -308,3 +316,125 @@ def across(cases: Collection[Case]) -> Iterator[Case]:
             yield dataclasses.replace(case, fault=name)
         else:
             yield case
+
+
+PATIENCE = 120.0
+"""Seconds without an event after which a GPU counts as hanging; its first kernel takes a few."""
+
+_KILL_TIMEOUT = 5
+"""Seconds to wait for a killed process."""
+
+
+def measure_in_child(
+    backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device, patience: float = PATIENCE
+) -> Iterator[Event]:
+    """Run all probes in a child process.
+
+    Args:
+        backends: implementations of attention, whose functions must be picklable.
+        plan: probes of the check.
+        device: device on which they run.
+        patience: seconds to wait for each event.
+
+    Yields:
+        The events of `aam.numerics.check.measure`, and a case "crashed" for each backend that ended
+        its process.
+
+    Raises:
+        Unavailable: no event comes in time, or the GPU cannot be initialized.
+    """
+    left = backends
+    while left:
+        crashed = yield from _round(left, plan, device, patience)
+        if crashed is None:
+            return
+        names = [backend.name for backend in left]
+        left = left[names.index(crashed) + 1 :]
+
+
+def _round(
+    backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device, patience: float
+) -> Generator[Event, None, str | None]:
+    """Yield the events of one child; return the backend that crashed it, if others are left."""
+    reading, writing = os.pipe()
+    # The path comes first, so that no module of the current folder is imported.
+    boot = (
+        f"import sys; sys.path[:] = {sys.path!r}; "
+        f"from aam.numerics.check import work; work({writing})"
+    )
+    arguments = [sys.executable, "-c", boot]
+    # No `multiprocessing.Process`: spawning imports the main module again, so a script that fits a
+    # model without `if __name__ == "__main__"` would start itself without end, and Python waits at
+    # its end for a child, even for one that is stuck in the driver.
+    process = subprocess.Popen(arguments, stdin=subprocess.PIPE, pass_fds=(writing,))
+    # The parent's copy: with it open, the end of the child would not be an end of file.
+    os.close(writing)
+    begun = Begin()
+    with contextlib.closing(Connection(reading, writable=False)) as events:
+        try:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), process.stdin as stream:
+                pickle.dump((backends, plan, device), stream)
+            while True:
+                event = _next(events, patience, begun, device)
+                if event is None:
+                    return None
+                if isinstance(event, Begin):
+                    begun = event
+                yield event
+        except EOFError:
+            cause = _exit_cause(process)
+            if begun.probe is None:
+                raise Unavailable(
+                    "The GPU cannot be started", f"the process that tried {cause}", _REMEDY
+                ) from None
+            yield case_for(begun.backend, begun.probe, "crashed", cause)
+            return None if begun.timing else begun.backend
+        finally:
+            process.kill()
+            # A process in an uninterruptible call of the driver does not end even by SIGKILL.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_KILL_TIMEOUT)
+
+
+_REMEDY = "look at the kernel log (`dmesg`), use another node, or --device cpu"
+
+
+def _next(events: Connection, patience: float, begun: Begin, device: torch.device) -> Event | None:
+    """Return the next event, None at the end.
+
+    Raises:
+        EOFError: the process ended.
+        Unavailable: no event comes in time, or the process reports that it cannot start.
+    """
+    if not events.poll(patience):
+        raise Unavailable(
+            "The GPU responds but computes nothing",
+            f"no result for {patience:g} s since {begun}",
+            _REMEDY,
+        )
+    event = events.recv()
+    if isinstance(event, str):
+        raise Unavailable("The GPU cannot be used", event, _REMEDY)
+    return event  # type: ignore[no-any-return]
+
+
+def _exit_cause(process: subprocess.Popen[bytes]) -> str:
+    status = process.wait()
+    if status >= 0:
+        return f"ended with status {status}"
+    return f"was killed by {signal.Signals(-status).name}"
+
+
+def work(writing: int) -> None:
+    """Run the child: read the probes from standard input, send events to `writing`."""
+    events = Connection(writing, readable=False)
+    backends, plan, device = pickle.load(sys.stdin.buffer)
+    try:
+        if is_gpu(device):
+            torch.cuda.set_device(device)
+        for event in measure(backends, plan, device):
+            events.send(event)
+    except RuntimeError as error:
+        events.send((str(error).splitlines() or [type(error).__name__])[0])
+    events.send(None)

@@ -1,23 +1,26 @@
-"""The device of a run as PyTorch sees it: choice, name, architecture, vendor, collective backend.
+"""The device of a run as PyTorch sees it: choice, name, architecture, vendor; precision, rounding.
 
 This module and `aam.contract.gpus`, its part without PyTorch, are the only ones of `aam` that name
-a GPU vendor or branch on one.
+a GPU vendor or branch on one. Precision follows from the architecture:
+`torch.cuda.is_bf16_supported()` cannot decide it, since with ROCm it is true for every GPU, also
+for those without bf16.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from pathlib import Path
+import re
+from typing import Literal
 
 import torch
 
 from aam.console import info
-from aam.contract.errors import Unavailable
+from aam.contract.errors import Unavailable, UsageError
 from aam.contract.gpus import AMD, GPU, NVIDIA, GpuVendor
-from aam.contract.options.device import DeviceOptions
-from aam.numerics import aotriton
-from aam.numerics.precision import CPU
+from aam.contract.options.device import DeviceOptions, MixedPrecision
 
+CPU = "cpu"
 CONTROL_BACKEND = "gloo"
 """Collective backend of CPUs, and of small messages between ranks on any device."""
 
@@ -101,11 +104,6 @@ def runtime() -> str:
     return f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
 
 
-def attention_library() -> str | None:
-    """Return the version of the vendor's library of attention kernels; None without one."""
-    return aotriton.version(Path(torch.__file__).parent / "lib") if vendor() is AMD else None
-
-
 def compile_fault() -> str:
     """Return why torch.compile fails with this build on the network's masks; empty if it does not.
 
@@ -116,3 +114,103 @@ def compile_fault() -> str:
     if vendor() is NVIDIA:
         return ""
     return f"Triton with {runtime()} mixes int1 and int8 in loops over masks"
+
+
+Precision = Literal["none", "bf16", "fp16"]
+
+WITH_BF16 = ("gfx908", "gfx90a", "gfx94", "gfx950", "gfx11", "gfx12")
+"""Prefixes of AMD targets with bf16 matrix instructions: MFMA, or WMMA from gfx11 on."""
+WITHOUT_BF16 = ("gfx8", "gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c", "gfx10")
+FIRST_CUDA_WITH_BF16 = 80
+"""Compute capability 8.0, Ampere."""
+
+
+def has_bf16(arch: str) -> bool | None:
+    """Return whether an architecture supports bf16; None for an unknown one.
+
+    Args:
+        arch: architecture such as gfx942, sm_90 or cpu.
+
+    >>> has_bf16("gfx942"), has_bf16("sm_75"), has_bf16("gfx9999")
+    (True, False, None)
+    """
+    if arch == CPU or arch.startswith(WITH_BF16):
+        return True
+    if arch.startswith(WITHOUT_BF16):
+        return False
+    capability = re.fullmatch(r"sm_(\d+)", arch)
+    # None and not False for an unknown architecture: a bf16 that is requested is then not refused.
+    return int(capability[1]) >= FIRST_CUDA_WITH_BF16 if capability else None
+
+
+def choose_precision(requested: MixedPrecision, arch: str) -> Precision:
+    """Choose the precision of training.
+
+    'auto' is bf16 on a GPU known to support it, else none: fp16 needs loss scaling and can
+    overflow, so it must be requested. A CPU gains nothing from either.
+
+    Args:
+        requested: value of --mixed-precision: "auto", "none", "bf16" or "fp16".
+        arch: architecture of the device, such as "gfx942", "sm_90" or "cpu".
+
+    Returns:
+        "none" (fp32), "bf16" or "fp16".
+
+    Raises:
+        UsageError: bf16 on a GPU without it, or fp16 on a CPU.
+
+    >>> choose_precision("auto", "sm_90"), choose_precision("auto", "cpu")
+    ('bf16', 'none')
+    """
+    if requested == "auto":
+        # An unknown architecture (None) counts as one without bf16.
+        return "bf16" if arch != CPU and has_bf16(arch) else "none"
+    if requested == "fp16" and arch == CPU:
+        raise UsageError("fp16 needs a GPU", "--mixed-precision fp16", "use bf16 or none on a CPU")
+    if requested == "bf16" and has_bf16(arch) is False:
+        raise UsageError(
+            "This GPU has no bf16", f"--mixed-precision bf16 on {arch}", "use fp16 or none"
+        )
+    return requested
+
+
+def dtypes_of(precision: Precision) -> tuple[str, ...]:
+    """Return the dtypes of a run; inference after the training uses fp32.
+
+    >>> dtypes_of("bf16")
+    ('fp32', 'bf16')
+    """
+    return ("fp32",) if precision == "none" else ("fp32", precision)
+
+
+UNIT = {"none": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
+"""Unit roundoff of each precision; none is fp32 (IEEE 754, and bf16's 8 significant bits)."""
+
+SAFETY = 8.0
+"""Factor from the expected rounding error to the tolerance.
+
+The largest of thousands of errors lies four or five standard deviations out, and two computations
+are compared that are both off."""
+
+
+def product_tolerance(precision: MixedPrecision, products: int, inner: int) -> float:
+    """Return the largest difference of two correct results, relative to their largest value.
+
+    A product of inner size K in a precision of unit roundoff u is off by about sqrt(K) u, relative
+    to its largest value (Higham and Mary, SIAM J. Sci. Comput. 2019: rounding errors are
+    independent, so they grow with the root of their number). Products in a row add up likewise.
+    Under mixed precision sums are kept in fp32 and what goes in and comes out is rounded, so the
+    narrow type's u counts without the root of K.
+
+    Args:
+        precision: precision of the matrix products, never "auto".
+        products: matrix products in a row that lead to the result, at least 1.
+        inner: inner dimension of the largest of them, at least 1.
+
+    >>> fp32, bf16 = (product_tolerance(one, products=1, inner=64) for one in ("none", "bf16"))
+    >>> bf16 > 1000 * fp32
+    True
+    """
+    wide = math.sqrt(inner) * UNIT["none"]
+    each = wide if precision == "none" else wide + UNIT[precision]
+    return SAFETY * math.sqrt(products) * each

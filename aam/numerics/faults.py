@@ -12,16 +12,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from aam.numerics.accuracy import (
+from aam.numerics.probes import (
     ROUNDINGS,
     TF32_UNIT,
     Difference,
+    Probe,
+    ProbeInput,
+    ProbeResult,
     difference,
     differences,
-    right,
+    expected_for_mask,
     tolerance,
+    within_tolerance,
 )
-from aam.numerics.probes import Probe, ProbeInput, ProbeResult, expected_for_mask
 
 
 @dataclass(frozen=True)
@@ -127,14 +130,16 @@ def identify_fault(
     """
     allowed = tolerance(probe)
     errors = differences(found, true)
-    if all(right(part, allowed) for part in errors):
+    if all(within_tolerance(part, allowed) for part in errors):
         return None
     if not all(part.finite for part in errors):
         return _not_finite(given, found, true, allowed)
     # Before the faults: TF32 is a setting of PyTorch, and exceeds the tolerance of fp32 everywhere.
-    if probe.dtype == "fp32" and all(right(part, ROUNDINGS * TF32_UNIT) for part in errors):
+    if probe.dtype == "fp32" and all(
+        within_tolerance(part, ROUNDINGS * TF32_UNIT) for part in errors
+    ):
         return TF32
-    if not right(errors[0], allowed):
+    if not within_tolerance(errors[0], allowed):
         named = _wrong_output(given, found, allowed)
     else:
         named = _wrong_gradient(found, true, errors, allowed)
@@ -155,9 +160,13 @@ def _not_finite(
             difference(f[~empty_N], t[~empty_N])
             for f, t in zip(found.parts, true.parts, strict=True)
         ]
-        if empty_N.any() and all(right(part, allowed) for part in inhabited):
+        if empty_N.any() and all(within_tolerance(part, allowed) for part in inhabited):
             return NAN_EMPTY
-    return NAN_GRADIENT if right(difference(found.parts[0], true.parts[0]), allowed) else NAN_OUTPUT
+    return (
+        NAN_GRADIENT
+        if within_tolerance(difference(found.parts[0], true.parts[0]), allowed)
+        else NAN_OUTPUT
+    )
 
 
 def _wrong_output(given: ProbeInput, found: ProbeResult, allowed: float) -> KernelFault:
@@ -165,7 +174,7 @@ def _wrong_output(given: ProbeInput, found: ProbeResult, allowed: float) -> Kern
     if not output.any():
         return NOTHING
     for fault, mask in _other_masks(given):
-        if right(difference(output, expected_for_mask(given, mask).parts[0]), allowed):
+        if within_tolerance(difference(output, expected_for_mask(given, mask).parts[0]), allowed):
             return fault
     return UNKNOWN
 
@@ -191,9 +200,9 @@ def _wrong_gradient(
     for f, t, part in zip(found.parts[1:], true.parts[1:], errors[1:], strict=True):
         slopes_N = torch.tensor(part.slopes_N, dtype=torch.float64)
         factor = slopes_N[(slopes_N - 1).abs().argmax()]
-        if right(part, allowed):
+        if within_tolerance(part, allowed):
             continue
-        if float(factor) == 0 or not right(difference(f / factor, t), allowed):
+        if float(factor) == 0 or not within_tolerance(difference(f / factor, t), allowed):
             return GRADIENT
     return SCALED
 
@@ -203,4 +212,4 @@ def _right_apart(again: Again, true: ProbeResult, allowed: float) -> bool:
         errors = differences(again(), true)
     except RuntimeError:
         return False
-    return all(right(part, allowed) for part in errors)
+    return all(within_tolerance(part, allowed) for part in errors)

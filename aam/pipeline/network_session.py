@@ -15,7 +15,7 @@ from aam.distributed.collectives import Communicator
 from aam.distributed.process_group import process_group
 from aam.members.member import Member
 from aam.members.transformer import Transformer
-from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
+from aam.numerics.backends import TORCH_POLICY, BackendPolicy
 from aam.numerics.device import gpu_names
 from aam.performance.memory.fit import automatic
 from aam.performance.memory.runs import training_run

@@ -22,7 +22,7 @@ from aam.training import run_folder
 from aam.training.labelled_study import LabelledStudy, check_labels, load_labelled_study
 
 if TYPE_CHECKING:
-    from aam.numerics.backend_selection import BackendPolicy
+    from aam.numerics.backends import BackendPolicy
 
 
 def run(

@@ -15,7 +15,7 @@ from aam.training.labelled_study import LabelledStudy
 from aam.training.run_folder import ONE_PROCESS, Note, RankGroup, unrecorded
 
 if TYPE_CHECKING:
-    from aam.numerics.backend_selection import BackendPolicy
+    from aam.numerics.backends import BackendPolicy
 
 
 class Session:

@@ -14,9 +14,7 @@ from aam.console import info, warn
 from aam.contract.options.device import CompileModel
 from aam.data.batches import Batch
 from aam.model.transformer import FEED_FORWARD, PRODUCTS
-from aam.numerics.device import compile_fault, is_gpu
-from aam.numerics.precision import Precision
-from aam.numerics.tolerance import product_tolerance
+from aam.numerics.device import Precision, compile_fault, is_gpu, product_tolerance
 from aam.training.checkpoints import Position
 from aam.training.module import GradientStep, TrainingModule
 from aam.training.observers import Observer

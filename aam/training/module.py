@@ -41,7 +41,7 @@ from aam.inference.stored_networks import DiversityScale, Target
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Encoder, Predictor
 from aam.model.nucleotides import NucleotideEncoder
-from aam.numerics.precision import Precision
+from aam.numerics.device import Precision
 from aam.training.losses import (
     LossTerm,
     count_loss,

@@ -22,7 +22,7 @@ from aam.distributed.process_group import process_group
 from aam.inference.outputs import encode_asvs, write_study_embeddings
 from aam.inference.stored_networks import TRANSFORMER, ModelConfig, network_state
 from aam.model.network import Encoder
-from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
+from aam.numerics.backends import TORCH_POLICY, BackendPolicy
 from aam.numerics.device import gpu_names
 from aam.serialization import model_folder
 from aam.training import checkpoints, fit, run_folder

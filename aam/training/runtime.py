@@ -22,9 +22,15 @@ from aam.distributed.stop import StopRequests
 from aam.memory import memory_available, shown_size
 from aam.model.attention import AUTO, Backends
 from aam.model.shape import NetworkShape, least_weights
-from aam.numerics.backend_selection import BackendPolicy, choose_attention
-from aam.numerics.device import arch_of, choose_device, hardware_name, is_gpu
-from aam.numerics.precision import Precision, choose_precision
+from aam.numerics.backends import BackendPolicy, choose_attention
+from aam.numerics.device import (
+    Precision,
+    arch_of,
+    choose_device,
+    choose_precision,
+    hardware_name,
+    is_gpu,
+)
 
 Learn = TypeVar("Learn", Pretrain, Train)
 

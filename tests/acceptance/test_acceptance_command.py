@@ -16,7 +16,7 @@ from aam.acceptance.parts import AcceptancePart
 from aam.acceptance.result import AcceptanceFile
 from aam.contract.errors import CannotCreate, Interrupted
 from aam.contract.options.commands.acceptance import Acceptance
-from aam.numerics.stack_identity import processor
+from aam.numerics.stack import processor
 from aam.training import run_folder
 from tests.support import acceptance_parts as made_up
 from tests.support.commands import aam

@@ -7,7 +7,7 @@ import pytest
 from aam.contract.errors import Unavailable
 from aam.contract.options.device import AttnImplementation
 from aam.model.attention import BACKENDS
-from aam.numerics.attention_selection import AttentionChoice, Status, StatusOf, Use, select_backends
+from aam.numerics.backends import AttentionChoice, Status, StatusOf, Use, select_backends
 
 ALL_RIGHT: dict[str, Status] = dict.fromkeys(BACKENDS, "right")
 

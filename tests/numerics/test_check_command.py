@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +12,15 @@ import pytest
 import torch
 from rich.console import Console
 
-from aam.commands.check import run
+from aam.commands.check import conclusion, run
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import AMD, NVIDIA
 from aam.contract.options.commands.stack import Check
 from aam.model.attention import TORCH, Backend
-from aam.numerics import aotriton, report_table
 from aam.numerics.check import CheckPlan, conclude, measure
-from aam.numerics.check_report import CheckReport, Cost, from_json
-from aam.numerics.stack_identity import driver, identify
+from aam.numerics.report import CheckReport, Cost, from_json
+from aam.numerics.report import page as page_of
+from aam.numerics.stack import aotriton_version, driver, identify
 from tests.support import faulty_backends as emulated
 from tests.support.commands import aam
 from tests.support.faulty_backends import RIGHT, faulty
@@ -33,7 +32,7 @@ QUICK = Check(quick=True, device="cpu")
 def shown(report: CheckReport, width: int = 100) -> str:
     console = Console(width=width, highlight=False, color_system=None)
     with console.capture() as capture:
-        console.print(report_table.page(report))
+        console.print(page_of(report, conclusion(report)))
     return capture.get()
 
 
@@ -92,6 +91,13 @@ def test_a_device_without_response_gives_no_report(function: object, sentence: s
         run(QUICK, (faulty(function),))
     assert str(caught.value).startswith(sentence)
     assert caught.value.status == 69
+
+
+def test_an_error_of_the_driver_is_no_absent_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(QUICK, (faulty(emulated.refused_by_driver), RIGHT)) == 0
+    page = capsys.readouterr().out
+    assert "fails" in row(page, "auto")
+    assert "auto: CUDA error: operation not supported" in page
 
 
 def test_out_of_memory_of_one_backend_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,52 +168,26 @@ def test_a_stack_without_a_correct_backend_is_reported() -> None:
 # --- what the stack is
 
 
-def elf(comment: bytes) -> bytes:
-    """A 64-bit ELF file with the sections .comment and .shstrtab."""
-    names = b"\0.comment\0.shstrtab\0"
-    body = 64
-    table_at = body + len(comment) + len(names)
-    head = b"\x7fELF\x02\x01\x01" + bytes(9)
-    head += struct.pack(
-        "<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, table_at, 0, 64, 0, 0, 64, 3, 2
-    )  # fmt: skip
-
-    def section(name: int, at: int, size: int) -> bytes:
-        return struct.pack("<IIQQQQIIQQ", name, 1, 0, 0, at, size, 0, 0, 1, 0)
-
-    sections = section(0, 0, 0) + section(1, body, len(comment))
-    sections += section(10, body + len(comment), len(names))
-    return head + comment + names + sections
-
-
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (elf(b"GCC: (Ubuntu 11.4.0) 11.4.0\0AOTriton 0.9.2\0"), "0.9.2"),
-        (elf(b"AOTriton 0.11.1\0"), "0.11.1"),
-        (elf(b"GCC: (GNU) 9.3.1\0"), "unknown"),
+        (b"\x7fELF\x02GCC: (Ubuntu 11.4.0) 11.4.0\0AOTriton 0.9.2\0", "0.9.2"),
+        (b"\x7fELF\x02AOTriton 0.11.1\0", "0.11.1"),
+        (b"\x7fELF\x02GCC: (GNU) 9.3.1\0", "unknown"),
         (b"", "unknown"),
         (b"\x7fELF\x02\x01", "unknown"),
-        (elf(b"AOTriton 0.9.2\0")[:-70], "unknown"),
     ],
 )
 def test_the_version_of_aotriton_is_read_or_unknown(
     tmp_path: Path, content: bytes, expected: str
 ) -> None:
     (tmp_path / "libaotriton_v2.so").write_bytes(content)
-    assert aotriton.version(tmp_path) == expected
+    assert aotriton_version(tmp_path) == expected
 
 
 def test_no_aotriton_is_not_an_unknown_one(tmp_path: Path) -> None:
-    assert aotriton.version(tmp_path) is None
-    assert aotriton.version(tmp_path / "none") is None
-
-
-def test_the_comment_of_a_real_library_is_read() -> None:
-    libraries = sorted(Path(torch.__file__).parent.glob("lib/libtorch_cpu.so"))
-    if not libraries:
-        pytest.skip("torch has no libtorch_cpu.so here")
-    assert b"GCC" in aotriton.comment(libraries[0])
+    assert aotriton_version(tmp_path) is None
+    assert aotriton_version(tmp_path / "none") is None
 
 
 def test_an_unknown_aotriton_is_reported(of_torch: CheckReport) -> None:

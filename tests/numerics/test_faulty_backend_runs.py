@@ -15,8 +15,8 @@ from aam.inference.outputs import build_networks
 from aam.inference.stored_networks import read_networks
 from aam.model.attention import TORCH, Backend
 from aam.numerics import faults
-from aam.numerics.backend_selection import BackendPolicy
-from aam.numerics.stack_identity import identify
+from aam.numerics.backends import BackendPolicy
+from aam.numerics.stack import identify
 from aam.pipeline.run import run as train
 from aam.training.pretrain import pretrain
 from tests.support import faulty_backends as emulated

@@ -16,7 +16,7 @@ from aam.golden.compare import Row, as_plain, compare, conclusion, first_differe
 from aam.golden.folder import Golden, Stack, read
 from aam.golden.measure import GoldenResult, measure
 from aam.model.attention import AUTO, Backend, Backends, named
-from aam.numerics.precision import Precision
+from aam.numerics.device import Precision
 from tests.support.commands import aam
 from tests.support.golden import KEPT
 

@@ -14,10 +14,17 @@ import torch
 from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.options.device import DeviceOptions
 from aam.model.attention import TORCH, Backend
-from aam.numerics import report_cache
-from aam.numerics.backend_selection import BackendPolicy, SelectedBackends, choose_backends
+from aam.numerics.backends import BackendPolicy, SelectedBackends, choose_backends
 from aam.numerics.check import CheckPlan
-from aam.numerics.check_report import CheckReport, from_json, to_json
+from aam.numerics.report import (
+    CheckReport,
+    from_json,
+    latest_reports,
+    load_report,
+    report_file,
+    store_report,
+    to_json,
+)
 from tests.support import faulty_backends as emulated
 from tests.support.check_reports import CPU, KEY, report
 from tests.support.commands import aam
@@ -35,15 +42,15 @@ def correct_report() -> CheckReport:
 
 def test_a_report_is_found_under_its_key_alone(tmp_path: Path, correct_report: CheckReport) -> None:
     cache = tmp_path / "cache"
-    assert report_cache.load(KEY, cache) == (None, "")
-    assert report_cache.store(correct_report, cache) == ""
-    assert report_cache.load(KEY, cache) == (correct_report, "")
-    assert report_cache.place(KEY, cache).stat().st_mode & 0o777 == 0o600
+    assert load_report(KEY, cache) == (None, "")
+    assert store_report(correct_report, cache) == ""
+    assert load_report(KEY, cache) == (correct_report, "")
+    assert report_file(KEY, cache).stat().st_mode & 0o777 == 0o600
     for change in (
         {"image": "sha256:2"}, {"arch": "gfx90a"}, {"driver": "6.8.5"}, {"aam": "9"},
         {"attention": "8 x 64"},
     ):  # fmt: skip
-        assert report_cache.load(replace(KEY, **change), cache) == (None, ""), change
+        assert load_report(replace(KEY, **change), cache) == (None, ""), change
 
 
 def _swap(path: Path) -> None:
@@ -71,18 +78,18 @@ def _swap(path: Path) -> None:
 def test_a_report_that_cannot_be_trusted_is_not_used(
     tmp_path: Path, correct_report: CheckReport, harm: Callable[[Path], object], reason: str
 ) -> None:
-    report_cache.store(correct_report, tmp_path / "cache")
-    harm(report_cache.place(KEY, tmp_path / "cache"))
-    found, problem = report_cache.load(KEY, tmp_path / "cache")
+    store_report(correct_report, tmp_path / "cache")
+    harm(report_file(KEY, tmp_path / "cache"))
+    found, problem = load_report(KEY, tmp_path / "cache")
     assert found is None
     assert reason in problem
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_report_of_another_user_is_not_used(tmp_path: Path, correct_report: CheckReport) -> None:
-    report_cache.store(correct_report, tmp_path / "cache")
-    os.chown(report_cache.place(KEY, tmp_path / "cache"), 12345, 12345)
-    _, problem = report_cache.load(KEY, tmp_path / "cache")
+    store_report(correct_report, tmp_path / "cache")
+    os.chown(report_file(KEY, tmp_path / "cache"), 12345, 12345)
+    _, problem = load_report(KEY, tmp_path / "cache")
     assert "it belongs to another user" in problem
 
 
@@ -165,7 +172,7 @@ def test_the_check_fills_the_cache(
     monkeypatch.setenv(CHECK_REPORTS, str(tmp_path))
     assert aam("check", "--quick", "--device", "cpu", "--json") == 0
     printed = from_json(capsys.readouterr().out)
-    assert report_cache.latest(tmp_path) == [printed]
+    assert latest_reports(tmp_path) == [printed]
     assert printed.key is not None
     assert printed.key.image == f"native:{torch.__version__}"
     assert not measured(chosen(tmp_path))

@@ -15,19 +15,20 @@ import torch
 from aam.contract.errors import DataError, Unavailable
 from aam.model.attention import TORCH, Backend
 from aam.numerics import faults
-from aam.numerics.accuracy import right, tolerance
-from aam.numerics.check import CheckPlan, case_of, conclude, measure
-from aam.numerics.check_report import FORMAT, CheckReport, from_json, to_json, worst
-from aam.numerics.child_process import measure_in_child
+from aam.numerics.check import CheckPlan, case_of, conclude, measure, measure_in_child
 from aam.numerics.probes import (
     DTYPES,
     MASKS,
     Probe,
+    differences,
     expected_result,
     probe_input,
     run_probe,
     shapes,
+    tolerance,
+    within_tolerance,
 )
+from aam.numerics.report import FORMAT, CheckReport, from_json, to_json, worst
 from tests.support import faulty_backends as emulated
 from tests.support.faulty_backends import RIGHT, faulty
 
@@ -143,8 +144,8 @@ def test_correct_results_are_far_from_the_tolerance(dtype: str) -> None:
         for mask in MASKS:
             probe = Probe(shape, dtype, mask)
             found = run_probe(RIGHT, probe_input(probe), CPU)
-            errors = faults.differences(found, expected_result(probe))
-            assert all(right(part, tolerance(probe) / 2) for part in errors), probe
+            errors = differences(found, expected_result(probe))
+            assert all(within_tolerance(part, tolerance(probe) / 2) for part in errors), probe
 
 
 # --- what does not answer

@@ -20,7 +20,7 @@ from aam.data.study import Study
 from aam.model.attention import AUTO, Backends, named
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
-from aam.numerics.precision import Precision
+from aam.numerics.device import Precision
 from aam.performance.memory.runs import training_run
 from aam.performance.memory.step import TrainingSteps, fake, predict_step, training_workload
 from aam.training.module import LossWeights, TrainingModule

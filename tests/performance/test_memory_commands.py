@@ -18,8 +18,7 @@ from aam.data.batches import Batch, make_batch
 from aam.data.study import Study
 from aam.distributed.environment import Ranks
 from aam.distributed.strategies import FSDP_ON_CPU
-from aam.numerics import report_cache
-from aam.numerics.check_report import from_json, to_json
+from aam.numerics.report import from_json, store_report, to_json
 from aam.performance.memory.batches import LargestBatches
 from aam.performance.memory.fit import largest
 from aam.performance.memory.report import show_step
@@ -93,7 +92,7 @@ def test_the_memory_of_driver_and_libraries_is_that_of_the_check_report(
     assert part("driver and libraries, assumed", shown(None)) == 1024
     assert part("driver and libraries, measured", shown(of_gpu)) == 700
     cache = tmp_path / "cache"
-    assert report_cache.store(dataclasses.replace(report, key=KEY), cache) == ""
+    assert store_report(dataclasses.replace(report, key=KEY), cache) == ""
     monkeypatch.setenv(CHECK_REPORTS, str(cache))
     assert part("driver and libraries, measured", shown(None)) == 700
     with pytest.raises(DataError, match="The check report has no memory of a GPU"):

@@ -114,6 +114,10 @@ def broken(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     raise RuntimeError("HIP error: invalid device function\nmore")
 
 
+def refused_by_driver(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    raise RuntimeError("CUDA error: operation not supported\nmore")
+
+
 def full(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     raise torch.cuda.OutOfMemoryError("HIP out of memory. Tried to allocate 2.00 GiB.")
 

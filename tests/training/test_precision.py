@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from aam.contract.errors import UsageError
-from aam.numerics.device import arch_of
-from aam.numerics.precision import choose_precision, has_bf16
+from aam.numerics.device import arch_of, choose_precision, has_bf16
 from tests.support.commands import pretrain, read, train
 
 BF16 = {

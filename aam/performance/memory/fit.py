@@ -26,10 +26,8 @@ from aam.contract.options.training import LoopOptions
 from aam.data.io.text import read_text
 from aam.distributed.environment import Ranks, read_environment
 from aam.memory import GIB, memory_available, shown_size
-from aam.numerics import report_cache
-from aam.numerics.check_report import from_json
-from aam.numerics.device import arch_of, choose_device, is_gpu
-from aam.numerics.precision import choose_precision
+from aam.numerics.device import arch_of, choose_device, choose_precision, is_gpu
+from aam.numerics.report import from_json, latest_reports, reports_folder
 from aam.performance.memory.ranks import Parallel
 from aam.performance.memory.runs import StepSettings, TrainingRun
 from aam.training import checkpoints, run_folder
@@ -96,8 +94,8 @@ def measured_overhead(report: Path | None) -> int | None:
         MissingInput, DataError: the file cannot be read, or is of a check without a GPU.
     """
     if report is None:
-        folder = report_cache.folder_of(os.environ)
-        kept = report_cache.latest(folder) if folder else []
+        folder = reports_folder(os.environ)
+        kept = latest_reports(folder) if folder else []
         return next((found.overhead for found in kept if found.overhead is not None), None)
     overhead = from_json(read_text(report, "check report")).overhead
     if overhead is None:

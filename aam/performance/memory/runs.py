@@ -21,7 +21,7 @@ from aam.inference.stored_networks import ModelConfig
 from aam.model.attention import AUTO, Backends, named
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PROFILE_HIDDEN, Predictor
-from aam.numerics.precision import Precision
+from aam.numerics.device import Precision
 from aam.performance.memory.batches import LargestBatches
 from aam.performance.memory.ranks import ONE_RANK, Parallel
 from aam.performance.memory.step import (

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from aam.data.batches import Batch
 from aam.distributed.strategies import DTensor, local_tensor, shard
-from aam.numerics.precision import Precision
+from aam.numerics.device import Precision
 from aam.performance.memory.ranks import ONE_RANK, Parallel, fake_process_group, use_buckets
 from aam.training.loop import clip_gradients, make_optimizer
 from aam.training.module import TrainingModule

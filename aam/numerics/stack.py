@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 import re
 from dataclasses import dataclass
@@ -10,9 +12,8 @@ from pathlib import Path
 
 import torch
 
-from aam.contract.gpus import VENDORS
-from aam.numerics.device import arch_of, attention_library, is_gpu, runtime, vendor
-from aam.numerics.precision import CPU
+from aam.contract.gpus import AMD, VENDORS
+from aam.numerics.device import CPU, arch_of, is_gpu, runtime, vendor
 
 TRITON = ("triton", "triton-rocm", "pytorch-triton-rocm", "pytorch-triton")
 """Names under which Triton is installed; for ROCm the name changed with torch 2.10."""
@@ -43,12 +44,12 @@ class Identity:
 
 def identify(device: torch.device, root: Path = Path("/")) -> Identity:
     """Return the identity of the stack of `device`; this initializes the GPU's runtime."""
-    gpu = is_gpu(device)
+    gpu, library = is_gpu(device), Path(torch.__file__).parent / "lib"
     return Identity(
         vendor=vendor().name if gpu else CPU,
         torch=str(torch.__version__),
         runtime=runtime() if gpu else None,
-        aotriton=attention_library() if gpu else None,
+        aotriton=aotriton_version(library) if gpu and vendor() is AMD else None,
         triton=_triton(),
         device=torch.cuda.get_device_properties(device).name if gpu else processor(root),
         arch=arch_of(device),
@@ -68,11 +69,32 @@ def driver(vendor: str, root: Path = Path("/")) -> str:
 
 def _triton() -> str | None:
     for name in TRITON:
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             return version(name)
-        except PackageNotFoundError:
-            continue
     return None
+
+
+def aotriton_version(folder: Path) -> str | None:
+    """Return the version of aotriton, AMD's attention kernels, in a folder such as torch/lib.
+
+    Since 0.9 the library carries "AOTriton 0.9.2" in its ELF section `.comment` (ROCm/aotriton PR
+    74); 0.9.1 states 0.9.0 (pytorch PR 148615). Older ones state nothing, and the version of torch
+    does not imply it: AMD's own builds of one torch version hold different ones.
+
+    Returns:
+        "0.9.2"; "unknown" for a library without a version; None without a library.
+    """
+    libraries = sorted(folder.glob("libaotriton_v2.so*"))
+    for library in libraries:
+        # ValueError: an empty file cannot be mapped.
+        with (
+            contextlib.suppress(OSError, ValueError),
+            library.open("rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            if found := re.search(rb"AOTriton (\d+(?:\.\d+)+)", content):
+                return found[1].decode()
+    return "unknown" if libraries else None
 
 
 def processor(root: Path = Path("/")) -> str:

@@ -1,0 +1,475 @@
+"""Check report: the measurements of `aam check` on a stack; its JSON, its cache and its table.
+
+A report that is kept has a key: another driver, GPU architecture, image, version of `aam` or size
+of the attention makes it invalid. The cache is the folder of the variable `CHECK_REPORTS`, which
+`aam-launch` sets and mounts, with one file for each stack; without it nothing is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import stat
+import statistics
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from aam import __version__
+from aam.contract.errors import CannotCreate, DataError, reason_of
+from aam.contract.files import atomic_write
+from aam.contract.gpus import CHECK_REPORTS
+from aam.contract.run_record import launched_by
+from aam.memory import shown_size
+from aam.numerics.faults import FAULTS, HALF
+from aam.numerics.stack import Identity
+
+FORMAT = 2
+"""Version of the JSON format; reports of other versions are rejected."""
+
+Outcome = Literal["right", "harmless", "wrong", "absent", "failed", "memory", "crashed"]
+"""absent: the backend reports that it cannot run. failed: it raised another error. memory: out of
+memory. crashed: it ended the process."""
+
+WRONG: tuple[Outcome, ...] = ("crashed", "wrong")
+UNUSABLE: tuple[Outcome, ...] = ("absent", "failed", "memory")
+WORST_FIRST: tuple[Outcome, ...] = (*WRONG, *UNUSABLE, "harmless", "right")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Result of one probe of one backend.
+
+    Attributes:
+        outcome: result of the probe, one of `Outcome`.
+        shape, members: name of the probe's shape and its number of members.
+        forward: largest difference of the output, relative to the largest true value.
+        backward: largest relative difference of the three gradients.
+        allowed: tolerance of both.
+        fault: name of a fault of `aam.numerics.faults`; "" if none.
+        note: first line of the backend's error, where it raised one.
+    """
+
+    backend: str
+    dtype: str
+    mask: str
+    outcome: Outcome
+    shape: str = ""
+    members: int = 0
+    forward: float | None = None
+    backward: float | None = None
+    allowed: float = 0.0
+    fault: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Time and memory of one forward and backward pass.
+
+    Attributes:
+        milliseconds: median of several.
+        peak_bytes: memory beyond the inputs; None on a CPU, where it is not measured.
+    """
+
+    backend: str
+    dtype: str
+    mask: str
+    shape: str
+    milliseconds: float
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class StackKey:
+    """Stack for which a report is valid.
+
+    Attributes:
+        image: digest of the image; "file:..." of a file without one, "native:..." and the version
+            of PyTorch without an image.
+        driver: version of its kernel driver; "kernel ..." of one that is part of the kernel.
+        attention: number and width of the heads that were probed.
+    """
+
+    image: str
+    arch: str
+    driver: str
+    aam: str
+    attention: str
+
+    def __str__(self) -> str:
+        image = self.image if len(self.image) < 30 else f"{self.image[:19]}..."
+        return f"{self.arch}, driver {self.driver}, {image}, aam {self.aam}, heads {self.attention}"
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """Result of one `aam check`.
+
+    Attributes:
+        made: time in UTC.
+        identity: identity of the stack (`aam.numerics.stack_identity`), as plain values.
+        key: stack for which it is valid; None for a report that is not stored.
+        overhead: bytes of GPU memory that are no tensors: driver, kernels, BLAS workspace, and
+            other processes; None on a CPU.
+    """
+
+    made: str
+    quick: bool
+    seconds: float
+    identity: dict[str, Any]
+    cases: tuple[Case, ...]
+    costs: tuple[Cost, ...] = ()
+    key: StackKey | None = None
+    overhead: int | None = None
+
+    def of(self, backend: str, dtypes: Collection[str]) -> tuple[Case, ...]:
+        """Return the cases of a backend in some dtypes."""
+        return tuple(c for c in self.cases if c.backend == backend and c.dtype in dtypes)
+
+    def faults(self, backend: str, dtypes: Collection[str]) -> tuple[str, ...]:
+        """Return the names of a backend's faults in some dtypes, each once."""
+        found = (c.fault for c in self.of(backend, dtypes) if c.fault)
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The measured backends, in order."""
+        return tuple(dict.fromkeys(case.backend for case in self.cases))
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The measured dtypes, in order."""
+        return tuple(dict.fromkeys(case.dtype for case in self.cases))
+
+    @property
+    def wrong(self) -> bool:
+        """True if a backend that runs is wrong."""
+        return any(case.outcome in WRONG for case in self.cases)
+
+    @property
+    def recomputed(self) -> bool:
+        """True if recomputation under gradient checkpointing was measured."""
+        return any(case.mask == "recomputed" for case in self.cases)
+
+
+def worst(cases: Collection[Case]) -> Outcome:
+    """Return the worst outcome of some cases; "absent" where there is none."""
+    found = {case.outcome for case in cases}
+    return next((outcome for outcome in WORST_FIRST if outcome in found), "absent")
+
+
+def summary(report: CheckReport) -> str:
+    """Return one line with the result and the faults of each backend."""
+    parts = []
+    for backend in report.backends:
+        cases = [c for c in report.of(backend, report.dtypes) if c.mask != "recomputed"]
+        outcome = worst(cases)
+        faults = dict.fromkeys(c.fault for c in cases if c.outcome in WRONG and c.fault)
+        text = "wrong" if outcome in WRONG else "right"
+        if outcome in UNUSABLE:
+            plain = worst([case for case in cases if case.mask == "none"])
+            text = "cannot run" if plain in UNUSABLE else "right without masks"
+        parts.append(f"{backend} {text}" + (f" ({', '.join(faults)})" if faults else ""))
+    return ", ".join(parts)
+
+
+def to_json(report: CheckReport) -> str:
+    """Return a report as JSON on one line, with its stack and its result in words."""
+    content = {
+        "format": FORMAT,
+        "aam": __version__,
+        "stack": str(report.key or ""),
+        "verdict": summary(report),
+        **dataclasses.asdict(report),
+    }
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+
+
+def from_json(text: str) -> CheckReport:
+    """Decode the JSON of `to_json`.
+
+    Raises:
+        DataError: the document is damaged, or of another format.
+    """
+    try:
+        version = msgspec.json.decode(text, type=_Version).format
+        if version != FORMAT:
+            reason = f"format {version}, this program reads {FORMAT}"
+            raise DataError("A check report of another version", reason, "run the check again")
+        report = msgspec.json.decode(text, type=CheckReport)
+        if not report.cases or not all(case.backend for case in report.cases):
+            raise ValueError("no cases")
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            "A damaged check report", reason_of(error), "run the check again"
+        ) from error
+    return report
+
+
+@dataclass(frozen=True)
+class _Version:
+    format: int
+
+
+MAX_BYTES = 1 << 20
+"""Bytes of a report; those of `aam check` have 20 kilobytes."""
+
+
+def reports_folder(environment: Mapping[str, str]) -> Path | None:
+    """Return the folder of the reports, or None if none is kept."""
+    named = environment.get(CHECK_REPORTS)
+    return Path(named) if named else None
+
+
+def key_of(
+    here: Identity, heads: int, width: int, environment: Mapping[str, str]
+) -> StackKey | None:
+    """Return the key of the reports of this stack; None if nothing identifies the image.
+
+    Args:
+        here: identity of the stack.
+        heads: number of attention heads of the network.
+        width: width of one head.
+        environment: holds the launcher's record, which names the image.
+    """
+    launch = launched_by(environment) or {}
+    image = launch.get("digest") if launch.get("image") else f"native:{here.torch}"
+    if not image:
+        return None
+    driver = here.driver or "none"
+    return StackKey(str(image), here.arch, driver, __version__, f"{heads} x {width}")
+
+
+def report_file(key: StackKey, folder: Path) -> Path:
+    """Return the file of a key."""
+    content = json.dumps(dataclasses.asdict(key), sort_keys=True)
+    return folder / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
+
+
+def load_report(key: StackKey, folder: Path) -> tuple[CheckReport | None, str]:
+    """Return the report that is kept for a key, or None; and why a file there is not used."""
+    file = report_file(key, folder)
+    try:
+        report = _read(file)
+        if report.key != key:
+            raise ValueError("it is for another key")
+    except FileNotFoundError:
+        return None, ""
+    except (OSError, ValueError, DataError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return None, f"'{file}', {str(reason).rstrip('.')}"
+    return report, ""
+
+
+def latest_reports(folder: Path) -> list[CheckReport]:
+    """Return the reports that may be used, the latest first."""
+    found = []
+    for file in sorted(folder.glob("*.json")):
+        try:
+            found.append(_read(file))
+        except (OSError, ValueError, DataError):
+            continue
+    return sorted(found, key=lambda report: report.made, reverse=True)
+
+
+def store_report(report: CheckReport, folder: Path) -> str:
+    """Write a report for later runs; return why it cannot be written, or "".
+
+    Args:
+        report: report with a key.
+        folder: folder of the reports, which is made if it is absent.
+    """
+    assert report.key is not None
+    file = report_file(report.key, folder)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with atomic_write(file) as temporary:
+            # Private and new: another user may neither read it nor have put a link there.
+            temporary.touch(mode=0o600, exist_ok=False)
+            temporary.write_text(to_json(report))
+    except (OSError, CannotCreate) as error:
+        return f"'{file}', {error.strerror if isinstance(error, OSError) else error.cause}"
+    return ""
+
+
+def _read(file: Path) -> CheckReport:
+    # A report decides what a run computes with, so a file that another user could have written is
+    # not used. No link is followed, and a named pipe does not block the run. Facts are those of the
+    # open file, so that it cannot be replaced between the check and the reading.
+    handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(handle, "rb") as stream:
+        own = os.fstat(handle)
+        for facts in (own, os.stat(file.parent)):
+            if facts.st_uid != os.geteuid():
+                raise ValueError("it belongs to another user")
+            if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise ValueError("others may write it")
+        if not stat.S_ISREG(own.st_mode):
+            raise ValueError("it is not a regular file")
+        return from_json(stream.read(MAX_BYTES).decode(errors="replace"))
+
+
+HEADS = {
+    "none": ("no mask", ""),
+    "shared": ("one", "one mask for all samples"),
+    "each": ("own", "one for each"),
+    "empty": ("empty", "samples without members"),
+    "recomputed": ("again", "recomputed in the backward pass"),
+}
+"""Mask -> column heading and its explanation, if it needs one."""
+
+LABELS = {
+    "right": ("right", "green"),
+    "harmless": ("harmless", "yellow"),
+    "wrong": ("WRONG", "bold red"),
+    "crashed": ("CRASHED", "bold red"),
+    "absent": ("cannot run", "dim"),
+    "failed": ("fails", "red"),
+    "memory": ("out of memory", "yellow"),
+}
+"""Outcome -> label and style."""
+
+NOTED = ("failed", "memory", "crashed")
+"""Outcomes whose note is printed."""
+
+
+def page(report: CheckReport, conclusion: str) -> RenderableType:
+    """Return the printed form of a check report; `conclusion` is its last line."""
+    style = "bold green" if conclusion.startswith("Right") else "bold red"
+    notes = [*_notes(report), Text(conclusion, style=style)]
+    parts: list[RenderableType] = [_stack(report), _table(report)]
+    parts += [Padding(note, (0, 0, 0, 1), expand=False) for note in notes]
+    return Group(*parts)
+
+
+def _stack(report: CheckReport) -> Table:
+    identity = report.identity
+    kernels = identity["aotriton"]
+    if kernels == "unknown":
+        kernels = "unknown: libraries before 0.9 have no version"
+    named = {
+        "device": identity["device"]
+        + (f" ({identity['arch']})" if identity["arch"] != "cpu" else ""),
+        "driver": identity["driver"],
+        "PyTorch": ", ".join(filter(None, (identity["torch"], identity["runtime"]))),
+        "aotriton": kernels,
+        "Triton": identity["triton"],
+        "memory": f"{shown_size(report.overhead)} besides tensors" if report.overhead else "",
+    }
+    grid = Table.grid(padding=(0, 2))
+    for name, value in named.items():
+        if value:
+            grid.add_row(Text(f" {name}", style="dim"), str(value))
+    return grid
+
+
+def _table(report: CheckReport) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(" backend", no_wrap=True)
+    table.add_column("dtype", no_wrap=True)
+    masks = [mask for mask in HEADS if any(case.mask == mask for case in report.cases)]
+    for mask in masks:
+        table.add_column(HEADS[mask][0], justify="right", no_wrap=True)
+    table.add_column("limit", justify="right", style="dim", no_wrap=True)
+    timed = bool(report.costs)
+    counted = any(cost.peak_bytes is not None for cost in report.costs)
+    if timed:
+        table.add_column("speed", justify="right", no_wrap=True)
+    if counted:
+        table.add_column("memory", justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for name in report.backends:
+        for place, dtype in enumerate(report.dtypes):
+            cases = report.of(name, [dtype])
+            cells: list[str | Text] = [f" {name}" if place == 0 else "", dtype]
+            cells += [_cell([case for case in cases if case.mask == mask]) for mask in masks]
+            cells.append(f"{max((case.allowed for case in cases), default=0):.0e}")
+            cells += [_speed(report.costs, name, dtype)] if timed else []
+            cells += [_memory(report.costs, name, dtype)] if counted else []
+            table.add_row(*cells, _word(cases), end_section=place == len(report.dtypes) - 1)
+    return table
+
+
+def _cell(cases: Sequence[Case]) -> Text:
+    """Return the largest difference over the shapes, or the reason why there is none."""
+    outcome = worst(cases)
+    style = LABELS[outcome][1] if outcome != "right" else ""
+    if outcome in UNUSABLE:
+        return Text("-", style="dim")
+    figures = [f for case in cases for f in (case.forward, case.backward) if f is not None]
+    if outcome in (*WRONG, "harmless"):
+        lacking = any(case.forward is None or case.backward is None for case in cases)
+        if lacking or not figures:
+            return Text("NaN" if outcome != "crashed" else "crash", style=style)
+    return Text(f"{max(figures):.0e}", style=style)
+
+
+def _word(cases: Sequence[Case]) -> Text:
+    outcome = worst(cases)
+    if outcome == "absent" and any(case.outcome == "right" for case in cases):
+        return Text("right, no masks", style="green")
+    label, style = LABELS[outcome]
+    return Text(label, style=style)
+
+
+def _speed(costs: Sequence[Cost], name: str, dtype: str) -> str:
+    pairs = _against_math(costs, name, dtype)
+    return _mean([b.milliseconds / c.milliseconds for c, b in pairs if c.milliseconds], ".1f")
+
+
+def _memory(costs: Sequence[Cost], name: str, dtype: str) -> str:
+    pairs = _against_math(costs, name, dtype)
+    peaks = ((cost.peak_bytes, base.peak_bytes) for cost, base in pairs)
+    return _mean([own / of_math for own, of_math in peaks if own and of_math], ".2f")
+
+
+def _mean(ratios: Sequence[float], form: str) -> str:
+    return f"{statistics.geometric_mean(ratios):{form}} x" if ratios else "-"
+
+
+def _against_math(costs: Sequence[Cost], name: str, dtype: str) -> Iterator[tuple[Cost, Cost]]:
+    math_costs = {(c.dtype, c.mask, c.shape): c for c in costs if c.backend == "math"}
+    for cost in costs:
+        base = math_costs.get((cost.dtype, cost.mask, cost.shape))
+        if cost.backend == name and cost.dtype == dtype and base is not None:
+            yield cost, base
+
+
+def _notes(report: CheckReport) -> Iterator[Text]:
+    """Yield the explanation of the figures and of faults."""
+    figures = "Figures: largest difference from float64, of output and gradients"
+    if report.costs:
+        figures += "; speed" + (" and memory" if report.costs[0].peak_bytes is not None else "")
+        figures += " relative to math"
+    masks = {case.mask for case in report.cases}
+    legend = ", ".join(f"{name}: {what}" for mask, (name, what) in HEADS.items()
+                      if what and mask in masks)  # fmt: skip
+    yield Text(f"{figures}. Masks: {legend}.", style="dim")
+    for name in report.backends:
+        for fault in report.faults(name, report.dtypes):
+            dtypes = [d for d in report.dtypes if fault in report.faults(name, [d])]
+            yield Text.assemble(
+                (f"{name}, {', '.join(dtypes)}: {fault}", "bold"), f": {explain(fault)}"
+            )
+        noted = (c for c in report.of(name, report.dtypes) if c.outcome in NOTED)
+        for note in sorted({case.note for case in noted}):
+            yield Text.assemble((name, "bold"), f": {note}")
+
+
+def explain(fault: str) -> str:
+    """Return a sentence on a fault and its remedy; `fault` may have the prefix of `HALF`."""
+    first, _, rest = fault.partition(": ")
+    known = FAULTS[rest or first]
+    what = f"{HALF.what}; {known.what}" if rest else known.what
+    return f"{what}; {known.remedy}."
