@@ -10,26 +10,25 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import CannotCreate
 from aam.contract.files import atomic_write
 from launcher import documents
+from launcher.detect import CDI_FOLDERS, SLURM_VARIABLES
 from launcher.gpus import VENDORS
-from launcher.host.cdi import ENDINGS, FOLDERS
 from launcher.host.facts import Host
 from launcher.host.pci import DEVICES
-from launcher.host.tree import MANIFEST, Manifest
-from launcher.plan.environment import LEAKS, matches
+from launcher.host.tree import MANIFEST
+from launcher.plan.environment import LEAKS
 from launcher.plan.visible_devices import visible_devices_variables
 
 PLACES = (
     "/proc/sys/kernel/hostname",
     "/proc/sys/kernel/osrelease",
     "/proc/sys/user/max_user_namespaces",
-    *(f"{folder}/*{ending}" for folder in FOLDERS for ending in ENDINGS),
+    *(f"{folder}/*" for folder in CDI_FOLDERS),
 )
 ATTRIBUTES = ("vendor", "device", "class", "uevent")
 
@@ -49,7 +48,7 @@ def write(host: Host, file: Path) -> int:
         paths += [p for name in attributes if os.path.exists(p := f"{folder}/{name}")]
     try:
         with atomic_write(file) as temporary, tarfile.open(temporary, "w") as archive:
-            _add(archive, MANIFEST, json.dumps(_manifest(host).plain(), indent=1).encode(), 0o644)
+            _add(archive, MANIFEST, json.dumps(_manifest(host), indent=1).encode(), 0o644)
             for path in paths:
                 content, mode = _content(path)
                 _add(archive, path.lstrip("/"), content, mode)
@@ -61,16 +60,20 @@ def write(host: Host, file: Path) -> int:
     return len(paths) + 1
 
 
-def _manifest(host: Host) -> Manifest:
+def _manifest(host: Host) -> dict[str, Any]:
     own = [name for vendor in VENDORS.values() for name in vendor.variables]
-    kept = ("SLURM_*", *visible_devices_variables(), *own)
-    variables = {n: v for n, v in host.environment.items() if matches(n, kept)}
-    variables |= {name: "set" for name in LEAKS if host.environment.get(name)}
-    library_facts: dict[str, Mapping[str, Any]] = {}
-    for vendor in VENDORS.values():
-        library_facts |= vendor.library_facts([g for g in host.gpus if g.vendor == vendor.name])
-    nodes = {node.path: node for node in host.nodes}
-    return Manifest(True, host.machine, host.user, variables, nodes, host.engines, library_facts)
+    # By name, not by a pattern: SLURM_JWT is the user's password for the cluster.
+    kept = (*SLURM_VARIABLES, *visible_devices_variables(), *own)
+    variables = {name: host.environment[name] for name in kept if name in host.environment}
+    engines = [vars(engine) for engine in host.engines]
+    return {
+        "machine": host.machine,
+        "user": host.user and vars(host.user),
+        "environment": variables | {n: "set" for n in LEAKS if host.environment.get(n)},
+        "nodes": {node.path: vars(node) for node in host.nodes},
+        "engines": [{k: v for k, v in engine.items() if k != "traits"} for engine in engines],
+        "archs": {gpu.pci: gpu.arch for gpu in host.gpus if gpu.pci and gpu.arch},
+    }
 
 
 def _content(path: str) -> tuple[bytes, int]:

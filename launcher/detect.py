@@ -21,11 +21,15 @@ from aam.contract.errors import CannotCreate
 from aam.contract.files import atomic_write
 from launcher import documents, engines, processes
 from launcher.gpus import VENDORS, device_nodes
-from launcher.host import cdi, pci
+from launcher.host import pci
 from launcher.host.facts import DeviceNode, Driver, Gpu, Host, Slurm, User, numbers, whole_number
 from launcher.host.tree import HostTree, open_tree
 
 PATIENCE = 10  # seconds
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+SLURM_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "SLURM_STEP_NUM_TASKS",
+                   "SLURM_NTASKS", "SLURM_LOCALID")  # fmt: skip
+"""The variables of Slurm that decisions read."""
 NUMBER = re.compile(r"\d+(?:\.\d+)+[^\s,]*")
 
 
@@ -41,11 +45,14 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
     """
     tree = open_tree(root)
     live = tree.name == "/"
-    variables = os.environ if live else tree.manifest.environment
+    variables: Mapping[str, str] = os.environ if live else tree.manifest.environment
     variables = variables if environment is None else environment
     live_user = User(os.geteuid(), os.getegid(), tuple(sorted(os.getgroups())))
     user = live_user if live else tree.manifest.user
-    gpus = tuple(gpu for vendor in VENDORS.values() for gpu in vendor.gpus(tree, live))
+    gpus = tuple(
+        replace(gpu, arch=gpu.arch or tree.manifest.archs.get(gpu.pci))
+        for vendor in VENDORS.values() for gpu in vendor.gpus(tree, live)
+    )  # fmt: skip
     drivers = tuple(driver for vendor in VENDORS.values() if (driver := vendor.driver(tree)))
     spaces = {name: vendor.user_space(tree) for name, vendor in VENDORS.items()}
     nodes = _nodes(tree, gpus, drivers, live)
@@ -63,7 +70,7 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
         slurm=slurm(variables),
         user=user,
         user_space={name: space for name, space in spaces.items() if space},
-        cdi=cdi.devices(tree),
+        cdi=_described(tree),
         bus=tuple(str(function) for function in pci.functions(tree)),
         environment=dict(variables),
         complete=live or tree.manifest.complete,
@@ -83,6 +90,14 @@ def slurm(variables: Mapping[str, str]) -> Slurm | None:
         tasks=whole_number(tasks) or 1,
         local_id=whole_number(variables.get("SLURM_LOCALID", "")),
     )
+
+
+def _described(tree: HostTree) -> tuple[str, ...]:
+    """Return the vendors that a file of the Container Device Interface describes GPUs of."""
+    files = [f"{folder}/{name}" for folder in CDI_FOLDERS for name in tree.names(folder)]
+    texts = [tree.read(file) or "" for file in files]
+    return tuple(name for name, vendor in VENDORS.items()
+                 if vendor.cdi_kind and any(vendor.cdi_kind in text for text in texts))  # fmt: skip
 
 
 def _nodes(
@@ -108,7 +123,7 @@ def _look(path: str) -> DeviceNode | None:
 
 def _recorded(tree: HostTree, path: str) -> DeviceNode | None:
     unknown = DeviceNode(path, None, None, None, None) if tree.has(path) else None
-    return tree.manifest.nodes.get(path, unknown)
+    return tree.manifest.node(path) or unknown
 
 
 def _confined(gpus: Sequence[Gpu], nodes: Sequence[DeviceNode], user: User | None) -> list[Gpu]:

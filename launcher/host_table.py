@@ -40,8 +40,6 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
         version = f" {engine.version}" if engine.version else ""
         obstacle = f": {engine.obstacle}" if engine.obstacle else ""
         yield _line("engine", f"{engine.path}{version}{obstacle}")
-        for setting, effect in engine.conf:
-            yield _line("", f"  `{setting}`: {effect}")
 
 
 def report_lines(host: Host, reports: Sequence[StoredReport]) -> Iterator[str]:
@@ -92,7 +90,7 @@ def _card(card: str, parts: Sequence[Gpu]) -> str:
     if not first.driven:
         fields.append("no driver")
     if first.instances:
-        names = [f"{part.place} {part.uuid or ''}".rstrip() for part in first.instances]
+        names = [part.place for part in first.instances]
         fields.append(f"{VENDORS[first.vendor].instance.rstrip('-')} {shortened(names)}")
     return ", ".join(fields)
 

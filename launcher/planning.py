@@ -13,8 +13,7 @@ from aam.contract.errors import MissingInput
 from launcher import check_reports, config, input_files
 from launcher.detect import detect, with_versions
 from launcher.engines import ENGINES, native
-from launcher.engines.sif import SIF
-from launcher.engines.sif_file import check_sif
+from launcher.engines.sif import SIF, sif_id
 from launcher.host.facts import Host
 from launcher.images import inventory
 from launcher.plan.assembly import assemble_plan
@@ -88,8 +87,7 @@ def plan_launch(
         request: the command and its options.
         host_root: "/", or a capture.
         starting: the plan will run, and its record holds the version of the engine; an engine whose
-            version is not cached is started for it, which takes too long for `explain` unless the
-            plan depends on it.
+            version is not cached is started for it, which takes too long for `explain`.
         settings: those of a job, decided when it was submitted; by default those of this process.
         mounts: further mounts, such as copies of inputs on the disk of a node.
         shares_memory: other ranks on this node exchange data with this one through /dev/shm.
@@ -102,8 +100,7 @@ def plan_launch(
     inputs = replace(inputs, context=replace(inputs.context, started=started))
     host, choice = inputs.host, decide(inputs)
     if host.live:
-        version_counts = bool(host.cdi) and host.takes_cdi(choice.engine)
-        host = with_versions(host, (choice.engine,) if starting or version_counts else ())
+        host = with_versions(host, (choice.engine,) if starting else ())
         inputs = replace(inputs, host=host)
         _check(choice)
         input_files.require_outputs(inputs.paths)
@@ -119,7 +116,8 @@ def plan_launch(
 def _check(choice: Choice) -> None:
     built = choice.built
     if built is not None and ENGINES[choice.engine].traits.image_format == SIF:
-        check_sif(built.place)
+        if sif_id(built.place) is None:
+            raise MissingInput("Not a SIF", f"'{built.place}'", "build or copy it again")
         if built.mismatch:
             evidence, remedy = built.mismatch
             cause = "The image is not the recorded one"

@@ -1,12 +1,20 @@
-"""Programs that the launcher runs to their end, such as `podman info` and `aam check`."""
+"""Programs on PATH, and those that the launcher runs to their end, such as `podman info`."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
+
+
+def which(name: str, search: str) -> str | None:
+    """Return the path of a program on the search path, relative folders of which do not count."""
+    folders = (folder for folder in search.split(os.pathsep) if folder.startswith("/"))
+    paths = (os.path.join(folder, name) for folder in folders)
+    return next((p for p in paths if os.path.isfile(p) and os.access(p, os.X_OK)), None)
 
 
 def run(

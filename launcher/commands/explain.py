@@ -70,9 +70,6 @@ def text(host: Host, plan: Plan) -> str:
     for driver in host.drivers:
         version = driver.version or "of unknown version"
         lines.append(f"{'driver':<13} {driver.vendor} {version} ({driver.source})")
-    for engine in host.engines:
-        lines += [f"{'engine':<13} {engine.name}: `{setting}`, {answer}"
-                  for setting, answer in engine.conf if engine.name == plan.engine]  # fmt: skip
     subject = ""
     for (about, why, source), same in groupby(sorted(plan.decisions, key=_rank), key=_reason):
         values = [decision.value for decision in same]

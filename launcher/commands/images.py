@@ -1,31 +1,26 @@
-"""`aam-launch images`: list, build, add, verify and remove images."""
+"""`aam-launch images`: list, build, pull and verify images."""
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aam.contract.errors import MissingInput, UsageError
+from aam import __version__
+from aam.contract.errors import UsageError, printable
 from aam.contract.suggestions import nearest
 from launcher import config
 from launcher.commands import parse_own, print_json
 from launcher.engines import BUILDERS
 from launcher.engines.sif import SIF
-from launcher.images import index, inventory, stored
+from launcher.images import index, inventory
 from launcher.options import HOST
-from launcher.options.images import (
-    Images,
-    ImagesAdd,
-    ImagesBuild,
-    ImagesRemove,
-    ImagesVerify,
-)
+from launcher.options.images import Images, ImagesBuild, ImagesPull, ImagesVerify
 from launcher.plan.assessment import assess, unrequested
 from launcher.plan.catalog import Catalog
-from launcher.plan.inputs import BuiltImage, LaunchInputs
 from launcher.plan.request import Request
 from launcher.planning import gather
 
@@ -36,148 +31,139 @@ ROW = "{:<15}  {:<4}  {}"
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Run one action on images; without an action, list them."""
     settings, catalog = config.configured(launcher_options)
-    folder = Path(settings.image_dir.value).expanduser().absolute()
+    folder = Path(settings.image_dir.value)
     action = argv[0] if argv else "list"
     if action == "list":
         parse_own(Images, argv[1:], "images")
-        inputs = gather(
-            Request("check", {}, launcher_options), launcher_options.get(HOST) or Path("/")
-        )
-        found = inventory.built(settings, catalog)
-        _list("--json" in launcher_options, inputs, found, folder)
-        return 0
-    if action not in ACTIONS:
-        known = ("list", *ACTIONS)
+        _list(launcher_options, folder)
+    elif action == "build":
+        _build(_checked(parse_own(ImagesBuild, argv[1:], "images build")), catalog, folder)
+    elif action == "pull":
+        _pull(_checked(parse_own(ImagesPull, argv[1:], "images pull")), catalog, folder)
+    elif action == "verify":
+        from launcher.images import verify
+
+        options = _checked(parse_own(ImagesVerify, argv[1:], "images verify"))
+        for image in [catalog.require(name) for name in options.names]:
+            verify.verify(image, options.engine, folder, options.test)
+    else:
+        known = ("list", "build", "pull", "verify")
         remedy = nearest(action, known, f"known are {', '.join(known)}")
         raise UsageError("`images` has no such part", f"'{action}'", remedy)
-    options_class, execute = ACTIONS[action]
-    options = parse_own(options_class, argv[1:], f"images {action}")
-    _require_engine(getattr(options, "engine", None))
-    execute(options, catalog, folder)
     return 0
 
 
-def _require_engine(name: str | None) -> None:
-    known = list(BUILDERS)
-    if name is not None and name not in known:
-        remedy = nearest(name, known, f"known are {', '.join(known)}")
-        raise UsageError("No such engine", f"--engine {name}", remedy)
+def _checked(options: Any) -> Any:
+    """Return the options of a command with --engine, which has to be one that builds."""
+    if options.engine is not None and options.engine not in BUILDERS:
+        remedy = nearest(options.engine, BUILDERS, f"known are {', '.join(BUILDERS)}")
+        raise UsageError("No such engine", f"--engine {options.engine}", remedy)
+    return options
 
 
-def _format(engine: str | None) -> str | None:
-    return BUILDERS[engine].traits.image_format if engine else None
-
-
-def _list(as_json: bool, inputs: LaunchInputs, built: Sequence[BuiltImage], folder: Path) -> None:
+def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
+    root = launcher_options.get(HOST) or Path("/")
+    inputs = gather(Request("check", {}, launcher_options), root)
     assessment, catalog = assess(unrequested(inputs)), inputs.catalog
+    built = inventory.built(inputs.settings, catalog)
     fitting = {image.name for image in assessment.fitting}
+    recorded = index.read(folder)
+    # Of a SIF that was removed by hand the record is left.
+    stored = {
+        name: {kind: facts for kind, facts in formats.items()
+               if kind != SIF or (folder / f"{name}.sif").is_file()}
+        for name, formats in recorded.items()
+    }  # fmt: skip
     against = {image.name: assessment.against(image.name) for image in catalog.images}
-    found = list(stored.listed(folder, index.read(folder)))
-    rows: list[dict[str, Any]] = [
-        {
-            "name": image.name,
-            "title": image.title,
-            "fits": image.name in fitting,
-            "reason": str(against[image.name] or ""),
-            "pins": dict(image.pins),
-            "places": [place.place for place in built if place.image == image.name],
-            "digests": [place.digest for place in built if place.image == image.name],
-            "stored": [
-                {key: value for key, value in vars(each).items() if key != "name"}
-                for each in found
-                if each.name == image.name
-            ],
-        }
-        for image in catalog.images
-    ]
-    if as_json:
-        print_json(rows)
+    if "--json" in launcher_options:
+        print_json([
+            {
+                "name": image.name,
+                "title": image.title,
+                "fits": image.name in fitting,
+                "reason": str(against[image.name] or ""),
+                "pins": dict(image.pins),
+                "places": [place.place for place in built if place.image == image.name],
+                "digests": [place.digest for place in built if place.image == image.name],
+                "stored": [{"image_format": kind, **facts}
+                           for kind, facts in stored.get(image.name, {}).items()],
+            }
+            for image in catalog.images
+        ])  # fmt: skip
         return
     print(ROW.format("image", "fits", "stack"))
-    for row in rows:
-        print(ROW.format(row["name"], "yes" if row["fits"] else "no", row["title"]))
-        stores = [each.text for each in found if each.name == row["name"]]
-        reason = against[row["name"]]
-        why = [reason.evidence] if reason and (row["places"] or not row["fits"]) else []
-        places = [*row["places"], *why] if row["places"] else ["; ".join(["not built", *why])]
-        _print_below(*stores, *places)
-    known = {image.name for image in catalog.images}
-    for each in found:
-        if each.name not in known:
-            print(ROW.format(each.name, "no", "not in the catalog"))
-            _print_below(each.text)
+    for image in catalog.images:
+        print(ROW.format(image.name, "yes" if image.name in fitting else "no", image.title))
+        below = [index.shown(facts, kind) for kind, facts in stored.get(image.name, {}).items()]
+        below += [place.place for place in built if place.image == image.name]
+        reason = against[image.name]
+        _print_below(*below, *([str(reason)] if reason else []))
+    for name in recorded.keys() - {image.name for image in catalog.images}:
+        print(ROW.format(printable(name), "no", "not in the catalog"))
+        _print_below(*(index.shown(facts, kind) for kind, facts in stored[name].items()))
 
 
 def _print_below(*texts: str) -> None:
     for text in texts:
-        print(textwrap.fill(text, 80, initial_indent=" " * 4, subsequent_indent=" " * 6,
-                            break_long_words=False, break_on_hyphens=False))  # fmt: skip
+        print(textwrap.fill(printable(text, 1000), 80, initial_indent=" " * 4,
+                            subsequent_indent=" " * 6, break_long_words=False,
+                            break_on_hyphens=False))  # fmt: skip
 
 
 def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:
     from launcher.images import build, definitions
 
     chosen = [catalog.require(name) for name in options.names]
-    options = replace(options, wheels=build.require_wheels(options.wheels))
-    is_sif = _format(options.engine) in (None, SIF)
-    if options.from_ and (options.build_arg or options.wheels or not is_sif):
-        evidence = "--from makes a SIF of what is built already"
-        remedy = "leave --build-arg, --wheels and other engines out"
+    options = replace(options, wheels=build.require_wheels(options.wheels),
+                      from_=options.from_ and options.from_.absolute())  # fmt: skip
+    is_sif = options.engine is None or BUILDERS[options.engine].traits.image_format == SIF
+    if options.from_ and (options.build_arg or options.wheels or not is_sif or len(chosen) != 1):
+        evidence = "--from takes one SIF, or makes one"
+        remedy = "name one image; leave --build-arg, --wheels and other engines out"
         raise UsageError("Options that exclude each other", evidence, remedy)
+    if options.sha256 and not options.from_:
+        raise UsageError("--sha256 without --from", options.sha256, "name the file with --from")
     found = build.find_builder(options.engine, SIF if options.from_ else None)
     jobs = [
-        build.BuildJob(
-            image, found, folder, definitions.arguments(image, options.build_arg), options
-        )
+        build.BuildJob(image, found, folder,
+                       {} if options.from_ else definitions.arguments(image, options.build_arg),
+                       options)
         for image in chosen
-    ]
+    ]  # fmt: skip
     for job in jobs if not options.from_ else ():
         definitions.require_locked(job.image.name, job.arguments)
     for job in jobs:
         made = build.build(job)
-        place = made.get("reference") or folder / f"{job.image.name}.sif"
-        remark = "" if made["new"] else " (built of the same inputs before; --rebuild repeats it)"
-        digest = f"sha256:{made['sha256']}" if "sha256" in made else made["digest"]
-        print(f"{job.image.name:<10} {place}  {digest}{remark}")
+        _print_made(job.image.name, made, folder)
 
 
-def _add(options: ImagesAdd, catalog: Catalog, folder: Path) -> None:
-    if len(options.sif) != 2:
-        evidence = f"given were {' '.join(options.sif) or 'neither'}"
-        remedy = "`aam-launch images add NAME FILE.sif`"
-        raise UsageError("The name of an image and its file are needed", evidence, remedy)
-    name, file = catalog.require(options.sif[0]).name, Path(options.sif[1]).absolute()
-    place = stored.add(name, file, options.sha256, folder)
-    digest = index.entry(index.read(folder), name, SIF)["sha256"]
-    print(f"{name:<10} {place}  sha256:{digest}")
+def _pull(options: ImagesPull, catalog: Catalog, folder: Path) -> None:
+    from launcher.images import build
+
+    chosen = [catalog.require(name) for name in options.names]
+    if (options.tag or options.digest) and len(chosen) != 1:
+        evidence = f"{len(chosen)} images are named"
+        raise UsageError("--tag and --digest are of one image", evidence, "pull them one by one")
+    if options.digest and not re.fullmatch("sha256:[0-9a-f]{64}", options.digest):
+        evidence, remedy = f"--digest {options.digest}", "give sha256: and 64 hexadecimal digits"
+        raise UsageError("Not a digest", evidence, remedy)
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._:/-]*", options.registry):
+        evidence, remedy = f"--registry {options.registry!a}", "write it as ghcr.io/owner/aam"
+        raise UsageError("Not a repository", evidence, remedy)
+    found = build.find_builder(options.engine)
+    for image in chosen:
+        # Apptainer and podman take a digest only without a tag, and compare what they get with it.
+        end = (
+            f"@{options.digest}"
+            if options.digest
+            else f":{options.tag or f'{image.name}-v{__version__}'}"
+        )
+        job = build.BuildJob(image, found, folder, {}, ImagesBuild(engine=options.engine, names=()))
+        _print_made(image.name, build.pull(job, f"{options.registry}{end}"), folder)
 
 
-def _verify(options: ImagesVerify, catalog: Catalog, folder: Path) -> None:
-    from launcher.images import verify
-
-    for image in [catalog.require(name) for name in options.names]:
-        verify.verify(image, options.engine, folder, options.test)
-
-
-def _remove(options: ImagesRemove, catalog: Catalog, folder: Path) -> None:
-    image_format = _format(options.engine)
-    for image in [catalog.require(name) for name in options.names]:
-        with index.locked_image(folder, image.name):
-            recorded = index.read(folder).get(image.name, {})
-            sif = folder / f"{image.name}.sif"
-            formats = {*recorded, *([SIF] if sif.exists() else [])}
-            removed = sorted(formats if image_format is None else formats & {image_format})
-            if not removed:
-                evidence = f"{image.name} in '{folder}'"
-                raise MissingInput("No such image is built", evidence, "see `aam-launch images`")
-            for each in removed:
-                stored.remove(folder, image.name, each)
-                print(f"removed {image.name} ({each})")
-
-
-ACTIONS: dict[str, tuple[type[Any], Callable[[Any, Catalog, Path], None]]] = {
-    "build": (ImagesBuild, _build),
-    "add": (ImagesAdd, _add),
-    "verify": (ImagesVerify, _verify),
-    "rm": (ImagesRemove, _remove),
-}
+def _print_made(name: str, made: Mapping[str, Any], folder: Path) -> None:
+    place = made.get("reference") or folder / f"{name}.sif"
+    remark = "" if made["new"] else " (built of the same inputs before; --rebuild repeats it)"
+    digest = f"sha256:{made['sha256']}" if "sha256" in made else made["digest"]
+    print(f"{name:<10} {place}  {digest}{remark}")

@@ -50,10 +50,6 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if request.dry_run:
         print(shell_line(plan))
         return 0
-    if plan.use_record:
-        from launcher.images.stored import note_use  # a dry run does without it
-
-        note_use(plan.use_record)
     sys.stdout.flush()
     sys.stderr.flush()
     exec_plan(plan)

@@ -20,7 +20,6 @@ from launcher import config, input_files
 from launcher.documents import user_folder
 from launcher.findings import warn
 from launcher.images import inventory
-from launcher.images.stored import note_use
 from launcher.options.submit import SubmitOptions, require_printable
 from launcher.plan.assembly import assemble_plan
 from launcher.plan.decision import decide as choose
@@ -51,7 +50,6 @@ class Job:
         output: the file or folder that it writes.
         part: its name among several jobs with this output; "" of the first.
         problems: what keeps it from running.
-        use_record: as `Plan.use_record`.
     """
 
     allocation: Allocation
@@ -60,7 +58,6 @@ class Job:
     output: PathFact
     part: str
     problems: tuple[AamError, ...]
-    use_record: str | None
 
     def file(self) -> Path:
         """Return the job file."""
@@ -323,7 +320,7 @@ def decided(request: Request, requested: SubmitOptions, part: str = "") -> Job:
         tasks=tasks,
         shards=requested.shards or 0,
     )
-    return Job(what, site, content, output, part, tuple(problems), plan.use_record)
+    return Job(what, site, content, output, part, tuple(problems))
 
 
 def _grid(file: Path, command: str) -> dict[str, Entry]:
@@ -358,8 +355,6 @@ def _queue(jobs: Sequence[Job], condition: str) -> int:
             taken[:] = numbers[-1:]
     before, kept = "", list[Path]()
     for job, number in zip(jobs, numbers, strict=True):
-        if job.use_record:
-            note_use(job.use_record)
         folders = {f"{number}_{k}": place for k, place in enumerate(_places(job, output))}
         kept.append(_keep(job, number, job.script(), folders or {number: str(output)}))
         what = job.allocation

@@ -14,12 +14,12 @@ from typing import NoReturn, TypeVar
 
 from aam.contract.errors import Unavailable
 from launcher.engines import docker, native, podman, sif
-from launcher.engines.base import Builder, Engine, which
+from launcher.engines.base import Builder, Engine
 from launcher.engines.folders import make_folders
-from launcher.engines.oci import OciEngine
 from launcher.host.facts import EngineFact
 from launcher.host.tree import HostTree
 from launcher.plan.plan import Plan
+from launcher.processes import which
 
 T = TypeVar("T")
 
@@ -33,8 +33,6 @@ BUILDERS: dict[str, Builder] = {
     engine.name: engine for engine in (sif.APPTAINER, sif.SINGULARITY, podman.ENGINE, docker.ENGINE)
 }
 """The engines that build images."""
-STORAGES: dict[str, OciEngine] = {engine.name: engine for engine in (podman.ENGINE, docker.ENGINE)}
-"""The builders that keep images themselves and can export them."""
 
 
 def containers() -> tuple[Engine, ...]:
@@ -48,7 +46,7 @@ def of_format(image_format: str) -> tuple[Engine, ...]:
 
 
 def builders(image_format: str) -> tuple[Builder, ...]:
-    """Return the engines that build, inspect and remove images of a format.
+    """Return the engines that build and inspect images of a format.
 
     Raises:
         Unavailable: there is none.

@@ -11,12 +11,15 @@ for a file in the image folder, else the engine's own storage).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
+from aam.contract.errors import CannotCreate
+from launcher import processes
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
 
@@ -32,6 +35,8 @@ LIBRARIES = "/opt/aam/torch-lib"
 """LD_LIBRARY_PATH of an image (containers/environment.sh)."""
 SMOKE = "/opt/aam/containers/smoke.py"
 """The test of an image, inside of it."""
+LABELS = "/opt/aam/labels.json"
+"""What was measured in the image when it was built (containers/measure.py)."""
 ENV = "/usr/bin/env"
 NAMESPACE_SETTINGS = {
     "/proc/sys/user/max_user_namespaces": "0",
@@ -39,13 +44,6 @@ NAMESPACE_SETTINGS = {
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1",  # Ubuntu 23.10 and later
 }
 """Kernel settings with the value that forbids user namespaces (user_namespaces(7))."""
-
-
-def which(name: str, search: str) -> str | None:
-    """Return the absolute path of a program on the search path."""
-    folders = (folder for folder in search.split(os.pathsep) if folder.startswith("/"))
-    paths = (os.path.join(folder, name) for folder in folders)
-    return next((p for p in paths if os.path.isfile(p) and os.access(p, os.X_OK)), None)
 
 
 def user_namespaces(tree: HostTree) -> str | None:
@@ -60,6 +58,28 @@ def program(plan: Plan) -> tuple[str, ...]:
     Apptainer splits the values of its own --env at commas and has a shell evaluate them.
     """
     return (ENV, *(f"{name}={value}" for name, value in plan.variables), "aam", *plan.argv)
+
+
+def labels(argv: Sequence[str], name: str) -> dict[str, str]:
+    """Return what was measured in an image when it was built, and check that it is image `name`.
+
+    Args:
+        argv: prints LABELS in it.
+
+    Raises:
+        CannotCreate: it has no labels, or those of another image.
+    """
+    done = processes.run(argv)
+    try:
+        found: dict[str, str] = msgspec.json.decode(done.stdout, type=dict[str, str])
+    except msgspec.DecodeError as error:
+        evidence = f"{LABELS} of {name}: {(done.stderr or str(error)).strip()[-300:]}"
+        raise CannotCreate("Not an image of this project", evidence,
+                           "start it by its path: --image FILE.sif") from error  # fmt: skip
+    if (label := found.get("org.aam.name")) != name:
+        evidence, remedy = f"it is labelled {label}, not {name}", f"name it {label}"
+        raise CannotCreate("Another image", evidence, remedy)
+    return found
 
 
 @dataclass(frozen=True)
@@ -96,7 +116,7 @@ class Engine(Protocol):
 
 
 class Builder(Protocol):
-    """An engine that also builds images, and inspects and removes them.
+    """An engine that also builds and inspects images.
 
     Attributes:
         name: as --engine takes it.
@@ -120,6 +140,13 @@ class Builder(Protocol):
             CannotCreate: a step failed; nothing but the log is left behind.
         """
 
+    def pull(self, build: ImageBuild, reference: str, log: BuildLog) -> dict[str, Any]:
+        """Pull an image from a registry, install it, and return its record.
+
+        Raises:
+            CannotCreate: it cannot be had, or is another image.
+        """
+
     def exec_argv(self, program: str, place: str, argv: Sequence[str]) -> list[str]:
         """Return the argv that runs a program in an image without anything of the host."""
 
@@ -131,13 +158,6 @@ class Builder(Protocol):
 
         Raises:
             MissingInput: it does not exist, or differs from its record.
-        """
-
-    def remove(self, program: str, recorded: Mapping[str, Any], place: Path) -> None:
-        """Remove an image; a missing image is no error.
-
-        Raises:
-            CannotCreate: the engine refuses.
         """
 
 
@@ -154,7 +174,6 @@ class ImageBuild:
         epoch: date of every file that the build adds, in seconds since 1970.
         wheels: folder of wheels to install instead of those of an index.
         archive: an image to convert instead of building a definition: a SIF or a Docker archive.
-        fast: compress less.
         test: run the image's own test before it replaces another.
         place: file to write, for an engine whose images are files.
     """
@@ -167,6 +186,5 @@ class ImageBuild:
     epoch: int
     wheels: Path | None
     archive: Path | None
-    fast: bool
     test: bool
     place: Path

@@ -36,13 +36,10 @@ class BuildLog:
     Args:
         path: the file.
         cause: the error of a failed command.
-        offline: the remedy where there is no network.
     """
 
-    def __init__(
-        self, path: Path, cause: str = "The image was not built", offline: str = OFFLINE
-    ) -> None:
-        self.path, self.cause, self.offline = path, cause, offline
+    def __init__(self, path: Path, cause: str = "The image was not built") -> None:
+        self.path, self.cause = path, cause
         self.started = time.monotonic()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +96,7 @@ class BuildLog:
         if "no space left on device" in text:
             remedy = FULL
         elif any(phrase in text for phrase in NETWORK):
-            remedy = self.offline
+            remedy = OFFLINE
         else:
             remedy = "correct the error in its last lines and repeat the command"
         return CannotCreate(self.cause, evidence, remedy)

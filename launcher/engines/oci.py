@@ -12,17 +12,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aam.contract.errors import CannotCreate, MissingInput
+from aam.contract.errors import MissingInput
 from launcher import processes
 from launcher.engines.base import (
     ENV,
     GIB,
+    LABELS,
     PYTHON,
     SMOKE,
     WHEELS,
     Builder,
     Engine,
     SpaceRequirement,
+    labels,
     program,
 )  # fmt: skip
 from launcher.plan.mounts import mount_option
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
     from launcher.plan.plan import Plan
 
 REPOSITORY = "localhost/aam"
-LABELS = "/opt/aam/labels.json"
-GONE = ("no such image", "image not known")
 
 
 class OciEngine(Engine, Builder):
@@ -43,12 +43,10 @@ class OciEngine(Engine, Builder):
     Attributes:
         storage: template of `info` for the folder of the storage.
         move: how to move that folder.
-        save_flags: options that make `save` write a Docker archive.
     """
 
     storage: str
     move: str
-    save_flags: tuple[str, ...] = ()
 
     @abstractmethod
     def identity_flags(self, plan: Plan) -> list[str]:
@@ -67,7 +65,7 @@ class OciEngine(Engine, Builder):
         for device in (*plan.devices, *plan.cdi):
             argv += ["--device", device]
         # AMD's own advice for memory that host and device share (ROCm documents, "Docker").
-        of_amd = (plan.devices or plan.cdi) and not plan.host_libraries
+        of_amd = plan.devices and not plan.host_libraries
         argv += ["--security-opt=seccomp=unconfined"] if of_amd else []
         for mount in plan.mounts:
             argv += mount_option(mount.source, mount.target, mount.writable)
@@ -95,11 +93,11 @@ class OciEngine(Engine, Builder):
         reference = f"{REPOSITORY}:{build.name}"
         try:
             log.run(self.build_argv(build, bare), build.context)
-            labels = json.loads(_output(self.exec_argv(build.program, bare, ["cat", LABELS])))
+            found = labels(self.exec_argv(build.program, bare, ["cat", LABELS]), build.name)
             recipe = build.scratch / "labels" / "Dockerfile"
             recipe.parent.mkdir()
             recipe.write_text(f"FROM {bare}\n")
-            log.run(self.label_argv(build, labels, recipe, aside), recipe.parent)
+            log.run(self.label_argv(build, found, recipe, aside), recipe.parent)
             if build.test:
                 log.step("test")
                 log.run(self.exec_argv(build.program, aside, [PYTHON, SMOKE]), build.scratch)
@@ -107,7 +105,15 @@ class OciEngine(Engine, Builder):
         finally:
             for tag in (aside, bare):
                 processes.run([build.program, "rmi", tag])
-        return {"reference": reference, **inspected(build.program, reference), "labels": labels}
+        return {"reference": reference, **inspected(build.program, reference), "labels": found}
+
+    def pull(self, build: ImageBuild, reference: str, log: BuildLog) -> dict[str, Any]:
+        """Pull an image into the storage, under the name that a build gives it."""
+        own = f"{REPOSITORY}:{build.name}"
+        log.run([build.program, "pull", reference], build.scratch)
+        found = labels(self.exec_argv(build.program, reference, ["cat", LABELS]), build.name)
+        log.run([build.program, "tag", reference, own], build.scratch)
+        return {"reference": own, **inspected(build.program, reference), "labels": found}
 
     def build_argv(self, build: ImageBuild, tag: str) -> list[str]:
         """Return the command that builds an image of its definition."""
@@ -150,25 +156,6 @@ class OciEngine(Engine, Builder):
             raise MissingInput("The image is another one", evidence, remedy)
         return str(recorded["id"])
 
-    def export(
-        self, program: str, recorded: Mapping[str, Any], archive: Path, log: BuildLog
-    ) -> None:
-        """Write an image of the storage to a Docker archive."""
-        argv = [program, "save", *self.save_flags, "--output", str(archive)]
-        log.run([*argv, str(recorded.get("id") or recorded["reference"])], archive.parent)
-
-    def remove(self, program: str, recorded: Mapping[str, Any], place: Path) -> None:
-        """Remove the image from the storage."""
-        argv = [program, "rmi", str(recorded.get("reference"))]
-        try:
-            done = processes.run(argv)
-        except OSError as error:
-            evidence, remedy = str(error), f"install {self.name}"
-            raise CannotCreate("The image cannot be removed", evidence, remedy) from error
-        if done.returncode and not any(phrase in done.stderr.lower() for phrase in GONE):
-            evidence = done.stderr.strip()
-            raise CannotCreate("The image cannot be removed", evidence, "stop what uses it")
-
 
 def inspected(program: str, image: str) -> dict[str, Any]:
     """Return id, digest and size of an image of a storage; nothing if it has none."""
@@ -180,11 +167,3 @@ def inspected(program: str, image: str) -> dict[str, Any]:
     ident = "sha256:" + str(output["Id"]).removeprefix("sha256:")
     digest = str(output.get("Digest") or ident)
     return {"id": ident, "digest": digest, "bytes": int(output["Size"])}
-
-
-def _output(argv: list[str]) -> str:
-    done = processes.run(argv)
-    if done.returncode:
-        evidence, remedy = done.stderr.strip()[-300:], "build it again"
-        raise CannotCreate("The labels of the image cannot be read", evidence, remedy)
-    return done.stdout

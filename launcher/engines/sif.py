@@ -23,25 +23,25 @@ the engine.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aam.contract.errors import MissingInput
 from aam.contract.files import atomic_write, sha256
-from launcher import processes
 from launcher.engines.base import (
     GIB,
+    LABELS,
     PYTHON,
     SMOKE,
     WHEELS,
     Builder,
     Engine,
     SpaceRequirement,
+    labels,
     program,
     user_namespaces,
 )  # fmt: skip
-from launcher.engines.sif_file import check_sif, labels_of, own_labels
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
@@ -63,8 +63,6 @@ BUILDING = ("DOCKER_USERNAME", "DOCKER_PASSWORD", "AUTHFILE", "NOHTTPS", "NO_HTT
 """Names of variables for fetching a base and for root in a build."""
 STARTERS = ("libexec/{}/bin/starter-suid", "lib/*/{}/bin/starter-suid")
 """Places of the set-uid program below an installation's prefix: its own, and Debian's."""
-SQUASHFS_OPTION = "--mksquashfs-args"
-FAST = "-comp zstd -Xcompression-level 1"
 
 HOST_FILES = ("/etc/hosts", "/etc/localtime")
 """Default `bind path`s, which --contain keeps and `--no-mount bind-paths` does not."""
@@ -73,20 +71,12 @@ HOST_FILES = ("/etc/hosts", "/etc/localtime")
 Conf = Mapping[str, tuple[str, ...]]
 """Keys of apptainer.conf or singularity.conf that count; one may come more than once.
 
-Those count that can break a promise of the launcher, or keep a container from starting (each tried
-with Apptainer 1.4.5).
+Those count that keep a container from starting (each tried with Apptainer 1.4.5); what others
+add is kept out by options, whatever they are.
 """
 
-LIBRARY_KEYS = {
-    f"always use {flags[0][2:]}": (vendor, flags[1])
-    for vendor in VENDORS.values() if (flags := vendor.library_flags)
-}  # fmt: skip
-"""Keys that bind a vendor's libraries of the host into every container."""
-
-LIMITS = ("limit container owners", "limit container groups", "limit container paths")
-
-CONF_KEYS = (*LIBRARY_KEYS, *LIMITS, "mount home", "mount hostfs", "bind path", "user bind control",
-        "allow container sif", "allow setuid", "enable overlay", "enable underlay")  # fmt: skip
+CONF_KEYS = ("user bind control", "allow container sif", "allow setuid", "enable overlay",
+             "enable underlay")  # fmt: skip
 
 
 def contained(host_libraries: str, host_devices: bool = False) -> list[str]:
@@ -128,14 +118,14 @@ class SifEngine(Engine, Builder):
     def detect(
         self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
     ) -> EngineFact:
-        """Return the program, what keeps containers from starting, and what changes them."""
+        """Return the program, and what keeps containers from starting."""
         real = os.path.realpath(path)
         place = conf_path(os.path.basename(real), real)
         conf = read_conf(tree, place)
-        may_start = user_id == 0 or is_set_uid(real)
-        obstacle = None if may_start else user_namespaces(tree)
-        obstacle, remarks = obstacle or conf_obstacle(conf, place), tuple(conf_remarks(conf))
-        return EngineFact(self.name, path, obstacle, conf=remarks, traits=self.traits)
+        set_uid = is_set_uid(real) and not _is(conf, "allow setuid", "no")
+        obstacle = None if user_id == 0 or set_uid else user_namespaces(tree)
+        return EngineFact(self.name, path, obstacle or conf_obstacle(conf, place),
+                          traits=self.traits)  # fmt: skip
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
         """Return the options of `exec`, the mounts and the devices."""
@@ -179,39 +169,47 @@ class SifEngine(Engine, Builder):
         return None, names[0]
 
     def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
-        """Build a SIF beside its path, test it and rename it."""
+        """Build or copy a SIF beside its path, test it and rename it."""
         import shutil  # with bz2 and lzma; a start that builds nothing saves 2 ms
 
+        archive = build.archive
+        if archive and build.place.exists() and archive.samefile(build.place):
+            return self._recorded(build, build.place)
         with atomic_write(build.place) as temporary:
-            if build.archive is not None and build.archive.suffix == ".sif":
-                check_sif(str(build.archive))
-                shutil.copy(build.archive, temporary)
+            if archive and sif_id(archive):
+                shutil.copyfile(archive, temporary)
             else:
                 environment = {**self._building(os.environ), "SOURCE_DATE_EPOCH": str(build.epoch)}
-                log.run(self.build_argv(build, temporary, log), build.context, environment)
-            check_sif(str(temporary))
+                log.run(self.build_argv(build, temporary), build.context, environment)
             if build.test:
                 log.step("test")
                 argv = self.exec_argv(build.program, str(temporary), [PYTHON, SMOKE])
                 log.run(argv, build.scratch, self._building(os.environ))
             temporary.chmod(0o755)
             # This takes seconds; the file is not used without its record.
-            record = record_of(temporary)
+            record = self._recorded(build, temporary)
         return record
 
-    def build_argv(self, build: ImageBuild, target: Path, log: BuildLog | None = None) -> list[str]:
+    def _recorded(self, build: ImageBuild, place: Path) -> dict[str, Any]:
+        found = labels(self.exec_argv(build.program, str(place), ["cat", LABELS]), build.name)
+        return {**record_of(place), "labels": found}
+
+    def pull(self, build: ImageBuild, reference: str, log: BuildLog) -> dict[str, Any]:
+        """Pull an image of a registry as a SIF beside its path, and rename it."""
+        with atomic_write(build.place) as temporary:
+            argv = [build.program, "pull", "--force", str(temporary), f"docker://{reference}"]
+            log.run(argv, build.scratch, self._building(os.environ))
+            temporary.chmod(0o755)
+            record = self._recorded(build, temporary)
+        return record
+
+    def build_argv(self, build: ImageBuild, target: Path) -> list[str]:
         """Return the command that makes a SIF of a definition or of an archive."""
         # The test of the definition is that of the image; it runs once, when the SIF is complete.
         argv = [build.program, "build", "--notest"]
-        arguments = {} if build.archive else build.arguments
-        for name, value in arguments.items():
+        for name, value in build.arguments.items():
             argv += ["--build-arg", f"{name}={value}"]
         argv += ["--bind", f"{build.wheels}:{WHEELS}:ro"] if build.wheels else []
-        if build.fast:
-            if has_option(build.program, "build", SQUASHFS_OPTION):
-                argv += [SQUASHFS_OPTION, FAST]
-            elif log is not None:
-                log.step(f"{self.name} has no {SQUASHFS_OPTION}, so it compresses in full")
         archive, definition = build.archive, f"containers/{build.name}.def"
         return [*argv, str(target), f"docker-archive:{archive}" if archive else definition]
 
@@ -224,22 +222,15 @@ class SifEngine(Engine, Builder):
         return place.is_file() and difference(place, recorded) is None
 
     def verify(self, program: str, name: str, recorded: Mapping[str, Any], place: Path) -> str:
-        """Compare the SHA-256 and the labels of the file with the record."""
+        """Compare the SHA-256 of the file with the record."""
         remedy = f"build it again: `aam-launch images build {name} --rebuild`"
         if not place.is_file():
             raise MissingInput("The image is gone", f"'{place}'", remedy)
-        check_sif(str(place))
         now = sha256(place)
         if now != recorded.get("sha256"):
             evidence = f"'{place}' is sha256:{now}, recorded was sha256:{recorded.get('sha256')}"
             raise MissingInput("The image is another one", evidence, remedy)
-        if own_labels(labels_of(place)) != recorded.get("labels"):
-            raise MissingInput("The labels are others than were recorded", f"'{place}'", remedy)
         return str(place)
-
-    def remove(self, program: str, recorded: Mapping[str, Any], place: Path) -> None:
-        """Remove the file."""
-        place.unlink(missing_ok=True)
 
     def _building(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a build without variables that would change the image."""
@@ -264,11 +255,20 @@ def is_set_uid(real: str) -> bool:
     return any(starter.stat().st_mode & 0o4000 for starter in found)
 
 
+def sif_id(path: str | Path) -> str | None:
+    """Return "sif:UUID", the id that a build gives to a SIF (sylabs/sif, sif.go); None: no SIF."""
+    try:
+        with open(path, "rb") as stream:
+            head = stream.read(64)
+    except OSError:
+        return None
+    return f"sif:{head[48:64].hex()}" if head[32:41] == b"SIF_MAGIC" else None
+
+
 def record_of(place: Path) -> dict[str, Any]:
-    """Return the record of a SIF for images.json: SHA-256, size, modification time, labels."""
+    """Return SHA-256, size and modification time of a SIF for images.json."""
     before = place.stat()
-    facts = {"sha256": sha256(place), "bytes": before.st_size, "mtime_ns": before.st_mtime_ns}
-    return {**facts, "labels": own_labels(labels_of(place))}
+    return {"sha256": sha256(place), "bytes": before.st_size, "mtime_ns": before.st_mtime_ns}
 
 
 def difference(place: Path, recorded: Mapping[str, Any]) -> str | None:
@@ -279,12 +279,6 @@ def difference(place: Path, recorded: Mapping[str, Any]) -> str | None:
     if facts.st_mtime_ns != recorded.get("mtime_ns"):
         return "it was written after it was recorded"
     return None
-
-
-def has_option(program: str, command: str, option: str) -> bool:
-    """Return whether the help of a program's command lists an option."""
-    done = processes.run([program, command, "--help"])
-    return option in (done.stdout + done.stderr).split()
 
 
 def conf_path(name: str, program: str) -> str:
@@ -314,24 +308,6 @@ def conf_obstacle(conf: Conf, path: str) -> str | None:
     if all(_is(conf, key, "no") for key in layers):
         return f"neither overlay nor underlay is enabled in {path}: nothing can be mounted"
     return None
-
-
-def conf_remarks(conf: Conf) -> Iterator[tuple[str, str]]:
-    """Yield each setting that changes a container, and what the launcher does about it."""
-    actions = {"mount hostfs": "--no-mount hostfs keeps the host's file systems out"}
-    for key, (vendor, keep_out) in LIBRARY_KEYS.items():
-        where = f" where there is no {vendor.title} GPU" if vendor.host_libraries else ""
-        actions[key] = f"{keep_out} keeps the host's libraries out{where}"
-    for key, action in actions.items():
-        if _is(conf, key, "yes"):
-            yield f"{key} = yes", action
-    binds = [path for path in conf.get("bind path", ()) if path.split(":")[0] not in HOST_FILES]
-    if binds:
-        yield f"bind path = {', '.join(binds)}", "--contain keeps them out; --bind lets one in"
-    for key in LIMITS:
-        values = [value for value in conf.get(key, ()) if value not in ("", "NULL")]
-        if values:
-            yield f"{key} = {', '.join(values)}", "an image elsewhere or of others will not start"
 
 
 def _is(conf: Conf, key: str, value: str) -> bool:

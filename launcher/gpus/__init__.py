@@ -9,11 +9,10 @@ from collections.abc import Iterable
 
 from launcher.gpus.amd import Amd
 from launcher.gpus.base import Vendor
-from launcher.gpus.intel import Intel
 from launcher.gpus.nvidia import Nvidia
 from launcher.host.facts import Driver, Gpu
 
-VENDORS: dict[str, Vendor] = {vendor.name: vendor for vendor in (Amd(), Nvidia(), Intel())}
+VENDORS: dict[str, Vendor] = {vendor.name: vendor for vendor in (Amd(), Nvidia())}
 """By name, in the order in which their GPUs are listed."""
 
 
@@ -30,6 +29,16 @@ def device_nodes(gpus: Iterable[Gpu], drivers: Iterable[Driver] = ()) -> dict[st
     }
     found |= {path: gpu.vendor for gpu in chosen for path in gpu.nodes}
     return found | {p: gpu.vendor for gpu in chosen for part in gpu.instances for p in part.nodes}
+
+
+def unused(bus: Iterable[str]) -> str:
+    """Return the sentence about GPUs on the PCI bus that no image is for; "" where there is none.
+
+    Graphics inside a processor of Intel is at 0000:00:02.0.
+    """
+    places = [f.split()[0] for f in bus if f.split()[1].startswith("8086:")]
+    there = [place for place in places if place != "0000:00:02.0"]
+    return f"no image is for GPUs of Intel (at {', '.join(there)})" if there else ""
 
 
 def host_libraries(name: str, requested: bool) -> str:

@@ -81,8 +81,6 @@ class Amd(Vendor):
     other_variables = ("GPU_DEVICE_ORDINAL", "AMD_VISIBLE_DEVICES")
     shared_nodes = (KFD,)
     library_flags = ("--rocm", "--no-rocm")
-    cdi_kind = "amd.com/gpu"
-    cdi_command = "amd-ctk cdi generate --output=/etc/cdi/amd.json"
     torch_field = "hip"
     device_type = GPU
     arch_prefix = "gfx"

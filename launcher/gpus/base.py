@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from launcher.findings import Finding
 from launcher.host.facts import Driver, Gpu, Host
@@ -113,7 +113,7 @@ class Vendor(Protocol):
         """List the GPUs in the order in which the runtime counts them.
 
         Args:
-            live: it is this host, so that the driver's library may be loaded.
+            live: it is this host, so that the driver's programs may be run.
         """
         ...
 
@@ -172,10 +172,6 @@ class Vendor(Protocol):
             served: whether some image has code for an arch.
         """
         return []
-
-    def library_facts(self, gpus: Sequence[Gpu]) -> Mapping[str, Mapping[str, Any]]:
-        """Return the facts from the driver's library that a capture stores, under one name."""
-        return {}
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -1,19 +1,20 @@
 """NVIDIA: GPUs as the kernel driver lists them in procfs, MIG, CUDA, and visible devices.
 
 `/proc/driver/nvidia/gpus/<address>/information` has "Model:", "GPU UUID:" and "Device Minor:". The
-compute capability is not there: it follows from the PCI device (`nvidia_chips.txt`), or comes from
-the driver's library (`nvml`) on this host, as do the names of MIG instances.
+compute capability is not there: it follows from the PCI device (`nvidia_chips.txt`); of a chip that
+is newer than this table `nvidia-smi` prints it. A MIG instance is the one that CUDA_VISIBLE_DEVICES
+names; of a card that is named CUDA takes the first.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from aam.contract.gpus import GPU, nvidia_driver_version
+from launcher import processes
 from launcher.gpus.base import Vendor
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu, GpuInstance, whole_number
@@ -94,16 +95,6 @@ class Nvidia(Vendor):
         """Return the compute capability; 80 for "sm_80"."""
         return whole_number(arch.removeprefix(self.arch_prefix)) or 0
 
-    def library_facts(self, gpus: Sequence[Gpu]) -> Mapping[str, Mapping[str, Any]]:
-        """Return arch and MIG instances of each GPU, as the driver's library reports them."""
-        return {
-            "nvml": {
-                gpu.pci: {"arch": gpu.arch, "mig": {i.place: i.uuid for i in gpu.instances}}
-                for gpu in gpus
-                if gpu.driven
-            }
-        }
-
 
 def _without_pci(tree: HostTree) -> tuple[Gpu, ...]:
     """Return the GPU of a Jetson or of WSL2, which programs of the host itself can use."""
@@ -127,18 +118,7 @@ def _driven(
     device = pci.number(tree, address, "device")
     arch, _ = chips.get(device or 0, (None, ""))
     instances = _instances(tree, minor)
-    if live and (arch is None or instances):
-        from launcher.gpus import nvml  # with ctypes; a start without such a GPU saves 1 ms
-
-        arch = arch or nvml.capability(address)
-        uuids = nvml.instances(address) if instances else {}
-        instances = tuple(replace(i, uuid=uuids.get((i.gpu, i.compute))) for i in instances)
-    elif not live:  # a capture may hold the library's facts
-        recorded = tree.manifest.library_facts.get("nvml", {}).get(address, {})
-        arch = arch or _text(recorded.get("arch"))
-        names = recorded.get("mig")
-        known = names if isinstance(names, dict) else {}
-        instances = tuple(replace(i, uuid=_text(known.get(i.place))) for i in instances)
+    arch = arch or (_printed_capability(address) if live else None)
     return Gpu(
         vendor="nvidia",
         index=minor,
@@ -152,9 +132,16 @@ def _driven(
     )
 
 
-def _text(value: object) -> str | None:
-    """Return a text of a capture; None for anything else."""
-    return value if isinstance(value, str) else None
+def _printed_capability(address: str) -> str | None:
+    """Return the arch that `nvidia-smi` prints for a GPU, or None."""
+    program = processes.which("nvidia-smi", os.environ.get("PATH", ""))
+    query = ("--query-gpu=compute_cap", "--format=csv,noheader", f"--id={address}")
+    try:
+        printed = processes.run([program, *query], timeout=10).stdout if program else ""
+    except OSError:  # a TimeoutError among them
+        return None
+    found = re.fullmatch(r"(\d+)\.(\d)", printed.strip())
+    return f"sm_{found[1]}{found[2]}" if found else None
 
 
 def capabilities(text: str) -> dict[int, tuple[str, str]]:

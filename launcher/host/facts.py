@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-CDI_ENABLED = "features.cdi: true"
-"""Setting of an engine that takes devices by their CDI names only where a site enables it."""
-
 LONGEST_LIST = 4096
 """Members of a list of GPUs; no node has as many."""
 
@@ -20,13 +17,11 @@ class GpuInstance:
         gpu: number of its GPU instance.
         compute: number of its compute instance within that.
         nodes: the capability nodes without which it cannot be opened.
-        uuid: its name, from the driver's library; None where that cannot be loaded.
     """
 
     gpu: int
     compute: int
     nodes: tuple[str, ...] = ()
-    uuid: str | None = None
 
     @property
     def place(self) -> str:
@@ -115,8 +110,6 @@ class EngineTraits:
         image_format: "sif" for files, else the engine's own storage; empty: it runs no image.
         own_shm: a container keeps a /dev/shm of its own; the host's cannot be mounted.
         host_libraries: it can put the host's GPU libraries before the image's on request.
-        takes_cdi: it takes devices by the names of their CDI description.
-        later_cdi: its oldest major version that reads descriptions of CDI 0.6 and later.
         needs_cdi: it brings the driver's libraries of the host into a container by CDI alone.
         hidden: patterns of variables that would change what it does; they do not reach it.
         passed: variables that reach it although a pattern hides them.
@@ -126,8 +119,6 @@ class EngineTraits:
     image_format: str = ""
     own_shm: bool = False
     host_libraries: bool = False
-    takes_cdi: bool = False
-    later_cdi: int = 0
     needs_cdi: bool = False
     hidden: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
@@ -143,7 +134,6 @@ class EngineFact:
         path: of its program.
         obstacle: why it cannot start a container here, or None.
         version: None unless the engine was started to read it (`launcher.detect`).
-        conf: settings of its site or user that change a container, each with what that means.
         traits: properties that decisions depend on.
         maps_root: the user is root inside, and no group of the user exists there.
     """
@@ -152,34 +142,8 @@ class EngineFact:
     path: str
     obstacle: str | None = None
     version: str | None = None
-    conf: tuple[tuple[str, str], ...] = ()
     traits: EngineTraits = EngineTraits()
     maps_root: bool = False
-
-
-@dataclass(frozen=True)
-class CdiDevice:
-    """A device that is described for the Container Device Interface (CDI).
-
-    Attributes:
-        kind: vendor and class, "nvidia.com/gpu".
-        name: "0", "all", "GPU-<UUID>", "0:1" of a MIG instance.
-        nodes: device nodes that it brings, without those of its whole description.
-        version: of the format, "0.6.0".
-        mounts: whether it mounts files of the host, such as libraries of the driver.
-        source: the file.
-    """
-
-    kind: str
-    name: str
-    nodes: tuple[str, ...]
-    mounts: bool
-    source: str
-    version: str = ""
-
-    def __str__(self) -> str:
-        """Return the name by which engines take it."""
-        return f"{self.kind}={self.name}"
 
 
 @dataclass(frozen=True)
@@ -219,7 +183,7 @@ class Host:
         slurm: the allocation, or None.
         user: None if a capture does not record one.
         user_space: by vendor, its user space on the host itself, which no image should see.
-        cdi: devices that are described for the Container Device Interface.
+        cdi: vendors whose GPUs are described for the Container Device Interface.
         bus: display and accelerator functions on the PCI bus, as "0000:65:00.0 1a03:2000 0300".
         environment: variables of the process.
     """
@@ -235,7 +199,7 @@ class Host:
     slurm: Slurm | None
     user: User | None
     user_space: Mapping[str, str] = field(default_factory=dict)
-    cdi: tuple[CdiDevice, ...] = ()
+    cdi: tuple[str, ...] = ()
     bus: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     complete: bool = True
@@ -257,23 +221,6 @@ class Host:
     def engine(self, name: str) -> EngineFact | None:
         """Return the engine called `name`, or None."""
         return next((engine for engine in self.engines if engine.name == name), None)
-
-    def takes_cdi(self, name: str) -> bool:
-        """Return whether an engine takes devices by the names of their CDI description."""
-        fact = self.engine(name)
-        enabled = fact is not None and any(setting == CDI_ENABLED for setting, _ in fact.conf)
-        return enabled or self.traits(name).takes_cdi
-
-    def reads(self, name: str, device: CdiDevice) -> bool:
-        """Return whether an engine is known to read the format of a device's description.
-
-        podman 4.3 rejects 0.6.0, and an engine of unknown version may be as old.
-        """
-        if device.version.startswith(("0.3", "0.4", "0.5")):
-            return True
-        fact = self.engine(name)
-        major = (fact.version if fact and fact.version else "").partition(".")[0]
-        return major.isdecimal() and int(major) >= self.traits(name).later_cdi
 
     def traits(self, name: str) -> EngineTraits:
         """Return the traits of an engine, whether or not this host has it."""

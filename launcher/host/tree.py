@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from json import JSONDecodeError
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from aam.contract import schema
-from aam.contract.errors import MissingInput
+from aam.contract.errors import DataError, MissingInput
+from aam.contract.records import decode_json
 from launcher import documents
 from launcher.host.facts import DeviceNode, EngineFact, User
 
@@ -26,6 +25,16 @@ MOST_NAMES = 10_000
 
 MANIFEST = "aam-capture.json"
 """File of a capture with what no file of sysfs or procfs holds."""
+
+
+@dataclass(frozen=True)
+class RecordedNode:
+    """A device node of a capture, by its path."""
+
+    gid: int | None = None
+    group: str | None = None
+    mode: int | None = None
+    access: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -39,24 +48,23 @@ class Manifest:
         environment: the variables that decisions read.
         nodes: device nodes by path.
         engines: container engines on PATH.
-        library_facts: facts from a GPU vendor's library, by the vendor's key and PCI address.
+        archs: architectures of GPUs by PCI address, which may not follow from files.
     """
 
     complete: bool = False
     machine: str = "x86_64"
     user: User | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    nodes: Mapping[str, DeviceNode] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    nodes: dict[str, RecordedNode] = field(default_factory=dict)
     engines: tuple[EngineFact, ...] = ()
-    library_facts: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    archs: dict[str, str] = field(default_factory=dict)
 
-    def plain(self) -> dict[str, Any]:
-        """Return the manifest as a JSON object."""
-        content = asdict(self)
-        del content["complete"]
-        for engine in content["engines"]:
-            del engine["traits"]
-        return {**content, **content.pop("library_facts")}
+    def node(self, path: str) -> DeviceNode | None:
+        """Return the device node at `path`, or None."""
+        found = self.nodes.get(path)
+        if found is None:
+            return None
+        return DeviceNode(path, found.gid, found.group, found.mode, found.access)
 
 
 def parse_manifest(text: str) -> Manifest:
@@ -66,22 +74,11 @@ def parse_manifest(text: str) -> Manifest:
         MissingInput: it is damaged, naming the field.
     """
     try:
-        content = schema.parse(
-            {"nodes?": {str: dict[str, Any]}}, documents.parsed(text), "the content"
-        )
-        unknown = dict.fromkeys(("gid", "group", "mode", "access"))
-        nodes = {path: {**unknown, **node, "path": path}
-                 for path, node in content.get("nodes", {}).items()}  # fmt: skip
-        known = {one.name for one in fields(Manifest)}
-        own = {name: facts for name, facts in content.items() if name in known}
-        more = {name: facts for name, facts in content.items() if name not in known}
-        own |= {"complete": True, "nodes": nodes, "library_facts": more}
-        manifest: Manifest = schema.parse(Manifest, own, "the content")
-    except ValueError as error:
-        evidence = f"it is not JSON: {error}" if isinstance(error, JSONDecodeError) else str(error)
+        manifest = decode_json(text, Manifest, "capture", MANIFEST)
+    except DataError as error:
         remedy = "make it again with `aam-launch doctor --capture`"
-        raise MissingInput("A damaged capture", f"{MANIFEST}, {evidence}", remedy) from error
-    return manifest
+        raise MissingInput("A damaged capture", error.evidence, remedy) from error
+    return replace(manifest, complete=True)
 
 
 class HostTree(Protocol):

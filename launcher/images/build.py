@@ -1,4 +1,4 @@
-"""Build an image into the image folder, and record it in images.json.
+"""Build or pull an image into the image folder, and record it in images.json.
 
 One build of an image at a time, under a lock; written to a temporary file and renamed when its own
 test has passed. An image with the same inputs is not built twice.
@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aam.contract.errors import CannotCreate, MissingInput, Unavailable
+from aam.contract.errors import CannotCreate, MissingInput, Unavailable, UsageError
+from aam.contract.files import sha256
 from launcher import processes
 from launcher.detect import detect
-from launcher.engines import BUILDERS, STORAGES, builders
+from launcher.engines import BUILDERS, builders
 from launcher.engines.base import GIB, Builder, ImageBuild, SpaceRequirement
 from launcher.engines.build_log import BuildLog
 from launcher.host.facts import EngineFact
@@ -107,16 +108,72 @@ def _checked(fact: EngineFact) -> InstalledBuilder:
 
 
 def build(job: BuildJob) -> Mapping[str, Any]:
-    """Build, and return the entry of images.json.
+    """Build, and return the entry of images.json; of a build that fails only the log is left."""
+    name, builder, options = job.image.name, job.builder, job.options
+    image_format = builder.engine.traits.image_format
+    with _scratch(job.folder, name) as scratch:
+        context, facts = scratch / "context", dict[str, Any]()
+        if options.from_ is not None:
+            _require_sha256(options.from_, options.sha256)
+            facts = {"from": str(options.from_)}
+            context = scratch
+        else:
+            content = definitions.stage(definitions.sources(), context)
+            parts = [content, image_format, json.dumps(dict(job.arguments), sort_keys=True)]
+            facts = {"inputs": hashlib.sha256("\0".join(parts).encode()).hexdigest()}
+            recorded = index.entry(index.read(job.folder), name, image_format)
+            same = not options.rebuild and recorded.get("inputs") == facts["inputs"]
+            if same and builder.engine.exists(builder.program, recorded, job.sif):
+                return {**recorded, "new": False}
+        require_space(builder.engine.needs(builder.program, job.image.room, job.folder, os.environ))
+        log = _log(job)
+        log.step(f"{name} with {builder.engine.name} {builder.version}; log {log.path}")
+        made = builder.engine.build(_inputs(job, context, scratch), log)
+        return _recorded(job, {**facts, **made, "arguments": dict(job.arguments)}, log)
 
-    Raises:
-        AamError: the build failed; only the log is left.
+
+def pull(job: BuildJob, reference: str) -> Mapping[str, Any]:
+    """Pull an image that a release has published, and return the entry of images.json.
+
+    Args:
+        reference: its name in a registry; one that ends in @sha256:... is checked by the engine.
     """
-    name = job.image.name
-    with stoppable(), index.locked_image(job.folder, name):
-        _clear(job.folder, name)
-        with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=job.folder) as scratch:
-            return (_converted if job.options.from_ else _built)(job, Path(scratch))
+    with _scratch(job.folder, job.image.name) as scratch:
+        require_space(job.builder.engine.needs(
+            job.builder.program, job.image.room, job.folder, os.environ
+        ))  # fmt: skip
+        log = _log(job, "The image was not pulled")
+        log.step(
+            f"{reference} with {job.builder.engine.name} {job.builder.version}; log {log.path}"
+        )
+        made = job.builder.engine.pull(_inputs(job, scratch, scratch), reference, log)
+        digest = reference.partition("@")[2]
+        return _recorded(job, {"from": reference, **made, **({"digest": digest} if digest else {})},
+                         log)  # fmt: skip
+
+
+@contextmanager
+def _scratch(folder: Path, name: str) -> Iterator[Path]:
+    """Hold the lock of an image, and give a folder for temporary files beside it."""
+    with stoppable(), index.locked_image(folder, name):
+        for left in folder.glob(f".{name}.*"):  # of a build that was killed
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            elif left.suffix != ".lock":
+                left.unlink()
+        with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as scratch:
+            yield Path(scratch)
+
+
+def _require_sha256(file: Path, expected: str | None) -> None:
+    if expected is not None and not re.fullmatch("[0-9a-f]{64}", expected):
+        raise UsageError("Not a SHA-256", f"--sha256 {expected}", "give 64 hexadecimal digits")
+    if not file.is_file():
+        raise MissingInput("No such file", f"'{file}'", "check the path")
+    if expected is not None and (found := sha256(file)) != expected:
+        evidence = f"'{file}' is sha256:{found}, expected was sha256:{expected}"
+        remedy = "copy or pull it again, or give the SHA-256 that its publisher states"
+        raise MissingInput("The file is another one", evidence, remedy)
 
 
 @contextmanager
@@ -163,89 +220,34 @@ def require_wheels(folder: Path | None) -> Path | None:
     return folder and folder.absolute()
 
 
-def _clear(folder: Path, name: str) -> None:
-    """Remove leftovers of a killed build; this process holds the lock."""
-    for left in folder.glob(f".{name}.*"):
-        if left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
-        elif left.suffix != ".lock":
-            left.unlink()
-
-
-def _built(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
-    """Build a definition, unless an image of the same inputs is there."""
-    name, builder = job.image.name, job.builder
-    context = scratch / "context"
-    inputs = _inputs(definitions.stage(definitions.sources(), context), job)
-    recorded = index.entry(index.read(job.folder), name, builder.engine.traits.image_format)
-    is_same = not job.options.rebuild and recorded.get("inputs") == inputs
-    if is_same and builder.engine.exists(builder.program, recorded, job.sif):
-        return {**recorded, "new": False}
-    require_space(builder.engine.needs(builder.program, job.image.room, job.folder, os.environ))
-    log = _log(job)
-    log.step(f"{name} with {builder.engine.name} {builder.version}; log {log.path}")
-    facts = builder.engine.build(_build(job, context, scratch), log)
-    return _recorded(job, {**facts, "inputs": inputs}, log)
-
-
-def _converted(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
-    """Make a SIF of an archive, or of an image of another engine, without a registry."""
-    name, source = job.image.name, str(job.options.from_)
-    log = _log(job)
-    facts: dict[str, Any] = {"from": source}
-    if source in STORAGES:
-        engine = STORAGES[source]
-        recorded = index.entry(index.read(job.folder), name, engine.traits.image_format)
-        if not recorded:
-            remedy = f"`aam-launch images build {name} --engine {source}` first"
-            raise MissingInput(f"{source} has no image {name}", f"not in '{job.folder}'", remedy)
-        archive = scratch / "image.tar"
-        log.step(f"save {recorded['reference']} from {source}")
-        engine.export(source, recorded, archive, log)
-        facts["digest"] = recorded.get("digest")
-    elif Path(source).is_file():
-        archive = Path(source).resolve()
-    else:
-        remedy = f"name a file or one of {', '.join(STORAGES)}"
-        raise MissingInput("No such archive", f"'{source}'", remedy)
-    made = job.builder.engine.build(_build(job, scratch, scratch, archive), log)
-    return _recorded(job, {**facts, **made}, log)
-
-
-def _build(job: BuildJob, context: Path, scratch: Path, archive: Path | None = None) -> ImageBuild:
+def _inputs(job: BuildJob, context: Path, scratch: Path) -> ImageBuild:
+    base = {"BASE": definitions.by_digest(job.arguments["BASE"])} if job.arguments else {}
     return ImageBuild(
         program=job.builder.program,
         name=job.image.name,
-        arguments={**job.arguments, "BASE": definitions.by_digest(job.arguments["BASE"])},
+        arguments={**job.arguments, **base},
         context=context,
         scratch=scratch,
         epoch=epoch(job.arguments),
         wheels=job.options.wheels,
-        archive=archive,
-        fast=job.options.fast,
+        archive=job.options.from_,
         test=job.options.test,
         place=job.sif,
     )
 
 
-def _log(job: BuildJob) -> BuildLog:
-    return BuildLog(job.folder / "logs" / f"{job.image.name}-{job.builder.engine.name}.log")
+def _log(job: BuildJob, cause: str = "The image was not built") -> BuildLog:
+    name = f"{job.image.name}-{job.builder.engine.name}.log"
+    return BuildLog(job.folder / "logs" / name, cause)
 
 
 def _recorded(job: BuildJob, facts: Mapping[str, Any], log: BuildLog) -> Mapping[str, Any]:
     name, builder = job.image.name, job.builder
-    engine, arguments = f"{builder.engine.name} {builder.version}", dict(job.arguments)
-    entry = {**facts, "engine": engine, "arguments": {} if job.options.from_ else arguments}
-    entry["built"] = int(time.time())
+    engine = f"{builder.engine.name} {builder.version}"
+    entry = {**facts, "engine": engine, "built": int(time.time())}
     index.write(job.folder, name, builder.engine.traits.image_format, entry)
-    log.step(f"{name} is built: {facts.get('reference') or job.sif}")
+    log.step(f"{name} is there: {facts.get('reference') or job.sif}")
     return {**entry, "new": True}
-
-
-def _inputs(context: str, job: BuildJob) -> str:
-    arguments = json.dumps(dict(job.arguments), sort_keys=True)
-    parts = [context, job.builder.engine.traits.image_format, str(job.options.fast), arguments]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def epoch(arguments: Mapping[str, str]) -> int:

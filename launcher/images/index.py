@@ -26,6 +26,7 @@ from aam.contract.files import atomic_write, try_lock
 from launcher import documents
 
 LIST = "images.json"
+DAY = 86400
 LARGEST = 64 << 20
 Entries = dict[str, dict[str, Mapping[str, Any]]]
 FACTS = {
@@ -87,6 +88,18 @@ def of_image(folder: Path, name: str, image_format: str | None) -> dict[str, Map
         remedy = f"`aam-launch images build {name}`, or `add` for one that was copied"
         raise MissingInput("No such image is recorded", f"{name} in '{folder}'", remedy)
     return found
+
+
+def shown(facts: Mapping[str, Any], image_format: str) -> str:
+    """Return format, size, age and verification of a recorded image, as far as they are known."""
+    parts = [image_format]
+    if "bytes" in facts:
+        parts.append(f"{facts['bytes'] / (1 << 30):.1f} GiB")
+    # A SIF that was copied has its modification time alone.
+    built = facts.get("built") or facts.get("mtime_ns", 0) / 1e9
+    if built:
+        parts.append(f"{max(0, int(time.time() - built) // DAY)} days old")
+    return ", ".join([*parts, *([f"verified {facts['verified']}"] if "verified" in facts else [])])
 
 
 @contextlib.contextmanager

@@ -17,8 +17,7 @@ from typing import Any
 
 from aam.contract.errors import MissingInput
 from launcher.engines import containers, of_format
-from launcher.engines.sif import SIF, difference
-from launcher.engines.sif_file import id_of, labels_of
+from launcher.engines.sif import SIF, difference, sif_id
 from launcher.gpus import VENDORS
 from launcher.images import index
 from launcher.plan.catalog import Catalog, Image
@@ -101,11 +100,12 @@ def _archs(text: str) -> tuple[str, ...]:
 def _file(name: str, sif: Path, recorded: Mapping[str, Any], named: bool = False) -> BuiltImage:
     """Return a SIF; one that a configuration names needs no record."""
     known = "sha256" in recorded
-    remedy = f"`aam-launch images add {name} {sif}` compares its digest"
+    remedy = f"`aam-launch images build {name} --from {sif}` reads its labels"
     changed = difference(sif, recorded) if known else "it has no record in images.json"
     digest = None if changed else f"sha256:{recorded['sha256']}"
+    labels = {} if changed else recorded.get("labels", {})
     mismatch = (changed, f"{remedy} and records it") if changed and not named else None
-    return BuiltImage(name, _of_sif(), str(sif), digest or id_of(sif), labels_of(sif), mismatch)
+    return BuiltImage(name, _of_sif(), str(sif), digest or sif_id(sif), labels, mismatch)
 
 
 def _of_sif() -> tuple[str, ...]:
@@ -123,7 +123,7 @@ def _by_path(name: str, catalog: Catalog) -> list[BuiltImage]:
     if catalog.image(name) is not None:
         return []
     if os.path.isfile(name):
-        return [BuiltImage(name, _of_sif(), os.path.abspath(name), id_of(name))]
+        return [BuiltImage(name, _of_sif(), os.path.abspath(name), sif_id(name))]
     if name.endswith(".sif"):
         raise MissingInput("No such image", f"'{name}' does not exist", "check the path")
     return [BuiltImage(name, _with_storage(), name)]

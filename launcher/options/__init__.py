@@ -10,12 +10,8 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Images": {
         "images": "launcher.options.images.Images",
         "images build": "launcher.options.images.ImagesBuild",
-        "images add": "launcher.options.images.ImagesAdd",
+        "images pull": "launcher.options.images.ImagesPull",
         "images verify": "launcher.options.images.ImagesVerify",
-        "images rm": "launcher.options.images.ImagesRemove",
-    },
-    "Environments": {
-        "env": "launcher.options.images.Env",
     },
     "Slurm": {
         "submit": "launcher.options.submit.SubmitOptions",
@@ -47,7 +43,6 @@ READ = {
     "explain": ("--json", HOST, "--image", "--runtime", "--site"),
     "doctor": ("--json", HOST, "--image-dir", "--site"),
     "images": ("--json", HOST, "--image-dir"),
-    "env": ("--dry-run", HOST, "--force", "--site"),
     "jobs": ("--json",),
     "site show": ("--json",),
     "submit": ("--dry-run", "--site", "--image", "--force"),

@@ -1,15 +1,10 @@
-"""Options of the commands on images: list, build, add, verify, remove; of env."""
+"""Options of the commands on images: list, build, pull, verify."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from aam.contract.options.field import option
 
-# Options of several commands.
-IMAGE_NAMES = option("Images of `aam-launch images`.", first=True, metavar="NAME")
-WHEELS = option(
-    "Folder of wheels to install from, without an index.", default=None, role="input", basic=True
-)
 TEST = option("Run the image's own test.", default=True, basic=True)
 
 
@@ -29,7 +24,7 @@ class EngineOptions:
 class SeveralImages(EngineOptions):
     """Images that a command works on."""
 
-    names: tuple[str, ...] = IMAGE_NAMES
+    names: tuple[str, ...] = option("Images of `aam-launch images`.", first=True, metavar="NAME")
 
 
 @dataclass(frozen=True)
@@ -49,6 +44,7 @@ class ImagesBuild(SeveralImages):
     Examples:
         aam-launch images build cpu
         aam-launch images build rocm63 --engine podman
+        aam-launch images build rocm63 --from copied.sif --sha256 3f5d...
     """
 
     build_arg: tuple[str, ...] = option(
@@ -58,14 +54,21 @@ class ImagesBuild(SeveralImages):
         repeated=True,
         basic=True,
     )
-    from_: str | None = option(
-        "Make a SIF of an archive, or of an image that another engine has.",
+    from_: Path | None = option(
+        "Copy this SIF, or make one of this image archive, instead of building.",
         default=None,
-        metavar="FILE",
+        role="input",
         basic=True,
     )
-    wheels: Path | None = WHEELS
-    fast: bool = option("Compress less: a larger SIF in much less time.", default=False, basic=True)
+    sha256: str | None = option(
+        "SHA-256 that the file of --from must have.", default=None, metavar="HEX", basic=True
+    )
+    wheels: Path | None = option(
+        "Folder of wheels to install from, without an index.",
+        default=None,
+        role="input",
+        basic=True,
+    )
     rebuild: bool = option(
         "Build even what is built of the same inputs.", default=False, basic=True
     )
@@ -73,21 +76,24 @@ class ImagesBuild(SeveralImages):
 
 
 @dataclass(frozen=True)
-class ImagesAdd:
-    """Record a SIF that was copied or pulled, after a check of its label and its SHA-256.
+class ImagesPull(SeveralImages):
+    """Pull images that a release has published, and record them (images.json).
 
     Examples:
-        aam-launch images add rocm63 rocm63.sif
-        aam-launch images add cpu pulled/cpu.sif --sha256 3f5d...
+        aam-launch images pull cpu --registry ghcr.io/owner/aam
+        aam-launch images pull rocm63 --registry ghcr.io/owner/aam --digest sha256:3f5d...
     """
 
-    sif: tuple[str, ...] = option(
-        "Image of `aam-launch images`, and the SIF, which is copied into the image folder.",
-        first=True,
-        metavar="NAME FILE",
+    registry: str = option(
+        "Repository in a registry, where a release has its images as NAME-vVERSION.",
+        metavar="REPOSITORY",
+        basic=True,
     )
-    sha256: str | None = option(
-        "SHA-256 that the file must have.", default=None, metavar="HEX", basic=True
+    tag: str | None = option(
+        "Tag of one image instead of that of this version.", default=None, metavar="TAG", basic=True
+    )
+    digest: str | None = option(
+        "Digest that one image must have.", default=None, metavar="sha256:HEX", basic=True
     )
 
 
@@ -101,36 +107,3 @@ class ImagesVerify(SeveralImages):
     """
 
     test: bool = TEST
-
-
-@dataclass(frozen=True)
-class ImagesRemove(SeveralImages):
-    """Remove images and their record.
-
-    Examples:
-        aam-launch images rm cpu
-        aam-launch images rm cpu --engine podman
-    """
-
-
-@dataclass(frozen=True)
-class Env:
-    """Make a virtual environment from the lock of an image, and run `aam check` in it.
-
-    Examples:
-        aam-launch env auto ~/aam-env --dry-run
-        aam-launch env rocm63 /project/aam/rocm63
-    """
-
-    place: tuple[str, ...] = option(
-        "Image whose lock is installed, 'auto' for the one that fits this host, and the folder.",
-        first=True,
-        metavar="NAME FOLDER",
-    )
-    python: str | None = option(
-        "Python to make it with, of the version that the lock is for.",
-        default=None,
-        metavar="FILE",
-        basic=True,
-    )
-    wheels: Path | None = WHEELS

@@ -113,7 +113,7 @@ def _warnings(host: Host, choice: Choice, catalog: Catalog) -> list[Finding]:
     vendor = VENDORS[choice.gpus[0].vendor]
     found = vendor.checks(host, choice.gpus, partial(has_code, catalog, vendor.name))
     named = choice.selection and choice.selection.literal
-    parts = [part.uuid or part.place for gpu in choice.gpus for part in gpu.instances]
+    parts = [part.place for gpu in choice.gpus for part in gpu.instances]
     if len(parts) > 1 and not (named and "," not in named):
         prefix = vendor.instance
         remedy = f"choose with {vendor.visible_devices}={prefix}<uuid>"

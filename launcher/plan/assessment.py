@@ -69,18 +69,17 @@ class Assessment:
         return tuple(reason.warning for reason in self.situation.obstacles)
 
 
-def assess(inputs: LaunchInputs, engines: Sequence[str] = ()) -> Assessment:
+def assess(inputs: LaunchInputs) -> Assessment:
     """Return the candidates of a launch in order of preference, with the reasons against each.
 
     Args:
         inputs: of the launch.
-        engines: those to try, by default those of the host and the native environment.
 
     Raises:
         UsageError: an unknown image.
     """
     situation = _sort(Situation(inputs, inputs.gpu_use, survey(inputs.host, inputs.catalog)))
-    found = tuple((c, reasons(c, situation)) for c in _candidates(situation, engines))
+    found = tuple((c, reasons(c, situation)) for c in _candidates(situation))
     return Assessment(situation, found)
 
 
@@ -135,7 +134,7 @@ def _sort(situation: Situation) -> Situation:
     return replace(situation, served=tuple(served), unserved=tuple(unserved))
 
 
-def _candidates(situation: Situation, engines: Sequence[str]) -> Iterator[Candidate]:
+def _candidates(situation: Situation) -> Iterator[Candidate]:
     """Yield the candidates in order of preference."""
     inputs, groups = situation.inputs, situation.gpus.groups
     host, catalog, settings = inputs.host, inputs.catalog, inputs.settings
@@ -157,11 +156,11 @@ def _candidates(situation: Situation, engines: Sequence[str]) -> Iterator[Candid
     if name != "auto" and catalog.image(name) is None:
         ordered += [(_unlisted(name, situation), _best(situation))]
     for image, group in ordered:
-        for engine in engines or _engines(situation):
+        for engine in _engines(situation):
             found = (b for b in inputs.built if b.image == image.name and engine in b.engines)
             yield Candidate(engine, image, next(found, None), group)
     # A capture has another Python environment.
-    if not engines and (host.live or settings.runtime.value == NATIVE):
+    if host.live or settings.runtime.value == NATIVE:
         same = [group for group in groups if group.vendor == inputs.native.vendor]
         same.sort(key=lambda group: (not group.gpus[0].instances, len(group.gpus)), reverse=True)
         used = same[0] if same and situation.use != "never" else None

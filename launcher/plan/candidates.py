@@ -13,15 +13,13 @@ from dataclasses import dataclass, replace
 
 from aam.contract.errors import AamError, ConfigurationError, Unavailable
 from launcher.findings import Decision, Finding
-from launcher.gpus import VENDORS
+from launcher.gpus import VENDORS, unused
 from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import CPU, Catalog, Image
 from launcher.plan.inputs import BuiltImage
 from launcher.plan.visible_devices import DeviceSelection, select
 
 NATIVE = "native"
-ENVIRONMENT = "environment"
-"""In place of an engine: a virtual environment made from the lock of an image."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Candidate:
     """A way to run a command.
 
     Attributes:
-        engine: name of a container engine, NATIVE or ENVIRONMENT.
+        engine: name of a container engine, or NATIVE.
         image: None for the native environment.
         built: the image where this engine can run it; None if it is not built.
         group: the GPUs; None: the command computes on the processor.
@@ -149,6 +147,8 @@ def survey(host: Host, catalog: Catalog) -> GpuSurvey:
         for (_, cut), same in by_capability:  # of partitioned cards one is used
             groups.append(GpuGroup(selection, tuple(same[:1] if cut else same)))
     absent = _absent(host, selections)
+    if elsewhere := unused(host.bus):
+        findings.append(Finding("warning", "GPUs are not used", elsewhere))
     return GpuSurvey(
         tuple(groups), tuple(selections), tuple(errors), tuple(findings),
         tuple(_undriven(host)), absent,
@@ -178,7 +178,7 @@ def _absent(host: Host, selections: Sequence[DeviceSelection]) -> str:
         return "the GPUs of this host belong to other jobs"
     if any(gpu.integrated for gpu in host.gpus):
         return "the only GPU is an integrated one, which no image computes on"
-    return "there is no GPU"
+    return unused(host.bus) or "there is no GPU"
 
 
 def _undriven(host: Host) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ one, the refusal consists of the reasons.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from aam.contract.errors import AamError, Unavailable
 from launcher.findings import REQUESTED, Decision, Finding
@@ -15,7 +15,6 @@ from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu
 from launcher.plan.assessment import Assessment, assess, first, furthest
 from launcher.plan.candidates import (
-    ENVIRONMENT,
     NATIVE,
     Candidate,
     GpuGroup,
@@ -53,12 +52,11 @@ class Choice:
     forced: tuple[str, ...] = ()
 
 
-def decide(inputs: LaunchInputs, engines: Sequence[str] = ()) -> Choice:
+def decide(inputs: LaunchInputs) -> Choice:
     """Return the first candidate without a reason against it.
 
     Args:
         inputs: of the launch; the host may be one that is only described.
-        engines: see `assess`.
 
     Raises:
         Unavailable: every candidate has a reason against it.
@@ -66,7 +64,7 @@ def decide(inputs: LaunchInputs, engines: Sequence[str] = ()) -> Choice:
         ConfigurationError: variables that name no GPU or contradict each other, and neither GPUs
             of another vendor nor the processor are requested or chosen instead.
     """
-    assessment = assess(inputs, engines)
+    assessment = assess(inputs)
     chosen = next((c for c, found in assessment.candidates if not found), None)
     situation = assessment.situation
     if situation.gpus.errors and not _avoids_errors(chosen, situation):
@@ -101,20 +99,6 @@ def decide(inputs: LaunchInputs, engines: Sequence[str] = ()) -> Choice:
         chosen.engine, image, chosen.built, used, selection, tuple(decisions), tuple(findings),
         tuple(forced),
     )  # fmt: skip
-
-
-def decide_stack(inputs: LaunchInputs) -> tuple[Image, Choice]:
-    """Return the image whose lock a virtual environment of this host is made from.
-
-    Raises:
-        Unavailable, UsageError, ConfigurationError: see `decide`.
-    """
-    # The build arguments of an image name its lock, without which nothing can be installed.
-    locked = tuple(image for image in inputs.catalog.images if image.arguments)
-    catalog = replace(inputs.catalog, images=locked)
-    choice = decide(replace(inputs, catalog=catalog), (ENVIRONMENT,))
-    assert choice.image is not None
-    return choice.image, choice
 
 
 def _avoids_errors(chosen: Candidate | None, situation: Situation) -> bool:

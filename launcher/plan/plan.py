@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from aam.contract.errors import ConfigurationError, Unavailable
+from aam.contract.errors import ConfigurationError
 from aam.contract.gpus import CHECK_REPORTS
 from launcher.findings import REQUESTED, Decision, Finding
 from launcher.gpus import VENDORS, device_nodes, host_libraries
 from launcher.gpus.base import Vendor
-from launcher.host.facts import CdiDevice, EngineTraits, Gpu, Host
+from launcher.host.facts import EngineTraits, Gpu, Host
 from launcher.plan import environment
 from launcher.plan.candidates import NATIVE
 from launcher.plan.decision import Choice
@@ -22,13 +22,6 @@ from launcher.plan.settings import LaunchSettings
 from launcher.plan.visible_devices import value_for, visible_devices_variables
 
 REPORTS_WHY = "aam measures a stack once on a GPU and keeps the report there"
-ALL = "all"
-"""Name of the CDI device that is all GPUs of a vendor."""
-
-
-def use_record(image_dir: str, image: str, image_format: str) -> str:
-    """Return the file beside the images whose modification time is the last launch of an image."""
-    return f"{image_dir}/.used.{image}.{image_format}"
 
 
 @dataclass(frozen=True)
@@ -44,7 +37,6 @@ class Plan:
         image: name of the image, None for native.
         place: file or reference of the image.
         digest: of the image, where it is known.
-        use_record: file whose modification time is the last launch of the image.
         mounts: mounts of the container.
         devices: device nodes in the container.
         groups: numeric groups that own devices.
@@ -55,7 +47,7 @@ class Plan:
         host_libraries: the vendor whose libraries of the host the engine binds; empty: none.
         host_devices: the container sees the host's /dev: ranks share its /dev/shm, or a mount
             lies below it.
-        cdi: names of devices that the engine brings in by their CDI description.
+        cdi: names by which the engine brings in GPUs that a CDI description has.
         user: numeric user and group.
         terminal: standard input and output are a terminal.
         stack: vendor and version of PyTorch, for the record.
@@ -70,7 +62,6 @@ class Plan:
     image: str | None = None
     place: str | None = None
     digest: str | None = None
-    use_record: str | None = None
     mounts: tuple[Mount, ...] = ()
     devices: tuple[str, ...] = ()
     groups: tuple[int, ...] = ()
@@ -175,18 +166,15 @@ def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) 
         for fact in inputs.paths
         if fact.role == "output" and fact.file_type != "file"
     ]
-    image, folder = choice.image.name, settings.image_dir.value
-    named_by_path = "/" in image
     plan = Plan(
         engine=choice.engine,
         program=engine.path if engine else choice.engine,
         argv=argv,
         variables=tuple(variables.items()),
         unset=environment.unset(host.environment, traits),
-        image=image,
+        image=choice.image.name,
         place=choice.built.place if choice.built else None,
         digest=choice.built.digest if choice.built else None,
-        use_record=None if named_by_path else use_record(folder, image, traits.image_format),
         mounts=mounts,
         folders=context.private_folders(("home", "tmp", *CACHES.values())),
         outputs=tuple(dict.fromkeys([*outputs, *reports.values()])),
@@ -219,31 +207,24 @@ def _below_dev(mounts: Iterable[Mount]) -> bool:
 
 
 def _with_devices(plan: Plan, host: Host, choice: Choice, traits: EngineTraits) -> Plan:
-    """Add the devices of a container: CDI devices where the engine reads them, else nodes.
+    """Add the devices of a container, the groups that own them, and the variable that selects GPUs.
 
-    The user's groups that own the nodes, and the variable that selects GPUs, come with them.
+    The libraries of a driver of the host come in with all GPUs of the vendor, by the engine's own
+    option or by the name of a CDI description; else the nodes of the chosen GPUs alone go in.
     """
     if not choice.gpus or not choice.selection:
         return plan
     vendor = VENDORS[choice.gpus[0].vendor]
     visible = tuple(sorted(choice.gpus, key=lambda gpu: gpu.index))
     nodes = () if vendor.host_libraries else tuple(device_nodes(visible))
-    described = cdi_devices(host, vendor, choice) if host.takes_cdi(choice.engine) else ()
-    if vendor.host_libraries and traits.needs_cdi and not described:
-        evidence = ", ".join(str(d) for d in host.cdi if d.kind == vendor.cdi_kind)
-        remedy = f"`{vendor.cdi_command}` describes the GPUs of this host"
-        raise Unavailable("The CDI description has none of the chosen GPUs", evidence, remedy)
-    # "all", an engine's own support and the host's /dev bring in every device; else only the
-    # chosen ones go in.
-    chosen_alone = not any(device.name == ALL for device in described)
-    one_by_one = chosen_alone if described else not vendor.host_libraries
-    one_by_one = one_by_one and not plan.host_devices
+    cdi = (f"{vendor.cdi_kind}=all",) if vendor.host_libraries and traits.needs_cdi else ()
+    one_by_one = not vendor.host_libraries and not plan.host_devices
     variables, decision = _selected(choice, visible if one_by_one else choice.selection.ours)
     decisions = [decision]
-    for device in described:
-        why = f"a GPU that is used, as {device.source} describes it"
-        decisions.append(Decision("device", str(device), why, "host"))
-    for path in nodes if not described else ():
+    for device in cdi:
+        why = "all GPUs, with the driver's libraries, as the host describes them"
+        decisions.append(Decision("device", device, why, "host"))
+    for path in nodes:
         shared = path in vendor.shared_nodes
         why = "a node that all GPUs of the vendor share" if shared else "a GPU that is used"
         decisions.append(Decision("device", path, why, "host"))
@@ -253,39 +234,12 @@ def _with_devices(plan: Plan, host: Host, choice: Choice, traits: EngineTraits) 
     groups = () if mapped or host.user is None else owners.intersection(host.user.groups)
     return replace(
         plan,
-        devices=() if described else nodes,
+        devices=nodes,
         groups=tuple(sorted(groups)),
-        cdi=tuple(map(str, described)),
+        cdi=cdi,
         variables=tuple({**dict(plan.variables), **variables}.items()),
         decisions=(*plan.decisions, *decisions),
     )
-
-
-def cdi_devices(host: Host, vendor: Vendor, choice: Choice) -> tuple[CdiDevice, ...]:
-    """Return described devices that bring in the chosen GPUs and no others, or else all GPUs.
-
-    For a vendor whose libraries are in the image, which the nodes serve as well, a description is
-    used only if it mounts no files of the host, which would replace those of the image, and if the
-    engine reads its version.
-    """
-    known = [
-        device for device in host.cdi
-        if device.kind == vendor.cdi_kind
-        and (vendor.host_libraries or (not device.mounts and host.reads(choice.engine, device)))
-    ]  # fmt: skip
-    theirs = [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
-    of_gpus = device_nodes(theirs).keys() - vendor.shared_nodes
-    wanted = {path for gpu in choice.gpus for path in gpu.nodes}
-    wanted |= {path for gpu in choice.gpus for part in gpu.instances[:1] for path in part.nodes}
-    picked = []
-    for device in known:
-        own = of_gpus.intersection(device.nodes)
-        if own and own <= wanted:
-            picked.append(device)
-            wanted -= own
-    if picked and not wanted and (choice.selection is None or choice.selection.literal is None):
-        return tuple(picked)
-    return tuple(device for device in known if device.name == ALL and vendor.host_libraries)
 
 
 def _libraries(

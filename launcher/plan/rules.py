@@ -13,7 +13,6 @@ from aam.contract.errors import NotPermitted, UsageError
 from launcher.gpus import VENDORS, device_nodes, title
 from launcher.host.facts import Gpu, Host
 from launcher.plan.candidates import (
-    ENVIRONMENT,
     NATIVE,
     Candidate,
     GpuGroup,
@@ -66,8 +65,6 @@ Rule = Callable[[Candidate, Situation], Reason | None]
 def _request(candidate: Candidate, situation: Situation) -> Reason | None:
     settings = situation.inputs.settings
     image, runtime = settings.image.value, settings.runtime.value
-    if candidate.engine == ENVIRONMENT:  # --runtime is about launches
-        runtime = "auto"
     if runtime not in ("auto", candidate.engine):
         return Reason("Another engine is requested", f"{runtime}, {settings.runtime.source}")
     if runtime != NATIVE and image not in ("auto", candidate.name):
@@ -199,7 +196,7 @@ def _two_vendors(candidate: Candidate, situation: Situation) -> Reason | None:
 def _engine(candidate: Candidate, situation: Situation) -> Reason | None:
     host, image = situation.inputs.host, candidate.image
     runtime = situation.inputs.settings.runtime.value
-    if image is None or candidate.engine == ENVIRONMENT:
+    if image is None:
         return None
     fact = host.engine(candidate.engine)
     if fact is None and host.live:
@@ -225,7 +222,7 @@ def _host_libraries(candidate: Candidate, situation: Situation) -> Reason | None
     if candidate.image is None or group is None or not host.traits(candidate.engine).needs_cdi:
         return None
     vendor = VENDORS[group.vendor]
-    if not vendor.host_libraries or any(device.kind == vendor.cdi_kind for device in host.cdi):
+    if not vendor.host_libraries or group.vendor in host.cdi:
         return None
     cause = f"{candidate.engine} needs a CDI description of {vendor.title} GPUs"
     return Reason(cause, "none in /etc/cdi", f"`{vendor.cdi_command}` makes it")
@@ -248,7 +245,7 @@ def _groups(candidate: Candidate, situation: Situation) -> Reason | None:
 
 def _built(candidate: Candidate, situation: Situation) -> Reason | None:
     image, inputs = candidate.image, situation.inputs
-    if image is None or candidate.built is not None or candidate.engine == ENVIRONMENT:
+    if image is None or candidate.built is not None:
         return None
     folder = inputs.settings.image_dir.value
     engines = [fact.name for fact in inputs.host.engines if fact.obstacle is None]
@@ -262,7 +259,7 @@ def _built(candidate: Candidate, situation: Situation) -> Reason | None:
 
 
 def _device_nodes(candidate: Candidate, situation: Situation) -> Reason | None:
-    if candidate.group is None or candidate.engine == ENVIRONMENT:
+    if candidate.group is None:
         return None
     return next(denials(situation.inputs.host, candidate.group.gpus), None)
 

@@ -87,7 +87,11 @@ def select(
             source = "Slurm"
     elif instance and any(instance in value.upper() for _, value in given):
         name, literal = given[0]
-        chosen = _owners(name, literal, ours, instance)
+        chosen = tuple(gpu for gpu in ours if gpu.instances)  # the driver alone knows the names
+        if not chosen:
+            evidence = f"{name}={literal}, no GPU that can be used is cut by {instance.rstrip('-')}"
+            cause = f"A variable names a {instance.rstrip('-')} instance that is not there"
+            raise ConfigurationError(cause, evidence, f"correct or unset {name}")
     else:
         (name, first), *inner = given
         chosen = _resolve(name, first, ours, listed, slurm)
@@ -104,13 +108,10 @@ def value_for(selection: DeviceSelection, visible: Sequence[Gpu]) -> str:
     Indices count what is enumerated. Where GPUs of several archs are visible the runtime may
     enumerate them in another order, so they are named instead, if names are unique; those of a
     vendor whose runtime has an order of its own are named wherever they can be. Of hardware
-    partitions one is used, so the first is named.
+    partitions one is used: the one that a variable names, or the first of the card that is named.
     """
     if selection.literal is not None:
         return selection.literal
-    parts = [part.uuid for gpu in selection.gpus for part in gpu.instances]
-    if parts and parts[0]:
-        return parts[0]
     names = [gpu.uuid for gpu in selection.gpus if gpu.uuid]
     named = len(set(names)) == len(selection.gpus)
     mixed = len({gpu.arch for gpu in visible}) > 1
@@ -188,34 +189,6 @@ def _resolve(
             evidence = f"'{item}' of {name}={value}, {len(pool)} can be used"
             remedy = f"correct or unset {name}"
             raise ConfigurationError("A variable names a GPU that is not there", evidence, remedy)
-        chosen += [gpu for gpu in found if gpu not in chosen]
-    return tuple(chosen)
-
-
-def _owners(name: str, value: str, ours: tuple[Gpu, ...], prefix: str) -> tuple[Gpu, ...]:
-    """Return the cards of hardware partitions, whose names may be known only to the driver.
-
-    "MIG-<uuid>", or, for drivers before R470, "MIG-GPU-<uuid of the card>/<GPU>/<compute>".
-    """
-    chosen: list[Gpu] = []
-    cut = [gpu for gpu in ours if gpu.instances]
-    for item in filter(None, map(str.strip, value.split(","))):
-        card, _, place = item[len(prefix) :].partition("/")
-        found = [
-            gpu
-            for gpu in cut
-            for part in gpu.instances
-            if (part.uuid or "").lower().startswith(item.lower())
-            or (place == part.place and (gpu.uuid or "").lower() == card.lower())
-        ]
-        if not place and any(part.uuid is None for gpu in cut for part in gpu.instances):
-            found = cut
-        if not found:
-            known = [part.uuid or part.place for gpu in cut for part in gpu.instances]
-            evidence = f"'{item}' of {name}={value}, there is {', '.join(known) or 'none'}"
-            remedy = f"correct or unset {name}"
-            cause = f"A variable names a {prefix.rstrip('-')} instance that is not there"
-            raise ConfigurationError(cause, evidence, remedy)
         chosen += [gpu for gpu in found if gpu not in chosen]
     return tuple(chosen)
 

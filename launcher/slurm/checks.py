@@ -19,7 +19,7 @@ from aam.contract.options.commands import wrapped_options
 from launcher import processes
 from launcher.engines import command
 from launcher.engines.folders import make_folders
-from launcher.engines.sif_file import check_sif
+from launcher.engines.sif import sif_id
 from launcher.findings import Finding
 from launcher.input_files import require_inputs, require_outputs
 from launcher.plan.inputs import BuiltImage
@@ -107,7 +107,9 @@ def image(built: BuiltImage | None, name: str, site: Site, force: bool) -> list[
     """Check that the image is complete, seen by the nodes, and the recorded one."""
     if built is None:
         return []
-    found = caught(lambda: check_sif(built.place))
+    found: list[AamError] = []
+    if sif_id(built.place) is None:
+        found.append(MissingInput("Not a SIF", f"'{built.place}'", "build or copy it again"))
     hidden = unseen(os.path.realpath(built.place), site)
     if hidden:
         found.append(MissingInput("The nodes do not see the image", hidden, "set image_dir"))
@@ -115,7 +117,7 @@ def image(built: BuiltImage | None, name: str, site: Site, force: bool) -> list[
         return found
     if built.digest is None or not built.digest.startswith("sha256:"):
         evidence = f"no SHA-256 of '{built.place}' is recorded"
-        remedy = f"record it with `aam-launch images add {name} FILE.sif`, or --force"
+        remedy = f"record it with `aam-launch images build {name} --from FILE.sif`, or --force"
         return [Unavailable(f"Image {name} is not recorded", evidence, remedy)]
     if built.digest != f"sha256:{sha256(Path(built.place))}":
         cause = f"Image {name} is not the recorded one"

@@ -27,11 +27,12 @@ from tests.support.refused_builds import here, left, program
         (["build", "cpu"], 69, "none of apptainer, singularity, podman, docker on PATH"),
         (["build", "cpu", "--engine", "podman"], 69, "no podman on PATH"),
         (["build", "cpu", "--wheels", "/nonexistent"], 66, "pip download"),
-        (["build", "cpu", "--from", "a.tar", "--engine", "podman"], 64, "--from makes a SIF"),
-        (["build", "cpu", "--from", "a.tar", "--build-arg", "TORCH=1"], 64, "--from makes a SIF"),
+        (["build", "cpu", "--from", "a.tar", "--engine", "podman"], 64, "--from takes one SIF"),
+        (["build", "cpu", "--from", "a.tar", "--build-arg", "TORCH=1"], 64, "--from takes one SIF"),
         (["verify", "cpu"], 66, "No such image is recorded"),
-        (["rm", "cpu"], 66, "No such image is built"),
-        (["pull", "oras://h/a:1"], 64, "`images` has no such part: 'pull'"),
+        (["rm", "cpu"], 64, "`images` has no such part: 'rm'"),
+        (["pull", "cpu"], 64, "--registry"),
+        (["pull", "cpu", "--registry", "oras://h/a b"], 64, "Not a repository"),
     ],
 )
 def test_refused_at_once(tmp_path: Path, args: list[str], status: int, message: str) -> None:

@@ -20,7 +20,6 @@ from launcher.config import catalog as shipped_catalog
 from launcher.config import read
 from launcher.engines import docker, podman
 from launcher.engines.base import ImageBuild
-from launcher.engines.sif import APPTAINER
 from launcher.images import definitions
 from launcher.plan.catalog import Catalog, Image
 from tests.support.engines import ROOT
@@ -216,7 +215,7 @@ def test_the_index_has_every_wheel_of_a_lock_by_its_hash(name: str, tmp_path: Pa
 def job(arguments: dict[str, str], **more: Any) -> ImageBuild:
     facts: dict[str, Any] = {
         "program": "/usr/bin/engine", "name": "cpu", "arguments": arguments, "context": Path("/c"),
-        "scratch": Path("/s"), "epoch": 9, "wheels": None, "archive": None, "fast": False,
+        "scratch": Path("/s"), "epoch": 9, "wheels": None, "archive": None,
         "test": True, "place": Path("/i/cpu.sif"),
     }  # fmt: skip
     return ImageBuild(**{**facts, **more})
@@ -245,18 +244,6 @@ def test_a_base_is_named_by_its_digest_alone(name: str) -> None:
 )
 def test_references_without_their_tag(given: str, read: str) -> None:
     assert definitions.by_digest(given) == read
-
-
-@pytest.mark.parametrize("has_it", [True, False])
-def test_the_compression_is_an_option_of_newer_engines(tmp_path: Path, has_it: bool) -> None:
-    program = tmp_path / "engine"
-    program.write_text(f"#!/bin/sh\necho '  {'--mksquashfs-args string' if has_it else '-s'}'\n")
-    program.chmod(0o755)
-    fast = job({}, program=str(program), fast=True)
-    argv = APPTAINER.build_argv(fast, Path("/o.sif"))
-    assert ("--mksquashfs-args" in argv) == has_it
-    slow = APPTAINER.build_argv(job({}, program=str(program)), Path("/o.sif"))
-    assert "--mksquashfs-args" not in slow
 
 
 def test_docker_and_podman_differ_in_their_own_options_alone() -> None:

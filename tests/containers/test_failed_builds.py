@@ -39,7 +39,7 @@ def test_a_disk_that_fills_up_during_a_build_leaves_nothing(alone: Engines) -> N
         build = [PYTHON, *LAUNCH, "build", "cpu", "--engine", "apptainer", "--from", str(archive)]
         # The listing is made in the mount namespace of the build, in which the file system is.
         script = '"$@"; status=$?; ls -A "$AAM_IMAGE_DIR" >&2; exit $status'
-        line = ["sh", "-c", script, "sh", *build, "--fast", "--no-test"]
+        line = ["sh", "-c", script, "sh", *build, "--no-test"]
         done = alone.run(line, before=small, cwd=alone.folder, timeout=300)
     finally:
         archive.unlink(missing_ok=True)
@@ -81,10 +81,11 @@ def test_an_archive_that_is_none(alone: Engines) -> None:
     assert left(alone.images) == []
 
 
-def test_a_copied_sif_is_added_before_a_job_uses_it(alone: Engines) -> None:
+def test_a_copied_sif_is_recorded_before_a_job_uses_it(alone: Engines) -> None:
     place, copied = alone.images / "cpu.sif", alone.images / "copied.sif"
     recipe = alone.images / "small.def"
-    recipe.write_text(f"Bootstrap: docker\nFrom: {base(alone)}\n%labels\n    org.aam.name cpu\n")
+    write = 'mkdir -p /opt/aam; echo "{\\"org.aam.name\\": \\"cpu\\"}" > /opt/aam/labels.json'
+    recipe.write_text(f"Bootstrap: docker\nFrom: {base(alone)}\n%post\n    {write}\n")
     fast = ["--mksquashfs-args", "-comp zstd -Xcompression-level 1"]
     made = alone.run(["apptainer", "build", *fast, str(copied), str(recipe)], cwd=alone.images)
     assert made.returncode == 0, made.stderr
@@ -93,10 +94,10 @@ def test_a_copied_sif_is_added_before_a_job_uses_it(alone: Engines) -> None:
     shutil.copy(copied, place)
     done = alone.run(job, cwd=alone.folder)
     assert done.returncode == 66, done.stderr
-    assert f"aam-launch images add cpu {place}" in done.stderr
+    assert f"aam-launch images build cpu --from {place}" in done.stderr
     place.unlink()
     before = hashlib.sha256(copied.read_bytes()).hexdigest()
-    add = [PYTHON, *LAUNCH, "add", "cpu", str(copied), "--sha256", before]
+    add = [PYTHON, *LAUNCH, "build", "cpu", "--from", str(copied), "--sha256", before, "--no-test"]
     added = alone.run(add, cwd=alone.folder)
     assert added.returncode == 0, added.stderr
     assert added.stdout.split() == ["cpu", str(place), f"sha256:{before}"]

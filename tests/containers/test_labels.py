@@ -11,7 +11,6 @@ from types import ModuleType
 import pytest
 
 from launcher.config import read
-from launcher.engines.sif_file import labels_of
 from launcher.images.inventory import measured
 from launcher.plan.candidates import fused as fast
 from launcher.plan.candidates import serves as served
@@ -55,17 +54,6 @@ def test_the_form_that_will_run_counts() -> None:
         assert image is not None
         assert image.pins["torch"] == torch
     assert read({}, {}).runtime.value == "auto"
-
-
-def test_a_damaged_sif_has_no_labels(tmp_path: Path) -> None:
-    path = tmp_path / "a.sif"
-    for content in (b"", b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0", b"x" * 5000):
-        path.write_bytes(content)
-        assert labels_of(path) == {}
-    assert labels_of(tmp_path / "none.sif") == {}
-
-
-# --- what is measured, of a wheel's files
 
 
 @pytest.fixture(scope="module")

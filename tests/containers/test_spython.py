@@ -1,4 +1,4 @@
-"""SIFs read and run by spython, and instances that it lists."""
+"""SIFs read by spython, and instances that it lists."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,29 +32,10 @@ def engines() -> Iterator[Engines]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def python(engines: Engines, code: str) -> subprocess.CompletedProcess[str]:
-    return engines.run([PYTHON, "-c", code], cwd=engines.folder)
-
-
 def test_spython_reads_the_labels_that_the_launcher_reads(engines: Engines) -> None:
     verify = [PYTHON, "-m", "launcher.cli", "images", "verify", "cpu", "--no-test"]
     done = engines.run([*verify, "--engine", "apptainer"], cwd=engines.folder)
     assert re.search(r"ok      spython reads the same [1-9]\d* labels", done.stdout), done.stderr
-
-
-def test_spython_hides_a_failure_that_the_launcher_reports(engines: Engines) -> None:
-    """Client.execute returns a mapping for a program that fails, and text for one that succeeds."""
-    sif = engines.images / "cpu.sif"
-    code = "from spython.main import Client; r = Client.execute({!r}, ['sh', '-c', 'exit {}']); "
-    code += "print(type(r).__name__, r['return_code'] if isinstance(r, dict) else '')"
-    assert python(engines, code.format(str(sif), 3)).stdout.split() == ["dict", "3"]
-    assert python(engines, code.format("/nonexistent.sif", 0)).stdout.split()[0] == "dict"
-    code = "from launcher.engines import spython_client as s; "
-    code += "print(s.execute({!r}, ['sh', '-c', {!r}]))"
-    fails = python(engines, code.format(str(sif), "exit 3"))
-    assert fails.returncode == 1
-    assert "The engine failed under spython: sh ended with status 3" in fails.stderr
-    assert python(engines, code.format(str(sif), "echo yes")).stdout.strip() == "yes"
 
 
 def test_doctor_lists_running_instances(engines: Engines) -> None:

@@ -10,8 +10,7 @@ import pytest
 from launcher.engines.sif import record_of
 from launcher.images import index
 from launcher.slurm import job_file
-from tests.launcher.test_sif_files import sif
-from tests.support.launches import forked
+from tests.support.launches import forked, sif
 from tests.support.submissions import SITE, slurm_and_image
 
 SBATCH = """case " $* " in

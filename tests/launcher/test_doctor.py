@@ -91,7 +91,7 @@ def test_doctor_fails_where_native_lacks_libraries(folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     yaml = Path(importlib.util.find_spec("yaml").origin).parents[1]  # type: ignore[union-attr, arg-type]
     (folder / "lib").mkdir()
-    for name in ("yaml", "_yaml"):
+    for name in ("yaml", "_yaml", "msgspec"):
         if (yaml / name).exists():
             (folder / "lib" / name).symlink_to(yaml / name)
     environment = {"PYTHONPATH": f"{ROOT}:{folder}/lib", "HOME": str(folder), "PATH": str(folder)}

@@ -1,9 +1,7 @@
-"""Site configuration of Apptainer and Singularity: obstacles, and settings that flags override."""
+"""Site configuration of Apptainer and Singularity: settings that keep containers from starting."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import socket
 from collections.abc import Iterator
@@ -17,8 +15,8 @@ from launcher import engines
 from launcher.detect import detect
 from launcher.engines import command, sif
 from launcher.engines.docker import ENGINE as DOCKER
-from launcher.engines.docker import endpoint
-from launcher.engines.sif import conf_obstacle, conf_path, conf_remarks, is_set_uid
+from launcher.engines.docker import SOCKET
+from launcher.engines.sif import conf_obstacle, conf_path, is_set_uid
 from launcher.gpus import device_nodes
 from launcher.host.facts import DeviceNode, EngineFact, User
 from launcher.host.tree import FolderTree
@@ -55,24 +53,7 @@ def read(tmp_path: Path, text: str) -> sif.Conf:
 def test_what_is_shipped_needs_no_answer(tmp_path: Path) -> None:
     conf = read(tmp_path, SHIPPED)
     assert conf_obstacle(conf, "/c") is None
-    assert list(conf_remarks(conf)) == []
     assert sif.read_conf(FolderTree(tmp_path), "/etc/none") == {}
-
-
-@pytest.mark.parametrize(
-    ("line", "answer"),
-    [
-        ("always use rocm = yes", "--no-rocm"),
-        ("always use nv = yes", "--no-nv"),
-        ("mount hostfs = yes", "--no-mount hostfs"),
-        ("bind path = /scratch", "--contain"),
-        ("limit container owners = root, aam", "will not start"),
-    ],
-)
-def test_a_setting_that_would_break_a_promise(tmp_path: Path, line: str, answer: str) -> None:
-    ((setting, output),) = conf_remarks(read(tmp_path, f"{SHIPPED}{line}\n"))
-    assert setting == line
-    assert answer in output
 
 
 @pytest.mark.parametrize(
@@ -138,34 +119,6 @@ def test_an_engine_that_may_not_mount_is_no_engine(tmp_path: Path) -> None:
 # --- rootless Docker, and singularity that is Apptainer
 
 
-def context(home: Path, name: str, address: str) -> None:
-    """Write a context as `docker context create` does."""
-    folder = home / ".docker/contexts/meta" / hashlib.sha256(name.encode()).hexdigest()
-    folder.mkdir(parents=True)
-    meta = {"Name": name, "Endpoints": {"docker": {"Host": address}}}
-    (folder / "meta.json").write_text(json.dumps(meta))
-
-
-def test_the_daemon_of_docker_is_that_of_context_and_variable(tmp_path: Path) -> None:
-    home = {"HOME": str(tmp_path)}
-    assert endpoint(home) == ("unix:///var/run/docker.sock", "the default")
-    variable = {**home, "DOCKER_HOST": "unix:///run/user/7/docker.sock"}
-    assert endpoint(variable) == ("unix:///run/user/7/docker.sock", "DOCKER_HOST")
-    context(tmp_path, "rootless", "unix:///run/user/8/docker.sock")
-    (tmp_path / ".docker/config.json").write_text('{"currentContext": "rootless"}')
-    assert endpoint(home) == ("unix:///run/user/8/docker.sock", "context rootless")
-    assert endpoint(variable)[1] == "DOCKER_HOST"
-    assert endpoint({**variable, "DOCKER_CONTEXT": "rootless"})[1] == "context rootless"
-    assert endpoint({**home, "DOCKER_CONTEXT": "default"})[1] == "the default"
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"currentContext": "gone"}', "\0"])
-def test_a_damaged_configuration_of_docker_is_the_default(tmp_path: Path, text: str) -> None:
-    (tmp_path / ".docker").mkdir()
-    (tmp_path / ".docker/config.json").write_text(text)
-    assert endpoint({"HOME": str(tmp_path)})[1] == "the default"
-
-
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Path]:
     """The socket of a daemon."""
@@ -187,7 +140,15 @@ def test_a_rootless_daemon_maps_the_user_to_root(tmp_path: Path, daemon: Path) -
     found = of(77777)
     assert found.maps_root
     assert found.obstacle is None
-    assert ("rootless daemon of DOCKER_HOST", "you are root inside") in found.conf
+    own = tmp_path / "run/docker.sock"
+    own.parent.mkdir()
+    own.symlink_to(daemon)
+    if not os.path.exists(SOCKET):
+        variables = {"XDG_RUNTIME_DIR": str(own.parent)}
+        assert of(77777).maps_root
+        own.unlink()
+        assert f"no daemon listens at {SOCKET}" in str(of(77777).obstacle)
+    variables = {"DOCKER_HOST": f"unix://{daemon}"}
     assert not of(77778).maps_root
 
 
@@ -224,3 +185,20 @@ def test_singularity_that_is_a_set_uid_apptainer(tmp_path: Path, folder: str) ->
     starter.chmod(0o4755)
     assert is_set_uid(real)
     assert not is_set_uid(str(tmp_path / "bin/singularity-ce"))
+
+
+def test_a_set_uid_starter_that_the_site_turns_off_is_none(tmp_path: Path) -> None:
+    """Without it an ordinary user needs user namespaces, which this kernel forbids."""
+    starter = tmp_path / "libexec/apptainer/bin/starter-suid"
+    for place in (tmp_path / "bin/apptainer", starter):
+        place.parent.mkdir(parents=True)
+        place.touch(mode=0o755)
+    starter.chmod(0o4755)
+    kernel = tmp_path / "proc/sys/user/max_user_namespaces"
+    kernel.parent.mkdir(parents=True)
+    kernel.write_text("0\n")
+    assert facts(tmp_path, 77777)["apptainer"] is None
+    conf = tmp_path / conf_path("apptainer", f"{tmp_path}/bin/apptainer").lstrip("/")
+    conf.parent.mkdir(parents=True)
+    conf.write_text("allow setuid = no\n")
+    assert "max_user_namespaces is 0" in str(facts(tmp_path, 77777)["apptainer"])

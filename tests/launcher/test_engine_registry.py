@@ -28,8 +28,7 @@ class Barge(Engine):
     def detect(
         self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
     ) -> EngineFact:
-        conf = (("cargo = /secret", "barge.conf adds it to every container"),)
-        return EngineFact(self.name, path, conf=conf, traits=self.traits)
+        return EngineFact(self.name, path, traits=self.traits)
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
         mounts = (f"--load={m.source}:{m.target}:{'rw' if m.writable else 'ro'}"
@@ -65,7 +64,6 @@ def test_detection_and_doctor(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert cli.main(["doctor"]) == 0
     printed = capsys.readouterr().out
     assert f"{place}/barge 7.1" in printed
-    assert "`cargo = /secret`: barge.conf adds it to every container" in printed
 
 
 @pytest.mark.parametrize("own", [(), ("--runtime", "barge")])
@@ -81,7 +79,6 @@ def test_plan_and_explanation(
     assert any(mount["target"] == "/dev/shm" for mount in plan["mounts"])
     assert cli.main(["explain", *own, *RUN]) == 0
     printed = capsys.readouterr().out
-    assert "`cargo = /secret`" in printed
     assert f"{place}/barge sail" in printed
 
 
@@ -107,7 +104,7 @@ def test_choices_and_messages(place: Path, capsys: pytest.CaptureFixture[str]) -
 def test_images_that_it_cannot_build(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["images", "build", "cpu"]) == 69
     assert "none of apptainer, singularity, podman, docker on PATH" in capsys.readouterr().err
-    assert cli.main(["images", "rm", "cpu"]) == 69
+    assert cli.main(["images", "verify", "cpu", "--no-test"]) == 69
     assert "No engine for images of this format: 'barge'" in capsys.readouterr().err
 
 

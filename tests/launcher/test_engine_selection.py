@@ -10,7 +10,7 @@ import pytest
 from aam.contract.errors import Unavailable, UsageError
 from launcher import engines
 from launcher.detect import detect
-from launcher.host.facts import CdiDevice, EngineFact, Host
+from launcher.host.facts import EngineFact, Host
 from launcher.plan.inputs import BuiltImage
 from tests.support.decisions import APPTAINER, NATIVE, PLAIN, decide, engine, name_of, why
 from tests.support.hosts import MI300A, Tree
@@ -104,8 +104,7 @@ def test_podman_needs_cdi_for_nvidia(tmp_path: Path) -> None:
     built = (BuiltImage("cuda", ("podman",), "localhost/aam:cuda"),)
     with pytest.raises(Unavailable, match="nvidia-ctk cdi generate"):
         decide(host, built, image="cuda")
-    described = (CdiDevice("nvidia.com/gpu", "all", (), True, "/etc/cdi/nvidia.yaml"),)
-    assert decide(replace(host, cdi=described), built, image="cuda").engine == "podman"
+    assert decide(replace(host, cdi=("nvidia",)), built, image="cuda").engine == "podman"
 
 
 def test_not_built_names_the_command_that_builds() -> None:

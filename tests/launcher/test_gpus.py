@@ -1,4 +1,4 @@
-"""GPU vendors: Intel, what each vendor reports, and a made-up vendor through the registry alone."""
+"""GPU vendors: what each vendor reports, and a made-up vendor through the registry alone."""
 
 from __future__ import annotations
 
@@ -17,68 +17,35 @@ from launcher.gpus import VENDORS
 from launcher.host.facts import Host
 from launcher.plan.assessment import assess
 from launcher.plan.candidates import survey
-from tests.support.decisions import CATALOG, decide, inputs_of, name_of, why
+from tests.support.decisions import CATALOG, decide, inputs_of, name_of
 from tests.support.hosts import MI300A, NAVI22, PHOENIX, Tree, write
 from tests.support.launches import ROOT
 
-# --- Intel
+# --- GPUs that no image is for
 
 
-def intel(
-    tree: Tree, device: int, address: str = "0000:03:00.0", module: str | None = "xe"
-) -> Tree:
-    """Add a GPU of Intel; without a module it has no render node."""
-    tree.pci(address, 0x8086, device, 0x038000)
-    if module:
-        write(tree.root / f"sys/module/{module}/initstate", "live\n")
-        write(tree.root / f"sys/bus/pci/devices/{address}/drm/renderD128/dev", "226:128\n")
-        (tree.root / f"sys/bus/pci/devices/{address}/drm/card0").mkdir()
-    return tree
+def test_a_gpu_of_intel_is_named_and_not_used(tmp_path: Path) -> None:
+    host = detect(Tree(tmp_path).pci("0000:03:00.0", 0x8086, 0x56A0, 0x038000).root)
+    choice = decide(host)
+    assert name_of(choice) == "cpu"
+    assert [str(f) for f in choice.findings] == [
+        "GPUs are not used: no image is for GPUs of Intel (at 0000:03:00.0)."
+    ]
+    with pytest.raises(Unavailable, match="no image is for GPUs of Intel"):
+        decide(host, use="required")
 
 
-@pytest.mark.parametrize(
-    ("device", "arch", "product"),
-    [(0x0BD5, "pvc", "Intel Data Center GPU Max 1550"), (0x56A0, "dg2", "Intel Arc A770"),
-     (0xFFFF, None, "Intel 8086:ffff")],
-)  # fmt: skip
-def test_a_gpu_of_intel_is_listed_and_refused(
-    tmp_path: Path, device: int, arch: str | None, product: str
-) -> None:
-    host = detect(intel(Tree(tmp_path), device).root)
-    (gpu,) = host.gpus
-    assert (gpu.vendor, gpu.arch, gpu.product, gpu.driven) == ("intel", arch, product, True)
-    assert gpu.nodes == ("/dev/dri/renderD128",)
-    (driver,) = host.drivers
-    assert (driver.vendor, driver.version) == ("intel", None)
-    refused = "the catalog has no image for GPUs of Intel; add --device cpu"
-    with pytest.raises(Unavailable, match=refused) as caught:
-        decide(host)
-    assert f"1 x {product} ({arch or 'arch unknown'})" in str(caught.value)
-    with pytest.raises(Unavailable, match="it is for GPUs of NVIDIA, not of Intel"):
-        decide(host, image="cuda")
-    assert name_of(decide(host, use="never")) == "cpu"
-
-
-def test_an_intel_gpu_without_a_driver(tmp_path: Path) -> None:
-    host = detect(intel(Tree(tmp_path), 0x0BD5, module=None).root)
-    with pytest.raises(Unavailable, match="no xe driver; load it .`modprobe xe`."):
-        decide(host)
-
-
-def test_graphics_inside_a_processor_stops_nothing(tmp_path: Path) -> None:
-    for module in ("i915", None):
-        tree = intel(Tree(tmp_path / str(module)), 0xA7A0, "0000:00:02.0", module)
-        choice = decide(detect(tree.root))
-        assert name_of(choice) == "cpu"
-        assert "is an integrated one" in why(choice, "image")
-        assert [f.cause for f in choice.findings] == ["An integrated GPU is not used"]
+def test_graphics_inside_a_processor_of_intel_is_no_gpu(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).pci("0000:00:02.0", 0x8086, 0xA7A0, 0x030000)
+    choice = decide(detect(tree.root))
+    assert (name_of(choice), choice.findings) == ("cpu", ())
     tree.amd(MI300A, 0x41)
     assert name_of(decide(detect(tree.root))) == "rocm64"
 
 
-def test_a_capture_of_a_host_with_intel_gpus_is_complete(tmp_path: Path) -> None:
+def test_a_capture_of_a_host_is_complete(tmp_path: Path) -> None:
     """What the patterns of all vendors match is enough to detect the same GPUs."""
-    tree = intel(Tree(tmp_path / "h"), 0x0BD5).cpu().amd(MI300A, 0x41).amd_driver("6.10.5")
+    tree = Tree(tmp_path / "h").cpu().amd(MI300A, 0x41).amd_driver("6.10.5")
     tree.nvidia(0x20B2, 0x81, 0, "A100", mig=["gi1/ci0"]).nvidia_driver("535.1")
     patterns = [pattern for vendor in VENDORS.values() for pattern in vendor.files]
     attributes = [f"sys/bus/pci/devices/*/{name}" for name in ("vendor", "device", "class")]
@@ -87,7 +54,7 @@ def test_a_capture_of_a_host_with_intel_gpus_is_complete(tmp_path: Path) -> None
             write(tmp_path / "copy" / path.relative_to(tree.root), path.read_text())
     first, second = detect(tree.root), detect(tmp_path / "copy")
     assert (first.gpus, first.drivers) == (second.gpus, second.drivers)
-    assert [gpu.vendor for gpu in second.gpus] == ["amd", "nvidia", "intel"]
+    assert [gpu.vendor for gpu in second.gpus] == ["amd", "nvidia"]
 
 
 # --- reasons

@@ -19,10 +19,8 @@ from aam.contract.errors import CannotCreate
 from launcher import cli
 from launcher.engines.build_log import BuildLog
 from launcher.engines.sif import record_of
-from launcher.images import index, stored
-from launcher.plan.plan import use_record
-from tests.launcher.test_sif_files import sif
-from tests.support.launches import without_flock
+from launcher.images import index
+from tests.support.launches import sif, without_flock
 
 ROOT = Path(__file__).parents[2]
 DAY = 86400
@@ -32,45 +30,35 @@ def images(folder: Path, *args: str) -> int:
     return cli.main([f"--image-dir={folder}", "images", *args])
 
 
-def put(folder: Path, name: str, age: int, used: int | None = None) -> None:
-    """Put a SIF with its record into a folder: days since it was built, and since its launch."""
+def put(folder: Path, name: str, age: int) -> None:
+    """Put a SIF with its record into a folder, which was built so many days ago."""
     path = sif(folder / f"{name}.sif")
     built = int(time.time()) - age * DAY - 60
     index.write(folder, name, "sif", {**record_of(path), "built": built})
-    if used is not None:
-        record = Path(use_record(str(folder), name, "sif"))
-        record.touch()
-        os.utime(record, (time.time() - used * DAY - 60,) * 2)
 
 
 # --- list
 
 
-def test_list_shows_size_age_verification_and_last_use(
+def test_list_shows_size_age_and_verification(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    put(tmp_path, "cpu", age=40, used=3)
+    put(tmp_path, "cpu", age=40)
     entry = index.read(tmp_path)["cpu"]["sif"]
     index.write(tmp_path, "cpu", "sif", {**entry, "bytes": 2 << 30, "verified": "2026-11-20"})
     put(tmp_path, "mine", age=1)
     assert images(tmp_path) == 0
     lines = capsys.readouterr().out.splitlines()
     place = next(number for number, line in enumerate(lines) if line.startswith("cpu "))
-    last = time.strftime("%Y-%m-%d", time.gmtime(time.time() - 3 * DAY - 60))
     assert lines[place].split() == ["cpu", "yes", "no", "GPU,", "PyTorch", "2.13.0"]
     assert " ".join(line.strip() for line in lines[place + 1 :]).startswith(
-        f"sif, 2.0 GiB, 40 days old, verified 2026-11-20, last used {last} {tmp_path}/cpu.sif "
+        f"sif, 2.0 GiB, 40 days old, verified 2026-11-20 {tmp_path}/cpu.sif "
     )
     assert any(line.split()[:2] == ["mine", "no"] for line in lines)
     assert all(len(line) <= 80 for line in lines if "/" not in line)
     assert cli.main([f"--image-dir={tmp_path}", "--json", "images"]) == 0
     (row,) = [row for row in json.loads(capsys.readouterr().out) if row["name"] == "cpu"]
-    assert row["stored"][0]["size"] == 2 << 30
-
-
-def test_a_launch_without_access_to_the_image_folder_goes_on(tmp_path: Path) -> None:
-    stored.note_use(str(tmp_path / "none/.used.cpu.sif"))
-    assert stored.last_use(tmp_path / "none/.used.cpu.sif") is None
+    assert row["stored"][0]["bytes"] == 2 << 30
 
 
 def test_a_sif_is_compared_with_its_record_without_an_engine(
@@ -179,7 +167,6 @@ def test_members_of_a_group_replace_each_others_files(shared: Path) -> None:
             BuildLog(shared / "logs/cpu.log").run(["touch", "made"], shared)
             index.write(shared, "cpu", "sif", {"sha256": str(os.getuid())})
             (shared / "made").unlink()
-        stored.note_use(use_record(str(shared), "cpu", "sif"))
 
     for user in (54321, 54322):
         as_member(user, build)

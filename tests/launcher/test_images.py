@@ -1,7 +1,8 @@
-"""Images in the image folder: a SIF against its record, damaged records."""
+"""Images in the image folder: a SIF against its record, copies, pulls, damaged records."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,14 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from aam.contract.errors import ConfigurationError, MissingInput
+from aam.contract.errors import ConfigurationError
 from launcher import cli, config
-from launcher.engines.sif import record_of
-from launcher.images import index, inventory, stored, verify
+from launcher.engines.sif import record_of, sif_id
+from launcher.images import index, inventory, verify
 from launcher.plan.inputs import BuiltImage
-from tests.launcher.test_sif_files import labelled, sif
+from tests.support.launches import RUN, engine, launch, sif
 
 ROOT = Path(__file__).parents[2]
+
+APPTAINER = """#!/bin/sh
+case $1 in
+--version) echo apptainer version 1.4.5 ;;
+exec) for word; do case $word in *.sif|/*cpu.sif*) sif=$word ;; esac; done; tail -n 1 "$sif" ;;
+pull) cp "{source}" "$3"; echo "$4" >> "{folder}/pulled" ;;
+esac
+"""
+"""A program that prints the last line of a SIF as its labels, and pulls a copy of a file."""
 
 
 def found(folder: Path) -> BuiltImage:
@@ -25,6 +35,25 @@ def found(folder: Path) -> BuiltImage:
     settings = config.read(flags, {"HOME": "/nonexistent"})
     (only,) = inventory.built(settings, config.catalog(settings))
     return only
+
+
+def labelled(path: Path, labels: dict[str, str]) -> Path:
+    """Write a SIF that the stand-in for Apptainer finds labels in."""
+    sif(path)
+    with path.open("a") as stream:
+        stream.write("\n" + json.dumps(labels) + "\n")
+    return path
+
+
+@pytest.fixture
+def apptainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on PATH with the stand-in, which pulls the file `published.sif` of this folder."""
+    place = tmp_path / "bin/apptainer"
+    place.parent.mkdir()
+    place.write_text(APPTAINER.format(source=tmp_path / "published.sif", folder=tmp_path))
+    place.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place.parent}:{os.environ['PATH']}")
+    return tmp_path
 
 
 @pytest.fixture
@@ -41,66 +70,113 @@ def test_a_recorded_sif_has_its_digest(place: Path) -> None:
     assert image.digest == f"sha256:{record_of(place)['sha256']}"
 
 
-def test_a_sif_that_changed_at_the_same_size_is_not_used_under_its_old_digest(place: Path) -> None:
+def test_a_sif_that_changed_at_the_same_size_is_not_used_under_its_old_digest(
+    place: Path, apptainer: Path
+) -> None:
     """The record of a run, which takes this digest, states none that is out of date."""
     before = place.stat()
     content = place.read_bytes()
-    place.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    place.write_bytes(content.replace(b"x", b"y", 1))
     os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     assert place.stat().st_size == before.st_size
     image = found(place.parent)
     assert image.mismatch is not None
     assert "written after it was recorded" in image.mismatch[0]
+    assert f"aam-launch images build cpu --from {place}" in image.mismatch[1]
     assert not str(image.digest).startswith("sha256:")
-    with pytest.raises(MissingInput, match="The SIF is another one"):
-        stored.add("cpu", place, None, place.parent)
-    place.write_bytes(content)  # the recorded bytes, copied again
-    stored.add("cpu", place, None, place.parent)
+    build = [f"--image-dir={place.parent}", "images", "build", "cpu", "--no-test"]
+    assert cli.main([*build, "--from", str(place)]) == 0  # recorded again where it lies
     assert found(place.parent).mismatch is None
+    assert place.read_bytes() == content.replace(b"x", b"y", 1)
 
 
-def test_a_record_without_a_time_of_change_is_completed_by_add(place: Path) -> None:
-    held = {k: v for k, v in record_of(place).items() if k != "mtime_ns"}
-    index.write(place.parent, "cpu", "sif", {**held, "engine": "apptainer 1.4"})
-    doubt = found(place.parent).mismatch
-    assert doubt is not None
-    assert f"aam-launch images add cpu {place}" in doubt[1]
-    stored.add("cpu", place, None, place.parent)
-    assert found(place.parent).mismatch is None
-    assert index.read(place.parent)["cpu"]["sif"]["engine"] == "apptainer 1.4"
-
-
-def test_a_sif_from_elsewhere_is_added_by_its_label_and_its_hash(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_sif_from_elsewhere_is_taken_by_its_label_and_its_hash(
+    apptainer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = labelled(tmp_path / "copied.sif", {"org.aam.name": "cpu", "org.aam.torch": "2.13.0"})
-    digest = str(record_of(file)["sha256"])
+    file = labelled(apptainer / "copied.sif", {"org.aam.name": "cpu", "org.aam.torch": "2.13.0"})
+    digest, images = str(record_of(file)["sha256"]), apptainer / "images"
+    plain = sif(apptainer / "plain.sif")
 
-    def add(*args: str) -> tuple[int, str]:
-        status = cli.main([f"--image-dir={tmp_path / 'images'}", "images", "add", *args])
+    def build(*args: str) -> tuple[int, str]:
+        status = cli.main([f"--image-dir={images}", "images", "build", *args, "--no-test"])
         captured = capsys.readouterr()
         return status, captured.out + captured.err
 
     for args, status, message in (
-        (("cpu", str(file), "--sha256", "12"), 64, "Not a SHA-256"),
-        (("cpu",), 64, "The name of an image and its file are needed"),
-        (("cup", str(file)), 64, "did you mean 'cpu'?"),
-        (("cpu", str(tmp_path / "none.sif")), 66, "No such file"),
-        (("cpu", str(file), "--sha256", "0" * 64), 66, f"is sha256:{digest}, expected was"),
-        (("rocm63", str(file)), 66, "is labelled cpu"),
-        (("cpu", str(sif(tmp_path / "plain.sif"))), 66, "has no label org.aam.name"),
-        (("cpu", __file__), 66, "Not a complete SIF"),
+        (("cpu", "--from", str(file), "--sha256", "12"), 64, "Not a SHA-256"),
+        (("cpu", "--sha256", digest), 64, "--sha256 without --from"),
+        (("cpu", "--from", str(apptainer / "none.sif")), 66, "No such file"),
+        (("cpu", "--from", str(file), "--sha256", "0" * 64), 66, f"is sha256:{digest}, expected"),
+        (("rocm63", "--from", str(file)), 73, "it is labelled cpu, not rocm63"),
+        (("cpu", "--from", str(plain)), 73, "Not an image of this project"),
     ):
-        assert add(*args)[0] == status, args
-        assert message in add(*args)[1]
-    images = tmp_path / "images"
+        assert build(*args)[0] == status, args
+        assert message in build(*args)[1]
     assert not list(images.glob("*.sif"))
     assert not (images / "images.json").exists()
-    assert add("cpu", str(file), "--sha256", digest)[0] == 0
+    assert build("cpu", "--from", str(file), "--sha256", digest)[0] == 0
     assert found(images).digest == f"sha256:{digest}"
     assert found(images).labels["org.aam.torch"] == "2.13.0"
     assert index.read(images)["cpu"]["sif"]["from"] == str(file)
     assert file.exists()
+
+
+def test_a_published_image_is_pulled_by_its_tag_or_its_digest(
+    apptainer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labelled(apptainer / "published.sif", {"org.aam.name": "cpu"})
+    images = apptainer / "images"
+    pull = [f"--image-dir={images}", "images", "pull", "--registry", "127.0.0.1:5000/aam"]
+    digest = f"sha256:{'3f' * 32}"
+    assert cli.main([*pull, "cpu", "--digest", "3f5d"]) == 64
+    assert cli.main([*pull, "cpu", "rocm63", "--digest", digest]) == 64
+    assert cli.main([*pull, "rocm63"]) == 73  # the registry gives another image
+    assert not list(images.glob("*.sif"))
+    assert cli.main([*pull, "cpu", "--tag", "cpu-v9"]) == 0
+    assert cli.main([*pull, "cpu", "--digest", digest]) == 0
+    assert (apptainer / "pulled").read_text().splitlines()[1:] == [
+        "docker://127.0.0.1:5000/aam:cpu-v9", f"docker://127.0.0.1:5000/aam@{digest}",
+    ]  # fmt: skip
+    entry = index.read(images)["cpu"]["sif"]
+    assert (entry["digest"], entry["from"]) == (digest, f"127.0.0.1:5000/aam@{digest}")
+    assert found(images).mismatch is None
+
+
+def test_an_engine_is_started_once_for_its_version(folder: Path) -> None:
+    engine(folder, "apptainer", "apptainer version 1.4.5")
+    index.write(folder, "cpu", "sif", record_of(sif(folder / "cpu.sif")))
+
+    def known() -> str | None:
+        printed = json.loads(
+            launch(folder, "explain", "--json", *RUN, AAM_IMAGE_DIR=str(folder)).stdout
+        )
+        return str(printed["host"]["engines"][0]["version"])
+
+    assert known() == "None"
+    assert not (folder / "started").exists()  # explain starts nothing
+    assert launch(folder, *RUN, AAM_IMAGE_DIR=str(folder)).returncode == 0
+    assert launch(folder, *RUN, AAM_IMAGE_DIR=str(folder)).returncode == 0
+    assert (folder / "started").read_text().split() == ["--version", "exec", "exec"]
+    assert known() == "1.4.5"
+
+
+def test_an_image_named_by_its_path_is_known_by_its_id(folder: Path) -> None:
+    """The record has its id, so that a repeated run notices another build in the same place."""
+    (folder / "apptainer").touch(mode=0o755)
+    explained = []
+    for name in (b"u" * 16, b"v" * 16):
+        image = sif(folder / "own.sif", name=name)
+        done = launch(folder, "explain", "--json", "--image", str(image), *RUN)
+        explained.append(json.loads(done.stdout)["plan"]["digest"])
+    assert explained == [f"sif:{'75' * 16}", f"sif:{'76' * 16}"]
+
+
+def test_a_file_that_is_no_sif_is_refused(folder: Path) -> None:
+    (folder / "apptainer").touch(mode=0o755)
+    (folder / "short.sif").write_bytes(b"#!")
+    assert sif_id(folder / "short.sif") is sif_id(folder / "absent.sif") is None
+    done = launch(folder, "explain", "--image", str(folder / "short.sif"), *RUN)
+    assert (done.returncode, "Not a SIF" in done.stderr) == (66, True), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -133,7 +209,7 @@ def test_a_damaged_record_is_one_sentence(tmp_path: Path, text: str) -> None:
         found(tmp_path)
 
 
-@pytest.mark.parametrize("args", [("rm",), ("verify", "--no-test")])
+@pytest.mark.parametrize("args", [("verify", "--no-test")])
 def test_an_image_of_a_format_that_no_engine_runs(
     tmp_path: Path, args: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,13 +225,11 @@ def test_without_a_network_everything_but_a_build_works(tmp_path: Path) -> None:
     isolated = [shutil.which("unshare") or "", "--net", "--map-root-user"]
     if subprocess.run([*isolated, "true"], capture_output=True).returncode:
         pytest.skip("no network namespaces")
-    file = labelled(tmp_path / "copied.sif", {"org.aam.name": "cpu"})
+    index.write(tmp_path, "cpu", "sif", record_of(sif(tmp_path / "cpu.sif")))
     variables = {"PATH": "/usr/sbin:/sbin", "HOME": str(tmp_path), "AAM_IMAGE_DIR": str(tmp_path)}
     for args in (
-        ["images", "add", "cpu", str(file)],
         ["images"],
         ["images", "verify", "cpu", "--no-test"],
-        ["env", "cpu", str(tmp_path / "env"), "--dry-run"],
         ["explain", "simulate", "--output-dir", "out"],
     ):
         argv = [*isolated, sys.executable, "-m", "launcher.cli", *args]

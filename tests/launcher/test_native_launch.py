@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 from hypothesis import given
@@ -253,7 +254,9 @@ def test_without_the_libraries_the_remedy_is_named(tmp_path: Path, engine: str |
     """An interpreter without site packages stands for a plain install."""
     plain = tmp_path / "plain"
     plain.mkdir()
-    (plain / "yaml").symlink_to(Path(yaml.__file__).parent)
+    for module in (yaml, msgspec):
+        place = Path(str(module.__file__)).parent
+        (plain / place.name).symlink_to(place)
     if engine:
         (tmp_path / engine).write_text("#!/bin/sh\n")
         (tmp_path / engine).chmod(0o755)
@@ -300,7 +303,15 @@ def test_nothing_heavy_is_imported(argv: list[str]) -> None:
         [sys.executable, "-c", code, *argv], capture_output=True, text=True, cwd=ROOT, check=True
     )
     loaded = set(json.loads(done.stdout.splitlines()[-1]))
-    expected = {"aam", "launcher", "yaml", "cython_runtime", "__main__"}
+    expected = {
+        "aam",
+        "launcher",
+        "yaml",
+        "msgspec",
+        "typing_extensions",
+        "cython_runtime",
+        "__main__",
+    }
     foreign = loaded - set(sys.stdlib_module_names) - expected
     # An environment may load a little of itself at start-up, such as a finder of editable installs.
     assert not {

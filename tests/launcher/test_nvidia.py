@@ -1,18 +1,16 @@
-"""NVIDIA GPUs from procfs and NVML: chips, MIG instances, drivers."""
+"""NVIDIA GPUs from procfs: chips, MIG instances, drivers."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from launcher.detect import detect
+from launcher.gpus import VENDORS
 from launcher.gpus.nvidia import CHIPS, capabilities
 from launcher.host.facts import GpuInstance
+from launcher.host.tree import open_tree
 from tests.support.hosts import Tree
 
 
@@ -51,49 +49,25 @@ def test_a_chip_that_no_table_has_is_there_without_an_arch(tmp_path: Path) -> No
     assert (idle.product, idle.arch, idle.driven) == ("NVIDIA 10de:fff1", None, False)
 
 
-def test_a_capture_has_what_the_library_said(tmp_path: Path) -> None:
+def test_a_capture_has_the_arch_of_a_new_chip(tmp_path: Path) -> None:
     tree = Tree(tmp_path).nvidia(0xFFF0, 1, 0, "X1000", mig=["gi1/ci0"]).nvidia_driver("600.1")
-    tree.recorded(nvml={"0000:01:00.0": {"arch": "sm_140", "mig": {"1/0": "MIG-aa"}}})
+    tree.recorded(archs={"0000:01:00.0": "sm_140"})
     (gpu,) = detect(tree.root).gpus
     assert gpu.arch == "sm_140"
-    assert [part.uuid for part in gpu.instances] == ["MIG-aa"]
+    assert [part.place for part in gpu.instances] == ["1/0"]
 
 
-NVML = """
-#include <string.h>
-static int name(char *to, const char *from) { strcpy(to, from); return 0; }
-int nvmlInit_v2(void) { return 0; }
-int nvmlShutdown(void) { return 0; }
-int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **d) {
-  *d = (void *)1; return strcmp(bus, "0000:01:00.0") != 0; }
-int nvmlDeviceGetCudaComputeCapability(void *d, int *major, int *minor) {
-  *major = 13; *minor = 1; return 0; }
-int nvmlDeviceGetMaxMigDeviceCount(void *d, unsigned *n) { *n = 7; return 0; }
-int nvmlDeviceGetMigDeviceHandleByIndex(void *d, unsigned i, void **m) {
-  *m = (void *)(long)(i + 2); return i < 2 ? 0 : 6; }
-int nvmlDeviceGetGpuInstanceId(void *m, unsigned *id) { *id = (unsigned)(long)m - 1; return 0; }
-int nvmlDeviceGetComputeInstanceId(void *m, unsigned *id) { *id = 0; return 0; }
-int nvmlDeviceGetUUID(void *m, char *to, unsigned n) {
-  return name(to, m == (void *)2 ? "MIG-one" : "MIG-two"); }
-"""
-
-
-@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-def test_the_drivers_library_is_asked_through_its_interface(tmp_path: Path) -> None:
-    """A library with NVML's symbols stands in for the driver's, which no test machine has."""
-    source = tmp_path / "nvml.c"
-    source.write_text(NVML)
-    library = str(tmp_path / "libnvidia-ml.so.1")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(source)], check=True)
-    code = (
-        "from launcher.gpus import nvml; at = '0000:01:00.0';"
-        "print(nvml.capability(at), nvml.instances(at), nvml.capability('0000:02:00.0'))"
-    )
-    variables = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=True
-    )
-    assert done.stdout == "sm_131 {(1, 0): 'MIG-one', (2, 0): 'MIG-two'} None\n"
+@pytest.mark.parametrize(("printed", "arch"), [("13.1", "sm_131"), ("[N/A]", None)])
+def test_nvidia_smi_prints_the_capability_of_a_new_chip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, arch: str | None
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho '{printed}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    tree = Tree(tmp_path / "h").nvidia(0xFFF0, 1, 0, "X1000").nvidia_driver("600.1")
+    (gpu,) = VENDORS["nvidia"].gpus(open_tree(tree.root), live=True)
+    assert gpu.arch == arch
 
 
 def test_the_open_kernel_module_states_its_version_elsewhere(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from aam.contract.errors import ConfigurationError, NotPermitted, UsageError
 from aam.contract.yaml_document import load
 from launcher.detect import detect
 from launcher.engines import ENGINES, command, shell_line
-from launcher.host.facts import CdiDevice, DeviceNode, EngineFact, Host, User
+from launcher.host.facts import DeviceNode, EngineFact, Host, User
 from launcher.plan.assembly import RECORD, assemble_plan
 from launcher.plan.catalog import SHIPPED, catalog_of
 from launcher.plan.decision import decide as choose
@@ -196,7 +196,7 @@ def test_nvidia_support_is_the_engines_own(tmp_path: Path) -> None:
     tree = Tree(tmp_path).nvidia(0x20B2, 1, 0, "A100").nvidia(0x20B2, 2, 1, "A100")
     host = replace(
         host_of(tree.nvidia_driver("535.1"), CUDA_VISIBLE_DEVICES="1"),
-        cdi=(CdiDevice("nvidia.com/gpu", "all", (), True, "/etc/cdi/nvidia.yaml"),),
+        cdi=("nvidia",),
     )
     for engine, option in (
         ("apptainer", "--nv"),

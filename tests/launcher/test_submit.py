@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,11 @@ from hypothesis import strategies as st
 from aam.contract.errors import CannotCreate
 from aam.contract.options import parse_known, specs
 from launcher.engines.sif import record_of
-from launcher.images import index, stored
+from launcher.images import index
 from launcher.options.submit import SubmitOptions
-from launcher.plan.plan import use_record
 from launcher.slurm import history, job_file, queue
 from launcher.slurm.script import Allocation, script
-from tests.launcher.test_sif_files import sif
-from tests.support.launches import without_flock
+from tests.support.launches import sif, without_flock
 from tests.support.submissions import ROOT, SHELLCHECK, WORDS, queued, slurm_and_image, submit
 
 
@@ -91,14 +88,6 @@ def test_a_job_in_an_image_for_the_processor_needs_no_gpu_of_its_nodes(place: Pa
     job = job_file.read(place / "out/.aam-job.json")
     assert not job.gpus
     assert not job.chose_image
-
-
-def test_a_submission_is_a_use_of_the_image(place: Path) -> None:
-    queued(place, *WORDS)
-    image = place / "images/rocm64.sif"
-    used = stored.last_use(Path(use_record(str(image.parent), "rocm64", "sif")))
-    assert used is not None
-    assert abs(time.time() - used) < 3600
 
 
 def test_variables_of_sbatch_do_not_outrank_the_script(place: Path) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -97,7 +98,9 @@ def start(folder: Path) -> Engines:
         pytest.skip("the tests with engines set up devices and users, which takes root")
     for part in ("aam", "launcher"):
         shutil.copytree(ROOT / part, folder / "code" / part, ignore=_no_caches)
-    shutil.copytree(Path(yaml.__file__).parent, folder / "code/yaml", ignore=_no_caches)
+    for module in (yaml, msgspec):
+        place = Path(module.__file__).parent
+        shutil.copytree(place, folder / "code" / place.name, ignore=_no_caches)
     images = folder / "images"
     images.mkdir()
     engines = Engines(folder, Path(state), images)

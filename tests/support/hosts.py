@@ -137,7 +137,7 @@ class Tree:
         nodes: Mapping[str, Mapping[str, Any]] | None = None,
         user: Mapping[str, Any] | None = None,
         engines: Iterable[Mapping[str, Any]] = (),
-        nvml: Mapping[str, Any] | None = None,
+        archs: Mapping[str, str] | None = None,
         machine: str = "x86_64",
     ) -> Tree:
         """Write what `doctor --capture` would say beside the files of the kernel."""
@@ -147,7 +147,7 @@ class Tree:
             "nodes": dict(nodes or {}),
             "user": user or {"uid": 1000, "gid": 1000, "groups": [1000]},
             "engines": list(engines),
-            "nvml": dict(nvml or {}),
+            "archs": dict(archs or {}),
         }
         write(self.root / "aam-capture.json", json.dumps(self.manifest))
         return self

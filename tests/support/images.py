@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -96,7 +97,6 @@ def build_argv(engines: Engines, name: str, engine: str, *more: str) -> list[str
         *("--site", f"{engines.folder}/{SITE}"),
         *("--build-arg", f"BASE={base(engines, CATALOG[name]['pins']['python'])}"),
         *("--build-arg", "SNAPSHOT=base", "--wheels", str(wheels())),
-        *(["--fast"] if engine == "apptainer" else []),
         *more,
     ]
 
@@ -202,7 +202,9 @@ def _copy(state: Path) -> Path:
         ignore = shutil.ignore_patterns("__pycache__")
         for part in PARTS:
             shutil.copytree(ROOT / part, aside / "code" / part, ignore=ignore)
-        shutil.copytree(Path(yaml.__file__).parent, aside / "code/yaml", ignore=ignore)
+        for module in (yaml, msgspec):
+            place = Path(module.__file__).parent
+            shutil.copytree(place, aside / "code" / place.name, ignore=ignore)
         locks = aside / "code/containers/locks"
         pins = ("torch==2.7.1+rocm6.3", "pytorch-triton-rocm==3.3.1")
         _write_lock(locks / "rocm63.txt", (), pins)

@@ -90,3 +90,10 @@ def engine(folder: Path, name: str, answer: str = "") -> Path:
     program.write_text(f"#!/bin/sh\necho $1 >> '{folder}/started'\necho {answer or name}\n")
     program.chmod(0o755)
     return program
+
+
+def sif(path: Path, *, name: bytes = b"u" * 16) -> Path:
+    """Write a file that begins as a SIF; `name` is the id that a build gives it."""
+    head = b"#!/usr/bin/env run-singularity\n\x00SIF_MAGIC\x0001\x0002\x00"
+    path.write_bytes(head + name + b"x" * 100)
+    return path

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from launcher.engines.sif import record_of
 from launcher.images import index
-from tests.launcher.test_sif_files import sif
-from tests.support.launches import forked
+from tests.support.launches import forked, sif
 
 ROOT = Path(__file__).parents[2]
 SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
