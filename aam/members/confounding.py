@@ -54,6 +54,9 @@ _LEADING = 5
 _WORTH_NAMING = 0.05
 """Score above a guess from which `leading` returns a column."""
 
+_NO_SKILL = {"r2": 0.0, "auc": 0.5, "weighted_kappa": 0.0}
+"""Scores of predictions that say nothing about the target."""
+
 _NEAR = 0.05
 """Columns further below the ensemble than this are not compared with it."""
 
@@ -158,16 +161,17 @@ def confounders(
     """
     metric = next(iter(SCORED[folds.labels.type]))
     model = folds.drawn(ensemble_MC)
-    constant = folds.drawn(folds.dummy_MC)
+    dummy = folds.drawn(folds.dummy_MC)
     best = model.whole[metric]
     predictive = []
     for one in found:
-        # `not >=` also skips all columns where the score of the ensemble is NaN.
-        if not one.value >= best - _NEAR:
+        # A column without skill (R² or kappa below 0, AUC below 0.5) is none, however bad the dummy
+        # of these folds is. `not >=` also skips all where the ensemble's score is NaN.
+        if one.value <= _NO_SKILL[metric] or not one.value >= best - _NEAR:
             continue
         column = folds.drawn(one.predictions_MC)
         _, ahead = model.ahead_of(column)
-        _, informative = column.ahead_of(constant)
+        _, informative = column.ahead_of(dummy)
         lower = informative.lower
         if lower is None or lower <= 0 or (ahead.beyond_noise and one.value < best):
             continue

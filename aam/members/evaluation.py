@@ -9,11 +9,10 @@
     group_column    column of the groups; null without one
     level, draws    of the confidence intervals by bootstrap over groups
     metric          the metric that compares models: "r2", "auc" or "weighted_kappa"
-    models          name -> {metrics, cpu_seconds, weight}; the names are "ensemble", the members,
+    models          name -> {metrics, cpu_seconds}; the names are "ensemble", the members,
                     and "dummy": the mean or the class frequencies of the training samples.
                     metrics: name -> {value, lower, upper}, each a number or null; metrics without
-                    an interval have only a value. cpu_seconds and weight in the ensemble: of
-                    members, else null.
+                    an interval have only a value. cpu_seconds: of members, else null.
                     AUC, Pearson and Spearman compare samples of the same fold alone, see
                     `aam.data.metrics`: the AUC is the fraction of concordant pairs among all
                     pairs of samples of the same fold, so the dummy has 0.5
@@ -151,7 +150,6 @@ def evaluate(
             name: {
                 "metrics": _metrics(model),
                 "cpu_seconds": seconds.get(name),
-                "weight": combined.ensemble.weights.get(name),
             }
             for name, model in drawn.items()
         },

@@ -38,7 +38,7 @@ def importance_table(
     """Return a row for each ASV that occurs in a study, the most important first.
 
     Args:
-        loaded: the model; members without weight are left out.
+        loaded: the model.
         study: samples over which the importance is averaged.
         taxa: taxon of each ASV by feature id; None without taxonomy.
         covariates: metadata that the model reads; None if it reads the counts alone.
@@ -54,7 +54,7 @@ def importance_table(
     samples, seen = Samples.of(study.table, study.tokens_FL, covariates).present
     ids = [study.table.feature_ids[column] for column in seen.tolist()]
     rows, known = loaded.relations.known(samples.tokens_FL)
-    models = loaded.weighted
+    models = loaded.models
     if not len(rows) and len(networks(tuple(models))) < len(models):
         raise DataError(
             "The table has no ASV of the model's training data",

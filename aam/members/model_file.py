@@ -55,7 +55,6 @@ class ModelFacts:
         levels: ordered categories, the lowest first, whose ranks are the number; else empty.
         transform: transform of a number; the estimators read its forward values.
         range: range of the predictions of a number.
-        weights: weight of each member in the ensemble.
         half_width: half width of the prediction intervals; None without intervals.
         temperature: temperature of class probabilities.
         odds: model from a rank to the probabilities of the levels; None without levels.
@@ -68,7 +67,6 @@ class ModelFacts:
     levels: tuple[str, ...]
     transform: TransformName
     range: OutputRange
-    weights: dict[str, Annotated[float, ZERO_OR_MORE]]
     half_width: Annotated[float, ZERO_OR_MORE] | None
     temperature: Annotated[float, ABOVE_ZERO]
     odds: ProportionalOdds | None
@@ -92,7 +90,6 @@ class ModelFacts:
             labels.levels,
             scale.transform,
             scale.range,
-            dict(ensemble.weights),
             ensemble.half_width if math.isfinite(ensemble.half_width) else None,
             ensemble.temperature,
             ensemble.odds,
@@ -102,9 +99,9 @@ class ModelFacts:
 
     @property
     def ensemble(self) -> Ensemble:
-        """Weights and uncertainty of the combination."""
+        """Uncertainty of the combination."""
         half_width = math.inf if self.half_width is None else self.half_width
-        return Ensemble(self.weights, half_width, self.temperature, self.odds)
+        return Ensemble(half_width, self.temperature, self.odds)
 
     @property
     def outputs(self) -> Outputs:
@@ -158,11 +155,6 @@ class TrainedModel:
     def encoder(self) -> CovariateEncoder | None:
         """Encoder of the metadata that the model reads; None if it reads the counts alone."""
         return next(iter(self.models.values())).encoder
-
-    @property
-    def weighted(self) -> dict[str, FittedModel[Any]]:
-        """Members that have a weight in the ensemble."""
-        return {name: model for name, model in self.models.items() if self.facts.weights[name]}
 
     def save(self, path: Path) -> None:
         """Write the model folder atomically."""
@@ -249,8 +241,6 @@ def _trained(folder: ModelFolder, device: DeviceOptions) -> TrainedModel:
     facts: ModelFacts = schema.parse(ModelFacts, folder.facts, model_folder.HEADER)
     if len(facts.levels) != (facts.odds is not None and len(facts.odds.cutpoints) + 1):
         raise Mismatch("levels and cutpoints differ")
-    if folder.members.keys() != facts.weights.keys() or not sum(facts.weights.values()):
-        raise Mismatch("members and weights differ")
     arrays = folder.arrays(_TRAINING)
     tokens_FL = arrays.get("tokens", np.empty(0))
     if tokens_FL.dtype != np.uint8 or tokens_FL.ndim != 2:

@@ -8,7 +8,7 @@ Shape suffixes: see `base`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy import sparse
@@ -40,42 +40,49 @@ def permutation_importance(
 
     Args:
         loaded: the model.
-        study: samples; the network's rarefaction is drawn once, before the permutations.
+        study: samples; a network draws its reads once, before the permutations.
         covariates: metadata that the model reads; None if it reads the counts alone.
         asvs: columns of the study.
         groups_N: group of each sample, within which reads are permuted; None for one group.
     """
-    samples, facts, models = Samples.of(study.table, study.tokens_FL, covariates), loaded.facts, {}
-    for name, model in loaded.weighted.items():
-        models[name], samples = model.prepared(samples)
-    weights = {name: facts.weights[name] for name in models}
-    ensemble, classes = dataclasses.replace(facts.ensemble, weights=weights), bool(facts.classes)
+    whole = Samples.of(study.table, study.tokens_FL, covariates)
+    facts, ensemble, classes = loaded.facts, loaded.facts.ensemble, bool(loaded.facts.classes)
+    # Each model reads what it reads in `aam predict`: a network the reads that it draws.
+    prepared = {name: model.prepared(whole) for name, model in loaded.models.items()}
 
-    def predict(changed: Samples) -> F64:
-        present, _ = changed.present
+    def predict(samples_of: Mapping[str, Samples]) -> F64:
         predictions = {
             name: model.apply(
-                reader(name).read(present, loaded.relations), facts.outputs.scale, _SETTINGS
+                reader(name).read(samples_of[name].present[0], loaded.relations),
+                facts.outputs.scale,
+                _SETTINGS,
             ).values_NC
-            for name, model in models.items()
+            for name, (model, _) in prepared.items()
         }
         return ensemble.combine(predictions, classes)
 
-    original_NC = predict(samples)
-    number, reads_N = len(original_NC), samples.counts.sum(axis=1)
-    counts = sparse.csc_array(samples.counts)
+    original_NC = predict({name: samples for name, (_, samples) in prepared.items()})
+    number = len(original_NC)
+    columns_of = {name: sparse.csc_array(samples.counts) for name, (_, samples) in prepared.items()}
+    reads_of = {name: samples.counts.sum(axis=1) for name, (_, samples) in prepared.items()}
     rng = np.random.default_rng(SEED)
     groups_N = np.zeros(number, dtype=np.int64) if groups_N is None else groups_N
     changes = np.zeros(len(asvs))
     for k, asv in enumerate(track(asvs, "Permutation", len(asvs), "ASVs")):
-        before = counts[:, [asv]].toarray().ravel()
-        after = _permuted(before, groups_N, rng)
-        # A sample without any other ASV keeps its reads: without reads it has no abundances.
-        after = np.where(reads_N - before + after == 0, before, after)
+        source_N = _permuted(np.arange(number), groups_N, rng)
+        change_of = {}
+        for name, columns in columns_of.items():
+            before = columns[:, [asv]].toarray().ravel()
+            after = before[source_N]
+            # A sample without any other ASV keeps its reads: without reads it has no abundances.
+            change_of[name] = np.where(reads_of[name] - before + after == 0, 0, after - before)
         # Only changed samples are predicted again: permuting a rare ASV changes few of them.
-        rows = np.flatnonzero(after != before)
+        rows = np.flatnonzero(np.any(list(change_of.values()), axis=0))
         if len(rows):
-            changed = _with_reads(samples.take(rows), asv, (after - before)[rows])
+            changed = {
+                name: _with_reads(samples.take(rows), asv, change_of[name][rows])
+                for name, (_, samples) in prepared.items()
+            }
             difference = np.abs(predict(changed) - original_NC[rows])
             changes[k] = difference.sum() / (2 if classes else 1) / number
     return changes

@@ -19,7 +19,7 @@ from aam.data.taxonomy import read_taxonomy
 from aam.inference.tables import write_table
 from aam.members.base import F64
 from aam.members.confounding import Association, confounders, warning
-from aam.members.evaluation import ENSEMBLE, evaluate, shown_metrics
+from aam.members.evaluation import DUMMY, ENSEMBLE, evaluate, shown_metrics
 from aam.members.importance import importance_table
 from aam.members.kernel_inputs import Landmarks
 from aam.members.learning_curve import learning_curve
@@ -200,14 +200,7 @@ def show_results(scores: Mapping[str, Any]) -> None:
     """Print members, the scores of every model, differences to the ensemble, and the interval."""
     if repeated := scores.get("repeated_samples"):
         warn(f"{repeated['sentence']}.")
-    weights = {name: one["weight"] for name, one in scores["models"].items()}
-    members = [name for name, weight in weights.items() if weight is not None]
-    kept = [name for name in members if weights[name]]
-    if left_out := [name for name in members if not weights[name]]:
-        info(
-            f"The ensemble is the {' and '.join(kept)}; left out: {', '.join(left_out)}, since the "
-            "held-out predictions are better without it, or it is no better than a guess."
-        )
+    members = [name for name in scores["models"] if name not in (ENSEMBLE, DUMMY)]
     for name, model in scores["models"].items():
         if members == [name]:  # the ensemble is this member
             continue
@@ -218,7 +211,8 @@ def show_results(scores: Mapping[str, Any]) -> None:
     if "inputs" in scores:
         show_inputs(scores["inputs"], scores["part"])
     for confounder in scores["confounders"]:
-        warn(warning(confounder))
+        if not confounder["other_form"]:  # which is said before the training
+            warn(warning(confounder))
     interval = scores["interval"]
     if interval is not None:
         unit = " ranks" if scores["kind"] == "ordinal" else ""

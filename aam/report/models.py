@@ -62,23 +62,9 @@ def compare_models(run: Run) -> ModelComparison | None:
         # A page must not show the metrics of one file beside the predictions of another: either may
         # have been edited.
         _check_scores(run, run.scores, run.scored)
-        left_out = []
         for name, model in run.scores["models"].items():
-            title = _TITLES.get(name, name)
-            if model.get("weight") == 0:
-                left_out.append(title)
-                title += " (left out)"
             values = model["metrics"].items()
-            metrics[title] = {metric: _stored(found) for metric, found in values}
-        kept = [
-            _TITLES.get(name, name)
-            for name, model in run.scores["models"].items()
-            if model.get("weight")
-        ]
-        if left_out:
-            sentences.append(
-                f"this model is the {' and '.join(kept)}, without the {' and '.join(left_out)}"
-            )
+            metrics[_TITLES.get(name, name)] = {metric: _stored(one) for metric, one in values}
         stored = [one for one in run.scores["differences"] if one["model"] == "ensemble"]
         sentences += [one["sentence"].replace("ensemble", OWN, 1) for one in stored]
     for baseline in run.baselines:

@@ -35,7 +35,7 @@ NETWORK_EFFECT = "transformer_effect"
 _SCORE = {"value": float | None, "lower?": float | None, "upper?": float | None}
 _INTERVAL = {"value": float | None, "lower": float | None, "upper": float | None}
 _POINT = {"units": int, **_INTERVAL}
-_MODEL = {"metrics": {str: _SCORE}, "weight?": float | None}
+_MODEL = {"metrics": {str: _SCORE}}
 _SENTENCE = {"sentence": str}
 SCORES = {
     "verdict": _SENTENCE,

@@ -83,9 +83,12 @@ def test_a_guess_of_ordered_categories_has_no_agreement(number: int) -> None:
 
 
 def test_an_ensemble_of_one_member_is_not_compared_with_it(folds: Folds) -> None:
-    right_MC = 0.8 * folds.held_out.outputs_NC + 0.2 * noisy(folds, 1.0)
-    combined = combine_members({"kernel": right_MC, "forest": 1 - right_MC}, folds)
-    assert combined.ensemble.weights == {"kernel": 1, "forest": 0}
-    found = evaluate("ill", folds, combined, {})["differences"]
+    chances_MC = noisy(folds, 1.0)
+    assert (
+        evaluate("ill", folds, combine_members({"kernel": chances_MC}, folds), {})["differences"]
+        == []
+    )
+    both = {"kernel": chances_MC, "forest": noisy(folds, 2.0)}
+    found = evaluate("ill", folds, combine_members(both, folds), {})["differences"]
     pairs = [(one["model"], one["reference"]) for one in found]
-    assert pairs == [("ensemble", "forest"), ("kernel", "forest")]
+    assert pairs == [("ensemble", "kernel"), ("ensemble", "forest"), ("kernel", "forest")]

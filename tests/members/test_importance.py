@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import json
 import re
@@ -21,22 +20,17 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 import aam as api
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.options.commands.studies import Simulate
-from aam.contract.options.device import DeviceOptions
-from aam.contract.options.study import TableOptions
 from aam.contract.options.training import TransformName
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
-from aam.data.study import load_study
 from aam.data.target_transforms import TRANSFORMS, TargetScale
 from aam.data.taxonomy import named_ranks, read_taxonomy
 from aam.members.base import F64, FINEST, Labels, Samples
 from aam.members.effects import kernel_effects
 from aam.members.forest import ForestInputs, as_csc, model_of
-from aam.members.importance import importance_table
 from aam.members.kernel import Kernel, KernelModel
 from aam.members.kernel_inputs import SEQUENCES_ALONE, KernelInputs, Landmarks, Summands
 from aam.members.model import Outputs
-from aam.members.model_file import read_trained
 from aam.members.relations import AsvRelations, mismatches, similarity
 from tests.support.artifacts import write_artifact
 from tests.support.commands import aam, pretrain
@@ -317,21 +311,6 @@ def test_python_returns_the_table(run: Path, study: Path, tmp_path: Path) -> Non
     found = api.load(run).importance(frame, taxonomy=taxa)
     assert (found.pop("taxon") == "k__Bacteria").sum() == 1
     pd.testing.assert_frame_equal(found, _read(tmp_path / "i.tsv"))
-
-
-@pytest.mark.medium
-def test_members_without_weight_are_left_out(run: Path, study: Path) -> None:
-    loaded = read_trained(run, DeviceOptions())
-    table = load_study(TableOptions(table=study / "table.biom"))
-
-    def columns(**weights: float) -> list[str]:
-        facts = dataclasses.replace(loaded.facts, weights=weights)
-        found = importance_table(dataclasses.replace(loaded, facts=facts), table)
-        return [name for name in found if name.startswith(("effect", "forest"))]
-
-    assert columns(kernel=0.5, forest=0.5) == ["effect", "forest"]
-    assert columns(kernel=1.0, forest=0.0) == ["effect"]
-    assert columns(kernel=0.0, forest=1.0) == ["forest"]
 
 
 @pytest.mark.medium

@@ -138,7 +138,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scored = read_run(run).scored or pytest.fail("no predictions")
     found = compute_metrics(scored)
     score = {"value": found["r2"], "lower": 0.4, "upper": None}
-    model = {"metrics": {"r2": score, "mae": {"value": found["mae"]}}, "weight": 0.5}
+    model = {"metrics": {"r2": score, "mae": {"value": found["mae"]}}}
     confounder = {"column": "depth", "metric": "r2", **score, "other_form": False}
     difference = {"model": "ensemble", "reference": "forest", "sentence": "ahead"}
     inputs = {
