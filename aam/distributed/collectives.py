@@ -171,6 +171,23 @@ class Communicator:
         dist.all_gather_object(values, value, group=self.control)
         return values
 
+    def broadcast(self, value: T) -> T:
+        """Return the value of rank 0."""
+        if self.control is None:
+            return value
+        values: list[Any] = [value]
+        dist.broadcast_object_list(values, group=self.control)
+        first: T = values[0]
+        return first
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, in their order, on rank 0; nothing on the others."""
+        if self.control is None:
+            return [value]
+        values: list[Any] | None = [None] * self.ranks.world_size if self.ranks.is_main else None
+        dist.gather_object(value, values, group=self.control)
+        return values or []
+
     def require_equal(self, values: Mapping[str, object], error: type[AamError]) -> None:
         """Compare values between all ranks.
 

@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 
 from aam.contract.errors import DataError, Unavailable
 from aam.contract.options.device import ScaleOptions
-from aam.contract.schema import Mismatch, like
+from aam.contract.records import Mismatch
 from aam.distributed.environment import Ranks
 from aam.model.transformer import TransformerBlock
 from aam.numerics.device import is_gpu
@@ -58,8 +58,13 @@ def model_state_dict(module: nn.Module) -> StateDict:
 
 
 def optimizer_state_dict(module: nn.Module, optimizer: Optimizer) -> StateDict:
-    """Return the optimizer's state by parameter name, as `model_state_dict` returns weights."""
-    return get_optimizer_state_dict(module, optimizer, options=_whole())
+    """Return the optimizer's state by parameter name, as `model_state_dict` returns weights.
+
+    The options of its groups are left out: they follow from those of the run and from the step.
+    """
+    state: Any = get_optimizer_state_dict(module, optimizer, options=_whole())
+    groups = [{"params": list(group["params"])} for group in state.get("param_groups", [])]
+    return {"state": state.get("state", {}), "param_groups": groups}
 
 
 def load_model(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
@@ -90,7 +95,7 @@ def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -
 
     Args:
         module: module of the optimizer's parameters.
-        optimizer: AdamW, in which the state is replaced.
+        optimizer: AdamW, whose state is replaced; its options stay.
         stored: state as `optimizer_state_dict` returns it.
 
     Raises:
@@ -100,24 +105,30 @@ def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -
     names = {parameter: name for name, parameter in parameters.items()}
     # By name and in order: two optimizers of as many parameters may train different ones.
     groups = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
-    if groups != [list(group["params"]) for group in stored["param_groups"]]:
+    if groups != [group["params"] for group in stored["param_groups"]]:
         trained = sum(map(len, groups))
         raise Mismatch(f"its optimizer trained other parameters than these {trained}")
-    new = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    # Types and names as those of a new optimizer: the values come from a file.
-    options = like(new, stored["param_groups"], "resume.optimizer.param_groups")
     state = {}
     for name in (name for group in groups for name in group):
-        parameter, found = parameters[name], stored["state"].get(name)
+        parameter = parameters[name]
         # A parameter without a stored state has had no step. Without a state of the optimizer
         # PyTorch makes one by a step, which calls its hooks.
-        empty = torch.zeros(parameter.shape)
-        state[name] = _zeros(empty) if found is None else _checked(name, empty, found)
         optimizer.state[parameter] = _zeros(torch.zeros_like(parameter))
-    param_groups = [
-        {**values, "params": group} for values, group in zip(options, groups, strict=True)
-    ]
-    complete: StateDict = {"state": state, "param_groups": param_groups}
+        found = state[name] = stored["state"].get(name) or _zeros(torch.zeros(parameter.shape))
+        if missing := set(_STATE_KEYS) - found.keys():
+            raise Mismatch(f"the optimizer's state of '{name}' has no '{min(missing)}'")
+        for key, value in found.items():
+            if value.shape not in ((), parameter.shape):
+                raise Mismatch(f"the optimizer's '{key}' of '{name}' has another shape")
+            if bool(value.isnan().any()):  # squares of large gradients may be infinite
+                raise Mismatch(f"the optimizer's '{key}' of '{name}' has NaN values")
+    complete: StateDict = {
+        "state": state,
+        "param_groups": [
+            {**own, "params": group}
+            for own, group in zip(optimizer.param_groups, groups, strict=True)
+        ],
+    }
     set_optimizer_state_dict(module, optimizer, complete, options=_loading())
 
 
@@ -133,19 +144,6 @@ def _loading() -> StateDictOptions:
 def _zeros(zeros: Tensor) -> StateDict:
     """Return the state of a parameter before its first step."""
     return {key: torch.zeros(()) if key == "step" else zeros.clone() for key in _STATE_KEYS}
-
-
-def _checked(name: str, zeros: Tensor, stored: StateDict) -> StateDict:
-    """Return the stored state of a parameter; refuse missing keys, other shapes and NaN."""
-    missing = set(_STATE_KEYS) - stored.keys()
-    if missing:
-        raise Mismatch(f"the optimizer's state of '{name}' has no '{min(missing)}'")
-    for key, value in stored.items():
-        if not isinstance(value, Tensor) or value.shape not in ((), zeros.shape):
-            raise Mismatch(f"the optimizer's '{key}' of '{name}' has another shape")
-        if bool(value.isnan().any()):  # squares of large gradients may be infinite
-            raise Mismatch(f"the optimizer's '{key}' of '{name}' has NaN values")
-    return stored
 
 
 try:

@@ -18,7 +18,7 @@ from aam.members.member import CrossValidated, TrainingSamples
 from aam.members.transformer_model import TransformerModel
 from aam.training.labelled_study import LabelledStudy
 from aam.training.pretrained import PretrainedEncoder
-from aam.training.run_folder import Note
+from aam.training.run_folder import RecordFact
 from aam.training.runtime import Runtime
 from aam.training.train import FoldResult, encode_frozen, train_fold
 
@@ -32,14 +32,14 @@ class Transformer:
         study: the samples with their phylogeny and metadata.
         base: pretrained encoder; None without one.
         runtime: device, precision and ranks.
-        note: adds facts to the run record.
+        record_fact: adds facts to the run record.
     """
 
     options: Train
     study: LabelledStudy
     base: PretrainedEncoder | None
     runtime: Runtime
-    note: Note
+    record_fact: RecordFact
 
     def cross_validate(
         self, samples: TrainingSamples, folds: Folds, final: bool = True
@@ -75,7 +75,7 @@ class Transformer:
         results = []
         with runtime.stop.handled():
             for fold, split in enumerate(splits, start=1):
-                arguments = self.options, self.study, base, split, fold, self.note, runtime
+                arguments = self.options, self.study, base, split, fold, self.record_fact, runtime
                 if (result := train_fold(*arguments)) is not None:
                     results.append(result)
                 # All ranks leave together: a rank that went on would wait in a collective for the

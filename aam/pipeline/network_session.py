@@ -23,7 +23,7 @@ from aam.pipeline.session import Session
 from aam.training import fit, run_folder
 from aam.training.labelled_study import LabelledStudy
 from aam.training.pretrained import choose_length, read_pretrained_encoder
-from aam.training.run_folder import Note, unrecorded
+from aam.training.run_folder import RecordFact, no_record
 from aam.training.runtime import Runtime, check_resources, make_runtime, numbers_of_host
 
 
@@ -60,9 +60,11 @@ class NetworkSession(Session):
             fit.check_split(split, self.options.loop)
         return {"attention": self.runtime.attention}
 
-    def networks(self, study: LabelledStudy, note: Note = unrecorded) -> dict[str, Member]:
+    def networks(
+        self, study: LabelledStudy, record_fact: RecordFact = no_record
+    ) -> dict[str, Member]:
         """Return the transformer, see `Session.networks`."""
-        return self._networks(self.options, study, note)
+        return self._networks(self.options, study, record_fact)
 
     def networks_of_counts(self, study: LabelledStudy) -> dict[str, Member]:
         """Return the transformer without metadata, see `Session.networks_of_counts`."""
@@ -76,15 +78,17 @@ class NetworkSession(Session):
                 resume_from=run.resume_from and "auto",
             ),
         )
-        return self._networks(options, dataclasses.replace(study, covariates=None), unrecorded)
+        return self._networks(options, dataclasses.replace(study, covariates=None), no_record)
 
     def leave(self) -> bool:
         """End the group of the ranks, see `Session.leave`."""
         self._ranks.close()
         return self.group.ranks.is_main
 
-    def _networks(self, options: Train, study: LabelledStudy, note: Note) -> dict[str, Member]:
-        network = Transformer(options, study, self.base, self.runtime, note)
+    def _networks(
+        self, options: Train, study: LabelledStudy, record_fact: RecordFact
+    ) -> dict[str, Member]:
+        network = Transformer(options, study, self.base, self.runtime, record_fact)
         return dict.fromkeys(networks(options.members), network)
 
 

@@ -60,7 +60,7 @@ def run(
                 ids, path = labelled.study.table.sample_ids, prepared.folder / "splits.tsv"
                 write_splits(path, ids, labelled.splits, labelled.labels)
             samples, estimators = samples_of(labelled), estimators_of(options)
-            result = train(labelled, samples, folds, estimators, members, record.note)
+            result = train(labelled, samples, folds, estimators, members, record.record_fact)
             if result is None:
                 return None
             facts, scores, model = write_results(options, labelled, result, found, repeated)

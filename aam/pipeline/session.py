@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from aam.contract.options.commands.train import Train
 from aam.members.member import Member
 from aam.training.labelled_study import LabelledStudy
-from aam.training.run_folder import ONE_PROCESS, Note, RankGroup, unrecorded
+from aam.training.run_folder import ONE_PROCESS, RankGroup, RecordFact, no_record
 
 if TYPE_CHECKING:
     from aam.numerics.backends import BackendPolicy
@@ -41,7 +41,9 @@ class Session:
         """Check a study before the run folder is changed; return facts for the run record."""
         return {}
 
-    def networks(self, study: LabelledStudy, note: Note = unrecorded) -> dict[str, Member]:
+    def networks(
+        self, study: LabelledStudy, record_fact: RecordFact = no_record
+    ) -> dict[str, Member]:
         """Return the members that all ranks train."""
         return {}
 

@@ -26,7 +26,7 @@ from aam.members.relations import AsvRelations
 from aam.pipeline.input_comparison import predict_alone
 from aam.pipeline.session import Session
 from aam.training.labelled_study import LabelledStudy
-from aam.training.run_folder import Note, unrecorded
+from aam.training.run_folder import RecordFact, no_record
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def train(
     folds: Folds,
     estimators: Mapping[str, Estimator[Any]],
     session: Session,
-    note: Note = unrecorded,
+    record_fact: RecordFact = no_record,
     final: bool = True,
 ) -> Result | None:
     """Train members on a study in memory, and combine them.
@@ -73,7 +73,7 @@ def train(
         folds: folds of the study, see `folds_of`.
         estimators: members that are fitted in memory, by name.
         session: ranks and device; it makes the members that are networks.
-        note: function that adds facts to the run record.
+        record_fact: function that adds facts to the run record.
         final: also make the models for new samples, and compare the inputs of models that read
             metadata columns. The score of a trial needs neither.
 
@@ -89,7 +89,7 @@ def train(
     # process fits the estimators.
     networks = {
         name: network.cross_validate(samples, folds, final)
-        for name, network in session.networks(study, note).items()
+        for name, network in session.networks(study, record_fact).items()
     }
     of_counts = {}
     for name, network in session.networks_of_counts(study).items() if compares else ():

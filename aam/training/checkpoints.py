@@ -1,27 +1,24 @@
-"""Checkpoint files: find, write, read with validation, and load weights.
+"""Checkpoint files: the network's configuration and weights, and the state of the training loop.
 
-A checkpoint is a file of `aam.serialization.tensor_file`. It holds a `ModelConfig`, the weights
-and the state from which the training loop resumes.
+A checkpoint is a file of `aam.serialization.tensor_file`. The random numbers of a step follow from
+the seed, the epoch, the step and the rank, so the state of no generator is stored.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
-from numbers import Real
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
-from aam.contract import schema
+from aam.contract import records
 from aam.contract.errors import DataError
 from aam.contract.files import atomic_write
-from aam.contract.options.field import ZERO_OR_MORE
-from aam.contract.schema import Mismatch
+from aam.contract.records import Count, Mismatch
 from aam.inference.stored_networks import (
     ModelConfig,
     StoredNetwork,
@@ -30,16 +27,14 @@ from aam.inference.stored_networks import (
     to_plain,
 )
 from aam.serialization import tensor_file
-from aam.training import checkpoints
 
-Count = Annotated[int, ZERO_OR_MORE]
-Row = dict[str, float]
+Row = dict[str, int | float]
 """Row of metrics.csv, by column."""
 
 
 @dataclass(frozen=True)
-class Position:
-    """Position of a training loop.
+class TrainingProgress:
+    """Progress of a training loop.
 
     Attributes:
         epoch: number of complete epochs, validation included.
@@ -52,22 +47,20 @@ class Position:
     step: Count
 
 
-_PLAIN = {
-    "position": Position,
-    "sums": dict[str, tuple[Real, Real]],  # not finite where fp16 overflowed
-    "best": Real | None,
-    "waited": Count,
-    "rows": list[dict[str, Real]],
-    "seconds": float,
-    "optimizer": {
-        "state": dict[str, dict[str, Tensor]],
-        "param_groups": [{"params": list[str]}],
-    },
-    "schedule": dict[str, Any],
-    "scaler": dict[str, Real],
-}
-"""Entries of a resume state. The optimizer, its schedule and the loss scaler are compared with new
-ones when a run is resumed."""
+class ParameterGroup(TypedDict):
+    """Names of the parameters of a group of the optimizer."""
+
+    params: list[str]
+
+
+class OptimizerState(TypedDict):
+    """State of AdamW by parameter name, whole tensors, and its groups of parameters.
+
+    Its learning rates follow from the step of the training progress.
+    """
+
+    state: dict[str, dict[str, Tensor]]
+    param_groups: list[ParameterGroup]
 
 
 @dataclass(frozen=True)
@@ -75,70 +68,54 @@ class ResumeState:
     """State of a training loop, beside the weights.
 
     Attributes:
-        position: epochs, batches and optimizer steps done.
-        sums: total and number of each training metric in the current epoch.
+        progress: epochs, batches and optimizer steps done.
+        sums: total and number of each training metric in the current epoch, not finite where fp16
+            overflowed.
         best: best value of the metric that chooses the epoch; None before the first validation.
-        waited: number of epochs since the metric improved.
-        rows: rows of metrics.csv.
+        epochs_without_improvement: number of epochs since the best one.
+        history: rows of metrics.csv.
         seconds: duration of the run until now.
-        optimizer: state by parameter name, whole tensors.
-        schedule: state of the learning-rate schedule.
+        optimizer: state of the optimizer.
         scaler: state of the loss scaler of fp16; empty in other precisions.
     """
 
-    position: Position
-    sums: Mapping[str, tuple[float, float]]
+    progress: TrainingProgress
+    sums: dict[str, tuple[float, float]]
     best: float | None
-    waited: int
-    rows: list[Row]
+    epochs_without_improvement: Count
+    history: list[Row]
     seconds: float
-    optimizer: dict[str, Any]
-    schedule: dict[str, Any]
-    scaler: dict[str, Any]
-
-    def plain(self) -> dict[str, Any]:
-        """Return the state as dictionaries, lists, numbers and tensors."""
-        return vars(self) | {"position": dataclasses.asdict(self.position)}
+    optimizer: OptimizerState
+    scaler: dict[str, int | float]
 
 
-def parse(stored: Any) -> ResumeState:
-    """Validate the resume state of a checkpoint.
+@dataclass(frozen=True)
+class Checkpoint:
+    """Content of a checkpoint.
 
-    Raises:
-        Mismatch: an entry is missing, of another type or out of range.
+    Attributes:
+        config: configuration of the model.
+        weights: whole weights of the training module, by name.
+        resume: state of the training loop; None in one that cannot be resumed.
     """
-    found = schema.parse(_PLAIN, stored, "resume")
-    if any(not {"epoch", "step", "seconds", "lr"} <= row.keys() for row in found["rows"]):
-        raise Mismatch("resume.rows has a row without epoch, step, seconds or lr")
-    return ResumeState(**{name: found[name] for name in _PLAIN})
 
+    config: ModelConfig
+    weights: dict[str, Tensor]
+    resume: ResumeState | None
 
-_KEY, _WEIGHTS = "aam", "state_dict"
-"""Keys of the model configuration and of the weights in a checkpoint."""
-
-RESUME = "resume"
-"""Key of the resume state; `read` puts a `ResumeState` or None there."""
-
-_CONTENT = {
-    _KEY: dict[str, Any],
-    _WEIGHTS: dict[str, torch.Tensor],
-    RESUME: dict[str, Any] | None,
-}
+    @property
+    def network(self) -> StoredNetwork:
+        """The network without its training module."""
+        return StoredNetwork(self.config, network_weights(self.weights))
 
 
 def write(
-    path: Path, config: ModelConfig, weights: Mapping[str, torch.Tensor], state: ResumeState
+    path: Path, config: ModelConfig, weights: Mapping[str, Tensor], state: ResumeState
 ) -> None:
-    """Write a checkpoint atomically: a process that is killed leaves the one before.
-
-    Args:
-        path: file to write; an existing one is replaced when the new one is complete.
-        config: configuration of the model.
-        weights: whole weights of the training module, by name.
-        state: state from which a run resumes.
-    """
-    content = {_KEY: to_plain(config), _WEIGHTS: weights, RESUME: state.plain()}
-    tensor_file.write(path, content)
+    """Write a checkpoint atomically: a process that is killed leaves the one before."""
+    # `asdict` would copy every tensor of the optimizer's state.
+    plain = vars(state) | {"progress": asdict(state.progress)}
+    tensor_file.write(path, {"aam": to_plain(config), "state_dict": weights, "resume": plain})
 
 
 def copy(checkpoint: Path, target: Path) -> None:
@@ -147,29 +124,36 @@ def copy(checkpoint: Path, target: Path) -> None:
         shutil.copyfile(checkpoint, temporary)
 
 
-def read(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    """Read the model configuration and the content of a checkpoint, on the CPU.
-
-    All entries are validated against their schema before any of them is used.
+def read(path: Path) -> Checkpoint:
+    """Read a checkpoint on the CPU; all entries are of their types before any of them is used.
 
     Raises:
         MissingInput: the file may not be read.
         DataError: it is damaged, of another program, or of another version's format.
     """
-    return validate(tensor_file.read(path), path)
-
-
-def read_resume_state(path: Path) -> tuple[dict[str, torch.Tensor], ResumeState]:
-    """Read the weights and the resume state of a checkpoint.
-
-    Raises:
-        MissingInput, DataError: see `read`.
-        DataError: it has no resume state.
-    """
-    _, content = read(path)
-    if content[RESUME] is None:
-        raise unusable(path, "it has no resume state")
-    return content[_WEIGHTS], content[RESUME]
+    content = tensor_file.read(path)
+    if "aam" not in content:
+        raise DataError(
+            "Not a checkpoint of this program", f"'{path}'", "name one that `aam` wrote"
+        )
+    try:
+        config = from_plain(content["aam"], f"'{path}'")
+        if missing := {"state_dict", "resume"} - content.keys():
+            raise Mismatch(f"{min(missing)} is missing")
+        weights = records.convert(content["state_dict"], dict[str, Tensor], "state_dict")
+        # Before a network is built from the configuration, whose sizes may be those of a damaged
+        # file.
+        check_weights(config, network_weights(weights))
+        resume = content["resume"]
+        if resume is not None:
+            resume = records.convert(resume, ResumeState, "resume")
+            if any(not {"epoch", "step", "seconds", "lr"} <= row.keys() for row in resume.history):
+                raise Mismatch("resume.history has a row without epoch, step, seconds or lr")
+    except Mismatch as error:
+        raise DataError(
+            "The checkpoint has invalid content", f"'{path}', {error}", "choose another one"
+        ) from error
+    return Checkpoint(config, weights, resume)
 
 
 def unusable(path: Path, reason: object) -> DataError:
@@ -179,38 +163,6 @@ def unusable(path: Path, reason: object) -> DataError:
         f"'{path}', {reason}",
         "resume from another one, or start a new run without --resume-from",
     )
-
-
-def validate(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    """Return the model configuration and the content of a checkpoint, validated.
-
-    Raises:
-        DataError: it is of another program, invalid, or of another version's format; `path` is
-            named.
-    """
-    if not isinstance(content, dict) or _KEY not in content:
-        raise DataError(
-            "Not a checkpoint of this program", f"'{path}'", "name one that `aam` wrote"
-        )
-    try:
-        config = from_plain(content[_KEY], f"'{path}'")
-        content = schema.parse(_CONTENT, content, "the checkpoint")
-        # Before a network is built from the configuration, whose sizes may be those of a damaged
-        # file.
-        check_weights(config, network_weights(content[_WEIGHTS]))
-        state = content[RESUME]
-        content[RESUME] = None if state is None else checkpoints.parse(state)
-    except Mismatch as error:
-        raise DataError(
-            "The checkpoint has invalid content", f"'{path}', {error}", "choose another one"
-        ) from error
-    return config, content
-
-
-def read_network(path: Path) -> StoredNetwork:
-    """Read the network of a checkpoint, without its resume state; raises as `read`."""
-    config, content = read(path)
-    return StoredNetwork(config, network_weights(content[_WEIGHTS]))
 
 
 def network_weights(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

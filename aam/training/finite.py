@@ -1,19 +1,16 @@
 """Detection of NaN and infinity: a non-finite loss or gradient ends the run.
 
 The flag of a step is read before its optimizer step, so no weight becomes NaN and no checkpoint
-holds one. The step is then repeated exactly: the same weights, batches, random numbers, precision,
-compilation, accumulation and synchronisation of ranks. A repetition that is finite means that the
-device or a kernel is unreliable. Otherwise the step is repeated once more in the eager network,
-with hooks that name the module where it begins (`aam.training.finite`).
+holds one. The step is then repeated in the eager network, with the same weights, batches and random
+numbers, and with hooks that name the module where it begins.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,98 +24,8 @@ from aam.distributed.collectives import SINGLE_PROCESS, Communicator, all_reduce
 from aam.distributed.strategies import local_tensor
 from aam.numerics.device import is_gpu
 from aam.training.compilation import eager_again
-from aam.training.module import GradientStep, TrainingModule, get_total_norm
-from aam.training.run_folder import Note
-
-INPUT, WEIGHTS, FORWARD, BACKWARD = range(4)
-"""Stages of a step, in order."""
-
-
-@dataclass(frozen=True)
-class NonFiniteValue:
-    """First non-finite value of a step, and its location.
-
-    Attributes:
-        stage: stage of the step, one of `INPUT`, `WEIGHTS`, `FORWARD` and `BACKWARD`.
-        what: subject and verb of the message, "The loss is".
-        where: module or field of the batch.
-        advice: remedy, if the learning rate is not the cause.
-    """
-
-    stage: int
-    what: str
-    where: str
-    advice: str = ""
-
-
-@dataclass
-class NonFiniteTrace:
-    """Locations of non-finite values (forward) and gradients (backward), in order."""
-
-    network: nn.Module
-    forward: list[str] = field(default_factory=list)
-    backward: list[str] = field(default_factory=list)
-
-    def suspect(self, batch: Batch, loss: Tensor) -> NonFiniteValue | None:
-        """Return the first non-finite value after a batch was computed; None if all are finite."""
-        fields = [name for name, value in vars(batch).items() if not _finite(value)]
-        if fields:
-            return NonFiniteValue(
-                INPUT, "The batch is", f"in its {', '.join(fields)}", "correct the input"
-            )
-        for name, value in self.network.named_parameters():
-            if not _finite(local_tensor(value)):
-                return NonFiniteValue(WEIGHTS, "Weights are", f"in {name}")
-        if not _finite(loss):
-            where = self.forward[0] if self.forward else "first in the loss itself"
-            return NonFiniteValue(FORWARD, "The loss is", where)
-        if self.forward:
-            return NonFiniteValue(FORWARD, "Values of the network are", self.forward[0])
-        if self.backward:
-            return NonFiniteValue(BACKWARD, "The gradients are", self.backward[0])
-        for name, parameter in self.network.named_parameters():
-            if parameter.grad is not None and not _finite(local_tensor(parameter.grad)):
-                return NonFiniteValue(BACKWARD, "The gradients are", f"first in that of {name}")
-        return None
-
-
-@contextmanager
-def traced(network: nn.Module) -> Iterator[NonFiniteTrace]:
-    """Register hooks on the modules of a network, forward and backward, while the block runs."""
-    trace = NonFiniteTrace(network)
-
-    def before_forward(name: str, module: nn.Module, inputs: Any) -> None:
-        if not _finite(inputs):
-            trace.forward.append(f"first before {name}")
-
-    def after_forward(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        if not _finite(output):
-            trace.forward.append(f"first in {name}")
-        for tensor in output if isinstance(output, tuple) else (output,):
-            if isinstance(tensor, Tensor) and tensor.requires_grad:
-                hook = partial(on_gradient, name)
-                tensor.register_hook(hook)  # type: ignore[no-untyped-call]
-
-    def on_gradient(name: str, gradient: Tensor) -> None:
-        if not _finite(gradient):
-            trace.backward.append(f"first at the output of {name}")
-
-    with ExitStack() as hooks:
-        for name, module in network.named_modules():
-            if name:
-                before, after = partial(before_forward, name), partial(after_forward, name)
-                hooks.enter_context(module.register_forward_pre_hook(before))
-                hooks.enter_context(module.register_forward_hook(after))
-        yield trace
-
-
-def _finite(value: Any) -> bool:
-    if isinstance(value, tuple | list):
-        return all(_finite(item) for item in value)
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        return True
-    return bool(value.detach().isfinite().all())
-
+from aam.training.module import GradientStep, get_total_norm
+from aam.training.run_folder import RecordFact
 
 OVERFLOWS = 32
 """Steps in a row that fp16's loss scaling may skip: its factor halves each time, from 2^16."""
@@ -130,8 +37,11 @@ so a step at the limit of fp32 may overflow once and not again."""
 GROWTH = 10.0
 """Growth of the largest weight, since the process began, that shows a learning rate too high."""
 
+_LOWER_LR = "start a new run with a lower --lr"
+"""Remedy of an explosion; a resumed run keeps its learning rate."""
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclass(frozen=True)
 class StepBatch:
     """A batch of a step, its epoch and number, and the states of the generators before it."""
 
@@ -141,21 +51,6 @@ class StepBatch:
     states: dict[str, Tensor]
 
 
-@dataclasses.dataclass(frozen=True)
-class NonFiniteStep:
-    """Batch and module in which a step stops being finite.
-
-    Attributes:
-        epoch, batch: both counted from 1.
-        samples: ids of the batch.
-    """
-
-    epoch: int
-    batch: int
-    samples: list[str]
-    suspect: NonFiniteValue
-
-
 class FiniteCheck:
     """Check that ends a run at a loss, gradient or validation that is not finite.
 
@@ -163,7 +58,7 @@ class FiniteCheck:
         step: computation of the gradients, also of a step that is repeated.
         sample_ids: ids of the samples in the rows of the study.
         checkpoint: path of the last checkpoint of the run, for the message.
-        note: function that adds facts to the run record.
+        record_fact: function that adds facts to the run record.
         lr: learning rate of the run, for the message.
         communicator: communicator of the ranks, all of which call the methods.
     """
@@ -173,12 +68,12 @@ class FiniteCheck:
         step: GradientStep,
         sample_ids: Sequence[str],
         checkpoint: Path,
-        note: Note,
+        record_fact: RecordFact,
         lr: float,
         communicator: Communicator = SINGLE_PROCESS,
     ) -> None:
         self.step, self.task = step, step.task
-        self.sample_ids, self.checkpoint, self.note = sample_ids, checkpoint, note
+        self.sample_ids, self.checkpoint, self.record_fact = sample_ids, checkpoint, record_fact
         self.lr, self.communicator = lr, communicator
         self.window: list[StepBatch] = []
         """Batches of the current optimizer step."""
@@ -204,10 +99,7 @@ class FiniteCheck:
         self._bad_loss = bad if self._bad_loss is None else self._bad_loss | bad
 
     def check_gradients(self, number: int) -> None:
-        """Test the unscaled gradients of an optimizer step, and read the flag of its losses.
-
-        Args:
-            number: number of the step, from 1.
+        """Test the unscaled gradients of an optimizer step (from 1), and the flag of its losses.
 
         Raises:
             NotFinite: see above.
@@ -215,7 +107,7 @@ class FiniteCheck:
         window, self.window = self.window, []
         bad_loss, self._bad_loss = self._bad_loss, None
         assert bad_loss is not None
-        bad_gradients = ~_gradient_norm(self.task).isfinite()
+        bad_gradients = ~get_total_norm(_gradients(self.task)).isfinite()
         if not self.step.scaler.is_enabled():
             bad = _on_any_rank(bad_loss | bad_gradients)
         else:
@@ -224,7 +116,7 @@ class FiniteCheck:
             self._overflows = self._overflows + 1 if overflow else 0
             bad = self._overflows >= OVERFLOWS or _on_any_rank(bad_loss)
         if bad:
-            raise self._investigate(number, window)
+            raise self._locate(number, window)
 
     def check_validation(self, loss: float, epoch: int, step: int) -> None:
         """Test the loss of a validation, after an epoch (from 0) and so many steps.
@@ -236,23 +128,63 @@ class FiniteCheck:
             what = "The validation loss or predictions are not finite"
             raise self._error(step, what, f"epoch {epoch + 1}")
 
-    def _investigate(self, step: int, window: list[StepBatch]) -> NotFinite:
-        """Repeat a non-finite step, record the result, and return the error to raise."""
-        reproduced = self._repeat(window)
-        finding = self._locate(window) if reproduced else None
-        if finding is None:
-            finding = self._finding(window[-1], _COMPILED if reproduced else _UNREPRODUCED)
-        suspect = finding.suspect
-        self.note("not_finite", {
-            "step": step, "epoch": finding.epoch, "batch": finding.batch,
-            "samples": finding.samples, "reproduced": reproduced, **dataclasses.asdict(suspect),
+    def _locate(self, step: int, window: list[StepBatch]) -> NotFinite:
+        """Repeat a step with hooks, record where it stops being finite, and return the error."""
+        eager_again(self.task.encoder.nucleotides)
+        findings: list[tuple[int, int, str, str]] = []  # batch of the window, stage, what, where
+        with ExitStack() as hooks:
+            forward, backward = _trace(self.task.network, hooks)
+            for k, (step_batch, loss) in enumerate(replay(self.step, window)):
+                entries = vars(step_batch.batch).items()
+                if names := [name for name, value in entries if not _finite(value)]:
+                    findings.append((k, 0, "The batch is", f"in its {', '.join(names)}"))
+                elif forward or not _finite(loss):
+                    what = "Values of the network are" if _finite(loss) else "The loss is"
+                    where = forward[0] if forward else "first in the loss itself"
+                    findings.append((k, 1, what, where))
+                elif backward:
+                    findings.append((k, 2, "The gradients are", backward[0]))
+        # `not <`: a comparison with NaN is false.
+        if not findings and not get_total_norm(_gradients(self.task)) < EXPLODED_NORM:
+            bad = [
+                f"first in that of {name}"
+                for name, parameter in self.task.network.named_parameters()
+                if parameter.grad is not None and not _finite(local_tensor(parameter.grad))
+            ]
+            what = "The gradients are" if bad else "The norm of the gradients is"
+            where = bad[0] if bad else "although each gradient is finite"
+            findings.append((len(window) - 1, 3, what, where))
+        # A rank with finite values of its own receives non-finite gradients of another rank. Each
+        # rank names the samples of its own part of the batch.
+        first = min(
+            (
+                (*finding[:2], rank, *finding[2:], samples)
+                for rank, (of_rank, ids) in enumerate(
+                    self.communicator.all_gather((findings[:1], self._samples(window)))
+                )
+                for finding in of_rank
+                for samples in [ids[finding[0]]]
+            ),
+            default=None,
+        )
+        advice = ""
+        if first is not None:
+            batch, stage, _, what, where, samples = first
+            advice = "correct the input" if stage == 0 else ""
+        else:
+            batch, samples = len(window) - 1, self._samples(window)[-1]
+            what = "Loss or gradients were"
+            where = "but are when the step is repeated: the device or torch.compile is at fault"
+            advice = "run `aam check`, and omit --compile-model"
+        epoch, number = window[batch].epoch + 1, window[batch].number + 1
+        self.record_fact("not_finite", {
+            "step": step, "epoch": epoch, "batch": number, "samples": samples,
+            "reproduced": first is not None, "what": what, "where": where,
         })  # fmt: skip
-        place = f"epoch {finding.epoch}, batch {finding.batch}, {suspect.where}"
-        place += f", samples {first_few(finding.samples)}"
-        advice = suspect.advice
         if step == 1 and not self.step.scaler.is_enabled():  # the weights are the initial ones
             advice = advice or "run `aam check`"
-        return self._error(step, f"{suspect.what} not finite", place, advice)
+        place = f"epoch {epoch}, batch {number}, {where}, samples {first_few(samples)}"
+        return self._error(step, f"{what} not finite", place, advice)
 
     def _error(self, step: int, what: str, place: str, advice: str = "") -> NotFinite:
         """Return the error of a step: an explosion if the weights grew and no advice is given."""
@@ -272,55 +204,17 @@ class FiniteCheck:
             remedy,
         )
 
-    def _repeat(self, window: list[StepBatch]) -> bool:
-        """Repeat a step exactly; return whether it is non-finite again, on any rank."""
-        bad = torch.zeros((), dtype=torch.bool, device=self.task.device)
-        for _, loss in replay(self.step, window):
-            bad = bad | ~loss.isfinite()
-        return _on_any_rank(bad | ~(_gradient_norm(self.task) < EXPLODED_NORM))
-
-    def _locate(self, window: list[StepBatch]) -> NonFiniteStep | None:
-        """Repeat a step in the eager network; return the first non-finite value."""
-        task = self.task
-        eager_again(task.encoder.nucleotides)
-        findings: list[NonFiniteStep] = []
-        with traced(task.network) as trace:
-            for step_batch, loss in replay(self.step, window):
-                suspect = trace.suspect(step_batch.batch, loss)
-                if suspect is not None and not findings:
-                    findings.append(self._finding(step_batch, suspect))
-        # `not <` and no `>=`: a comparison with NaN is false.
-        if not findings and not _gradient_norm(task) < EXPLODED_NORM:
-            findings.append(self._finding(window[-1], _NORM))
-        of_ranks = [finding for rank in self.communicator.all_gather(findings) for finding in rank]
-        # A rank with finite values of its own receives non-finite gradients of another rank.
-        return min(of_ranks, key=lambda f: (f.epoch, f.batch, f.suspect.stage), default=None)
-
-    def _finding(self, step_batch: StepBatch, suspect: NonFiniteValue) -> NonFiniteStep:
-        ids = [self.sample_ids[row] for row in step_batch.batch.rows_B.tolist()]
-        return NonFiniteStep(step_batch.epoch + 1, step_batch.number + 1, ids, suspect)
+    def _samples(self, window: list[StepBatch]) -> list[list[str]]:
+        return [[self.sample_ids[row] for row in one.batch.rows_B.tolist()] for one in window]
 
     def _largest_weight(self) -> float:
         """Return the largest absolute trainable weight of all ranks; NaN if a weight is NaN."""
         weights = [local_tensor(p.detach()) for p in self.task.parameters() if p.requires_grad]
         # A shard of a small parameter may be empty, and `max` refuses an empty tensor.
-        largest = [float(weight.abs().max()) for weight in weights if weight.numel()]
-        return _max(self.communicator.all_gather(_max(largest)))
-
-
-_LOWER_LR = "start a new run with a lower --lr"
-"""Remedy of an explosion; a resumed run keeps its learning rate."""
-
-_NORM = NonFiniteValue(BACKWARD, "The norm of the gradients is", "although each gradient is finite")
-_COMPILED = NonFiniteValue(
-    BACKWARD, "Loss or gradients are", "in the compiled network alone", "omit --compile-model"
-)
-_UNREPRODUCED = NonFiniteValue(
-    BACKWARD,
-    "Loss or gradients were",
-    "but are in an exact repetition of the step, so the device may be at fault",
-    "run `aam check`",
-)
+        largest = [weight.abs().max() for weight in weights if weight.numel()]
+        own = float(torch.stack(largest).max()) if largest else 0.0
+        numbers = self.communicator.all_gather(own)
+        return math.nan if any(map(math.isnan, numbers)) else max(numbers)
 
 
 def replay(step: GradientStep, window: list[StepBatch]) -> Iterator[tuple[StepBatch, Tensor]]:
@@ -334,19 +228,45 @@ def replay(step: GradientStep, window: list[StepBatch]) -> Iterator[tuple[StepBa
         torch.set_rng_state(step_batch.states["cpu"])
         if "gpu" in step_batch.states:
             torch.cuda.set_rng_state(step_batch.states["gpu"], task.device)
-        yield step_batch, step.add_gradients(step_batch.batch, step_batch is window[-1])
+        last = step_batch is window[-1]
+        yield step_batch, step.add_gradients(step_batch.batch, last, len(window))
     for gradient in _gradients(task):
         # `scaler.unscale_` refuses a second call between two updates, so the factor is divided out.
         gradient.div_(scale)
 
 
-def _gradients(task: TrainingModule) -> list[Tensor]:
+def _trace(network: nn.Module, hooks: ExitStack) -> tuple[list[str], list[str]]:
+    """Register hooks on all modules; return the lists that get non-finite values and gradients."""
+    forward: list[str] = []
+    backward: list[str] = []
+
+    def note(found: list[str], place: str, value: Any) -> None:
+        if not _finite(value):
+            found.append(place)
+
+    def after(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        note(forward, f"first in {name}", output)
+        for tensor in output if isinstance(output, tuple) else (output,):
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                at: Callable[[Tensor], None] = partial(
+                    note, backward, f"first at the output of {name}"
+                )
+                tensor.register_hook(at)  # type: ignore[no-untyped-call]
+
+    def before(name: str, module: nn.Module, inputs: Any) -> None:
+        # Attention has no module of its own: its output is the input of the next one.
+        note(forward, f"first before {name}", inputs)
+
+    for name, module in network.named_modules():
+        if name:
+            hooks.enter_context(module.register_forward_pre_hook(partial(before, name)))
+            hooks.enter_context(module.register_forward_hook(partial(after, name)))
+    return forward, backward
+
+
+def _gradients(task: nn.Module) -> list[Tensor]:
     """Return the gradients; of sharded ones the parts of this rank."""
     return [local_tensor(p.grad) for p in task.parameters() if p.grad is not None]
-
-
-def _gradient_norm(task: TrainingModule) -> Tensor:
-    return get_total_norm(_gradients(task))
 
 
 def _on_any_rank(flag: Tensor) -> bool:
@@ -354,6 +274,9 @@ def _on_any_rank(flag: Tensor) -> bool:
     return bool(all_reduce_sum(flag.float()) > 0)
 
 
-def _max(numbers: Sequence[float]) -> float:
-    """Return the largest number; NaN if one is NaN."""
-    return math.nan if any(map(math.isnan, numbers)) else max(numbers, default=0.0)
+def _finite(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_finite(item) for item in value)
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return True
+    return bool(value.detach().isfinite().all())

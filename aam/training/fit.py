@@ -11,13 +11,13 @@ from pathlib import Path
 
 from torch import nn
 
-from aam.console import info, interactive
+from aam.console import info
 from aam.contract.errors import DataError
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.training import LoopOptions
-from aam.contract.schema import Mismatch
-from aam.data.batches import BatchPlan, FixedBatches
+from aam.contract.records import Mismatch
+from aam.data.batches import Batch, BatchPlan, FixedBatches
 from aam.data.splits import Split
 from aam.data.study import Study
 from aam.distributed.stop import StopOnRequest
@@ -26,28 +26,23 @@ from aam.inference.stored_networks import ModelConfig
 from aam.model.network import Predictor
 from aam.numerics.device import device_name, is_gpu
 from aam.training import checkpoints, run_folder
-from aam.training.compilation import EncoderCompilation, Fp32Report, eager_again
+from aam.training.compilation import Fp32Report, compile_encoder, eager_again
 from aam.training.finite import FiniteCheck
 from aam.training.loader import EpochSampler, TrainingBatches, ValidationBatches, loader
-from aam.training.loggers import LoggedMetrics
 from aam.training.loop import (
     BEST,
     HIGHER_IS_BETTER,
     LAST,
     TrainingLoop,
-    make_optimizer,
-    make_schedule,
 )
 from aam.training.module import GradientStep, TrainingModule
 from aam.training.observers import (
-    EpochTable,
+    LoggedMetrics,
     Observer,
     Progress,
-    RunLength,
-    RunProgressBar,
     requested_log,
 )
-from aam.training.run_folder import Note, unrecorded
+from aam.training.run_folder import RecordFact, no_record
 from aam.training.runtime import Runtime
 
 
@@ -60,7 +55,7 @@ class FitConfig:
         config: configuration of the model.
         folder: run folder, or that of the fold in it.
         runtime: device, precision, backends and ranks.
-        note: function that adds facts to the run record.
+        record_fact: function that adds facts to the run record.
         fold, folds: number of the fold, from 1, and of all folds.
     """
 
@@ -68,7 +63,7 @@ class FitConfig:
     config: ModelConfig
     folder: Path
     runtime: Runtime
-    note: Note = unrecorded
+    record_fact: RecordFact = no_record
     fold: int = 1
     folds: int = 1
 
@@ -165,9 +160,11 @@ def run(
         DataError: the checkpoint of --resume-from does not fit the run.
     """
     freeze_unused(task, training.plan, training.study)
-    fit.note("precision", fit.runtime.precision)
+    fit.record_fact("precision", fit.runtime.precision)
     loop = _make_loop(fit, task, training, validation, more)
-    resumed = run_folder.checkpoint_to_resume(fit.options.run, fit.folder)
+    communicator = fit.runtime.communicator
+    # Rank 0 decides: a network file system may show other ranks an earlier state of the folder.
+    resumed = communicator.broadcast(run_folder.checkpoint_to_resume(fit.options.run, fit.folder))
     if resumed is not None:
         _resume(fit, loop, resumed)
     try:
@@ -190,53 +187,58 @@ def _make_loop(
     communicator, device, last = runtime.communicator, runtime.device, fit.checkpoints / LAST
     model = parallelize(task, options.scale, communicator.ranks, device)
     step = GradientStep.of(task, model, runtime.precision, loop.gradient_accumulation_steps)
-    optimizer = make_optimizer(task, loop)
     sampler = EpochSampler(training.steps)
     load = partial(
         loader, workers=runtime.workers, pin=is_gpu(device), prefetch=options.speed.prefetch_factor
     )
+    speed, record_fact = options.speed, fit.record_fact
+    observers: list[Observer] = []
+    report = None
+    if speed.report_fp32_fallbacks:
+        report = Fp32Report(runtime.precision, record_fact)
+        observers.append(report)
+    # Files and lines are those of the first rank.
+    if is_main := communicator.ranks.is_main:
+        observers += [
+            Progress(
+                options.run.output_dir / "progress.json",
+                fit.folder / "metrics.csv",
+                task.steps,
+                loop.epochs,
+                len(training.rows),
+                device_name(device),
+                fit.fold,
+                fit.folds,
+            ),
+            LoggedMetrics(options, fit.folder, fit.name),
+        ]
+    observers += [*requested_log(os.environ, is_main), *more]
+
+    def prepare(batch: Batch) -> bool:
+        # The compiler drops the hooks of the report, so it waits for its end.
+        if report is not None and not report.done:
+            return False
+        if speed.compile_model != "off":
+            compile_encoder(step, speed.compile_model, record_fact, batch)
+        return True
+
     ids = training.study.table.sample_ids
-    speed, note = options.speed, fit.note
-    report = Fp32Report(runtime.precision, note) if speed.report_fp32_fallbacks else None
-    prepare: list[EncoderCompilation] = []
-    if speed.compile_model != "off":
-        prepare.append(EncoderCompilation(step, speed.compile_model, note, report))
     return TrainingLoop(
         step,
-        optimizer,
-        make_schedule(optimizer, loop, task.steps),
         loop,
         load(training, sampler),
         sampler,
-        FiniteCheck(step, ids, last, note, loop.lr, communicator),
+        FiniteCheck(step, ids, last, record_fact, loop.lr, communicator),
         validation=None if validation is None else load(validation, None),
         monitor=fit.monitor,
         seed=fit.config.plan.seed,
         communicator=communicator,
         save=lambda name, *state: checkpoints.write(fit.checkpoints / name, fit.config, *state),
-        every=options.run.checkpoint_every_n_steps or 0,
+        checkpoint_interval=options.run.checkpoint_every_n_steps or 0,
         stop=StopOnRequest(runtime.stop, communicator, last),
         prepare=prepare,
-        observers=[*_observers(fit, task, training, report), *more],
+        observers=observers,
     )
-
-
-def _observers(
-    fit: FitConfig, task: TrainingModule, training: TrainingBatches, report: Fp32Report | None
-) -> list[Observer]:
-    """Return the observers of a rank; files and lines are those of the first."""
-    options, is_main = fit.options, fit.runtime.communicator.ranks.is_main
-    observers: list[Observer] = [] if report is None else [report]
-    if is_main:
-        epochs, samples = options.loop.epochs, len(training.rows)
-        length = RunLength(task.steps, epochs, samples, fit.fold, fit.folds)
-        path, device = options.run.output_dir / "progress.json", device_name(fit.runtime.device)
-        progress = Progress(path, length, device)
-        observers += [progress, EpochTable(fit.folder / "metrics.csv", progress)]
-        observers.append(LoggedMetrics(options, fit.folder, fit.name))
-        if interactive():
-            observers.append(RunProgressBar(progress))
-    return [*observers, *requested_log(os.environ, is_main)]
 
 
 def _resume(fit: FitConfig, loop: TrainingLoop, resumed: Path) -> None:
@@ -245,52 +247,48 @@ def _resume(fit: FitConfig, loop: TrainingLoop, resumed: Path) -> None:
     Raises:
         DataError: the checkpoint does not fit the run.
     """
-    best, communicator = resumed.with_name(BEST), fit.runtime.communicator
-    weights, state = checkpoints.read_resume_state(resumed)
+    communicator, stored = fit.runtime.communicator, checkpoints.read(resumed)
+    if stored.resume is None:
+        raise checkpoints.unusable(resumed, "it has no resume state")
     try:
-        loop.resume(weights, state)
+        loop.resume(stored.weights, stored.resume)
     except Mismatch as error:
         raise checkpoints.unusable(resumed, error) from error
-    here = fit.checkpoints / BEST
+    best, here = resumed.with_name(BEST), fit.checkpoints / BEST
     if communicator.ranks.is_main and best.exists() and best.resolve() != here.resolve():
         checkpoints.copy(best, here)
-    # All ranks decide by the existence of the file that the first one copies.
-    communicator.barrier()
-    if not here.exists():
+    has_best, has_last = communicator.broadcast((here.exists(), (fit.checkpoints / LAST).exists()))
+    if not has_best:
         # Without the weights of the best epoch its value could be chosen but not applied, so the
         # epochs of this process are compared with each other.
         loop.best = None
     # A complete run that is resumed into another folder trains no step that would write it.
-    if loop.complete and not (fit.checkpoints / LAST).exists():
+    if loop.complete and not has_last:
         loop.write(LAST)
 
 
 def _result(fit: FitConfig, loop: TrainingLoop) -> FitResult:
     """Return the result of a complete loop, and print which epoch is chosen."""
-    epochs, steps = loop.position.epoch, loop.position.step
+    epochs, steps = loop.progress.epoch, loop.progress.step
     if loop.best is None:
         first = ("epoch", "step", "seconds", "lr")
-        latest = {n: v for n, v in loop.rows[-1].items() if n not in first} if loop.rows else {}
-        return FitResult(fit.checkpoints / LAST, epochs, steps, latest)
+        latest = loop.history[-1] if loop.history else {}
+        metrics = {name: value for name, value in latest.items() if name not in first}
+        return FitResult(fit.checkpoints / LAST, epochs, steps, metrics)
     best: dict[str, float] = {f"best_{fit.monitor}": loop.best}
-    rows = [row for row in loop.rows if math.isfinite(row.get(fit.monitor, math.nan))]
+    rows = [row for row in loop.history if math.isfinite(row.get(fit.monitor, math.nan))]
     if rows:
         better = max if fit.monitor in HIGHER_IS_BETTER else min
         best["best_epoch"] = int(better(rows, key=lambda row: row[fit.monitor])["epoch"]) + 1
-        info(_choice(fit, loop.best, int(best["best_epoch"]), epochs))
+        chosen = f"Chosen: epoch {best['best_epoch']} of {epochs}, {fit.monitor} {loop.best:.4g}."
+        options = fit.options.loop
+        if epochs < options.epochs:
+            chosen = (
+                f"Stopped early after epoch {epochs} of {options.epochs}: no better "
+                f"{fit.monitor} in {options.patience} epochs (--patience). {chosen}"
+            )
+        info(chosen)
     return FitResult(fit.checkpoints / BEST, epochs, steps, best)
-
-
-def _choice(fit: FitConfig, value: float, epoch: int, epochs: int) -> str:
-    """Return the message about the chosen epoch and about early stopping."""
-    loop = fit.options.loop
-    chosen = f"Chosen: epoch {epoch} of {epochs}, {fit.monitor} {value:.4g}."
-    if epochs >= loop.epochs:
-        return chosen
-    return (
-        f"Stopped early after epoch {epochs} of {loop.epochs}: no better {fit.monitor} in "
-        f"{loop.patience} epochs (--patience). {chosen}"
-    )
 
 
 def freeze_unused(task: TrainingModule, plan: BatchPlan, study: Study) -> None:

@@ -2,33 +2,30 @@
 
 A tracker keeps its files in the run folder unless its own environment variables (such as
 MLFLOW_TRACKING_URI or WANDB_MODE) name another place. Those that are not installed are refused
-before a run begins.
+before a run begins. A resumed run goes on in the tracker's run that it began, whose id is kept
+beside the checkpoints.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, ClassVar, Literal
 
-from aam.contract.errors import Unavailable
+from aam.contract.errors import AamError, Unavailable
+from aam.contract.files import write_text
 from aam.contract.options import specs
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.training import LoggerName
+from aam.contract.records import read_json
 from aam.contract.run_record import value_of
-from aam.training.observers import Observer
-
-if TYPE_CHECKING:
-    from aam.training.checkpoints import Position, Row
-    from aam.training.module import TrainingModule
-
 
 PROJECT = "aam"
 """Experiment (MLflow) or project (Weights & Biases) of the runs."""
@@ -36,94 +33,122 @@ PROJECT = "aam"
 _MLFLOW_LENGTH = 250
 """Longest value of an option that every version of MLflow accepts."""
 
-Values = Mapping[str, Any]
-"""Values of the options, by field."""
+Status = Literal["complete", "stopped", "failed"]
+"""How a run ends; one that is stopped may go on."""
 
 
-class Logger(Protocol):
-    """Run in a tracker, or its files; made with the values of the options."""
+class Logger:
+    """Run in a tracker, or its files.
+
+    It is made with a folder for files, the name of the run, the values of the options by field, the
+    id of the run that goes on or None, and the optimizer steps that are done.
+
+    Attributes:
+        module: module that it needs, which is also the name of its package.
+        tracker: whether it also logs the scores of members that have no training loop.
+        id: id of the run in the tracker; empty without one.
+    """
+
+    module: ClassVar[str]
+    tracker: ClassVar[bool]
+    id = ""
+
+    def __init__(
+        self, folder: Path, name: str, options: Mapping[str, Any], id: str | None, step: int
+    ) -> None:
+        raise NotImplementedError
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Log metrics after an optimizer step."""
 
-    def close(self, complete: bool) -> None:
-        """End the run; it is not complete if it was stopped or failed."""
+    def close(self, status: Status) -> None:
+        """End the run."""
 
 
-class _TensorBoard:
-    def __init__(self, folder: Path, name: str, options: Values) -> None:
+class _TensorBoard(Logger):
+    module, tracker = "tensorboard", False
+
+    def __init__(
+        self, folder: Path, name: str, options: Mapping[str, Any], id: str | None, step: int
+    ) -> None:
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        self._writer: Any = SummaryWriter(folder / "tensorboard")
-        parts: Any = hparams(dict(options), {})  # type: ignore[no-untyped-call]
-        events: Any = self._writer.file_writer
-        for part in parts:  # `add_hparams` would write a second file
-            events.add_summary(part)
+        # The steps after the checkpoint are made, and logged, again.
+        self._writer: Any = SummaryWriter(
+            folder / "tensorboard", purge_step=step + 1 if step else None
+        )
+        if not step:
+            parts: Any = hparams(dict(options), {})  # type: ignore[no-untyped-call]
+            events: Any = self._writer.file_writer
+            for part in parts:  # `add_hparams` would write a second file
+                events.add_summary(part)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
-    def close(self, complete: bool) -> None:
+    def close(self, status: Status) -> None:
         self._writer.close()
 
 
-class _MLflow:
-    def __init__(self, folder: Path, name: str, options: Values) -> None:
+class _MLflow(Logger):
+    module, tracker = "mlflow", True
+
+    def __init__(
+        self, folder: Path, name: str, options: Mapping[str, Any], id: str | None, step: int
+    ) -> None:
         from mlflow.tracking import MlflowClient
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.absolute()}/mlflow.db"
         self._client = MlflowClient(uri)
+        if id is not None:
+            self.id = id
+            self._client.update_run(id, "RUNNING")
+            return
         found = self._client.get_experiment_by_name(PROJECT)
         experiment = found.experiment_id if found else self._client.create_experiment(PROJECT)
-        self._run = self._client.create_run(experiment, run_name=name).info.run_id
+        self.id = self._client.create_run(experiment, run_name=name).info.run_id
         for key, value in options.items():
-            self._client.log_param(self._run, key, str(value)[:_MLFLOW_LENGTH])
+            self._client.log_param(self.id, key, str(value)[:_MLFLOW_LENGTH])
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         for name, value in metrics.items():
-            self._client.log_metric(self._run, name, value, step=step)
+            self._client.log_metric(self.id, name, value, step=step)
 
-    def close(self, complete: bool) -> None:
-        self._client.set_terminated(self._run, "FINISHED" if complete else "FAILED")
+    def close(self, status: Status) -> None:
+        names = {"complete": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+        self._client.set_terminated(self.id, names[status])
 
 
-class _WeightsAndBiases:
-    def __init__(self, folder: Path, name: str, options: Values) -> None:
+class _WeightsAndBiases(Logger):
+    module, tracker = "wandb", True
+
+    def __init__(
+        self, folder: Path, name: str, options: Mapping[str, Any], id: str | None, step: int
+    ) -> None:
         import wandb
 
-        self._run = wandb.init(project=PROJECT, name=name, dir=folder, config=dict(options))
+        self._run = wandb.init(
+            project=PROJECT, name=name, dir=folder, config=dict(options), id=id, resume="allow"
+        )
+        self.id = self._run.id
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         self._run.log(dict(metrics), step=step)
 
-    def close(self, complete: bool) -> None:
-        self._run.finish(exit_code=0 if complete else 1)
+    def close(self, status: Status) -> None:
+        if status == "stopped":
+            self._run.mark_preempting()  # not crashed: it goes on
+        self._run.finish(exit_code=0 if status == "complete" else 1)
 
 
-@dataclass(frozen=True)
-class LoggerType:
-    """A type of logger.
-
-    Attributes:
-        module: module that it needs, which is also the name of its package.
-        make: function from the folder of its files, the name of the run and the options to the
-            logger.
-        tracker: whether it also logs the scores of members that have no training loop.
-    """
-
-    module: str
-    make: Callable[[Path, str, Values], Logger]
-    tracker: bool = True
-
-
-LOGGERS: dict[LoggerName, LoggerType] = {
-    "tensorboard": LoggerType("tensorboard", _TensorBoard, tracker=False),
-    "mlflow": LoggerType("mlflow", _MLflow),
-    "wandb": LoggerType("wandb", _WeightsAndBiases),
+LOGGERS: dict[LoggerName, type[Logger]] = {
+    "tensorboard": _TensorBoard,
+    "mlflow": _MLflow,
+    "wandb": _WeightsAndBiases,
 }
 """Registry of --logger; the option lists the same names (`LoggerName`)."""
 
@@ -145,39 +170,30 @@ def require(options: Pretrain | Train) -> None:
             )
 
 
-class LoggedMetrics(Observer):
-    """Observer that logs the options and the metrics of each epoch of a fit, on the first rank.
+def open_loggers(options: Pretrain | Train, folder: Path, name: str, step: int) -> list[Logger]:
+    """Open the loggers of a fit, which go on in their runs if the fit is resumed.
 
     Args:
         options: options of the command.
-        folder: folder of the fit, for files; the files of a tracker are in the run folder.
+        folder: folder of the fit; the files of a tracker are in the run folder.
         name: name of the run in a tracker.
+        step: optimizer steps that are done; 0 begins new runs.
     """
-
-    def __init__(self, options: Pretrain | Train, folder: Path, name: str) -> None:
-        self.options, self.folder, self.name = options, folder, name
-        self._loggers: list[Logger] = []
-
-    def begin(self, task: TrainingModule, position: Position) -> None:
-        """Make the loggers, and log the options."""
-        values, run = _values(self.options), self.options.run
-        types = [LOGGERS[name] for name in run.logger]
-        self._loggers = [
-            of.make(run.output_dir if of.tracker else self.folder, self.name, values)
-            for of in types
-        ]
-
-    def epoch_ends(self, rows: Sequence[Row]) -> None:
-        """Log the metrics of the epoch."""
-        step = int(rows[-1]["step"])
-        metrics = {name: value for name, value in rows[-1].items() if name != "step"}
-        for logger in self._loggers:
-            logger.log(metrics, step)
-
-    def end(self, complete: bool) -> None:
-        """End the runs of the trackers."""
-        for logger in self._loggers:
-            logger.close(complete)
+    # With the checkpoints, which it belongs to: a folder that is replaced loses both.
+    file, ids = folder / "checkpoints" / "trackers.json", dict[str, str]()
+    if step and file.exists():
+        try:
+            ids = read_json(file, dict[str, str], "file of trackers")
+        except AamError:  # it is damaged; new runs are no reason to end the training
+            ids = {}
+    values, found = _values(options), dict[str, Logger]()
+    for logger in options.run.logger:
+        place = options.run.output_dir if LOGGERS[logger].tracker else folder
+        found[logger] = LOGGERS[logger](place, name, values, ids.get(logger), step)
+    if ids := {logger: opened.id for logger, opened in found.items() if opened.id}:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, json.dumps(ids) + "\n")
+    return list(found.values())
 
 
 def log_scores(options: Train, scores: Mapping[str, float]) -> None:
@@ -185,9 +201,10 @@ def log_scores(options: Train, scores: Mapping[str, float]) -> None:
     run = options.run
     for name in run.logger:
         if LOGGERS[name].tracker:
-            logger = LOGGERS[name].make(run.output_dir, run.output_dir.name, _values(options))
+            folder = run.output_dir
+            logger = LOGGERS[name](folder, folder.name, _values(options), None, 0)
             logger.log(scores, step=0)
-            logger.close(complete=True)
+            logger.close("complete")
 
 
 def _values(options: Pretrain | Train) -> dict[str, Any]:

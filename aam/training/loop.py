@@ -1,8 +1,8 @@
-"""Training loop: epochs, optimizer steps, validation, checkpoints, early stopping, stop requests.
+"""Training loop: optimizer and schedule, epochs, steps, validation, checkpoints, early stopping.
 
-A run that stops at any moment resumes from its last checkpoint with the same batches, dropout,
-learning rates and metrics, on any number of ranks: the batch of a step and its random numbers
-follow from the seed, the epoch and the number of the batch.
+A run that stops at any moment resumes from its last checkpoint with the same batches, learning
+rates and metrics, on any number of ranks: the batch of a step follows from the seed, the epoch and
+its number. Dropout follows from these and the rank, since each rank has other samples.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,22 +20,48 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
 
+from aam.contract.errors import Interrupted
 from aam.contract.options.training import LoopOptions
-from aam.contract.schema import Mismatch, like
+from aam.contract.records import Mismatch
 from aam.data.batches import Batch
 from aam.distributed import strategies
 from aam.distributed.collectives import SINGLE_PROCESS, Communicator
 from aam.distributed.stop import StopOnRequest
-from aam.distributed.strategies import full_tensor
-from aam.training.checkpoints import Position, ResumeState, Row
+from aam.training.checkpoints import OptimizerState, ResumeState, Row, TrainingProgress
 from aam.training.finite import FiniteCheck
 from aam.training.loader import EpochSampler
 from aam.training.losses import LossTerm
 from aam.training.module import GradientStep, clip_grads_with_norm_, get_total_norm
-from aam.training.observers import Observer
+from aam.training.observers import End, Observer
+
+LAST, BEST = "last.ckpt", "best.ckpt"
+"""Names of the checkpoints of a run."""
+
+_DROPOUT = 5
+"""Second word of the seed of dropout; `data.batches` and `loader` have others."""
+
+HIGHER_IS_BETTER = ("val_r2", "val_accuracy", "val_f1")
+
+Save = Callable[[str, Mapping[str, Tensor], ResumeState], None]
+"""Function that writes the checkpoint of a name with its weights."""
 
 
-def make_schedule(optimizer: Optimizer, loop: LoopOptions, steps: int) -> LambdaLR:
+def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
+    """Build AdamW (Loshchilov and Hutter 2019) for the trainable parameters of a module.
+
+    The weight decay applies to the weights of linear layers alone: not to biases, norms, embeddings
+    and scales.
+    """
+    linear = {id(module.weight) for module in task.modules() if isinstance(module, torch.nn.Linear)}
+    trainable = [p for p in task.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trainable if id(p) in linear], "weight_decay": loop.weight_decay},
+        {"params": [p for p in trainable if id(p) not in linear], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=loop.lr)
+
+
+def make_schedule(optimizer: Optimizer, loop: LoopOptions, steps: int, done: int = 0) -> LambdaLR:
     """Build the learning-rate schedule of a run, linear warm-up and then half a cosine to 0.
 
     The cosine is that of Loshchilov and Hutter (2017, "SGDR"), without restarts.
@@ -45,8 +70,9 @@ def make_schedule(optimizer: Optimizer, loop: LoopOptions, steps: int) -> Lambda
         optimizer: optimizer whose learning rates are the highest ones of the schedule.
         loop: options with the fraction of the steps that are warm-up (`warmup_fraction`, 0 to 1).
         steps: number of optimizer steps of the whole run, resumed parts included.
+        done: optimizer steps that a resumed run has done.
     """
-    return LambdaLR(optimizer, factor_of_step(loop, steps))
+    return LambdaLR(optimizer, factor_of_step(loop, steps), last_epoch=done - 1)
 
 
 def factor_of_step(loop: LoopOptions, steps: int) -> Callable[[int], float]:
@@ -68,31 +94,8 @@ def factor_of_step(loop: LoopOptions, steps: int) -> Callable[[int], float]:
     return factor
 
 
-def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
-    """Build AdamW (Loshchilov and Hutter 2019) for the trainable parameters of a module.
-
-    Args:
-        task: module whose parameters are trained unless they are frozen.
-        loop: options with the learning rate and the weight decay, which applies to the weights of
-            linear layers alone: not to biases, norms, embeddings and scales.
-    """
-    decaying = {
-        id(module.weight) for module in task.modules() if isinstance(module, torch.nn.Linear)
-    }
-    trainable = [p for p in task.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trainable if id(p) in decaying], "weight_decay": loop.weight_decay},
-        {"params": [p for p in trainable if id(p) not in decaying], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=loop.lr)
-
-
 def clip_gradients(parameters: Sequence[Parameter], max_norm: float) -> None:
-    """Scale gradients in place so that their total norm is at most `max_norm`.
-
-    Args:
-        parameters: parameters with their gradients, which may be sharded over the ranks.
-        max_norm: largest Euclidean norm of all gradients together, above 0.
+    """Scale gradients in place, sharded ones too, so that their total norm is at most `max_norm`.
 
     >>> weight = Parameter(torch.zeros(2))
     >>> weight.grad = torch.tensor([3.0, 4.0])
@@ -104,32 +107,16 @@ def clip_gradients(parameters: Sequence[Parameter], max_norm: float) -> None:
     if gradients:
         # `torch.nn.utils.clip_grad_norm_` adds its epsilon to the part of the norm of each rank,
         # before the parts of sharded gradients are added: weights differ with the world size.
-        clip_grads_with_norm_(parameters, max_norm, full_tensor(get_total_norm(gradients)))
-
-
-LAST, BEST = "last.ckpt", "best.ckpt"
-"""Names of the checkpoints of a run."""
-
-_DROPOUT = 5
-"""Second word of the seed of dropout; `data.batches` and `data_loader` have others."""
-
-HIGHER_IS_BETTER = ("val_r2", "val_accuracy", "val_f1")
-
-Save = Callable[[str, Mapping[str, Tensor], ResumeState], None]
-"""Function that writes the checkpoint of a name with its weights."""
-
-Preparation = Callable[[Batch, Position], None]
-"""Function that is called before each batch, such as the compilation before the first."""
+        norm = strategies.full_tensor(get_total_norm(gradients))
+        clip_grads_with_norm_(parameters, max_norm, norm)
 
 
 class TrainingLoop:
-    """Training of one network, from its position to the last epoch.
+    """Training of one network, from its progress to the last epoch.
 
     Args:
         step: computation of the gradients of a batch, with the network and its losses.
-        optimizer, schedule: optimizer of the trainable weights, and its learning-rate schedule,
-            which has one step for each optimizer step.
-        options: number of epochs, largest gradient norm and patience.
+        options: options of the optimizer, the schedule, the number of epochs and the patience.
         training: loader of the batches that `sampler` names.
         check: test that ends the run at a value that is not finite.
         validation: loader of the validation batches; None for a run without validation samples.
@@ -138,24 +125,22 @@ class TrainingLoop:
         seed: seed of the run, from which the random numbers of dropout follow.
         communicator: communicator of the ranks.
         save: function that writes a checkpoint, called on the first rank; None writes none.
-        every: optimizer steps between two checkpoints within an epoch; 0 writes them at the end
-            of an epoch alone.
+        checkpoint_interval: optimizer steps between two checkpoints within an epoch; 0 writes them
+            at the end of an epoch alone.
         stop: stop requests of all ranks; None for a run that cannot be stopped.
-        prepare: functions that are called before each batch, in this order.
+        prepare: called with each batch before its step, until it returns True.
         observers: writers of files, progress and logs; they do not steer.
 
     Attributes:
-        position: numbers of epochs, batches and optimizer steps done.
+        progress: numbers of epochs, batches and optimizer steps done.
         best: value of the metric in the best epoch; None before the first validation.
-        waited: number of epochs since the best one.
-        rows: rows of metrics.csv, one for each epoch.
+        epochs_without_improvement: number of epochs since the best one.
+        history: rows of metrics.csv, one for each epoch.
     """
 
     def __init__(
         self,
         step: GradientStep,
-        optimizer: Optimizer,
-        schedule: LRScheduler,
         options: LoopOptions,
         training: DataLoader[Batch],
         sampler: EpochSampler,
@@ -165,29 +150,35 @@ class TrainingLoop:
         seed: int = 0,
         communicator: Communicator = SINGLE_PROCESS,
         save: Save | None = None,
-        every: int = 0,
+        checkpoint_interval: int = 0,
         stop: StopOnRequest | None = None,
-        prepare: Sequence[Preparation] = (),
+        prepare: Callable[[Batch], bool] | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
-        self.step, self.task = step, step.task
-        self.optimizer, self.schedule, self.options = optimizer, schedule, options
+        self.step, self.task, self.options = step, step.task, options
+        self.optimizer = make_optimizer(self.task, options)
+        self.schedule: LRScheduler = make_schedule(self.optimizer, options, self.task.steps)
         self.training, self.sampler, self.validation = training, sampler, validation
         self.check, self.monitor, self.seed, self.communicator = check, monitor, seed, communicator
-        self.save, self.every, self.stop = save, every, stop
+        self.save, self.checkpoint_interval, self.stop = save, checkpoint_interval, stop
         self.prepare, self.observers = prepare, observers
-        self.position = Position(0, 0, 0)
+        self.progress = TrainingProgress(0, 0, 0)
         self.best: float | None = None
-        self.waited = 0
-        self.rows: list[Row] = []
+        self.epochs_without_improvement = 0
+        self.history: list[Row] = []
         self._began = time.monotonic()
 
     @property
     def complete(self) -> bool:
         """Whether all epochs are done, or the last ones were no better than one before."""
         patience = self.options.patience if self.validation is not None else 0
-        stopped_early = 0 < patience <= self.waited
-        return stopped_early or self.position.epoch >= self.options.epochs
+        stopped_early = 0 < patience <= self.epochs_without_improvement
+        return stopped_early or self.progress.epoch >= self.options.epochs
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the run has taken, with those before a resumption."""
+        return time.monotonic() - self._began
 
     def run(self) -> None:
         """Train, validate and save until the run is complete.
@@ -198,51 +189,70 @@ class TrainingLoop:
         """
         if self.complete:
             return
-        first = self.position.step
+        first, end = self.progress.step, End.FAILED
         self.check.begin()
-        self._tell("begin", self.task, self.position)
+        for observer in self.observers:
+            observer.begin(self.task, self.progress)
         try:
             while not self.complete:
-                if self.position.step > first:  # at the end of an epoch all is saved
+                if self.progress.step > first:  # at the end of an epoch all is saved
                     self._stop_if_requested(first)
                 self._train_epoch(first)
                 metrics = self._validate()
                 self._end_epoch(metrics)
             if self.stop is not None:
-                self.stop.count_steps(self.position.step - first)
+                self.stop.count_steps(self.progress.step - first)
+            end = End.COMPLETE
+        except Interrupted:
+            end = End.STOPPED
+            raise
         finally:
-            self._tell("end", self.complete)
+            for observer in self.observers:
+                observer.end(end)
 
     def _train_epoch(self, first: int) -> None:
-        """Train from the batch of the position to the last one of the epoch."""
-        epoch, done, size = self.position.epoch, self.position.batch, self.step.batches
+        """Train from the batch of the progress to the last one of the epoch."""
+        epoch, done, size = self.progress.epoch, self.progress.batch, self.step.batches
+        steps = self.sampler.steps
         self.task.train()
         if done == 0:
             self.task.train_sums = {}
         # Before the loader's iterator is made: it fixes the keys that worker processes prefetch.
         self.sampler.start(epoch, done)
-        self._tell("epoch_begins")
+        for observer in self.observers:
+            observer.epoch_begins()
         for number, loaded in enumerate(self.training, start=done):
-            self._seed(epoch, number)
+            # The place in the run decides the random numbers, so that no state of a generator is
+            # stored and a resumed run repeats the same dropout. Each rank has other samples and
+            # draws its own.
+            entropy = [self.seed, _DROPOUT, epoch, number, self.communicator.ranks.rank]
+            seed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
+            torch.manual_seed(int(seed) >> 1)
             batch = loaded.to(self.task.device)
-            for prepare in self.prepare:
-                prepare(batch, self.position)
-            self._tell("batch_begins", batch)
+            if self.prepare is not None and self.prepare(batch):
+                self.prepare = None
+            for observer in self.observers:
+                observer.batch_begins(batch)
             if number % size == 0:
                 self.optimizer.zero_grad()
             self.check.store(batch, epoch, number)
-            last_of_epoch = number + 1 == self.sampler.steps
+            last_of_epoch = number + 1 == steps
             last_of_step = last_of_epoch or (number + 1) % size == 0
-            loss = self.step.add_gradients(batch, last_of_step)
+            # The last step of an epoch may have fewer batches: its loss is the mean of these.
+            batches = min(size, steps - number // size * size)
+            loss = self.step.add_gradients(batch, last_of_step, batches)
             self.check.add_loss(loss)
             if last_of_step:
                 self._update()
-                self.position = Position(epoch, number + 1, self.position.step + 1)
-                self._tell("step_ends", self.position)
-            self._tell("batch_ends", batch, loss)
+                self.progress = TrainingProgress(epoch, number + 1, self.progress.step + 1)
+                for observer in self.observers:
+                    observer.step_ends(self.progress)
+            for observer in self.observers:
+                observer.batch_ends(batch, loss)
             if last_of_step and not last_of_epoch:  # the validation is a part of the epoch
                 self._stop_if_requested(first, LAST)
-                if self.every and self.position.step % self.every == 0:
+                interval = self.checkpoint_interval
+                if interval and self.progress.step % interval == 0:
                     self.write(LAST)
 
     def _update(self) -> None:
@@ -250,8 +260,9 @@ class TrainingLoop:
         scaler = self.step.scaler
         # Unscaled first: the finite check and the norm of clipping are those of the true gradients.
         scaler.unscale_(self.optimizer)
-        self.check.check_gradients(self.position.step + 1)
-        self._tell("gradients_ready")
+        self.check.check_gradients(self.progress.step + 1)
+        for observer in self.observers:
+            observer.gradients_ready()
         if self.options.max_grad_norm:
             clip_gradients(list(self.task.parameters()), self.options.max_grad_norm)
         scaler.step(self.optimizer)
@@ -260,71 +271,64 @@ class TrainingLoop:
             # PyTorch warns where fp16 skips the first optimizer steps; the schedule goes on.
             warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")
             self.schedule.step()
-        self.communicator.publish_step(self.position.step + 1)
+        self.communicator.publish_step(self.progress.step + 1)
 
     def _validate(self) -> Row:
         """Return the metrics of the validation samples; none without them."""
         if self.validation is None:
             return {}
-        self._tell("validation_begins")
+        for observer in self.observers:
+            observer.validation_begins()
         self.task.eval()
         for batch in self.validation:
             with self.step.autocast():
                 self.task.validation_step(batch.to(self.task.device))
         metrics = self.task.validation_metrics()
-        self._tell("validation_ends")
-        self.check.check_validation(metrics["val_loss"], self.position.epoch, self.position.step)
+        for observer in self.observers:
+            observer.validation_ends()
+        self.check.check_validation(metrics["val_loss"], self.progress.epoch, self.progress.step)
         return metrics
 
     def _end_epoch(self, metrics: Row) -> None:
         """Add the row of an epoch, compare it with the best one, and save."""
-        epoch, step = self.position.epoch, self.position.step
-        self.rows.append({
+        epoch, step = self.progress.epoch, self.progress.step
+        self.history.append({
             "epoch": epoch, "step": step, "seconds": self.seconds,
             "lr": self.optimizer.param_groups[0]["lr"], **self.task.train_metrics(), **metrics,
         })  # fmt: skip
-        self._tell("epoch_ends", self.rows)
-        self.position = Position(epoch + 1, 0, step)
-        improved = bool(metrics) and self._improves(metrics[self.monitor])
-        self.waited = 0 if improved else self.waited + 1
+        for observer in self.observers:
+            observer.epoch_ends(self.history)
+        self.progress = TrainingProgress(epoch + 1, 0, step)
+        improved = False
+        if metrics:
+            value, higher = metrics[self.monitor], self.monitor in HIGHER_IS_BETTER
+            if math.isnan(value):  # r2 of a single sample; any number is better
+                value = -math.inf if higher else math.inf
+            improved = self.best is None or (value > self.best if higher else value < self.best)
+            self.best = value if improved else self.best
+        self.epochs_without_improvement = 0 if improved else self.epochs_without_improvement + 1
         # `BEST` comes first: a run that is killed between the two files repeats the epoch, whereas
         # `LAST` would already name a best value whose weights were never written.
         self.write(*([BEST] if improved else []), LAST)
 
-    def _improves(self, value: float) -> bool:
-        """Compare the metric of an epoch with the best one, which it replaces if it is better."""
-        higher = self.monitor in HIGHER_IS_BETTER
-        if math.isnan(value):  # r2 of a single sample; any number is better
-            value = -math.inf if higher else math.inf
-        if self.best is None or (value > self.best if higher else value < self.best):
-            self.best = value
-            return True
-        return False
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that the run has taken, with those before a resumption."""
-        return time.monotonic() - self._began
-
     def write(self, *names: str) -> None:
-        """Write checkpoints of the current position; all ranks call this."""
+        """Write checkpoints of the current progress; all ranks call this."""
         if self.save is None:
             return
         # Collectives where the network is sharded, so every rank calls them and the first one
         # writes.
         weights = strategies.model_state_dict(self.task)
         optimizer = strategies.optimizer_state_dict(self.task, self.optimizer)
-        # After the last batch of an epoch its sums are in `rows` already.
-        sums = self.task.train_sums if self.position.batch else {}
+        # After the last batch of an epoch its sums are in the history already.
+        sums = self.task.train_sums if self.progress.batch else {}
         state = ResumeState(
-            self.position,
+            self.progress,
             {name: (float(term.total), float(term.number)) for name, term in sums.items()},
             self.best,
-            self.waited,
-            self.rows,
+            self.epochs_without_improvement,
+            self.history,
             self.seconds,
-            optimizer,
-            self.schedule.state_dict(),
+            OptimizerState(state=optimizer["state"], param_groups=optimizer["param_groups"]),
             self.step.scaler.state_dict(),
         )
         if self.communicator.ranks.is_main:
@@ -337,40 +341,33 @@ class TrainingLoop:
 
         Raises:
             DataError: the weights have other names or shapes than the network.
-            Mismatch: the state is of another optimizer or schedule, or its position lies beyond
+            Mismatch: the state is of another optimizer or schedule, or its progress lies beyond
                 the last batch of an epoch.
         """
-        if state.position.batch >= self.sampler.steps:
-            raise Mismatch(f"resume.position.batch is {state.position.batch}, beyond the epoch")
+        if state.progress.batch >= self.sampler.steps:
+            raise Mismatch(f"resume.progress.batch is {state.progress.batch}, beyond the epoch")
         strategies.load_model(self.task, weights)
-        strategies.load_optimizer(self.task, self.optimizer, state.optimizer)
-        schedule, scaler = self.schedule, self.step.scaler
-        schedule.load_state_dict(like(schedule.state_dict(), state.schedule, "resume.schedule"))
-        if state.scaler:  # a run may change its precision
-            scaler.load_state_dict(like(scaler.state_dict(), state.scaler, "resume.scaler"))
-        self.position, self.best, self.waited = state.position, state.best, state.waited
-        self.rows, self._began = list(state.rows), time.monotonic() - state.seconds
+        strategies.load_optimizer(self.task, self.optimizer, dict(state.optimizer))
+        self.schedule = make_schedule(
+            self.optimizer, self.options, self.task.steps, state.progress.step
+        )
+        scaler = self.step.scaler
+        if state.scaler and scaler.is_enabled():  # a run may change its precision
+            if scaler.state_dict().keys() != state.scaler.keys():
+                raise Mismatch("resume.scaler is of another loss scaler")
+            scaler.load_state_dict(state.scaler)
+        self.progress, self.best = state.progress, state.best
+        self.epochs_without_improvement = state.epochs_without_improvement
+        self.history, self._began = list(state.history), time.monotonic() - state.seconds
         self.task.train_sums = {
             name: LossTerm(*(torch.tensor(value, dtype=torch.float64) for value in sums))
             for name, sums in state.sums.items()
         }
-
-    def _seed(self, epoch: int, number: int) -> None:
-        """Seed the generators of all devices for a batch."""
-        # The place in the run decides the random numbers, so that no state of a generator is stored
-        # and a resumed run repeats the same dropout. Each rank has other samples and draws its own.
-        entropy = [self.seed, _DROPOUT, epoch, number, self.communicator.ranks.rank]
-        seed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
-        torch.manual_seed(int(seed) >> 1)
 
     def _stop_if_requested(self, first: int, *names: str) -> None:
         """Write checkpoints and end the run on all ranks if any has a stop request."""
         if self.stop is not None and self.stop.requested():
             if names:
                 self.write(*names)
-            self.stop.count_steps(self.position.step - first)
-            raise self.stop.interrupted(self.position.step)
-
-    def _tell(self, event: str, *arguments: Any) -> None:
-        for observer in self.observers:
-            getattr(observer, event)(*arguments)
+            self.stop.count_steps(self.progress.step - first)
+            raise self.stop.interrupted(self.progress.step)

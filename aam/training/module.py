@@ -433,11 +433,14 @@ class GradientStep:
             loss: Tensor = self.model(batch)
         return loss
 
-    def add_gradients(self, batch: Batch, last: bool) -> Tensor:
+    def add_gradients(self, batch: Batch, last: bool, batches: int) -> Tensor:
         """Add the scaled gradients of a batch to those of the step, and return its loss.
 
         Args:
+            batch: batch on the device, or the shard of this rank.
             last: whether the batch is the last one of its optimizer step.
+            batches: number of batches of this step, whose losses are averaged; the last step of an
+                epoch may have fewer than `self.batches`.
 
         Returns:
             The unscaled loss of the batch, a scalar without gradient.
@@ -446,7 +449,7 @@ class GradientStep:
         local = not last and isinstance(self.model, DistributedDataParallel)
         with self.model.no_sync() if local else nullcontext():  # type: ignore[operator]
             loss = self.loss(batch)
-            torch.autograd.backward(self.scaler.scale(loss / self.batches))
+            torch.autograd.backward(self.scaler.scale(loss / batches))
         return loss.detach()
 
 

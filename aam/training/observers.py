@@ -1,6 +1,19 @@
-"""Log of training steps: one line of JSON for each batch, in the file that AAM_STEP_LOG names.
+"""Observers of the training loop: progress, metrics.csv, trackers, and the log of steps.
 
-`aam tune` reads it. Any program may write it; these are the fields of a line:
+An observer writes files or prints, and steers nothing. `progress.json` of the run folder is one
+object, replaced as a whole by the first rank after the first optimizer step of a process, then at
+most every 15 s, and at the end:
+
+    step, steps             optimizer steps done and in total, of the current fold
+    epoch, epochs           the epoch that runs, counted from 1, and their number
+    fold, folds             the fold that trains, counted from 1, and their number
+    samples_per_second      training samples, validation excluded; null before the first step
+    seconds_left            of the whole run, validation and further folds included; null likewise
+    updated                 when the last step ended, ISO 8601 in UTC
+    device                  as in the first line of the run, "CPU, 8 threads"
+
+`aam tune` reads the log of steps, one line of JSON for each batch, in the file that AAM_STEP_LOG
+names. Any program may write it; these are the fields of a line:
 
     step              number of the step, from 0
     loss              of the step, at full precision
@@ -30,39 +43,64 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from torch import Tensor
 
-from aam.console import LINE_EVERY, console, duration, info
+from aam.console import LINE_EVERY, console, duration, info, interactive
 from aam.contract import run_record
 from aam.contract.files import write_text
 from aam.data.batch_shards import BatchShard
 from aam.data.batches import Batch
 from aam.number_format import significant
 from aam.numerics.device import is_gpu
-from aam.training.checkpoints import Position, Row
-from aam.training.module import TrainingModule
+from aam.training.loggers import Logger, open_loggers
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from aam.data.batches import Batch
-    from aam.training.checkpoints import Position, Row
+    from aam.contract.options.commands.pretrain import Pretrain
+    from aam.contract.options.commands.train import Train
+    from aam.training.checkpoints import Row, TrainingProgress
     from aam.training.module import TrainingModule
+
+FIRST_LINE = 20.0
+"""Seconds after the start of a fit at which the first line appears."""
+WRITE_EVERY = 15.0
+"""Seconds between two writes of progress.json, at least."""
+
+_FIRST_COLUMNS = ("epoch", "step", "seconds", "lr")
+
+
+class End(Enum):
+    """How a training ends: with all epochs, by a stop request, or by an error."""
+
+    COMPLETE = "complete"
+    STOPPED = "stopped"
+    FAILED = "failed"
 
 
 class Observer:
-    """Events of the training loop; each does nothing unless a class that inherits defines it."""
+    """Events of the training loop; each does nothing unless a class that inherits defines it.
 
-    def begin(self, task: TrainingModule, position: Position) -> None:
-        """Training begins, or goes on at a position."""
+    The loop calls them in this order:
+
+        begin
+            epoch_begins
+                batch_begins                    for each batch
+                    gradients_ready, step_ends  only with the last batch of an optimizer step
+                batch_ends
+            validation_begins, validation_ends  with validation samples
+            epoch_ends
+        end
+    """
+
+    def begin(self, task: TrainingModule, progress: TrainingProgress) -> None:
+        """Training begins, or goes on."""
 
     def epoch_begins(self) -> None:
         """An epoch begins, or the rest of one."""
@@ -76,7 +114,7 @@ class Observer:
     def gradients_ready(self) -> None:
         """The gradients of an optimizer step are complete and finite, and not yet clipped."""
 
-    def step_ends(self, position: Position) -> None:
+    def step_ends(self, progress: TrainingProgress) -> None:
         """An optimizer step is done."""
 
     def validation_begins(self) -> None:
@@ -85,166 +123,156 @@ class Observer:
     def validation_ends(self) -> None:
         """The validation of an epoch ends."""
 
-    def epoch_ends(self, rows: Sequence[Row]) -> None:
-        """An epoch and its validation are complete; the last row of the epochs is its own."""
+    def epoch_ends(self, history: Sequence[Row]) -> None:
+        """An epoch and its validation are complete; the last row is its own."""
 
-    def end(self, complete: bool) -> None:
-        """Training ends; it is not complete after an error or a stop request."""
-
-
-FIRST_LINE = 20.0
-"""Seconds after the start of a fit at which the first line appears."""
-WRITE_EVERY = 15.0
-"""Seconds between two writes of progress.json, at least."""
-
-
-@dataclass(frozen=True)
-class RunLength:
-    """Total work of a run.
-
-    Attributes:
-        steps: optimizer steps of one fold.
-        epochs: epochs of one fold.
-        samples: training samples of one epoch.
-        fold, folds: number of this fold, from 1, and of all folds.
-    """
-
-    steps: int
-    epochs: int
-    samples: int
-    fold: int = 1
-    folds: int = 1
-
-
-@dataclass(frozen=True)
-class Pace:
-    """Position in a fold and speed of this process.
-
-    Attributes:
-        step: optimizer steps done in the fold, before and after a resumption.
-        epoch: epochs done, likewise.
-        step_seconds: mean duration of a step; None before the first one of this process.
-        validation_seconds: duration of the last validation; 0 before the first one.
-    """
-
-    step: int
-    epoch: int
-    step_seconds: float | None = None
-    validation_seconds: float = 0.0
-
-
-def seconds_left(length: RunLength, pace: Pace) -> float | None:
-    """Predict the seconds to the end of the last fold; None before the first step."""
-    if pace.step_seconds is None:
-        return None
-    folds_left = length.folds - length.fold
-    steps = length.steps - pace.step + folds_left * length.steps
-    epochs = length.epochs - pace.epoch + folds_left * length.epochs
-    return max(0.0, steps * pace.step_seconds + epochs * pace.validation_seconds)
+    def end(self, end: End) -> None:
+        """Training ends."""
 
 
 class Progress(Observer):
-    """Observer that measures the speed of a fit, writes `progress.json` and prints progress lines.
+    """Progress of a fit on the first rank: progress.json, metrics.csv, lines or a progress bar.
 
-    Only the first rank has one.
+    Without a terminal a line appears 20 s after the start, every minute, and for each epoch.
 
     Args:
+        path: progress.json.
+        table: metrics.csv, one row per epoch.
+        steps, epochs: optimizer steps and epochs of one fold.
+        samples: training samples of one epoch.
+        device: description of the device.
+        fold, folds: number of this fold, from 1, and of all folds.
         first_line, line_every: seconds from the start to the first line, and between lines.
     """
 
     def __init__(
         self,
         path: Path,
-        length: RunLength,
+        table: Path,
+        steps: int,
+        epochs: int,
+        samples: int,
         device: str,
+        fold: int = 1,
+        folds: int = 1,
         first_line: float = FIRST_LINE,
         line_every: float = LINE_EVERY,
     ) -> None:
-        self.path, self.length, self.device = path, length, device
+        self.path, self.table, self.device = path, table, device
+        self.steps, self.epochs, self.samples = steps, epochs, samples
+        self.fold, self.folds = fold, folds
         self.first_line, self.line_every = first_line, line_every
-        self.pace = Pace(0, 0)
-        self._start, self._step, self._validation = 0.0, 0, 0.0
+        self.step = self.epoch = 0
+        self.step_seconds: float | None = None
+        self.validation_seconds = 0.0
+        self._start, self._first_step, self._validation = 0.0, 0, 0.0
         self._updated = self._written = 0.0
         self._done = threading.Event()
         self._lines: threading.Thread | None = None
+        self._bars: Bars | None = None
+        self._validated = ""
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds to the end of the run; None before the first step of this process."""
-        return seconds_left(self.length, self.pace)
+        """Seconds to the end of the last fold; None before the first step of this process."""
+        if self.step_seconds is None:
+            return None
+        later = self.folds - self.fold
+        steps = self.steps * (1 + later) - self.step
+        epochs = self.epochs * (1 + later) - self.epoch
+        return max(0.0, steps * self.step_seconds + epochs * self.validation_seconds)
 
-    def begin(self, task: TrainingModule, position: Position) -> None:
-        """Start the clock at the step where this process begins."""
-        self.pace = Pace(position.step, position.epoch)
-        self._start, self._step = time.monotonic(), position.step
+    def begin(self, task: TrainingModule, progress: TrainingProgress) -> None:
+        self._task = task
+        self.step, self.epoch = progress.step, progress.epoch
+        self._start, self._first_step = time.monotonic(), progress.step
         self._updated = time.time()
         if not console.is_terminal:
             self._lines = threading.Thread(target=self._print, name="progress", daemon=True)
             self._lines.start()
+        if interactive():
+            self._bars = Bars(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[figures]}"),
+                TimeElapsedColumn(),
+                console=console,
+                transient=True,
+            )
+            self._bar = self._bars.add_task("", total=self.steps, completed=self.step, figures="")
+            self._bars.start()
 
-    def step_ends(self, position: Position) -> None:
-        """Measure after each optimizer step; validations are not part of `_start` to now."""
-        step, now = position.step, time.monotonic()
-        first = self.pace.step_seconds is None
-        seconds = (now - self._start) / (step - self._step)
-        self.pace = replace(self.pace, step=step, step_seconds=seconds)
+    def step_ends(self, progress: TrainingProgress) -> None:
+        self.step, now = progress.step, time.monotonic()
+        first = self.step_seconds is None
+        # Validations are not part of the time from `_start` to now.
+        self.step_seconds = (now - self._start) / (self.step - self._first_step)
         self._updated = time.time()
         if first:  # the first step also compiles and allocates, so it is not measured
-            self._start, self._step = now, step
+            self._start, self._first_step = now, self.step
         if first or now - self._written >= WRITE_EVERY:
             self._write()
+        if self._bars is not None:
+            loss = float(self._task.train_sums["loss"].mean)
+            self._bars.update(
+                self._bar,
+                completed=self.step,
+                description=f"{self._place()}, step",
+                figures=f"train_loss {loss:.4g}{self._validated}, "
+                f"{duration(self.seconds_left or 0)} left",
+            )
 
     def validation_begins(self) -> None:
-        """Start the clock of the validation."""
         self._validation = time.monotonic()
 
     def validation_ends(self) -> None:
-        """Subtract the validation from the clock of the steps."""
-        seconds = time.monotonic() - self._validation
-        self._start += seconds
-        self.pace = replace(self.pace, validation_seconds=seconds)
+        self.validation_seconds = time.monotonic() - self._validation
+        self._start += self.validation_seconds
 
-    def epoch_ends(self, rows: Sequence[Row]) -> None:
-        """Count the epoch."""
-        self.pace = replace(self.pace, epoch=self.pace.epoch + 1)
+    def epoch_ends(self, history: Sequence[Row]) -> None:
+        self.epoch += 1
+        row, columns = history[-1], {name for row in history for name in row}
+        text = io.StringIO()
+        names = [*_FIRST_COLUMNS, *sorted(columns - set(_FIRST_COLUMNS))]
+        writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(history)
+        write_text(self.table, text.getvalue())
+        if "val_loss" in row:  # shown in the bar during the next epoch
+            self._validated = f", val_loss {row['val_loss']:.4g}"
+        if not console.is_terminal:
+            shown = ("train_loss", "val_loss", "val_r2", "val_mae", "val_accuracy")
+            figures = "  ".join(f"{name} {row[name]:.4g}" for name in shown if name in row)
+            left = self.seconds_left
+            times = duration(row["seconds"])
+            times += f", {duration(left)} left" if left is not None else ""
+            info(f"epoch {int(row['epoch']) + 1}/{self.epochs}  {figures}  ({times})")
 
-    def end(self, complete: bool) -> None:
-        """Stop the lines and write the last state."""
+    def end(self, end: End) -> None:
         self._done.set()
         if self._lines is not None:
             self._lines.join()
+        if self._bars is not None:
+            self._bars.stop()
         self._write()
-
-    def content(self) -> dict[str, Any]:
-        """Return the content of progress.json."""
-        length, pace, left = self.length, self.pace, self.seconds_left
-        samples = length.samples * length.epochs / length.steps
-        return {
-            "step": pace.step,
-            "steps": length.steps,
-            "epoch": min(pace.epoch + 1, length.epochs),
-            "epochs": length.epochs,
-            "fold": length.fold,
-            "folds": length.folds,
-            "samples_per_second": pace.step_seconds and round(samples / pace.step_seconds, 2),
-            "seconds_left": None if left is None else round(left, 1),
-            "updated": datetime.fromtimestamp(self._updated, timezone.utc).isoformat(
-                timespec="seconds"
-            ),
-            "device": self.device,
-        }
 
     def line(self) -> str:
         """Return the line for a log."""
-        content = self.content()
-        fold = f"fold {content['fold']}/{content['folds']}, " if content["folds"] > 1 else ""
-        place = f"{fold}epoch {content['epoch']}/{content['epochs']}, "
-        place += f"step {content['step']}/{content['steps']}"
-        if self.seconds_left is None:
+        place = f"{self._place()}, step {self.step}/{self.steps}"
+        if self.step_seconds is None or self.seconds_left is None:
             elapsed = duration(time.time() - self._updated)
             return f"{place}, the first step is running for {elapsed}"
-        rate, left = content["samples_per_second"], duration(self.seconds_left)
-        return f"{place}, {significant(rate)} samples/s, {left} left"
+        rate = significant(round(self._samples_per_step / self.step_seconds, 2))
+        return f"{place}, {rate} samples/s, {duration(self.seconds_left)} left"
+
+    @property
+    def _samples_per_step(self) -> float:
+        return self.samples * self.epochs / self.steps
+
+    def _place(self) -> str:
+        fold = f"fold {self.fold}/{self.folds}, " if self.folds > 1 else ""
+        return f"{fold}epoch {min(self.epoch + 1, self.epochs)}/{self.epochs}"
 
     def _print(self) -> None:
         wait = self.first_line
@@ -254,105 +282,78 @@ class Progress(Observer):
 
     def _write(self) -> None:
         self._written = time.monotonic()
-        run_record.write(self.path, self.content())
+        seconds, left = self.step_seconds, self.seconds_left
+        updated = datetime.fromtimestamp(self._updated, timezone.utc)
+        content = {
+            "step": self.step,
+            "steps": self.steps,
+            "epoch": min(self.epoch + 1, self.epochs),
+            "epochs": self.epochs,
+            "fold": self.fold,
+            "folds": self.folds,
+            "samples_per_second": seconds and round(self._samples_per_step / seconds, 2),
+            "seconds_left": None if left is None else round(left, 1),
+            "updated": updated.isoformat(timespec="seconds"),
+            "device": self.device,
+        }
+        run_record.write(self.path, content)
 
 
-class RunProgressBar(Observer):
-    """Progress bar of the optimizer steps of a fit, on a terminal."""
+class LoggedMetrics(Observer):
+    """Options and metrics of each epoch of a fit in the loggers, on the first rank.
 
-    def __init__(self, progress: Progress) -> None:
-        self.progress = progress
-        self._bars = Bars(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
-        self._latest = ""
-
-    def begin(self, task: TrainingModule, position: Position) -> None:
-        """Show the bar."""
-        self._task = task
-        steps = self.progress.length.steps
-        self._bar = self._bars.add_task("", total=steps, completed=position.step, figures="")
-        self._bars.start()
-
-    def step_ends(self, position: Position) -> None:
-        """Advance the bar, and show the loss of the epoch and the time left."""
-        content = self.progress.content()
-        fold = f"fold {content['fold']}/{content['folds']}, " if content["folds"] > 1 else ""
-        left = self.progress.seconds_left
-        loss = float(self._task.train_sums["loss"].mean)
-        self._bars.update(
-            self._bar,
-            completed=position.step,
-            description=f"{fold}epoch {content['epoch']}/{content['epochs']}, step",
-            figures=f"train_loss {loss:.4g}{self._latest}, {duration(left or 0)} left",
-        )
-
-    def epoch_ends(self, rows: Sequence[Row]) -> None:
-        """Show the loss of the validation during the next epoch."""
-        if "val_loss" in rows[-1]:
-            self._latest = f", val_loss {rows[-1]['val_loss']:.4g}"
-
-    def end(self, complete: bool) -> None:
-        """Remove the bar."""
-        self._bars.stop()
-
-
-class EpochTable(Observer):
-    """Writer of `metrics.csv`, one row per epoch; prints each row where no progress bar is shown.
-
-    Only the first rank has one.
+    Args:
+        options: options of the command.
+        folder: folder of the fit, for files; the files of a tracker are in the run folder.
+        name: name of the run in a tracker.
     """
 
-    FIRST = ("epoch", "step", "seconds", "lr")
+    def __init__(self, options: Pretrain | Train, folder: Path, name: str) -> None:
+        self.options, self.folder, self.name = options, folder, name
+        self._loggers: list[Logger] = []
 
-    def __init__(self, path: Path, progress: Progress) -> None:
-        self.path, self.progress = path, progress
+    def begin(self, task: TrainingModule, progress: TrainingProgress) -> None:
+        self._loggers = open_loggers(self.options, self.folder, self.name, progress.step)
 
-    def epoch_ends(self, rows: Sequence[Row]) -> None:
-        """Write the file with the row of the epoch."""
-        names = [*self.FIRST, *sorted({n for row in rows for n in row} - set(self.FIRST))]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_text(self.path, text.getvalue())
-        if not console.is_terminal:
-            info(self._line(rows[-1]))
+    def epoch_ends(self, history: Sequence[Row]) -> None:
+        metrics = {name: value for name, value in history[-1].items() if name != "step"}
+        for logger in self._loggers:
+            logger.log(metrics, int(history[-1]["step"]))
 
-    def _line(self, row: Row) -> str:
-        columns = ("train_loss", "val_loss", "val_r2", "val_mae", "val_accuracy")
-        figures = "  ".join(f"{name} {row[name]:.4g}" for name in columns if name in row)
-        left = self.progress.seconds_left
-        times = duration(row["seconds"]) + (f", {duration(left)} left" if left is not None else "")
-        return f"epoch {int(row['epoch']) + 1}/{self.progress.length.epochs}  {figures}  ({times})"
+    def end(self, end: End) -> None:
+        for logger in self._loggers:
+            logger.close(end.value)
 
 
 class StepLog(Observer):
-    """Observer that writes the log, moves the initial weights, and ends the process.
+    """Log of steps, which also moves the initial weights and ends the process.
 
     Args:
         path: path of the log; None on ranks other than the first, which move the weights too.
         steps: number of steps after which the process ends; None for the end of the run.
         noise: relative standard deviation of the noise on the initial weights; 0 adds none.
         seed: seed of the noise.
+        trace: Chrome trace of the steps from `first` to the last; None without one.
+        first: first step of the trace.
     """
 
     def __init__(
-        self, path: Path | None, steps: int | None, noise: float = 0.0, seed: int = 0
+        self,
+        path: Path | None,
+        steps: int | None,
+        noise: float = 0.0,
+        seed: int = 0,
+        trace: Path | None = None,
+        first: int = 0,
     ) -> None:
         self.path, self.steps, self.noise, self.seed = path, steps, noise, seed
+        self.trace, self.first = trace, first
+        self._profiler = torch.profiler.profile() if trace is not None else None
         self._file: TextIO | None = None
         self._step = 0
         self._start = self._ready = self._cpu = 0.0
 
-    def begin(self, task: TrainingModule, position: Position) -> None:
-        """Open the file, and add noise to the weights."""
+    def begin(self, task: TrainingModule, progress: TrainingProgress) -> None:
         self._device = task.device
         if self.path is not None:
             self._file = self.path.open("w", buffering=1)
@@ -360,15 +361,15 @@ class StepLog(Observer):
             add_noise(task, self.noise, self.seed)
 
     def epoch_begins(self) -> None:
-        """Start the clock; the validation is no part of a step."""
+        # The validation is no part of a step.
         self._start, self._cpu = time.perf_counter(), cpu_seconds()
 
     def batch_begins(self, batch: Batch) -> None:
-        """Store when the batch is there."""
         self._ready = time.perf_counter()
+        if self._profiler is not None and self._step == self.first:
+            self._profiler.start()
 
     def batch_ends(self, batch: Batch, loss: Tensor) -> None:
-        """Write the line of the step."""
         value = float(loss)  # waits for the GPU
         now, cpu = time.perf_counter(), cpu_seconds()
         line = {
@@ -388,35 +389,13 @@ class StepLog(Observer):
             self._file.write(json.dumps(line) + "\n")
         self._step += 1
         if self._step == self.steps:
+            if self._profiler is not None:
+                if is_gpu(self._device):
+                    torch.cuda.synchronize(self._device)
+                self._profiler.stop()
+                self._profiler.export_chrome_trace(str(self.trace))
             sys.exit(0)
         self._start, self._cpu = time.perf_counter(), cpu_seconds()
-
-
-class StepTrace(Observer):
-    """Observer that records the steps from `first` until `end` with torch.profiler."""
-
-    def __init__(self, path: Path, first: int, end: int) -> None:
-        self.path, self.first, self.stop = path, first, end
-        self._profiler = torch.profiler.profile()
-        self._step = 0
-
-    def begin(self, task: TrainingModule, position: Position) -> None:
-        """Store the device."""
-        self._device = task.device
-
-    def batch_begins(self, batch: Batch) -> None:
-        """Start the profiler at its first step."""
-        if self._step == self.first:
-            self._profiler.start()
-
-    def batch_ends(self, batch: Batch, loss: Tensor) -> None:
-        """Stop the profiler after the last step, and write the trace."""
-        self._step += 1
-        if self._step == self.stop:
-            if is_gpu(self._device):
-                torch.cuda.synchronize(self._device)
-            self._profiler.stop()
-            self._profiler.export_chrome_trace(str(self.path))
 
 
 def add_noise(module: torch.nn.Module, noise: float, seed: int) -> None:
@@ -435,14 +414,17 @@ def requested_log(variables: Mapping[str, str], is_main: bool) -> list[Observer]
     if not path:
         return []
     steps = int(variables.get("AAM_STEPS", "0")) or None
-    noise = float(variables.get("AAM_WEIGHT_NOISE", "0"))
-    seed = int(variables.get("AAM_WEIGHT_NOISE_SEED", "0"))
-    log = StepLog(Path(path) if is_main else None, steps, noise, seed)
-    trace = variables.get("AAM_TRACE")
-    if not trace or steps is None or not is_main:
-        return [log]
-    # Before the log, which ends the process after the last step.
-    return [StepTrace(Path(trace), int(variables.get("AAM_TRACE_FROM", "0")), steps), log]
+    trace = variables.get("AAM_TRACE") if steps is not None and is_main else None
+    return [
+        StepLog(
+            Path(path) if is_main else None,
+            steps,
+            float(variables.get("AAM_WEIGHT_NOISE", "0")),
+            int(variables.get("AAM_WEIGHT_NOISE_SEED", "0")),
+            Path(trace) if trace else None,
+            int(variables.get("AAM_TRACE_FROM", "0")),
+        )
+    ]
 
 
 def cpu_seconds() -> float:

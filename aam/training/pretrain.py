@@ -113,13 +113,13 @@ def _learn(
         standard=config.standard,
         asv_chunk=options.speed.chunk_size,
     )
-    settings = fit.FitConfig(options, config, folder, runtime, record.note)
+    settings = fit.FitConfig(options, config, folder, runtime, record.record_fact)
     result = fit.fit_split(settings, task, study, split)
     if not runtime.communicator.ranks.is_main:
         return
     # From the file: the module has the weights of the last epoch, or shards of them, and the
     # checkpoint those of the chosen one.
-    stored = checkpoints.read_network(result.checkpoint)
+    stored = checkpoints.read(result.checkpoint).network
     trained = stored.build(runtime.backends)
     assert isinstance(trained, Encoder)
     asv_vectors_FD = encode_asvs(trained, study, runtime.device)

@@ -1,4 +1,14 @@
-"""Run folder: checks before a run begins or resumes, and the run record `run.json`."""
+"""Run folder: checks before a run begins or resumes, its lock, its checkpoints, `run.json`.
+
+One run at a time writes to a folder: an advisory lock of fcntl(2) on the file `.lock`, held by the
+first rank. The kernel releases it when the process ends, however it ends, and child processes do
+not inherit it. On NFS the server releases it when the lease of a failed node expires (about 90 s)
+or when the node is back; Lustre needs the mount option `flock`. On a file system without locks the
+run continues with a warning. A job that Slurm requeues does not wait for the lease of its failed
+node: the file names the job that holds the lock.
+
+PyTorch is not imported here: a run without a network saves the CPU-second that it takes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, TypeVar
 
 from aam.console import info, warn
 from aam.contract import run_record
@@ -29,181 +39,21 @@ from aam.contract.preflight import (
     target_folders,
 )
 from aam.distributed.environment import SINGLE_RANK, Ranks
-from aam.training import loggers, run_folder
-
-
-def check(folder: Path) -> None:
-    """Refuse a folder that another run writes to; creates no file.
-
-    Raises:
-        CannotCreate: the folder is locked.
-    """
-    # A check of a folder must not create it: the command may still be refused.
-    if (folder / ".lock").exists():
-        with _open(folder) as stream:
-            _acquire(stream, folder)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a folder while the block runs; yield whether the lock is held.
-
-    Raises:
-        CannotCreate: another run holds it.
-    """
-    with _open(folder) as stream:
-        held = _acquire(stream, folder)
-        stream.truncate(0)
-        json.dump(_this_process(), stream)
-        stream.flush()
-        yield held
-
-
-def _open(folder: Path) -> IO[str]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # Appending: until the lock is held, the content names the process that holds it.
-        return (folder / ".lock").open("a+", encoding="utf-8")
-    except OSError as error:
-        raise CannotCreate(
-            "The run folder cannot be made or written to",
-            f"'{error.filename}', {error.strerror}",
-            "choose another --output-dir",
-        ) from error
-
-
-def _acquire(stream: IO[str], folder: Path) -> bool:
-    """Acquire the lock without waiting; return whether it is held."""
-    state = try_lock(stream, fcntl.lockf)
-    if state == "unsupported":
-        warn(f"The file system of '{folder}' has no locks; start no second run there.")
-    elif state == "taken":
-        holder = _read(stream)
-        if not before_requeue(holder, os.environ):
-            raise CannotCreate(
-                "Another process writes to the run folder",
-                f"'{folder}', process {holder.get('process')} on {holder.get('host')}",
-                "wait until it ends, or choose another --output-dir",
-            )
-        warn(f"The lock of '{folder}' is of this job before its requeue, and is ignored.")
-    return state == "held"
-
-
-def before_requeue(holder: Mapping[str, Any], variables: Mapping[str, str]) -> bool:
-    """Return whether an earlier start of this process's Slurm job holds the lock.
-
-    Slurm ends a job before it requeues it, or its node has failed.
-    """
-    job, restarts = variables.get("SLURM_JOB_ID"), variables.get("SLURM_RESTART_COUNT", "0")
-    earlier = str(holder.get("restarts"))
-    if not job or holder.get("job") != job or not (earlier + restarts).isdecimal():
-        return False
-    return int(earlier) < int(restarts)
-
-
-def _this_process() -> dict[str, Any]:
-    return {
-        "host": platform.node(),
-        "process": os.getpid(),
-        "job": os.environ.get("SLURM_JOB_ID"),
-        "restarts": os.environ.get("SLURM_RESTART_COUNT", "0"),
-    }
-
-
-def _read(stream: IO[str]) -> dict[str, Any]:
-    stream.seek(0)
-    try:
-        holder = json.loads(stream.read(4096) or "{}")
-    except ValueError:
-        return {}
-    return holder if isinstance(holder, dict) else {}
-
-
-def find(path: Path, name: str) -> Path:
-    """Return the checkpoint at `path`: the file itself, or the file `name` of a run folder.
-
-    Raises:
-        MissingInput: there is no such file.
-    """
-    file = path / "checkpoints" / name if path.is_dir() else path
-    if file.is_file():
-        return file
-    if file == path:
-        raise MissingInput("No checkpoint", f"'{file}' does not exist", "name a file or run folder")
-    if targets := target_folders(path):
-        raise MissingInput(
-            "A run of several targets",
-            f"'{path}' has {', '.join(folder.name for folder in targets)}",
-            "name the folder of one target",
-        )
-    absent = f"the folder '{path}' has no checkpoints/{name}"
-    raise MissingInput("No checkpoint", absent, "name the --output-dir of a run")
-
-
-def _resumed_source(run: RunOptions) -> Path | None:
-    """Return the run folder or checkpoint of --resume-from; None without the option."""
-    return run.output_dir if run.resume_from == "auto" else run.resume_from
-
-
-def checkpoint_to_resume(run: RunOptions, folder: Path) -> Path | None:
-    """Return the checkpoint that the fit of `folder` resumes from; None if it begins.
-
-    `folder` is the run folder or that of a fold in it.
-    """
-    source = _resumed_source(run)
-    if source is None or (source.exists() and not source.is_dir()):
-        return source
-    file = source / folder.relative_to(run.output_dir) / "checkpoints" / "last.ckpt"
-    return file if file.exists() else None
-
-
-def resumed_checkpoint(run: RunOptions) -> Path | None:
-    """Return a checkpoint of the run that is resumed, of any of its folds; None if a run begins.
-
-    Raises:
-        MissingInput: the run of --resume-from has none.
-    """
-    source = _resumed_source(run)
-    if source is None:
-        return None
-    last = Path("checkpoints") / "last.ckpt"
-    folders = (source, *sorted(source.glob("fold-*"))) if source.is_dir() else ()
-    found = next((folder / last for folder in folders if (folder / last).exists()), None)
-    return found if found or run.resume_from == "auto" else find(source, "last.ckpt")
-
-
-def check_folds(run: RunOptions) -> None:
-    """Refuse to resume several folds from one checkpoint.
-
-    Raises:
-        UsageError: --resume-from names a checkpoint.
-    """
-    if isinstance(run.resume_from, Path) and not run.resume_from.is_dir():
-        raise UsageError(
-            "A cross-validation resumes from its run folder",
-            f"--resume-from '{run.resume_from}' is one checkpoint",
-            "name the run folder that contains the folds",
-        )
-
-
-def run_folder_of(checkpoint: Path) -> Path:
-    """Return the run folder of a checkpoint."""
-    folder = checkpoint.parent.parent
-    of_fold = folder.name.startswith("fold-") and (folder.parent / "run.json").exists()
-    return folder.parent if of_fold else folder
-
+from aam.training import loggers
 
 _ATOMIC_FILES = ("run.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt",
                  "metrics.csv", "progress.json", "splits.tsv", "predictions.tsv",
                  "scores.json", "embeddings.tsv")  # fmt: skip
 
 
-Note = Callable[[str, Any], None]
+T = TypeVar("T")
+
+RecordFact = Callable[[str, Any], None]
 """Function that adds a named fact to the run record."""
 
 
-def unrecorded(name: str, fact: Any) -> None:
-    """Ignore a fact: the default `Note` of a run without a run record."""
+def no_record(name: str, fact: Any) -> None:
+    """Ignore a fact: the default `RecordFact` of a run without a run record."""
 
 
 class RankGroup(Protocol):
@@ -218,6 +68,10 @@ class RankGroup(Protocol):
         """Wait until all ranks have come here."""
         ...
 
+    def broadcast(self, value: T) -> T:
+        """Return the value of rank 0."""
+        ...
+
 
 class _OneProcess:
     """Group of a run in one process."""
@@ -225,7 +79,10 @@ class _OneProcess:
     ranks = SINGLE_RANK
 
     def barrier(self) -> None:
-        """There is nothing to wait for."""
+        pass
+
+    def broadcast(self, value: T) -> T:
+        return value
 
 
 ONE_PROCESS = _OneProcess()
@@ -237,20 +94,19 @@ class PreparedFolder:
 
     Attributes:
         content: content of `run.json`: versions, host, command line, options, inputs' SHA-256.
-        resumed: folder of the run that is resumed; None if a run begins.
+        splits: splits.tsv of the run that is resumed; None if it has none or a run begins.
         usable: whether the folder may hold a run.
     """
 
     folder: Path
     content: dict[str, Any]
-    resumed: Path | None
+    splits: Path | None
     overwrite: bool
     usable: bool
 
     def split_options(self, options: SplitOptions) -> SplitOptions:
         """Return the options of the split, with the splits.tsv of the resumed run if it has one."""
-        path = self.resumed and self.resumed / "splits.tsv"
-        return replace(options, splits=path) if path and path.exists() else options
+        return options if self.splits is None else replace(options, splits=self.splits)
 
 
 def prepare(
@@ -276,37 +132,25 @@ def prepare(
     usable = is_usable(options.run)
     check_run_folder(folder, usable)
     if group.ranks.is_main:
-        run_folder.check(folder)
+        check_lock(folder)
     content = run_record.describe(command, options)
     content["host"]["devices"] = list(gpus)
     content["host"]["processes"] = group.ranks.world_size
-    checkpoint = run_folder.resumed_checkpoint(options.run)
+    # Rank 0 decides: a network file system may show other ranks an earlier state of the folder.
+    found = resumed_checkpoint(options.run) if group.ranks.is_main else None
+    resumed = None if found is None else run_folder_of(found)
+    splits = resumed / "splits.tsv" if resumed else None
+    has_splits = splits is not None and splits.exists()
+    checkpoint, splits = group.broadcast((found, splits if has_splits else None))
     if checkpoint is None:
         if resume_from == "auto":
             info("Nothing to resume from; starting.")
         return PreparedFolder(folder, content, None, options.run.overwrite, usable)
     _check_options(command, options, checkpoint)
-    resumed = run_folder.run_folder_of(checkpoint)
+    resumed = run_folder_of(checkpoint)
     _check_inputs(content["inputs"], resumed)
     info(f"Resuming from '{resume_from if resume_from != 'auto' else resumed}'.")
-    return PreparedFolder(folder, content, resumed, overwrite=False, usable=True)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of killed processes, of any host, from a locked folder."""
-    alone = folder / COUNTS_ALONE
-    for run in (folder, *folder.glob("fold-*"), alone, *alone.glob("fold-*")):
-        for name in _ATOMIC_FILES:
-            file = run / name
-            for temporary in file.parent.glob(f".{file.stem}.*{file.suffix}"):
-                temporary.unlink(missing_ok=True)
-
-
-def _clear(folder: Path) -> None:
-    """Remove the files of a run from the folder, and no others."""
-    for name in existing_run_files(folder):
-        path = folder / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return PreparedFolder(folder, content, splits, overwrite=False, usable=True)
 
 
 @dataclass
@@ -321,7 +165,7 @@ class RunRecord:
     began: float
     first: bool = True
 
-    def note(self, name: str, fact: Any) -> None:
+    def record_fact(self, name: str, fact: Any) -> None:
         """Add a fact during the run, and write the file."""
         self.content[name] = fact
         self.write()
@@ -355,18 +199,24 @@ def begin(
     # The first rank clears the folder below; a slower rank would look at it afterwards and find a
     # run.
     group.barrier()
-    with run_folder.locked(folder) if is_main else nullcontext(False) as locked:
+    with locked(folder) if is_main else nullcontext(False) as held:
         if is_main:
             # Another run may have begun, and even ended, since `prepare`.
             check_run_folder(folder, prepared.usable)
-            if prepared.overwrite:
-                _clear(folder)
-        if locked:
-            # Only with the lock: a temporary file may be that of a run that is writing.
-            _remove_leftovers(folder)
-        run = RunRecord(folder, prepared.content | facts, time.monotonic(), is_main)
-        run.write()
-        yield run
+            if prepared.overwrite:  # the files of a run, and no others
+                for path in (folder / name for name in existing_run_files(folder)):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if held:
+            # Temporary files of killed processes, of any host. Only with the lock: such a file may
+            # be that of a run that is writing.
+            alone = folder / COUNTS_ALONE
+            for run in (folder, *folder.glob("fold-*"), alone, *alone.glob("fold-*")):
+                for file in (run / name for name in _ATOMIC_FILES):
+                    for temporary in file.parent.glob(f".{file.stem}.*{file.suffix}"):
+                        temporary.unlink(missing_ok=True)
+        record = RunRecord(folder, prepared.content | facts, time.monotonic(), is_main)
+        record.write()
+        yield record
 
 
 def _check_options(command: str, options: Any, path: Path) -> None:
@@ -374,7 +224,7 @@ def _check_options(command: str, options: Any, path: Path) -> None:
     # PyTorch takes a CPU-second to import, which a run that begins without a network saves.
     from aam.training import checkpoints
 
-    config, _ = checkpoints.read(path)
+    config = checkpoints.read(path).config
     if config.command != command:
         raise DataError(
             "The checkpoint is of another command",
@@ -417,3 +267,144 @@ def _check_inputs(inputs: dict[str, dict[str, Any]], resumed: Path) -> None:
 
 def _describe_file(file: dict[str, Any] | None) -> str:
     return f"'{file['path']}', SHA-256 {file['sha256'][:12]}" if file else "not given"
+
+
+def check_lock(folder: Path) -> None:
+    """Refuse a folder that another run writes to; creates no file.
+
+    Raises:
+        CannotCreate: the folder is locked.
+    """
+    # A check of a folder must not create it: the command may still be refused.
+    if (folder / ".lock").exists():
+        with _open(folder) as stream:
+            _acquire(stream, folder)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Hold the lock of a folder while the block runs; yield whether the lock is held.
+
+    Raises:
+        CannotCreate: another run holds it.
+    """
+    with _open(folder) as stream:
+        held = _acquire(stream, folder)
+        stream.truncate(0)
+        holder = {
+            "host": platform.node(),
+            "process": os.getpid(),
+            "job": os.environ.get("SLURM_JOB_ID"),
+            "restarts": os.environ.get("SLURM_RESTART_COUNT", "0"),
+        }
+        json.dump(holder, stream)
+        stream.flush()
+        yield held
+
+
+def _open(folder: Path) -> IO[str]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Appending: until the lock is held, the content names the process that holds it.
+        return (folder / ".lock").open("a+", encoding="utf-8")
+    except OSError as error:
+        raise CannotCreate(
+            "The run folder cannot be made or written to",
+            f"'{error.filename}', {error.strerror}",
+            "choose another --output-dir",
+        ) from error
+
+
+def _acquire(stream: IO[str], folder: Path) -> bool:
+    """Acquire the lock without waiting; return whether it is held."""
+    state = try_lock(stream, fcntl.lockf)
+    if state == "unsupported":
+        warn(f"The file system of '{folder}' has no locks; start no second run there.")
+    elif state == "taken":
+        stream.seek(0)
+        try:
+            holder = json.loads(stream.read(4096) or "{}")
+        except ValueError:
+            holder = None
+        holder = holder if isinstance(holder, dict) else {}
+        if not before_requeue(holder, os.environ):
+            raise CannotCreate(
+                "Another process writes to the run folder",
+                f"'{folder}', process {holder.get('process')} on {holder.get('host')}",
+                "wait until it ends, or choose another --output-dir",
+            )
+        warn(f"The lock of '{folder}' is of this job before its requeue, and is ignored.")
+    return state == "held"
+
+
+def before_requeue(holder: Mapping[str, Any], variables: Mapping[str, str]) -> bool:
+    """Return whether an earlier start of this process's Slurm job holds the lock.
+
+    Slurm ends a job before it requeues it, or its node has failed.
+    """
+    job, restarts = variables.get("SLURM_JOB_ID"), variables.get("SLURM_RESTART_COUNT", "0")
+    earlier = str(holder.get("restarts"))
+    if not job or holder.get("job") != job or not (earlier + restarts).isdecimal():
+        return False
+    return int(earlier) < int(restarts)
+
+
+def checkpoint_to_resume(run: RunOptions, folder: Path) -> Path | None:
+    """Return the checkpoint that the fit of `folder` resumes from; None if it begins.
+
+    `folder` is the run folder or that of a fold in it.
+    """
+    source = run.output_dir if run.resume_from == "auto" else run.resume_from
+    if source is None or (source.exists() and not source.is_dir()):
+        return source
+    file = source / folder.relative_to(run.output_dir) / "checkpoints" / "last.ckpt"
+    return file if file.exists() else None
+
+
+def resumed_checkpoint(run: RunOptions) -> Path | None:
+    """Return a checkpoint of the run that is resumed, of any of its folds; None if a run begins.
+
+    Raises:
+        MissingInput: the run of --resume-from has none.
+    """
+    source = run.output_dir if run.resume_from == "auto" else run.resume_from
+    if source is None or source.is_file():
+        return source
+    for folder in (source, *sorted(source.glob("fold-*"))):
+        if (folder / "checkpoints" / "last.ckpt").is_file():
+            return folder / "checkpoints" / "last.ckpt"
+    if run.resume_from == "auto":
+        return None
+    if not source.is_dir():
+        raise MissingInput(
+            "No checkpoint", f"'{source}' does not exist", "name a file or run folder"
+        )
+    if targets := target_folders(source):
+        raise MissingInput(
+            "A run of several targets",
+            f"'{source}' has {', '.join(folder.name for folder in targets)}",
+            "name the folder of one target",
+        )
+    absent = f"the folder '{source}' has no checkpoints/last.ckpt"
+    raise MissingInput("No checkpoint", absent, "name the --output-dir of a run")
+
+
+def check_folds(run: RunOptions) -> None:
+    """Refuse to resume several folds from one checkpoint.
+
+    Raises:
+        UsageError: --resume-from names a checkpoint.
+    """
+    if isinstance(run.resume_from, Path) and not run.resume_from.is_dir():
+        raise UsageError(
+            "A cross-validation resumes from its run folder",
+            f"--resume-from '{run.resume_from}' is one checkpoint",
+            "name the run folder that contains the folds",
+        )
+
+
+def run_folder_of(checkpoint: Path) -> Path:
+    """Return the run folder of a checkpoint."""
+    folder = checkpoint.parent.parent
+    of_fold = folder.name.startswith("fold-") and (folder.parent / "run.json").exists()
+    return folder.parent if of_fold else folder

@@ -34,7 +34,7 @@ from aam.training import checkpoints, fit
 from aam.training.labelled_study import LabelledStudy, fit_labels
 from aam.training.module import LossWeights, TrainingModule, target_metrics
 from aam.training.pretrained import PretrainedEncoder, batch_plan, choose_metric, choose_shape
-from aam.training.run_folder import Note
+from aam.training.run_folder import RecordFact
 from aam.training.runtime import Runtime
 
 
@@ -61,7 +61,7 @@ def train_fold(
     base: PretrainedEncoder | None,
     split: Split,
     fold: int,
-    note: Note,
+    record_fact: RecordFact,
     runtime: Runtime,
 ) -> FoldResult | None:
     """Train the network of one split and apply it to its held-out samples.
@@ -75,7 +75,7 @@ def train_fold(
         base: pretrained encoder, None for one that is initialized here.
         split: rows of the training, validation and held-out samples.
         fold: number of the split, from 1; it sets the seed.
-        note: receives facts for the run record.
+        record_fact: receives facts for the run record.
         runtime: device, precision, backends and ranks.
 
     Raises:
@@ -104,7 +104,7 @@ def train_fold(
         config.inputs(labelled.covariates),
     )
     folder = output_dir if folds == 1 else output_dir / f"fold-{fold}"
-    settings = fit.FitConfig(options, config, folder, runtime, note, fold, folds)
+    settings = fit.FitConfig(options, config, folder, runtime, record_fact, fold, folds)
     result = fit.fit_split(settings, task, study, split)
     if not runtime.communicator.ranks.is_main:
         return None
@@ -155,7 +155,7 @@ def _apply_to_held_out(
     fold, folds, target = settings.fold, settings.folds, settings.config.target
     # From the file: the module has the weights of the last epoch, or shards of them, and the
     # checkpoint those of the chosen one.
-    stored = checkpoints.read_network(result.checkpoint)
+    stored = checkpoints.read(result.checkpoint).network
     trained = stored.build(runtime.backends)
     assert isinstance(trained, Predictor) and target is not None
     if asv_vectors_FD is None:

@@ -110,8 +110,8 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(
         assert "Stopped at step 3" in sentence
         assert "--resume-from auto" in sentence
     assert number.name in found[1][1]
-    _, content = checkpoints.read(tmp_path / "checkpoints/last.ckpt")
-    assert content["resume"].position.step == 3
+    resume = checkpoints.read(tmp_path / "checkpoints/last.ckpt").resume
+    assert resume is not None and resume.progress.step == 3
     rest = dataclasses.replace(SHORT, scale=scale, resume="auto")
     same(together(2, scale, learn, study_dir, tmp_path, rest)[0]["weights"], whole)
 
@@ -135,8 +135,8 @@ def test_a_checkpoint_within_an_epoch_is_not_its_end(
 ) -> None:
     """Killed in the validation of the first epoch: it resumes at the third step and validates."""
     alone(study_dir, tmp_path, dataclasses.replace(SHORT, killed=True))
-    _, content = checkpoints.read(tmp_path / "checkpoints/last.ckpt")
-    assert content["resume"].position.step == 3
+    resume = checkpoints.read(tmp_path / "checkpoints/last.ckpt").resume
+    assert resume is not None and resume.progress.step == 3
     same(alone(study_dir, tmp_path, dataclasses.replace(SHORT, resume="auto"))["weights"], whole)
     assert epochs(tmp_path) == [0, 1]
 

@@ -201,7 +201,7 @@ def test_the_transformer_reads_metadata(
     assert list(inputs["models"]) == ["metadata alone", "counts alone", "metadata and counts"]
     r2 = {name: model["r2"]["value"] for name, model in inputs["models"].items()}
     assert r2["counts alone"] != r2["metadata and counts"]
-    alone, _ = checkpoints.read(run / "counts-alone" / "fold-1" / "checkpoints" / "best.ckpt")
+    alone = checkpoints.read(run / "counts-alone" / "fold-1" / "checkpoints" / "best.ckpt").config
     assert alone.covariates is None
     network = read_networks(run)[0]
     config = network.config

@@ -118,10 +118,10 @@ def states(good: Content) -> Iterator[tuple[str, Content]]:
         yield f"no-{key}", good | {"resume": {k: v for k, v in good["resume"].items() if k != key}}
         yield f"other-{key}", good | {"resume": good["resume"] | {key: "other"}}
     changes: dict[str, Callable[[Content], object]] = {
-        "position-missing": lambda r: r["position"].pop("batch"),
-        "position-negative": lambda r: r["position"].update(epoch=-2),
-        "position-fraction": lambda r: r["position"].update(step=0.5),
-        "position-beyond": lambda r: r["position"].update(batch=10**6),
+        "progress-missing": lambda r: r["progress"].pop("batch"),
+        "progress-negative": lambda r: r["progress"].update(epoch=-2),
+        "progress-fraction": lambda r: r["progress"].update(step=0.5),
+        "progress-beyond": lambda r: r["progress"].update(batch=10**6),
         "optimizer-state": lambda r: r["optimizer"].update(state=[]),
         "optimizer-entry": lambda r: r["optimizer"]["state"][first].pop("exp_avg"),
         "optimizer-shape": lambda r: r["optimizer"]["state"][first].update(
@@ -129,12 +129,8 @@ def states(good: Content) -> Iterator[tuple[str, Content]]:
         ),
         "optimizer-nan": lambda r: r["optimizer"]["state"][first]["exp_avg"].fill_(float("nan")),
         "optimizer-names": lambda r: r["optimizer"]["param_groups"][0]["params"].pop(),
-        "optimizer-rate": lambda r: r["optimizer"]["param_groups"][0].update(lr="fast"),
-        "optimizer-betas": lambda r: r["optimizer"]["param_groups"][0].update(betas=0.9),
-        "schedule-type": lambda r: r["schedule"].update(last_epoch="eight"),
-        "schedule-list": lambda r: r["schedule"].update(base_lrs=[1.0]),
-        "rows": lambda r: r.update(rows=[{"epoch": "one"}]),
-        "rows-empty": lambda r: r.update(rows=[{}]),
+        "history": lambda r: r.update(history=[{"epoch": "one"}]),
+        "history-empty": lambda r: r.update(history=[{}]),
         "best": lambda r: r.update(best=torch.zeros(3)),
         "sums": lambda r: r.update(sums={"target": ["many", 3.0]}),
     }

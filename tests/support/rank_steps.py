@@ -23,10 +23,10 @@ from aam.inference.stored_networks import DiversityScale, ModelConfig, Target
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
 from aam.training import checkpoints, fit
-from aam.training.checkpoints import Position
+from aam.training.checkpoints import TrainingProgress
 from aam.training.finite import FiniteCheck, replay
 from aam.training.loader import EpochSampler, TrainingBatches, ValidationBatches, loader
-from aam.training.loop import TrainingLoop, make_optimizer, make_schedule
+from aam.training.loop import TrainingLoop
 from aam.training.module import GradientStep, LossWeights, TrainingModule
 from aam.training.observers import Observer
 from aam.training.runtime import Runtime
@@ -80,8 +80,8 @@ class Recorder(Observer):
         self.case, self.rank, self.step = case, rank, 0
         self.first: dict[str, torch.Tensor] | None = None
 
-    def begin(self, task: TrainingModule, position: Position) -> None:
-        self.task, self.step = task, position.step
+    def begin(self, task: TrainingModule, progress: TrainingProgress) -> None:
+        self.task, self.step = task, progress.step
 
     def batch_begins(self, batch: Batch) -> None:
         if self.case.stop and self.step >= self.case.stop:
@@ -97,8 +97,8 @@ class Recorder(Observer):
                 if p.grad is not None
             }
 
-    def step_ends(self, position: Position) -> None:
-        self.step = position.step
+    def step_ends(self, progress: TrainingProgress) -> None:
+        self.step = progress.step
 
     def validation_begins(self) -> None:
         if self.case.killed:
@@ -165,10 +165,10 @@ def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case)
             return {}
     result: dict[str, Any] = {"gradient": recorder.first}
     if communicator.ranks.is_main:
-        _, content = checkpoints.read(folder / "checkpoints" / "last.ckpt")
+        weights = checkpoints.read(folder / "checkpoints" / "last.ckpt").weights
         table = np.genfromtxt(folder / "metrics.csv", delimiter=",", names=True)
         losses = {name: table[name] for name in table.dtype.names if "_" in name}
-        result |= {"weights": content["state_dict"], "losses": losses}
+        result |= {"weights": weights, "losses": losses}
     return result
 
 
@@ -199,7 +199,7 @@ class Repeating(FiniteCheck):
             torch.equal(local_tensor(after[name]), local_tensor(value))
             for name, value in before.items()
         )
-        self.note("same", same)
+        self.record_fact("same", same)
 
 
 def repeat_steps(communicator: Communicator, study_dir: Path, scale: ScaleOptions) -> list[bool]:
@@ -233,10 +233,9 @@ def train(
     observers: Sequence[Observer] = (),
 ) -> TrainingLoop:
     """Run a training loop without validation and checkpoints."""
-    optimizer = make_optimizer(step.task, loop)
     sampler = EpochSampler(training.steps)
     done = TrainingLoop(
-        step, optimizer, make_schedule(optimizer, loop, step.task.steps), loop,
+        step, loop,
         loader(training, sampler, 0, False), sampler, check, communicator=communicator,
         observers=observers,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from aam.model.attention import AUTO
 from aam.model.nucleotides import NucleotideEncoder
 from aam.model.shape import NetworkShape
 from aam.model.transformer import PRODUCTS
-from aam.training.compilation import compile_in_place, eager_again, refusal
+from aam.training.compilation import compile_in_place, eager_again
 from tests.support.commands import TINY, read
 
 SHAPE = NetworkShape(max_bp=30, embedding_dim=8, attention_heads=2, attention_layers=1, dropout=0.0)
@@ -27,22 +27,6 @@ COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 needs_compiler = pytest.mark.skipif(
     COMPILER is None and not os.environ.get("CI"), reason="no C++ compiler"
 )
-
-
-@pytest.mark.parametrize(
-    ("requested", "fault", "reason"),
-    [
-        ("off", "", "not requested"),
-        ("auto", "", ""),
-        ("auto", "Triton mixes int1 and int8", "Triton mixes int1 and int8; --compile-model force"),
-        ("force", "Triton mixes int1 and int8", ""),
-        ("force", "", ""),
-    ],
-)
-def test_stacks_on_which_compilation_is_tried(requested: str, fault: str, reason: str) -> None:
-    found = refusal(requested, fault)  # type: ignore[arg-type]
-    assert found.startswith(reason)
-    assert bool(found) == bool(reason)
 
 
 def encode(module: NucleotideEncoder, tokens_UL: Tensor) -> list[Tensor]:

@@ -49,7 +49,7 @@ def test_pretrain(
     embeddings = read(tmp_path / "run/embeddings.tsv")
     assert list(embeddings.columns) == ["sample-id", *(f"e{i}" for i in range(8))]
     assert np.isfinite(embeddings.iloc[:, 1:].to_numpy()).all()
-    config, _ = checkpoints.read(tmp_path / "run/checkpoints/last.ckpt")
+    config = checkpoints.read(tmp_path / "run/checkpoints/last.ckpt").config
     assert (config.command, config.target) == ("pretrain", None)
 
 

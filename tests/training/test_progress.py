@@ -21,7 +21,7 @@ from aam.serialization import tensor_file
 from aam.training.finite import FiniteCheck
 from aam.training.loader import TrainingBatches
 from aam.training.module import GradientStep, LossWeights, TrainingModule
-from aam.training.observers import Pace, Progress, RunLength, seconds_left
+from aam.training.observers import Progress
 from tests.support.commands import pretrain, read, train
 from tests.support.rank_steps import train as train_loop
 
@@ -29,13 +29,21 @@ PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
 
 
 def test_time_left_counts_validations_and_further_folds() -> None:
-    length = RunLength(steps=1000, epochs=10, samples=1600)
-    assert seconds_left(length, Pace(0, 0)) is None
-    assert seconds_left(length, Pace(100, 1, 0.5)) == 450
-    assert seconds_left(length, Pace(100, 1, 0.5, validation_seconds=20)) == 450 + 9 * 20
-    assert seconds_left(length, Pace(1000, 10, 0.5, 20)) == 0
-    folds = RunLength(steps=1000, epochs=10, samples=1600, fold=3, folds=5)
-    assert seconds_left(folds, Pace(1000, 10, 0.5, 20)) == 2 * (1000 * 0.5 + 10 * 20)
+    progress = Progress(Path("none"), Path("none"), 1000, 10, 1600, "CPU")
+
+    def seconds_left(
+        step: int, epoch: int, seconds: float | None, validation: float = 0.0, fold: int = 1
+    ) -> float | None:
+        progress.step, progress.epoch, progress.fold = step, epoch, fold
+        progress.step_seconds, progress.validation_seconds = seconds, validation
+        return progress.seconds_left
+
+    assert seconds_left(0, 0, None) is None
+    assert seconds_left(100, 1, 0.5) == 450
+    assert seconds_left(100, 1, 0.5, 20) == 450 + 9 * 20
+    assert seconds_left(1000, 10, 0.5, 20) == 0
+    progress.folds = 5
+    assert seconds_left(1000, 10, 0.5, 20, fold=3) == 2 * (1000 * 0.5 + 10 * 20)
 
 
 def test_the_first_line_names_the_device_and_the_file_tells_the_progress(
@@ -93,13 +101,16 @@ def test_lines_appear_from_the_start_without_a_terminal(
         "pretrain", NetworkShape(60, 8, 2, 1), "unweighted", PLAN, DiversityScale(), None, {}
     )
     batches = Slow(study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True)
-    length = RunLength(steps=6, epochs=2, samples=24)
-    progress = Progress(tmp_path / "progress.json", length, "CPU", 0.1, 0.25)
+    table = tmp_path / "metrics.csv"
+    progress = Progress(
+        tmp_path / "progress.json", table, 6, 2, 24, "CPU", first_line=0.1, line_every=0.25
+    )
     task = TrainingModule(config.network(), LossWeights(), loop, 6)
     step = GradientStep.of(task, task)
     check = FiniteCheck(step, (), tmp_path / "last.ckpt", lambda name, fact: None, loop.lr)
     train_loop(step, loop, batches, check, observers=[progress])
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch ")]
+    shown = capsys.readouterr().err.splitlines()
+    lines = [line for line in shown if line.startswith("epoch ") and ", step " in line]
     assert lines[0].startswith("epoch 1/2, step 0/6, the first step is running for ")
     assert re.fullmatch(r"epoch [12]/2, step [1-6]/6, [\d.]+ samples/s, \d+ s left", lines[-1])
     found = json.loads((tmp_path / "progress.json").read_text())

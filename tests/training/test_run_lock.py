@@ -59,7 +59,7 @@ def test_a_requeued_job_does_not_wait_for_the_lock_of_its_failed_node(
             assert not held
         monkeypatch.setenv("SLURM_JOB_ID", "13")
         with pytest.raises(CannotCreate):
-            run_folder.check(tmp_path)
+            run_folder.check_lock(tmp_path)
     finally:
         os.kill(pid, KILL)
         os.waitpid(pid, 0)

@@ -164,7 +164,9 @@ def _resumed(options: Pretrain | Train) -> LoopOptions:
     checkpoint = run_folder.resumed_checkpoint(options.run)
     if checkpoint is None:
         return loop
-    before: LoopOptions = from_plain(type(options), checkpoints.read(checkpoint)[0].options).loop
+    before: LoopOptions = from_plain(
+        type(options), checkpoints.read(checkpoint).config.options
+    ).loop
     return dataclasses.replace(
         loop,
         batch_size=before.batch_size,
