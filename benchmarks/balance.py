@@ -72,7 +72,7 @@ def _study(table: Path, tree: Path | None) -> Any:
     from aam.contract.options.study import PhylogenyOptions, TableOptions
     from aam.data.rarefaction import auto_depth
     from aam.data.study import load_study
-    from aam.training.sample_selection import deep_enough
+    from aam.training.labelled_study import deep_enough
 
     study = load_study(TableOptions(table=table), PhylogenyOptions(tree=tree))
     depth = auto_depth(study.reads)
@@ -82,7 +82,7 @@ def _study(table: Path, tree: Path | None) -> Any:
 def spread(path: Path) -> Table:
     """Count the distinct ASVs of the batches of two epochs."""
     from aam.data.batches import BatchPlan
-    from aam.training.data_loader import TrainingBatches
+    from aam.training.loader import TrainingBatches
 
     study, depth = _study(path, None)
     plan = BatchPlan(42, depth, 1024)
@@ -110,9 +110,9 @@ def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> 
     from aam.data.splits import make_splits
     from aam.model.network import Encoder
     from aam.model.shape import NetworkShape
-    from aam.training.data_loader import TrainingBatches
-    from aam.training.optimizer import make_optimizer, make_schedule
-    from aam.training.training_module import LossWeights, TrainingModule
+    from aam.training.loader import TrainingBatches
+    from aam.training.loop import make_optimizer, make_schedule
+    from aam.training.module import LossWeights, TrainingModule
 
     study, depth = _study(path, tree)
     metric: Metric | None = "unweighted" if tree is not None else None

@@ -153,11 +153,11 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     from aam.data.study import load_study
     from aam.model.network import Encoder
     from aam.model.shape import NetworkShape
-    from aam.training.batch_plan import diversity_scale
-    from aam.training.data_loader import TrainingBatches
-    from aam.training.optimizer import make_optimizer
-    from aam.training.sample_selection import choose_depth, deep_enough
-    from aam.training.training_module import LossWeights, TrainingModule
+    from aam.training.labelled_study import choose_depth, deep_enough
+    from aam.training.loader import TrainingBatches
+    from aam.training.loop import make_optimizer
+    from aam.training.module import LossWeights, TrainingModule
+    from aam.training.pretrained import diversity_scale
 
     loop, task, sample = LoopOptions(batch_size=8), MaskOptions(), SampleOptions()
     loaded = load_study(TableOptions(table=study / "study.aam"), PhylogenyOptions())

@@ -45,7 +45,7 @@ from aam.members.member import Estimator, TrainingSamples
 from aam.members.registry import estimator
 from aam.members.relations import AsvRelations
 from aam.members.scores import SCORED, Score, draw_groups, draw_metrics
-from aam.training.sample_selection import choose_depth, deep_enough
+from aam.training.labelled_study import choose_depth, deep_enough
 
 
 @dataclass(frozen=True)

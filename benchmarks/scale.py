@@ -146,13 +146,13 @@ def _steps(
         TableOptions,
     )
     from aam.contract.options.training import LoopOptions, MaskOptions, ModelOptions, RunOptions
-    from aam.inference.model_config import DiversityScale, ModelConfig
+    from aam.inference.stored_networks import DiversityScale, ModelConfig
     from aam.model.shape import NetworkShape
     from aam.training import fit
-    from aam.training.callbacks.observer import Observer
-    from aam.training.data_loader import TrainingBatches
+    from aam.training.loader import TrainingBatches
+    from aam.training.module import LossWeights, TrainingModule
+    from aam.training.observers import Observer
     from aam.training.runtime import Runtime
-    from aam.training.training_module import LossWeights, TrainingModule
 
     loaded, plan = _load(folder)
     loop = LoopOptions(epochs=1, batch_size=batch, seed=SEED)

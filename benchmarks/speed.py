@@ -112,8 +112,8 @@ def frozen(study: Path) -> Measured:
     import torch
 
     from aam.data.target_transforms import TargetTransform
-    from aam.inference.network_outputs import encode_asvs
-    from aam.inference.target import Target
+    from aam.inference.outputs import encode_asvs
+    from aam.inference.stored_networks import Target
     from aam.model.network import Predictor
 
     loaded, plan = _load(study, masks=False)
@@ -133,7 +133,7 @@ def predict(study: Path) -> Measured:
     import numpy as np
     import torch
 
-    from aam.inference.network_outputs import apply_network, encode_asvs
+    from aam.inference.outputs import apply_network, encode_asvs
     from aam.model.network import Predictor
 
     loaded, plan = _load(study, masks=False)
@@ -213,9 +213,9 @@ def _steps(
     import torch
 
     from aam.contract.options.training import LoopOptions
-    from aam.training.data_loader import TrainingBatches
-    from aam.training.optimizer import make_optimizer
-    from aam.training.training_module import LossWeights, TrainingModule
+    from aam.training.loader import TrainingBatches
+    from aam.training.loop import make_optimizer
+    from aam.training.module import LossWeights, TrainingModule
 
     loop = LoopOptions(batch_size=BATCH)
     task = TrainingModule(network, LossWeights(), loop, steps + 1, **task_options).train()
