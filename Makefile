@@ -19,7 +19,7 @@ PYTEST = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loa
 
 help:
 	@echo "Durations are of two cores; half as long, or twice, on other machines. The first makes .venv: 0.5 GB."
-	@echo "make demo    the example study inspected, trained, predicted, pretrained, compared: 3 CPU-minutes"
+	@echo "make demo    the example study inspected, trained, predicted, pretrained, compared: 2 to 3 CPU-minutes"
 	@echo "make test-fast   lint, types and quick unit tests, after each change: 2 to 6 minutes"
 	@echo "make test    lint, types and the tests of every change: 15 to 25 minutes"
 	@echo "make test-all    all tests, with coverage, and with other versions of torch: hours, large downloads"

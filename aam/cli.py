@@ -11,11 +11,10 @@ import os
 import sys
 import typing
 from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
 
 from aam import __version__
-from aam.contract import completion
-from aam.contract.errors import AamError, DataError
-from aam.contract.files import open_standard_streams, print_all_characters, system_error
+from aam.contract import completion, program
 from aam.contract.installation import not_installed
 from aam.contract.options import (
     CONFIG,
@@ -37,7 +36,6 @@ from aam.contract.options.device import DeviceOptions, ScaleOptions, uses_networ
 from aam.contract.preflight import require_columns, require_inputs
 from aam.contract.run_record import Record
 
-INTERRUPTED = 130
 OWN: dict[str, type] = {"completion": completion.Completion}
 """Commands that `aam-launch` does not pass on, because it has its own."""
 
@@ -45,41 +43,7 @@ OWN: dict[str, type] = {"completion": completion.Completion}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `aam` with `argv` (the process's by default) and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    open_standard_streams()
-    print_all_characters()
-    try:
-        status = _dispatch(arguments)
-        sys.stdout.flush()
-        return status
-    except AamError as error:
-        _print_error(str(error))
-        return error.status
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").split(".")[0]
-        if missing in {"aam", ""} | sys.stdlib_module_names:
-            raise
-        absent = not_installed("The libraries of the model are not installed", error)
-        _print_error(str(absent))
-        return absent.status
-    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        refused = system_error(error)
-        if refused is None:
-            raise
-        _print_error(str(refused))
-        return refused.status
-    except MemoryError as error:
-        reason = " ".join(str(error).split()) or "no memory is left"
-        short = DataError(
-            "The input does not fit in memory", reason, "use more memory, or less input"
-        )
-        _print_error(str(short))
-        return short.status
-    except KeyboardInterrupt:
-        _print_error("Interrupted.")
-        return INTERRUPTED
+    return program.run("aam", lambda: _dispatch(arguments))
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -107,7 +71,6 @@ def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
     require_inputs(parsed)
     if parsed.command != "inspect":  # which reports all that is wrong
         require_columns(parsed)
-    wraps = parsed.command in WRAPPERS
     options, measured = parsed.build(), parsed.build_wrapped()
     _set_passive_waiting(os.environ)
     subject = measured if parsed.wrapped else options
@@ -128,8 +91,19 @@ def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
 
         for sentence in ignored:
             warn(sentence)
-    command = importlib.import_module(f"aam.commands.{parsed.command.partition(' ')[0]}")
-    if wraps:
+    try:
+        with program.stopped_by_signals():
+            command = importlib.import_module(f"aam.commands.{parsed.command.partition(' ')[0]}")
+            return _result(command, parsed, options, measured)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").split(".")[0]
+        if missing in {"aam", ""} | sys.stdlib_module_names:
+            raise
+        raise not_installed("The libraries of the model are not installed", error) from error
+
+
+def _result(command: Any, parsed: ParsedCommand, options: Any, measured: Any) -> int:
+    if parsed.command in WRAPPERS:
         command.run(options, measured)
         return 0
     record = Record(parsed.command, options)
@@ -171,12 +145,6 @@ def _help(arguments: Sequence[str]) -> str:
     options_class = typing.cast(type, find(name))
     options = (*options_of(name), CONFIG)
     return help_page.page("aam", name, options_class, options, everything=everything)
-
-
-def _print_error(sentence: str) -> None:
-    rank = os.environ.get("RANK", "0")
-    prefix = "aam" if rank == "0" else f"aam: rank {rank}"
-    print(f"{prefix}: {sentence}", file=sys.stderr)
 
 
 if __name__ == "__main__":

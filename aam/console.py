@@ -7,8 +7,6 @@ log records and warnings (`as_library`).
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator
@@ -39,15 +37,7 @@ _LONGEST_LINE = 5000
 """Characters of a line of a message; the middle of a longer one is left out."""
 
 
-class _MessageConsole(Console):
-    """Console whose messages are dropped when their reader, such as `2>&1 | head`, has ended."""
-
-    def on_broken_pipe(self) -> None:
-        """Go on without messages, where rich would end the program and lose its result."""
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-
-
-console = _MessageConsole(stderr=True, highlight=False, soft_wrap=True)
+console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 _library: ContextVar[bool] = ContextVar("library", default=False)
 

@@ -9,14 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from aam import __version__
+from aam.contract import program
 from aam.contract.completion import REQUESTED
-from aam.contract.errors import AamError, UsageError
-from aam.contract.files import open_standard_streams, print_all_characters, system_error
+from aam.contract.errors import UsageError
 from aam.contract.options import HELP, before_program, parse_known, split_command
 from launcher.options import HOST, NAMES, OWN_STARTS, READ
 from launcher.plan.settings import LAUNCHER_OPTIONS
-
-INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,27 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     A launch replaces the process and does not return.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    open_standard_streams()
-    print_all_characters()
-    try:
-        try:
-            return _dispatch(arguments)
-        finally:
-            sys.stdout.flush()
-    except AamError as error:
-        print(f"aam-launch: {error}", file=sys.stderr)
-        return error.status
-    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        refused = system_error(error)
-        if refused is None:
-            raise
-        print(f"aam-launch: {refused}", file=sys.stderr)
-        return refused.status
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return program.run("aam-launch", lambda: _dispatch(arguments))
 
 
 def _dispatch(argv: list[str]) -> int:

@@ -45,7 +45,8 @@ def run(options: Evaluate) -> None:
             column: metrics_by(scored, metadata.values(column, ids).tolist())
             for column in options.by
         }
-    show(found)
     if options.output is not None:
         write_json(options.output, found)
+    show(found)
+    if options.output is not None:
         info(f"Metrics: {options.output}")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import codecs
 import errno
 import fcntl
 import glob
-import io
 import itertools
 import json
+import math
 import os
 import stat
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -154,8 +152,21 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file with an indented JSON value atomically, see `atomic_write`."""
-    write_text(path, json.dumps(content, indent=2) + "\n")
+    """Write a file with an indented JSON value atomically; NaN and infinity become null."""
+    write_text(path, dump_json(content, indent=2) + "\n")
+
+
+def dump_json(content: Any, indent: int | None = None) -> str:
+    """Return a value as JSON, in which NaN and infinity are null: JSON has no word for them."""
+    return json.dumps(_finite(content), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):  # also a NumPy float64
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _remove_leftovers(path: Path) -> None:
@@ -228,14 +239,12 @@ def _check_name(path: Path) -> None:
 
 @contextmanager
 def report_full_disk(path: Path) -> Iterator[None]:
-    """Raise `CannotCreate` for every failure of a full disk while `path` is written.
-
-    Raises:
-        CannotCreate: the disk is full.
-    """
+    """Raise `CannotCreate` where the disk is full or the file too large while `path` is written."""
     try:
         yield
     except (OSError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            raise _too_large(f"'{path}'") from error
         if not _is_full(error, path.parent):
             raise
         raise CannotCreate(
@@ -245,36 +254,14 @@ def report_full_disk(path: Path) -> Iterator[None]:
         ) from error
 
 
-def open_standard_streams() -> None:
-    """Open /dev/null for each of stdin, stdout and stderr that is closed.
-
-    Python has None in place of such a stream, and the next file would get its number.
-    """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, os.O_RDWR)
-            os.set_inheritable(descriptor, True)
-            setattr(sys, name, os.fdopen(descriptor, mode))
-
-
-def print_all_characters() -> None:
-    """Let this process print what the encoding of its output lacks.
-
-    File names that the locale cannot decode are printed as their original bytes, characters that
-    are not of an ASCII terminal, such as those of "R²", as escapes.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            utf8 = codecs.lookup(stream.encoding).name == "utf-8"
-            stream.reconfigure(errors="surrogateescape" if utf8 else "backslashreplace")
-
-
-def system_error(error: OSError) -> AamError | None:
+def system_error(error: OSError, place: str = "a file") -> AamError | None:
     """Return the error of a refusal by the system that no code can foresee; None for a bug."""
-    place = f"'{error.filename}'" if error.filename else "standard output"
+    place = f"'{error.filename}'" if error.filename else place
     reason = f"{place}, {error.strerror}"
     if error.errno in _FULL:
         return CannotCreate("The disk is full", reason, "free some space or choose another folder")
+    if error.errno == errno.EFBIG:
+        return _too_large(place)
     if error.errno in _MANY_FILES:
         reason = f"'{error.filename}'" if error.filename else str(error.strerror)
         return Unavailable("Too many open files", reason, "raise their limit with `ulimit -n`")
@@ -283,6 +270,11 @@ def system_error(error: OSError) -> AamError | None:
             "The system refuses a file", reason, "check the path and its permissions"
         )
     return None
+
+
+def _too_large(place: str) -> CannotCreate:
+    cause = "A file would be larger than this process may write"
+    return CannotCreate(cause, place, "raise the limit with `ulimit -f`")
 
 
 def _is_full(error: Exception, folder: Path) -> bool:

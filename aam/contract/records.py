@@ -18,10 +18,8 @@ states a range; the common ones are below.
 from __future__ import annotations
 
 import functools
-import json
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -31,7 +29,7 @@ from msgspec import Meta
 
 from aam import __version__
 from aam.contract.errors import ConfigurationError, DataError, MissingInput, printable, reason_of
-from aam.contract.files import require, write_text
+from aam.contract.files import require
 from aam.contract.suggestions import nearest
 
 T = TypeVar("T")
@@ -121,16 +119,6 @@ def convert(value: Any, expected: type[T], place: str = "") -> T:
         return msgspec.convert(value, expected)
     except msgspec.ValidationError as error:
         raise _mismatch(error, value, expected, place) from None
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a file with an indented JSON value atomically; NaN and infinity become null."""
-    write_text(path, dump_json(content, indent=2) + "\n")
-
-
-def dump_json(content: Any, indent: int | None = None) -> str:
-    """Return a value as JSON, in which NaN and infinity are null: JSON has no word for them."""
-    return json.dumps(_finite(content), indent=indent, allow_nan=False)
 
 
 def check_format(what: str, found: int, known: int, file: str) -> None:
@@ -255,14 +243,6 @@ def _require_bounded(value: Any, depth: int = 0) -> None:
             value = list(value.values())
         for item in value:
             _require_bounded(item, depth + 1)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):  # also a NumPy float64
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _mismatch(

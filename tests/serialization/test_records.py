@@ -9,6 +9,7 @@ import pytest
 from msgspec import Meta
 
 from aam.contract.errors import AamError, ConfigurationError, DataError, MissingInput
+from aam.contract.files import dump_json, write_json
 from aam.contract.records import (
     Count,
     Entry,
@@ -16,10 +17,8 @@ from aam.contract.records import (
     convert,
     decode_json,
     decode_yaml,
-    dump_json,
     read_json,
     read_yaml,
-    write_json,
     yaml_entries,
 )
 

@@ -1,0 +1,167 @@
+"""What surrounds a command: terminals that fail, limits of the process, signals."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tests.support.bench import CANNOT_CREATE, DATA, NO_INPUT
+
+FULL = "/dev/full"
+
+
+def start(
+    *arguments: object,
+    stdout: IO[str] | int = subprocess.PIPE,
+    stderr: IO[str] | int = subprocess.PIPE,
+    cwd: Path | None = None,
+    limit: Callable[[], None] | None = None,
+    **variables: str,
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "aam.cli", *map(str, arguments)],
+        stdout=stdout, stderr=stderr, cwd=cwd, text=True, preexec_fn=limit,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **variables},
+    )  # fmt: skip
+
+
+def without_a_reader() -> int:
+    """Return the end of a pipe whose reader, such as `head`, has ended."""
+    read, write = os.pipe()
+    os.close(read)
+    return write
+
+
+def kernel(study: Path, output: Path) -> list[object]:
+    """Arguments of the shortest training of the default members."""
+    return ["train", "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
+            "--metadata-column", "ph", "--members", "kernel", "--folds", 2,
+            "--output-dir", output]  # fmt: skip
+
+
+@pytest.fixture
+def evaluation(tmp_path: Path) -> list[object]:
+    """Arguments of `aam evaluate` that write metrics.json."""
+    rows = "".join(f"s{n}\t{n}\t{n + 0.5}\n" for n in range(9))
+    (tmp_path / "predictions.tsv").write_text(f"sample-id\tactual\tpredicted\n{rows}")
+    (tmp_path / "metadata.tsv").write_text(
+        "sample-id\tage\n" + "".join(f"s{n}\t{n}\n" for n in range(9))
+    )
+    return ["evaluate", "--predictions", tmp_path / "predictions.tsv", "--metadata-column", "age",
+            "--metadata", tmp_path / "metadata.tsv", "--output", tmp_path / "m.json"]  # fmt: skip
+
+
+@pytest.mark.medium
+def test_results_are_written_whatever_the_terminal_does(
+    tmp_path: Path, evaluation: list[object]
+) -> None:
+    pipe, full = without_a_reader(), os.open(FULL, os.O_WRONLY)
+    for unbuffered, streams, status in [
+        ("", {"stdout": pipe, "stderr": pipe}, 0),
+        ("1", {"stdout": pipe, "stderr": full}, 0),
+        ("", {"stdout": full}, CANNOT_CREATE),
+    ]:
+        process = start(*evaluation, "--overwrite", PYTHONUNBUFFERED=unbuffered, **streams)
+        _, shown = process.communicate(timeout=120)
+        assert process.returncode == status, shown
+        (tmp_path / "m.json").rename(tmp_path / "seen.json")
+    assert shown.splitlines()[-1].startswith("aam: The disk is full: standard output, No space")
+    os.close(pipe)
+
+
+@pytest.mark.medium
+def test_a_training_is_complete_whatever_the_terminal_does(study_dir: Path, tmp_path: Path) -> None:
+    stream = os.open(FULL, os.O_WRONLY)
+    process = start(*kernel(study_dir, tmp_path / "run"), stdout=subprocess.PIPE, stderr=stream)
+    shown, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "R²" in shown
+    assert {"report.html", "scores.json", "model"} <= set(os.listdir(tmp_path / "run"))
+    os.close(stream)
+
+
+def test_a_refusal_keeps_its_status_without_a_terminal() -> None:
+    for stderr in (os.open(FULL, os.O_WRONLY), without_a_reader()):
+        process = start("trian", stderr=stderr)
+        process.communicate(timeout=120)
+        assert process.returncode == 64
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_training_with_a_sentence(
+    study_dir: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    process = start(*kernel(study_dir, tmp_path / "run"))
+    assert process.stderr is not None
+    process.stderr.readline()
+    process.send_signal(number)
+    _, shown = process.communicate(timeout=120)
+    assert process.returncode == 75, shown
+    last = shown.splitlines()[-1]
+    assert last == f"aam: Stopped by {number.name}; start the command again."
+
+
+@pytest.mark.medium
+def test_a_signal_that_nohup_ignores(study_dir: Path, tmp_path: Path) -> None:
+    ignored = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
+    process = start("inspect", study_dir / "table.biom", limit=ignored)
+    time.sleep(1)
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+
+
+@pytest.mark.medium
+def test_the_largest_file_that_a_process_may_write(study_dir: Path, tmp_path: Path) -> None:
+    # Large enough for the copy of the metadata, too small for the model.
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))  # noqa: E731
+    process = start(*kernel(study_dir, tmp_path / "run"), limit=limit)
+    _, shown = process.communicate(timeout=120)
+    assert process.returncode == CANNOT_CREATE, shown
+    sentence = f"A file would be larger than this process may write: '{tmp_path}/run/"
+    assert sentence in shown.splitlines()[-1]
+    assert "ulimit -f" in shown.splitlines()[-1]
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+@pytest.mark.medium
+def test_memory_that_no_library_fits_in(study_dir: Path, tmp_path: Path) -> None:
+    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (60 << 20,) * 2)  # noqa: E731
+    process = start(*kernel(study_dir, tmp_path / "run"), limit=limit)
+    _, shown = process.communicate(timeout=120)
+    assert process.returncode == DATA, shown
+    assert shown.startswith("aam: The input does not fit in memory: ")
+
+
+def test_a_current_folder_that_was_removed(study_dir: Path, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = f"import os; os.rmdir({str(gone)!r})\nfrom aam.cli import main\nmain(['--help'])"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; raise SystemExit(main(['inspect', 'table.biom']))"],
+        cwd=gone, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == NO_INPUT
+    assert done.stderr.splitlines()[-1].startswith(
+        "aam: The current folder is gone: it was removed;"
+    )
+
+
+def test_python_without_docstrings(study_dir: Path) -> None:
+    process = start("inspect", study_dir / "table.biom", PYTHONOPTIMIZE="2")
+    _, shown = process.communicate(timeout=120)
+    assert process.returncode == 78
+    assert "PYTHONOPTIMIZE=2 or -OO; unset it" in shown
+    # Without assertions alone, it works.
+    assert start("--help", PYTHONOPTIMIZE="1").wait() == 0
