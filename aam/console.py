@@ -6,7 +6,9 @@ log records and warnings (`as_library`).
 
 from __future__ import annotations
 
+import itertools
 import logging
+import textwrap
 import time
 import warnings
 from collections.abc import Iterable, Iterator
@@ -24,6 +26,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from aam.contract.errors import printable
 from aam.number_format import significant
@@ -37,7 +40,7 @@ _LONGEST_LINE = 5000
 """Characters of a line of a message; the middle of a longer one is left out."""
 
 
-console = Console(stderr=True, highlight=False, soft_wrap=True)
+console = Console(stderr=True, highlight=False)
 
 _library: ContextVar[bool] = ContextVar("library", default=False)
 
@@ -98,7 +101,7 @@ def info(message: str) -> None:
         return
     if _library.get():
         logging.getLogger("aam").info(message)
-    console.print(message, markup=False)
+    _print(message)
 
 
 def warn(message: str) -> None:
@@ -109,7 +112,20 @@ def warn(message: str) -> None:
         return
     if _library.get():
         warnings.warn(message, AamWarning, stacklevel=2)
-    console.print(f"warning: {message}", style="yellow", markup=False)
+    _print(f"warning: {message}", "yellow")
+
+
+def _print(message: str, style: str | None = None) -> None:
+    """Print a message: in lines of whole words on a terminal, as it is elsewhere."""
+    if console.is_terminal:
+        width = max(console.width - 1, 20)
+        lines = (
+            textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
+            for line in message.split("\n")
+        )
+        message = "\n".join(itertools.chain.from_iterable(lines))
+    # A path or a command that is longer than a line stays whole, so that it can be copied.
+    console.print(message, style=style, markup=False, soft_wrap=True)
 
 
 def duration(seconds: float) -> str:
@@ -135,8 +151,9 @@ def track(
     Without a terminal, print a line with the same figures every `line_every` seconds.
     """
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+        # Numbers and times take up to 45 columns; the bar what is left beside a short title.
+        BarColumn(bar_width=min(40, max(4, console.width - len(what) - 48))),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),

@@ -20,6 +20,7 @@ from aam.pipeline.repeated_samples import RepeatedSamples, find_repeated_samples
 from aam.training.labelled_study import LabelledStudy
 
 _SHOWN_CLASSES = 8
+_FEW_SAMPLES = 20
 
 
 def preview(
@@ -40,6 +41,16 @@ def preview(
     # What makes all that follows too good comes first.
     if (repeated := find_repeated_samples(options, study, folds)) is not None:
         warn(repeated.sentence)
+    if len(study.values) < _FEW_SAMPLES:
+        warn(
+            f"Only {len(study.values)} samples have '{column}': so few say little of new samples, "
+            "whatever the score; a few dozen are the least from which to learn."
+        )
+    if options.device.device not in ("auto", "cpu") and not options.uses_network:
+        warn(
+            f"--device {options.device.device} has no effect: {' and '.join(options.members)} "
+            "compute on the processor."
+        )
     info(_target(study, folds, column))
     info(_splits(folds))
     if folds.labels.levels and len(folds.splits) == 1:

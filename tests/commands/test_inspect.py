@@ -365,3 +365,16 @@ def test_a_large_study_takes_seconds(tmp_path: Path) -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert "1000 samples x" in done.stdout
     assert after.ru_utime - before.ru_utime < 6  # twice the time on an idle machine
+
+
+def test_columns_of_one_value_are_grouped_and_the_example_is_one_region(
+    study_dir: Path, tmp_path: Path
+) -> None:
+    names = load_table(str(study_dir / "table.biom")).ids().tolist()
+    header = "\t".join(["sample-id", *(f"c{k}" for k in range(45))])
+    rows = ["\t".join([name, *["same"] * 45]) for name in names]
+    (tmp_path / "m.tsv").write_text("\n".join([header, *rows]) + "\n")
+    _, found = inspected(study_dir / "table.biom", "--metadata", tmp_path / "m.tsv")
+    assert found["warning", "columns"] == ["one value only: 45 (c0, c1, c2, c3, c4, ...)"]
+    assert not [key for key in found if key[1].startswith("c0")]
+    assert ("warning", "sequences") not in found
