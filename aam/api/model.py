@@ -28,10 +28,11 @@ from aam.members.importance import importance_table
 from aam.members.model_file import PretrainedModel, TrainedModel, read, trained
 from aam.members.predict import predict_table
 from aam.report.asvs import importance_drawing, read_abundances
-from aam.report.base import Drawing, ReportInput
+from aam.report.content import ReportInput
+from aam.report.figures import Drawing
 from aam.report.page import write_report
-from aam.report.pictures import PICTURES
 from aam.report.run import read_run
+from aam.report.sections import PICTURES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -273,7 +274,7 @@ class Model:
         >>> aam.load("runs/age").plot("errors", unit="months")  # doctest: +SKIP
 
         Args:
-            name: a name of `aam.report.pictures.PICTURES`, such as errors, roc, calibration,
+            name: a name of `aam.report.sections.PICTURES`, such as errors, roc, calibration,
                 abundance, ordination or embedding.
             unit: unit of a numeric target, such as months.
 

@@ -11,8 +11,8 @@ from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.compare import Compare
 from aam.report.comparison import RunComparison, comparison
+from aam.report.figures import Picture
 from aam.report.page import render, write_page
-from aam.report.pictures import Picture
 from aam.report.run import Run, read_run
 from aam.report.terminal import print_table
 

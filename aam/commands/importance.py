@@ -16,7 +16,7 @@ from aam.members.base import Rows
 from aam.members.importance import clade_table, importance_table, rank_by_permutation
 from aam.members.model_file import read_trained
 from aam.members.sample_attention import attention_table
-from aam.report.figures.attention import draw_attention
+from aam.report.asvs import draw_attention
 
 
 def run(options: ImportanceOptions) -> None:

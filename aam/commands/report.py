@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.use import Report
 from aam.contract.preflight import target_folders
@@ -23,7 +24,7 @@ def run(options: Report) -> None:
         remedy = "leave it out, or name the folder of one target with --run-dir"
         raise UsageError("One page for several targets", evidence, remedy)
     for folder in targets or [options.run_dir]:
-        write_report(
+        page = write_report(
             folder,
             options.output,
             options.metadata,
@@ -31,3 +32,4 @@ def run(options: Report) -> None:
             options.categories,
             options.unit,
         )
+        info(f"Report: {page}")

@@ -152,8 +152,7 @@ def inspect(input: TableOptions, tree: Path | None, metadata: Path | None) -> In
             ]
             if len(alike) > MAX_ALIKE:
                 found.findings = [one for one in found.findings if one not in alike]
-                names = first_few(one.subject for one in alike)
-                found.warn("columns", f"{text}: {names}")
+                found.warn("columns", f"{text}: {first_few(one.subject for one in alike)}")
     return found
 
 

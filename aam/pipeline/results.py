@@ -29,10 +29,10 @@ from aam.members.permutation_test import permutation_test
 from aam.members.registry import estimator
 from aam.members.tables import held_out_table, interval_columns, member_columns
 from aam.members.training_data import describe
-from aam.number_format import significant
 from aam.pipeline.input_comparison import BOTH, compare_inputs, show_inputs
 from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
 from aam.pipeline.train import Result
+from aam.report.result import is_better, result_sentences
 from aam.training.labelled_study import LabelledStudy
 from aam.training.loggers import log_scores
 
@@ -197,27 +197,20 @@ def _final_scores(scores: Mapping[str, Any]) -> dict[str, float]:
 
 
 def show_results(scores: Mapping[str, Any]) -> None:
-    """Print members, the scores of every model, differences to the ensemble, and the interval."""
-    if repeated := scores.get("repeated_samples"):
-        warn(f"{repeated['sentence']}.")
+    """Print the verdict, what it rests on, and the scores of every model."""
+    verdict, *sentences = result_sentences(scores)
+    (info if is_better(scores) else warn)(verdict)
+    for sentence in sentences:
+        repeated = scores.get("repeated_samples") and sentence == sentences[0]
+        (warn if repeated else info)(sentence)
     members = [name for name in scores["models"] if name not in (ENSEMBLE, DUMMY)]
     for name, model in scores["models"].items():
-        if members == [name]:  # the ensemble is this member
-            continue
-        info(f"{name}, {scores['part']}: {shown_metrics(model['metrics'])}")
-    for difference in scores["differences"]:
-        if difference["model"] == ENSEMBLE:
-            info(f"{difference['sentence']}.")
+        if members != [name]:  # the ensemble is its only member
+            info(f"{name}, {scores['part']}: {shown_metrics(model['metrics'])}")
     if "inputs" in scores:
         show_inputs(scores["inputs"], scores["part"])
     for confounder in scores["confounders"]:
-        if not confounder["other_form"]:  # which is said before the training
+        if not confounder["other_form"]:  # said before the training
             warn(warning(confounder))
-    interval = scores["interval"]
-    if interval is not None:
-        unit = " ranks" if scores["kind"] == "ordinal" else ""
-        info(
-            f"Prediction interval ({100 * interval['coverage']:.0f} %): ± "
-            f"{significant(interval['half_width'])}{unit}; it holds "
-            f"{100 * interval['covered']:.0f} % of the {scores['part']} samples."
-        )
+    if not is_better(scores):
+        info("importance.tsv tells how the model computes, not which ASVs matter.")

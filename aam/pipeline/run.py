@@ -67,9 +67,11 @@ def run(
             record.finish(**labelled.facts, **facts)
     # Everything is written before anything of it is shown: no terminal that fails costs a result.
     write_importance(options, labelled, model)
-    write_report_of_run(prepared.folder, labelled.study.table)
+    report = write_report_of_run(prepared.folder, labelled.study.table)
     show_results(scores)
     info(f"Model: {prepared.folder}")
+    if report is not None:
+        info(f"Report: {report}")
     return result.scored
 
 

@@ -1,34 +1,52 @@
-"""ASVs of the report: importance as bars and as a table, and abundance by class or target."""
+"""ASVs of the report: importance as bars and as a table, abundance along the target, attention."""
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from aam.data.error_analysis import quantile_bins
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
 from aam.members.stability import FOLD_RANK, stability
 from aam.number_format import significant
-from aam.report.base import Abundances, Drawing, ReportInput
-from aam.report.figures.asv_plots import heat_figure, importance_figure
+from aam.report.content import Abundances, ReportInput
+from aam.report.figures import INK, SERIES, Drawing, blank, shortened, styled
+from aam.report.result import is_better
 from aam.report.run import NETWORK_EFFECT, Run
 from aam.report.terminal import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 ASVS = 15
 """ASVs that are drawn and shown first."""
 
 ID_LETTERS = 16
-"""Letters of a feature id that are shown."""
+"""Letters of a feature id, and of the hash of a sequence, that are shown."""
 
-MOST_CLASSES = 12
+MAX_CLASSES = 12
 BINS = 20
 """Columns of the heat map of a number."""
 
 LARGEST_TABLE = 200 * 2**20
 """Bytes of a table that is read for the heat map: 200 MiB take about 10 s."""
+
+LETTERS = 34  # of a name beside a row
+SHORT_LABEL = 13  # letters of a label of which three fit beside each other
+MAX_ASVS = 25  # ASVs with the highest attention, which are drawn
+
+_NO_FINDING = (
+    "The model is not shown to be better than a dummy: this tells how it computes, not which ASVs "
+    "matter. "
+)
 
 
 def read_abundances(run: Run, table: FeatureTable | None = None) -> Abundances | None:
@@ -50,18 +68,9 @@ def read_abundances(run: Run, table: FeatureTable | None = None) -> Abundances |
         if path is None or not path.is_file() or path.stat().st_size > LARGEST_TABLE:
             return None
         table = read_table(path)
-    return leading_abundances(table, [row["feature-id"] for row in run.importance])
-
-
-def leading_abundances(table: FeatureTable, feature_ids: Sequence[str]) -> Abundances | None:
-    """Return the relative abundances of the first ASVs that the table has; None without any.
-
-    Args:
-        table: reads of N samples.
-        feature_ids: ids by importance, the most important first; the first `ASVS` are looked up.
-    """
     column_of = {name: column for column, name in enumerate(table.feature_ids)}
-    named = [name for name in feature_ids[:ASVS] if name in column_of]
+    leading = [row["feature-id"] for row in run.importance[:ASVS]]
+    named = [name for name in leading if name in column_of]
     if not named:
         return None
     counts = table.counts[:, [column_of[name] for name in named]].toarray()
@@ -72,7 +81,10 @@ def leading_abundances(table: FeatureTable, feature_ids: Sequence[str]) -> Abund
 
 def importance_picture(given: ReportInput) -> Drawing | None:
     """Draw the measure of the most important ASVs of importance.tsv as bars."""
-    return importance_drawing(given.run.importance, given.with_unit("effect"))
+    drawing = importance_drawing(given.run.importance, given.with_unit("effect"))
+    if drawing is None or is_better(given.run.scores):
+        return drawing
+    return Drawing(drawing.figure, _NO_FINDING + drawing.caption, drawing.description)
 
 
 def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> Drawing | None:
@@ -86,13 +98,21 @@ def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> 
         The drawing; None without rows, or where they have no measure.
     """
     rows = importance[:ASVS]
-    if not rows or (column := _measure(rows[0])) is None:
+    column = next(
+        (
+            name
+            for name in ("permutation", "effect", NETWORK_EFFECT, "forest")
+            if rows and any(one == name or one.startswith(f"{name}_") for one in rows[0])
+        ),
+        None,
+    )
+    if column is None:
         return None
     columns = [name for name in rows[0] if name == column or name.startswith(f"{column}_")]
     strongest = [_strongest(row, columns) for row in rows]
     sizes = [float(row[name]) for row, name in zip(rows, strongest, strict=True)]
     classes = [name.removeprefix(column).removeprefix("_") for name in strongest]
-    names = [f"{number}. {_name(row)}" for number, row in enumerate(rows, start=1)]
+    names = [f"{number}. {asv_name(row)}" for number, row in enumerate(rows, start=1)]
     of_effects = column in ("effect", NETWORK_EFFECT)
     figure = importance_figure(names, sizes, classes, effect if of_effects else column)
     caption = f"The first {len(rows)} ASVs of importance.tsv" + (
@@ -101,6 +121,47 @@ def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> 
         else "."
     )
     return Drawing(figure, caption, f"Bars of importance. {caption} The first is {names[0]}.")
+
+
+@styled
+def importance_figure(
+    names: Sequence[str], sizes: Sequence[float], classes: Sequence[str], unit: str
+) -> Figure:
+    """Plot the importance of U ASVs as bars, the first at the top.
+
+    Args:
+        names: U names.
+        sizes: U values, negative where more of the ASV lowers the prediction.
+        classes: class of each value, whose score changes; "" for a number.
+        unit: name of the values.
+    """
+    from matplotlib.patches import Patch
+
+    figure, axes = blank(4.6, 1.2 + 0.26 * len(names))
+    frequent = [name for name, _ in Counter(classes).most_common(len(SERIES) - 1) if name]
+    if frequent:
+        colours = [
+            SERIES[frequent.index(name)] if name in frequent else SERIES[-1] for name in classes
+        ]
+        handles = [
+            Patch(color=SERIES[k], label=shortened(name, 20)) for k, name in enumerate(frequent)
+        ]
+        if len(set(classes)) > len(frequent):
+            handles.append(Patch(color=SERIES[-1], label="others"))
+        longest = max(len(str(handle.get_label())) for handle in handles)
+        columns = 3 if longest <= SHORT_LABEL else 2  # what is beyond the figure is cut off
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+    else:
+        colours = [SERIES[0] if size >= 0 else SERIES[1] for size in sizes]
+    places = np.arange(len(names))
+    axes.barh(places, sizes, color=colours, height=0.7)
+    axes.axvline(0, color=INK, lw=0.8)
+    axes.set_yticks(places, [shortened(name, LETTERS) for name in names])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set(xlabel=unit)
+    axes.set_title("Most important ASVs")
+    return figure
 
 
 def heat_picture(given: ReportInput) -> Drawing | None:
@@ -113,7 +174,7 @@ def heat_picture(given: ReportInput) -> Drawing | None:
     columns: dict[str, list[int]] = {}
     if scored.classes:
         times = np.bincount(scored.actual, minlength=len(scored.classes))
-        most = np.sort(np.argsort(-times, kind="stable")[:MOST_CLASSES])
+        most = np.sort(np.argsort(-times, kind="stable")[:MAX_CLASSES])
         for code in most.tolist():
             own = [place[name] for name, row in rows_of.items() if scored.actual[row] == code]
             columns |= {scored.classes[code]: own} if own else {}
@@ -130,19 +191,52 @@ def heat_picture(given: ReportInput) -> Drawing | None:
     means = np.array([logs[rows].mean(axis=0) for rows in columns.values()]).T
     taxa = {row["feature-id"]: row for row in given.run.importance[:ASVS]}
     names = [
-        f"{number}. {_name(taxa.get(name, {'feature-id': name}))}"
+        f"{number}. {asv_name(taxa.get(name, {'feature-id': name}))}"
         for number, name in enumerate(abundances.feature_ids, start=1)
     ]
     along = given.target if not scored.classes else given.run.target or ""
     # Each ASV relative to its own highest mean: a few abundant ones would leave the others blank.
-    figure = heat_figure(means / np.maximum(means.max(axis=1, keepdims=True), 1e-9), names,
-                         list(columns), along)  # fmt: skip
+    shares = means / np.maximum(means.max(axis=1, keepdims=True), 1e-9)
+    figure = heat_figure(shares, names, list(columns), along)
     what = "class" if scored.classes else "part of the samples, ordered by the target"
     caption = (
         f"Mean log abundance of each ASV in each {what}, relative to its highest mean: dark is "
         f"where it is abundant. {len(rows_of)} samples."
     )
     return Drawing(figure, caption, f"Heat map of {len(names)} ASVs. {caption}")
+
+
+@styled
+def heat_figure(
+    shares: npt.NDArray[np.float64], names: Sequence[str], columns: Sequence[str], along: str
+) -> Figure:
+    """Plot a matrix of numbers from 0 to 1 as shades.
+
+    Args:
+        shares: [U ASVs, C columns].
+        names: U names.
+        columns: C classes, or ranges of the target.
+        along: name of the target.
+    """
+    from matplotlib.patches import Rectangle
+
+    figure, axes = blank(4.6, 1.5 + 0.26 * len(names))
+    for (row, column), share in np.ndenumerate(shares):
+        alpha = 0.04 + 0.96 * float(share)
+        place = (column - 0.5, row - 0.47)
+        axes.add_patch(Rectangle(place, 1, 0.94, facecolor=SERIES[0], alpha=alpha, lw=0))
+    shown = range(0, len(columns), 1 + (len(columns) - 1) // 12)
+    axes.set_xticks(shown, [shortened(columns[k], 16) for k in shown], rotation=45)
+    for label in axes.get_xticklabels():
+        label.set(ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(names)), [shortened(name, LETTERS) for name in names])
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(names) - 0.5, -0.5), xlabel=along)
+    axes.grid(False)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.set_title("Abundance")
+    return figure
 
 
 def importance_table(given: ReportInput) -> Table | None:
@@ -159,7 +253,7 @@ def importance_table(given: ReportInput) -> Table | None:
         agreement = stability(np.array(ranks))
     cells = []
     for number, row in enumerate(rows[:ASVS], start=1):
-        cell = [f"{number}. {_name(row)}"]
+        cell = [f"{number}. {asv_name(row)}"]
         if effects:
             name = _strongest(row, effects)
             label = name.removeprefix(prefix).removeprefix("_")
@@ -169,36 +263,83 @@ def importance_table(given: ReportInput) -> Table | None:
             cell.append(f"{agreement.times_U[number - 1]} of {agreement.folds}")
         cells.append(cell)
     heads = ["ASV", *([given.with_unit("Effect")] if effects else []), "Prevalence"]
+    order = "permutation" if "permutation" in rows[0] else "rank, the mean over the members"
     note = (
-        "The first rows of importance.tsv. Effect: change of the prediction of the "
+        f"In the order of importance.tsv, by {order}. Effect: change of the prediction of the "
         f"{'kernel' if prefix == 'effect' else 'transformer'} for one standard deviation of the "
         "ASV's log abundance; of classes, of the score of the class that changes most. An "
         "association, not a cause."
     )
+    if not is_better(given.run.scores):
+        note = _NO_FINDING + note
     if agreement is not None:
         heads.append(f"Folds with it among the first {agreement.first}")
         note += f" {agreement.sentence}"
     if "taxon" not in rows[0]:
         note += " `aam importance --taxonomy` and `aam train --taxonomy` add taxa."
-    return Table(f"The {len(cells)} most important ASVs", heads, cells, note)
+    ids = [row["feature-id"] for row in rows[:ASVS]]
+    return Table(f"The {len(cells)} most important ASVs", heads, cells, note, ids=ids)
 
 
-def _measure(row: Mapping[str, str]) -> str | None:
-    """Return the column, or the start of the columns of classes, whose size is drawn."""
-    for column in ("permutation", "effect", NETWORK_EFFECT, "forest"):
-        if any(name == column or name.startswith(f"{column}_") for name in row):
-            return column
-    return None
+def asv_name(row: Mapping[str, str]) -> str:
+    """Return the last two named ranks of the taxon of an ASV and its hash, or its hash or id.
 
+    The hash is the MD5 of the sequence, which QIIME 2 gives as id; the first letters of the
+    sequences of one region are all alike.
 
-def _name(row: Mapping[str, str]) -> str:
-    """Return the last two named ranks of the taxon of an ASV, or the beginning of its id."""
-    if named := named_ranks(row.get("taxon") or ""):
-        return "; ".join(named[-2:])
+    >>> asv_name({"feature-id": "ACGT" * 30, "taxon": "d__Bacteria; g__Blautia"})
+    'Bacteria; Blautia c1ab7d'
+    """
     name = row["feature-id"]
-    return name if len(name) <= ID_LETTERS else f"{name[:ID_LETTERS]}…"
+    is_sequence = len(name) > ID_LETTERS and not set(name.upper()) - set("ACGTURYSWKMBDHVN")
+    short = hashlib.md5(name.upper().encode(), usedforsecurity=False).hexdigest()
+    if not is_sequence:
+        short = name
+    if named := named_ranks(row.get("taxon") or ""):
+        return f"{'; '.join(named[-2:])} {short[:6]}" if is_sequence else "; ".join(named[-2:])
+    if is_sequence:
+        return short[:ID_LETTERS]
+    return short if len(short) <= ID_LETTERS else f"{short[:ID_LETTERS]}…"
 
 
 def _strongest(row: Mapping[str, str], columns: Sequence[str]) -> str:
     """Return the column with the largest absolute value."""
     return max(columns, key=lambda name: abs(float(row[name])))
+
+
+@styled
+def draw_attention(table: pd.DataFrame, mixing_UU: npt.NDArray[np.float64], sample: str) -> Figure:
+    """Draw attention and abundance of the first ASVs of a sample, and the attention between them.
+
+    The number after a name is the row of the table.
+
+    Args:
+        table: rows of `aam.members.sample_attention.attention_table`.
+        mixing_UU: attention of each ASV (row) to each (column).
+        sample: its id.
+    """
+    from matplotlib.figure import Figure
+
+    shown = table[:MAX_ASVS]
+    places = np.arange(len(shown))
+    height = 1.6 + 0.24 * len(shown)
+    figure = Figure(figsize=(6.5 + 0.24 * len(shown), height), layout="constrained")
+    bars, heat = figure.subplots(1, 2, sharey=True, width_ratios=(1, max(1, len(shown) / 20)))
+    bars.barh(places, 100 * shown["attention"], color=SERIES[0], label="attention")
+    bars.plot(100 * shown["relative_abundance"], places, "o", color=SERIES[1], label="reads")
+    names = [
+        f"{shortened(asv_name({str(key): str(value) for key, value in row.items()}), LETTERS)}  {k}"
+        for k, (_, row) in enumerate(shown.iterrows(), start=1)
+    ]
+    bars.set_yticks(places, names)
+    bars.invert_yaxis()
+    bars.set_xlabel("% of the sample")
+    bars.set_title(f"Attention in {sample}")
+    bars.legend()
+    mixing = heat.imshow(100 * mixing_UU[: len(shown), : len(shown)], cmap="cividis", aspect="auto")
+    heat.set_xticks([])
+    heat.set_xlabel("from the ASV of the row to that of the column")
+    heat.set_title("Between ASVs")
+    heat.grid(visible=False)
+    figure.colorbar(mixing, ax=heat, label="%")
+    return figure

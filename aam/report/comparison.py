@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +12,20 @@ import numpy.typing as npt
 from aam.contract.errors import DataError
 from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.members.scores import Drawn, Score, draw_groups, draw_metrics, joint_groups
-from aam.report.base import Drawing
-from aam.report.content import fact_rows, input_rows, option_rows
-from aam.report.figures.comparison_plots import interval_figure, overlay_figure, recall_figure
+from aam.report.figures import INK, MARKERS, MAX_VECTORS, SERIES, Drawing, blank, shortened, styled
+from aam.report.methods import fact_rows, input_rows, option_rows
 from aam.report.run import Run
-from aam.report.tables import with_interval
-from aam.report.terminal import TITLES, Table
+from aam.report.terminal import TITLES, Table, with_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LETTERS = 24  # of the name of a run in a figure
+MAX_CLASSES = 12
+
+Interval = tuple[float | None, float | None, float | None]
+"""Value, lower and upper limit."""
 
 _OF_EACH_RUN = ("started", "finished", "--output-dir", "--overwrite")
 
@@ -171,7 +179,7 @@ def _interval_drawing(
 ) -> Drawing:
     names, metric = [name for name, _ in paired], differences[0][1]
     scores = [drawn.score()[metric] for _, drawn in paired]
-    figure = interval_figure(
+    figure = _interval_figure(
         names,
         [(score.value, score.lower, score.upper) for score in scores],
         [(score.value, score.lower, score.upper) for _, _, score in differences],
@@ -184,15 +192,112 @@ def _interval_drawing(
     return Drawing(figure, caption, f"Interval plot of {len(names)} runs. {caption}")
 
 
+@styled
+def _interval_figure(
+    names: Sequence[str], scores: Sequence[Interval], differences: Sequence[Interval], metric: str
+) -> Figure:
+    """Plot the score of each run with its interval, and the difference from the first run.
+
+    Args:
+        names: names of R runs.
+        scores: R scores.
+        differences: R - 1 differences from the first.
+        metric: name of the score.
+    """
+    from matplotlib.figure import Figure
+
+    rows = len(names)
+    figure = Figure(figsize=(4.6, 2.2 + 0.6 * rows), layout="constrained")
+    above, below = figure.subplots(2, 1, height_ratios=(rows + 0.5, rows - 0.5))
+    _intervals(above, names, scores, 0)
+    _intervals(below, names, differences, 1)
+    below.axvline(0, color=INK, lw=1, ls="--", alpha=0.6)
+    above.set_title(metric)
+    below.set_title(f"Difference from {shortened(names[0], LETTERS)}")
+    return figure
+
+
+def _intervals(axes: Axes, names: Sequence[str], intervals: Sequence[Interval], first: int) -> None:
+    """Plot an interval in a row for each run from the `first`."""
+    from matplotlib.ticker import MaxNLocator
+
+    for row, (value, lower, upper) in enumerate(intervals, start=first):
+        colour = SERIES[row % len(SERIES)]
+        if lower is not None and upper is not None:
+            axes.plot((lower, upper), (row, row), color=colour, lw=2)
+        if value is not None:
+            axes.plot(value, row, "o", color=colour)
+    places = range(first, len(names))
+    axes.set_yticks(places, [shortened(names[row], LETTERS) for row in places])
+    axes.set_ylim(len(names) - 0.5, first - 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.grid(axis="y", visible=False)
+
+
 def _overlay_drawing(shared: Sequence[_Scored]) -> Drawing:
     names, target = [one.name for one in shared], str(shared[0].run.target)
     parts = [one.scored for one in shared]
     if parts[0].classes:
         caption = "Part of the samples of each true class that each run predicts as that class."
-        return Drawing(recall_figure(names, parts), caption, f"Recall of the classes. {caption}")
+        return Drawing(_recall_figure(names, parts), caption, f"Recall of the classes. {caption}")
     caption = f"The same {len(parts[0].actual)} samples as predicted by each run."
-    figure = overlay_figure(names, parts, target)
+    figure = _overlay_figure(names, parts, target)
     return Drawing(figure, caption, f"Predicted against true {target}. {caption}")
+
+
+@styled
+def _overlay_figure(names: Sequence[str], runs: Sequence[ScoredPredictions], target: str) -> Figure:
+    """Plot predicted against true numbers of several runs.
+
+    Args:
+        names: names of the runs.
+        runs: their predictions of the same samples.
+        target: name of the axes.
+    """
+    figure, axes = blank(4.6, 4.6)
+    both = np.concatenate([np.concatenate([one.actual, one.predicted]) for one in runs])
+    ends = (both.min(), both.max())
+    axes.plot(ends, ends, color=INK, lw=1, ls="--", alpha=0.6)
+    many = len(both) > 2 * MAX_VECTORS
+    for number, (name, one) in enumerate(zip(names, runs, strict=True)):
+        axes.scatter(
+            one.actual, one.predicted, color=SERIES[number % len(SERIES)], linewidths=0,
+            marker=MARKERS[number % len(MARKERS)], s=8 if many else 22, alpha=0.55,
+            label=shortened(name, LETTERS), rasterized=many,
+        )  # fmt: skip
+    axes.set(xlabel=f"true {target}", ylabel=f"predicted {target}")
+    axes.set_title("Predictions")
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+@styled
+def _recall_figure(names: Sequence[str], runs: Sequence[ScoredPredictions]) -> Figure:
+    """Plot the recall of the most frequent classes, a point for each run.
+
+    Args:
+        names: names of the runs.
+        runs: their predicted classes of the same samples.
+    """
+    first = runs[0]
+    times = np.bincount(first.actual, minlength=len(first.classes))
+    most = np.sort(np.argsort(-times, kind="stable")[:MAX_CLASSES])
+    classes = [first.classes[code] for code in most.tolist() if times[code]]
+    figure, axes = blank(4.6, 1.5 + 0.4 * len(classes))
+    for number, (name, one) in enumerate(zip(names, runs, strict=True)):
+        actual = np.array(one.classes, dtype=object)[one.actual]
+        right = one.actual == one.predicted
+        recalls = [right[actual == label].mean() for label in classes]
+        shift = 0.5 * (number + 0.5) / len(runs) - 0.25
+        axes.plot(
+            recalls, np.arange(len(classes)) + shift, MARKERS[number % len(MARKERS)],
+            color=SERIES[number % len(SERIES)], label=shortened(name, LETTERS),
+        )  # fmt: skip
+    axes.set_yticks(range(len(classes)), [shortened(name, LETTERS) for name in classes])
+    axes.set(xlim=(-0.03, 1.03), ylim=(len(classes) - 0.5, -0.5), xlabel="recall")
+    axes.set_title("Recall of each class")
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

@@ -1,284 +1,185 @@
-"""Text and numbers of the report page: heading, key figures, files, provenance."""
+"""Data of a report: the run, its scores beside those of other models, colours, abundances."""
 
 from __future__ import annotations
 
-import os
-import shlex
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path, PurePath
-from typing import Any
-from urllib.parse import quote
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from aam.contract.options import find, specs
-from aam.contract.options.field import flat
-from aam.memory import shown_size
-from aam.number_format import metric_text, significant
-from aam.report.base import ReportInput
-from aam.report.models import OWN
+from aam.contract.errors import DataError, UsageError
+from aam.data.metadata import as_numbers, read_metadata
+from aam.data.metrics import ScoredPredictions, compute_metrics
+from aam.members.scores import Score, draw_groups, draw_metrics
+from aam.number_format import significant
+from aam.report.figures import Colour
 from aam.report.run import Run
-from aam.report.terminal import TITLES, digits_of
 
-Rows = list[list[str]]
+FEW_VALUES = 6
+"""A column with no more distinct numbers than this is shown as categories."""
 
-NETWORK = "transformer"
-"""Member whose epoch the validation samples choose."""
-
-FILES = {
-    "predictions.tsv": "true and predicted values of the held-out samples",
-    "splits.tsv": "training, validation and test samples",
-    "scores.json": "metrics of the model and its members, with intervals",
-    "importance.tsv": "ASVs by their importance for the predictions",
-    "embeddings.tsv": "embedding of each sample",
-    "ordination.txt": "principal coordinates of the samples by the kernel of the sequences",
-    "unifrac.tsv": "UniFrac distances",
-    "metrics.csv": "losses and metrics of each epoch",
-    "run.json": "options, versions, host, SHA-256 of the inputs",
-}
-"""Files of a run folder to which the page links."""
+OFFERED = 5
+"""Columns to choose from without --color-by."""
 
 
 @dataclass(frozen=True)
-class Tile:
-    """Key figure: value, label, a note for comparison, and the unit of the value."""
+class Abundances:
+    """Relative abundances of the leading ASVs of a run.
 
-    value: str
-    label: str
-    note: str = ""
-    unit: str = ""
-
-
-def heading(run: Run) -> tuple[str, str]:
-    """Return the title of the page and the sentence under it."""
-    facts = run.facts
-    title = f"Prediction of {run.target}" if run.target else "Pretrained encoder"
-    table = run.option("input", "table")
-    parts = [f"aam {facts.get('command', 'run')}"]
-    if table:
-        parts.append(f"on {PurePath(str(table)).name}")
-    samples = _samples(run)
-    if samples:
-        parts.append(f"with {samples:,} samples")
-    if facts.get("asvs"):
-        parts.append(f"of {facts['asvs']:,} ASVs")
-    depth = facts.get("rarefy_depth")
-    if depth:
-        parts.append(f"at {depth:,} reads each")
-    sentence = " ".join(parts)
-    folds = len(run.curves)
-    if folds > 1:
-        sentence += f"; {folds}-fold cross-validation"
-    return title, sentence + "."
-
-
-def tiles(given: ReportInput) -> list[Tile]:
-    """Return the key figures: metrics, then size and duration."""
-    run = given.run
-    figures = _scored_tiles(given) or _curve_tiles(run)
-    facts = run.facts
-    if _samples(run):
-        figures.append(Tile(f"{_samples(run):,}", "samples", _split_note(run)))
-    if facts.get("parameters"):
-        width = run.option("model", "embedding_dim")
-        note = f"embeddings of {width}" if width and not run.option("pretrained_encoder") else ""
-        figures.append(Tile(_abbreviated(facts["parameters"]), "parameters", note))
-    if isinstance(facts.get("seconds"), (int, float)):
-        epochs = facts.get("epochs")
-        number, _, unit = duration(facts["seconds"]).partition(" ")
-        figures.append(Tile(number, "time", f"{epochs} epochs" if epochs else "", unit))
-    return figures
-
-
-def _split_note(run: Run) -> str:
-    """Return the samples of each part of the first split; "" if they are not recorded."""
-    parts = run.facts.get("samples")
-    if not isinstance(parts, dict):
-        return ""
-    estimators, more = [name for name in _members(run) if name != NETWORK], ""
-    if estimators and parts.get("test"):  # they have no epoch that validation samples could choose
-        train = int(parts.get("train", 0)) + int(parts.get("validation", 0))
-        if NETWORK in _members(run):
-            more = f" ({' and '.join(estimators)}: {train} train)"
-        else:
-            parts = {"train": train, "test": parts["test"]}
-    note = ", ".join(f"{number} {part}" for part, number in parts.items() if number) + more
-    folds = len(set(run.scored.folds)) if run.scored else len(run.curves)
-    return note + (" in fold 1" if note and folds > 1 else "")
-
-
-def _members(run: Run) -> tuple[str, ...]:
-    return tuple(run.facts.get("members") or (NETWORK,))
-
-
-def measured_on(run: Run) -> str:
-    """Return sentences on which samples the headline was measured, and what that is worth."""
-    if run.scored is None:
-        return ""
-    samples, folds = len(run.scored.actual), len(set(run.scored.folds))
-    group = run.option("split", "group_column")
-    apart = f" All samples of a {group} are on one side of a split." if group else ""
-    if run.part == "test":
-        if folds:
-            how = f"of {folds} folds: each was predicted by a model that it did not train"
-        else:
-            how = "that took no part in training"
-        return f"{samples} test samples {how}.{apart}"
-    if run.part == "validation" and NETWORK not in _members(run):
-        return f"{samples} validation samples that took no part in training.{apart}"
-    if run.part == "validation":
-        return (
-            f"{samples} validation samples, which did not train the model but chose its epoch: "
-            "new samples may be predicted a little worse. A cross-validation (--folds) has test "
-            f"samples.{apart}"
-        )
-    return f"{samples} samples; which split they are from is not recorded."
-
-
-def input_rows(run: Run) -> Rows:
-    """Return option, path, size and SHA-256 of every input."""
-    inputs = run.facts.get("inputs") or {}
-    return [
-        [
-            flag,
-            str(file.get("path", "")),
-            shown_size(file["bytes"]) if isinstance(file.get("bytes"), int) else "",
-            str(file.get("sha256", "")),
-        ]
-        for flag, file in inputs.items()
-    ]
-
-
-def fact_rows(run: Run) -> Rows:
-    """Return times, host and versions of the run."""
-    facts = run.facts
-    rows = [["aam", str(facts.get("aam", "unknown"))]]
-    rows += [[name, _timestamp(facts[name])] for name in ("started", "finished") if facts.get(name)]
-    rows += [[f"host {name}", _text(value)] for name, value in (facts.get("host") or {}).items()]
-    rows += [[name, _text(value)] for name, value in (facts.get("versions") or {}).items()]
-    return [row for row in rows if row[1]]
-
-
-def option_rows(run: Run) -> list[tuple[str, str, bool]]:
-    """Return flag, value and whether it differs from the default, of every option."""
-    command = find(str(run.facts.get("command", "")))
-    defaults = {} if command is None else {spec.field: spec.default for spec in specs(command)}
-    rows = []
-    for name, value in flat(run.facts.get("options") or {}).items():
-        default = defaults.get(name)
-        default = list(default) if isinstance(default, tuple) else default
-        rows.append(("--" + name.replace("_", "-"), _text(value), value != default))
-    return rows
-
-
-def finished(run: Run) -> str:
-    """Return when the run finished; "" if it has not."""
-    return _timestamp(run.facts["finished"]) if run.facts.get("finished") else ""
-
-
-def command_line(run: Run) -> str:
-    """Return the command line, quoted for a shell."""
-    argv = [str(argument) for argument in run.facts.get("argv") or []]
-    return shlex.join(["aam", *argv[1:]]) if argv else ""
-
-
-def file_links(run: Run, page: Path) -> list[tuple[str, str, str]]:
-    """Return address relative to the page, name and content of each file of the run folder."""
-    others = {
-        f"{one.folder}/predictions.tsv": f"the same of the {one.model}" for one in run.baselines
-    }
-    files = {**FILES, **others}
-    return [
-        (quote(os.path.relpath(run.folder / name, page.parent)), name, what)
-        for name, what in files.items()
-        if (run.folder / name).is_file()
-    ]
-
-
-def duration(seconds: float) -> str:
-    """Format a time span in its largest unit, with three digits.
-
-    >>> duration(5400)
-    '1.5 h'
+    Attributes:
+        sample_ids: N names.
+        feature_ids: A names, the most important first.
+        values: float64 [N, A].
     """
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.0f} s"
+
+    sample_ids: tuple[str, ...]
+    feature_ids: tuple[str, ...]
+    values: npt.NDArray[np.float64]
 
 
-def _scored_tiles(given: ReportInput) -> list[Tile]:
-    """Return the headline metrics, with their intervals."""
-    if given.models is None:
-        return []
-    metrics = given.models.metrics[OWN]
-    names = ("r2", "mae", "rmse", "spearman")
-    if "weighted_kappa" in metrics:
-        names = ("weighted_kappa", "mae_ranks", "accuracy", "balanced_accuracy")
-    elif "accuracy" in metrics:
-        names = ("accuracy", "balanced_accuracy", "auc", "macro_f1")
-    tiles = []
-    for name in names:
-        if name not in metrics or metrics[name].value is None:
+@dataclass(frozen=True)
+class ReportInput:
+    """Data of a report.
+
+    Attributes:
+        run: content of the run folder.
+        colours: metadata columns of the embedded samples; empty for none.
+        unit: unit of a numeric target; "" if unknown.
+        abundances: abundances of the leading ASVs; None without importance.tsv or the table.
+    """
+
+    run: Run
+    colours: tuple[Colour, ...] = ()
+    unit: str = ""
+    abundances: Abundances | None = None
+
+    @cached_property
+    def models(self) -> Mapping[str, Mapping[str, Score]]:
+        """Model -> metric -> value with its interval; the model of the run first.
+
+        Raises:
+            DataError: scores.json and predictions.tsv contradict each other.
+        """
+        return {} if self.run.scored is None else _scores_of_models(self.run, self.run.scored)
+
+    @property
+    def target(self) -> str:
+        """Name of the target, with its unit."""
+        return self.with_unit(self.run.target or "the target")
+
+    def with_unit(self, title: str) -> str:
+        """Add the unit of the target, if it is known, to a title."""
+        return f"{title} ({self.unit})" if self.unit else title
+
+    def measured(self, value: float, signed: bool = False) -> str:
+        """Format an error in the unit of the target, ranks if it is ordinal, with three digits."""
+        scored = self.run.scored
+        unit = "ranks" if scored is not None and scored.type == "ordinal" else self.unit
+        return f"{significant(value, signed)} {unit}".rstrip()
+
+
+def _scores_of_models(run: Run, scored: ScoredPredictions) -> dict[str, Mapping[str, Score]]:
+    """Return the scores of scores.json; without it, those of the predictions."""
+    plain = compute_metrics(scored)
+    if run.scores is None:
+        found = {name: Score(value, None, None) for name, value in plain.items()}
+        del found["samples"]
+        # The intervals of classes need probabilities, as the AUC does.
+        if scored.type != "classification" or scored.probabilities is not None:
+            names = [run.groups.get(name, name) for name in run.sample_ids]
+            draws = draw_groups(np.array(names))
+            found |= draw_metrics(scored, draws).score()
+        return {"ensemble": found}
+    models = run.scores["models"]
+    # A page must not show the metrics of one file beside the predictions of another: either may
+    # have been edited.
+    stored = {name: one["value"] for name, one in models["ensemble"]["metrics"].items()}
+    stored["samples"] = run.scores["samples"]
+    for name, value in plain.items():
+        if name not in stored:
             continue
-        lower, upper = metrics[name].lower, metrics[name].upper
-        digits = digits_of(lower, upper)
-        limits = (metric_text(name, limit, digits) for limit in (lower, upper))
-        note = "" if lower is None else " to ".join(limits)
-        unit = given.unit if name in ("mae", "rmse") else ""
-        tiles.append(Tile(metric_text(name, metrics[name].value, digits), TITLES[name], note, unit))
-    return tiles
+        other = stored[name]
+        alike = other is value
+        if other is not None and value is not None:
+            alike = math.isclose(other, value, rel_tol=1e-3, abs_tol=1e-3)
+        if not alike:
+            raise DataError(
+                "The files scores.json and predictions.tsv contradict each other",
+                f"'{run.folder}', {name}: {other} and {value}",
+                "restore the file that was edited, or remove scores.json: the report is then "
+                "computed from predictions.tsv",
+            )
+    members = [name for name in models if name not in ("ensemble", "dummy")]
+    titles = {name: name for name in models}
+    if len(members) == 1:  # the ensemble is its only member
+        titles["ensemble"] = titles.pop(members[0])
+    return {
+        title: {
+            metric: Score(one.get("value"), one.get("lower"), one.get("upper"))
+            for metric, one in models[name]["metrics"].items()
+        }
+        for name, title in titles.items()
+    }
 
 
-def _curve_tiles(run: Run) -> list[Tile]:
-    """Return the validation figures of the epoch with the lowest validation loss."""
-    if len(run.curves) != 1:
-        return []
-    (curve,) = run.curves.values()
-    loss = curve.get("val_loss", np.array([]))
-    if not np.isfinite(loss).any():
-        return []
-    best = int(np.nanargmin(loss))
-    tiles = [
-        Tile(significant(loss[best]), "validation loss", f"epoch {curve['epoch'][best] + 1:.0f}")
-    ]
-    if "val_unifrac" in curve:
-        tiles.append(Tile(f"{curve['val_unifrac'][best]:.3g}", "loss of UniFrac", "validation"))
-    if "val_nucleotide_accuracy" in curve:
-        accuracy = f"{curve['val_nucleotide_accuracy'][best]:.1%}"
-        tiles.append(Tile(accuracy, "masked nucleotides right", "validation"))
-    return tiles
+def choose_colours(
+    run: Run, metadata: Path | None, columns: Sequence[str], categories: Sequence[str]
+) -> tuple[Colour, ...]:
+    """Return the colours of the samples of `run.described_ids`.
 
+    Args:
+        run: the run; its metadata file and target are the defaults.
+        metadata: metadata file (--metadata); None for that of the run.
+        columns: columns to show (--color-by); if empty, the target, the group and columns with few
+            values.
+        categories: columns whose numbers are names (--categories).
 
-def _samples(run: Run) -> int:
-    parts = run.facts.get("samples")
-    if isinstance(parts, dict):
-        return sum(int(number) for number in parts.values())
-    return len(run.embedded_ids)
-
-
-def _abbreviated(number: int) -> str:
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return str(number)
-
-
-def _timestamp(text: Any) -> str:
-    try:
-        moment = datetime.fromisoformat(str(text))
-    except ValueError:
-        return str(text)
-    zone = moment.tzname() or ""
-    return f"{moment:%Y-%m-%d %H:%M} {zone}".strip()
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {one}" for name, one in value.items())
-    return (
-        "" if value is None else "yes" if value is True else "no" if value is False else str(value)
+    Raises:
+        UsageError: --color-by without metadata.
+        MissingInput, DataError: see `read_metadata`.
+    """
+    recorded = run.facts.get("inputs", {}).get("--metadata", {}).get("path")
+    path = metadata or (Path(recorded) if recorded else None)
+    if not run.described_ids:
+        return ()
+    if path is None and columns:
+        given = f"--color-by {' '.join(columns)}"
+        raise UsageError("No metadata to colour by", given, "give --metadata")
+    if path is None or (metadata is None and not columns and not path.exists()):
+        return ()
+    table = read_metadata(path)
+    group = run.option("split", "group_column")
+    is_category = run.option("target", "classifier") or run.option("target", "ordinal")
+    named = {*categories, group} | ({run.target} if is_category else set())
+    chosen = list(columns)
+    if run.target is not None and run.target not in chosen:
+        chosen.insert(0, run.target)
+    if not columns:
+        chosen += [group] * bool(group and group in table.columns)
+        offered = []
+        # Columns with two to six values, known for most samples, the completest first.
+        for name in table.columns:
+            texts = [text for text in table.values(name, run.described_ids).tolist() if text]
+            if 2 * len(texts) > len(run.described_ids) and 2 <= len(set(texts)) <= FEW_VALUES:
+                offered.append((-len(texts), name))
+        offered.sort(key=lambda pair: pair[0])
+        chosen += [name for _, name in offered if name not in chosen]
+        chosen = chosen[:OFFERED]
+    return tuple(
+        as_colour(name, table.values(name, run.described_ids).tolist(), name in named)
+        for name in chosen
     )
+
+
+def as_colour(column: str, texts: Sequence[str], category: bool = False) -> Colour:
+    """Convert texts ("" where unknown) to numbers if all are and many differ, else to labels."""
+    known = [text for text in texts if text]
+    if not category and len(set(known)) > FEW_VALUES:
+        values = as_numbers(texts)
+        if np.isfinite(values).sum() == len(known):
+            return Colour(column, tuple(texts), values=values)
+    return Colour(column, tuple(texts), labels=tuple(texts))

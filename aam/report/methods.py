@@ -1,13 +1,21 @@
-"""Methods paragraph of a run for a manuscript, with versions, and its citations as BibTeX."""
+"""Methods of a run: paragraph and citations for a manuscript, options, inputs, versions, host."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
+from datetime import datetime
 from types import MappingProxyType
+from typing import Any
 
+from aam.contract.options import find, specs
+from aam.contract.options.field import flat
 from aam.contract.options.members import MEMBERS
 from aam.members.scores import DRAWS, LEVEL
+from aam.memory import shown_size
 from aam.report.run import Run
+
+Rows = list[list[str]]
 
 LIBRARIES = ("python", "numpy", "scipy", "scikit-learn", "biom-format", "scikit-bio", "torch")
 
@@ -142,3 +150,65 @@ def _network(run: Run) -> list[str]:
         frozen = ", and its weights were frozen" if run.option("freeze_base") else ""
         sentences.append(f"The encoder of the transformer was pretrained without labels{frozen}.")
     return sentences
+
+
+def input_rows(run: Run) -> Rows:
+    """Return option, path, size and SHA-256 of every input."""
+    inputs = run.facts.get("inputs") or {}
+    return [
+        [
+            flag,
+            str(file.get("path", "")),
+            shown_size(file["bytes"]) if isinstance(file.get("bytes"), int) else "",
+            str(file.get("sha256", "")),
+        ]
+        for flag, file in inputs.items()
+    ]
+
+
+def fact_rows(run: Run) -> Rows:
+    """Return times, host and versions of the run."""
+    facts = run.facts
+    rows = [["aam", str(facts.get("aam", "unknown"))]]
+    rows += [[name, timestamp(facts[name])] for name in ("started", "finished") if facts.get(name)]
+    rows += [[f"host {name}", _text(value)] for name, value in (facts.get("host") or {}).items()]
+    rows += [[name, _text(value)] for name, value in (facts.get("versions") or {}).items()]
+    return [row for row in rows if row[1]]
+
+
+def option_rows(run: Run) -> list[tuple[str, str, bool]]:
+    """Return flag, value and whether it differs from the default, of every option."""
+    command = find(str(run.facts.get("command", "")))
+    defaults = {} if command is None else {spec.field: spec.default for spec in specs(command)}
+    rows = []
+    for name, value in flat(run.facts.get("options") or {}).items():
+        default = defaults.get(name)
+        default = list(default) if isinstance(default, tuple) else default
+        rows.append(("--" + name.replace("_", "-"), _text(value), value != default))
+    return rows
+
+
+def command_line(run: Run) -> str:
+    """Return the command line, quoted for a shell."""
+    argv = [str(argument) for argument in run.facts.get("argv") or []]
+    return shlex.join(["aam", *argv[1:]]) if argv else ""
+
+
+def timestamp(text: Any) -> str:
+    """Return a time of a run record to the minute."""
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        return str(text)
+    zone = moment.tzname() or ""
+    return f"{moment:%Y-%m-%d %H:%M} {zone}".strip()
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {one}" for name, one in value.items())
+    return (
+        "" if value is None else "yes" if value is True else "no" if value is False else str(value)
+    )

@@ -4,28 +4,50 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
+from urllib.parse import quote
+
+import numpy as np
 
 from aam import __version__
-from aam.console import info, warn
+from aam.console import warn
+from aam.contract import run_record
 from aam.contract.errors import AamError, CannotCreate
 from aam.contract.files import write_text
 from aam.data.table import FeatureTable
-from aam.report import content, methods
+from aam.number_format import metric_text, significant
+from aam.report import methods
 from aam.report.asvs import read_abundances
-from aam.report.base import ReportInput
-from aam.report.colours import choose_colours
-from aam.report.figures.canvas import data_link
-from aam.report.missing import missing
-from aam.report.models import compare_models
-from aam.report.pictures import draw_section
-from aam.report.run import read_run
-from aam.report.tables import tabulate, verdict
+from aam.report.content import ReportInput, choose_colours
+from aam.report.figures import data_link
+from aam.report.result import is_better, result_sentences
+from aam.report.run import Run, read_run
+from aam.report.sections import draw_section, tabulate
+from aam.report.terminal import TITLES, digits_of, with_interval
+
+NETWORK = "transformer"
+"""Member whose epoch the validation samples choose."""
+
+FILES = {
+    "predictions.tsv": "true and predicted values of the held-out samples",
+    "splits.tsv": "training, validation and test samples",
+    "scores.json": "metrics of the model and its members, with intervals",
+    "importance.tsv": "ASVs by their importance for the predictions",
+    "embeddings.tsv": "embedding of each sample",
+    "ordination.txt": "principal coordinates of the samples by the kernel of the sequences",
+    "unifrac.tsv": "UniFrac distances",
+    "metrics.csv": "losses and metrics of each epoch",
+    "run.json": "options, versions, host, SHA-256 of the inputs",
+}
+"""Files of a run folder to which the page links."""
 
 _START = b"<!doctype html>"
 """First bytes of a page, in lower case."""
@@ -61,10 +83,9 @@ def write_report(
     """
     run, place = read_run(folder), output or folder / "report.html"
     colours = choose_colours(run, metadata, color_by, categories)
-    given = ReportInput(run, colours, unit, compare_models(run), read_abundances(run, table))
+    given = ReportInput(run, colours, unit, read_abundances(run, table))
     text = page(given, place)
     write_page(place, text)
-    info(f"Report: {place}")
     return place
 
 
@@ -83,19 +104,23 @@ def write_page(place: Path, text: str) -> None:
     write_text(place, text)
 
 
-def write_report_of_run(folder: Path, table: FeatureTable) -> None:
+def write_report_of_run(folder: Path, table: FeatureTable) -> Path | None:
     """Write the page of a run that has just ended; a fault of a page leaves the run as it is.
 
     Args:
         folder: run folder.
         table: its samples, which are not read again.
+
+    Returns:
+        The path of the page; None without a page.
     """
     try:
-        write_report(folder, table=table)
+        return write_report(folder, table=table)
     except AamError as error:
         warn(f"No report: {error}")
     except Exception as error:  # the run is complete, whatever a picture meets in it
         warn(f"No report, the run is complete: {type(error).__name__}, {error}")
+    return None
 
 
 def page(given: ReportInput, place: Path) -> str:
@@ -106,34 +131,277 @@ def page(given: ReportInput, place: Path) -> str:
         place: the file to write, for the addresses of tables.
     """
     run = given.run
-    title, sentence = content.heading(run)
+    title, sentence = heading(run)
+    finished = run.facts.get("finished")
     return render(
         "page.html.j2",
         title=title,
         sentence=sentence,
         name=run.folder.resolve().name,
-        finished=content.finished(run),
+        finished=methods.timestamp(finished) if finished else "",
         pretraining=run.target is None,
-        verdict=verdict(given),
-        measured_on=content.measured_on(run),
-        tiles=content.tiles(given),
+        result=result_of(given),
+        better=is_better(run.scores),
+        measured_on=measured_on(run),
+        tiles=tiles(given),
         tables=tabulate("predictions", given),
         asv_tables=tabulate("asvs", given),
         curves=draw_section("learning", given),
         scored=draw_section("predictions", given),
         asvs=draw_section("asvs", given),
-        embeds="transformer" in run.facts.get("members", ("transformer",)),
+        embeds=NETWORK in _members(run),
         embedding=draw_section("embedding", given),
         colours=given.colours if run.has_ordination else (),
-        missing=missing(given),
-        links=content.file_links(run, place),
+        missing=list(missing(given)),
+        links=[
+            (quote(os.path.relpath(run.folder / name, place.parent)), name, what)
+            for name, what in FILES.items()
+            if (run.folder / name).is_file()
+        ],
         methods=methods.paragraph(run),
         citations=methods.bibtex(run),
-        inputs=content.input_rows(run),
-        facts=content.fact_rows(run),
-        options=content.option_rows(run),
-        command=content.command_line(run),
+        inputs=methods.input_rows(run),
+        facts=methods.fact_rows(run),
+        options=methods.option_rows(run),
+        command=methods.command_line(run),
     )
+
+
+def result_of(given: ReportInput) -> list[str]:
+    """Return the sentences on the result, the verdict against the dummy first."""
+    if given.run.scored is None:
+        return []
+    # The scores are compared with the predictions before anything of them is shown.
+    own = next(iter(given.models.values()))
+    if given.run.scores is not None:
+        return result_sentences(given.run.scores, given.unit)
+    names = ("r2", "weighted_kappa", "auc", "accuracy", "mae")
+    defined = (name for name in names if name in own and own[name].value is not None)
+    if (name := next(defined, None)) is None:
+        return []
+    return [f"{TITLES[name]} is {with_interval(name, own[name])}."]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Key figure: value, label, a note for comparison, and the unit of the value."""
+
+    value: str
+    label: str
+    note: str = ""
+    unit: str = ""
+
+
+def heading(run: Run) -> tuple[str, str]:
+    """Return the title of the page and the sentence under it."""
+    facts = run.facts
+    title = f"Prediction of {run.target}" if run.target else "Pretrained encoder"
+    table = run.option("input", "table")
+    parts = [f"aam {facts.get('command', 'run')}"]
+    if table:
+        parts.append(f"on {PurePath(str(table)).name}")
+    samples = _samples(run)
+    if samples:
+        parts.append(f"with {samples:,} samples")
+    if facts.get("asvs"):
+        parts.append(f"of {facts['asvs']:,} ASVs")
+    depth = facts.get("rarefy_depth")
+    if depth:
+        parts.append(f"at {depth:,} reads each")
+    sentence = " ".join(parts)
+    folds = len(run.curves)
+    if folds > 1:
+        sentence += f"; {folds}-fold cross-validation"
+    return title, sentence + "."
+
+
+def tiles(given: ReportInput) -> list[Tile]:
+    """Return the key figures: metrics, then size and duration."""
+    run = given.run
+    figures = _scored_tiles(given) or _curve_tiles(run)
+    facts = run.facts
+    if _samples(run):
+        figures.append(Tile(f"{_samples(run):,}", "samples", _split_note(run)))
+    if facts.get("parameters"):
+        width = run.option("model", "embedding_dim")
+        note = f"embeddings of {width}" if width and not run.option("pretrained_encoder") else ""
+        figures.append(Tile(_abbreviated(facts["parameters"]), "parameters", note))
+    if isinstance(facts.get("seconds"), (int, float)):
+        epochs = facts.get("epochs")
+        number, _, unit = duration(facts["seconds"]).partition(" ")
+        figures.append(Tile(number, "time", f"{epochs} epochs" if epochs else "", unit))
+    return figures
+
+
+def _split_note(run: Run) -> str:
+    """Return the samples of each part of the first split; "" if they are not recorded."""
+    parts = run.facts.get("samples")
+    if not isinstance(parts, dict):
+        return ""
+    estimators, more = [name for name in _members(run) if name != NETWORK], ""
+    if estimators and parts.get("test"):  # they have no epoch that validation samples could choose
+        train = int(parts.get("train", 0)) + int(parts.get("validation", 0))
+        if NETWORK in _members(run):
+            more = f" ({' and '.join(estimators)}: {train} train)"
+        else:
+            parts = {"train": train, "test": parts["test"]}
+    note = ", ".join(f"{number} {part}" for part, number in parts.items() if number) + more
+    folds = len(set(run.scored.folds)) if run.scored else len(run.curves)
+    return note + (" in fold 1" if note and folds > 1 else "")
+
+
+def _members(run: Run) -> tuple[str, ...]:
+    return tuple(run.facts.get("members") or (NETWORK,))
+
+
+def measured_on(run: Run) -> str:
+    """Return sentences on which samples the headline was measured, and what that is worth."""
+    if run.scored is None:
+        return ""
+    samples, folds = len(run.scored.actual), len(set(run.scored.folds))
+    group = run.option("split", "group_column")
+    apart = f" All samples of a {group} are on one side of a split." if group else ""
+    if run.part == "test":
+        if folds:
+            how = f"of {folds} folds: each was predicted by a model that it did not train"
+        else:
+            how = "that took no part in training"
+        return f"{samples} test samples {how}.{apart}"
+    if run.part == "validation" and NETWORK not in _members(run):
+        return f"{samples} validation samples that took no part in training.{apart}"
+    if run.part == "validation":
+        return (
+            f"{samples} validation samples, which did not train the model but chose its epoch: "
+            "new samples may be predicted a little worse. A cross-validation (--folds) has test "
+            f"samples.{apart}"
+        )
+    return f"{samples} samples; which split they are from is not recorded."
+
+
+def _scored_tiles(given: ReportInput) -> list[Tile]:
+    """Return the headline metrics, with their intervals."""
+    if not given.models:
+        return []
+    metrics = next(iter(given.models.values()))
+    names = ("r2", "mae", "rmse", "spearman")
+    if "weighted_kappa" in metrics:
+        names = ("weighted_kappa", "mae_ranks", "accuracy", "balanced_accuracy")
+    elif "accuracy" in metrics:
+        names = ("accuracy", "balanced_accuracy", "auc", "macro_f1")
+    tiles = []
+    for name in names:
+        if name not in metrics or metrics[name].value is None:
+            continue
+        lower, upper = metrics[name].lower, metrics[name].upper
+        digits = digits_of(lower, upper)
+        limits = (metric_text(name, limit, digits) for limit in (lower, upper))
+        note = "" if lower is None else " to ".join(limits)
+        unit = given.unit if name in ("mae", "rmse") else ""
+        tiles.append(Tile(metric_text(name, metrics[name].value, digits), TITLES[name], note, unit))
+    return tiles
+
+
+def _curve_tiles(run: Run) -> list[Tile]:
+    """Return the validation figures of the epoch with the lowest validation loss."""
+    if len(run.curves) != 1:
+        return []
+    (curve,) = run.curves.values()
+    loss = curve.get("val_loss", np.array([]))
+    if not np.isfinite(loss).any():
+        return []
+    best = int(np.nanargmin(loss))
+    tiles = [
+        Tile(significant(loss[best]), "validation loss", f"epoch {curve['epoch'][best] + 1:.0f}")
+    ]
+    if "val_unifrac" in curve:
+        tiles.append(Tile(f"{curve['val_unifrac'][best]:.3g}", "loss of UniFrac", "validation"))
+    if "val_nucleotide_accuracy" in curve:
+        accuracy = f"{curve['val_nucleotide_accuracy'][best]:.1%}"
+        tiles.append(Tile(accuracy, "masked nucleotides right", "validation"))
+    return tiles
+
+
+def _samples(run: Run) -> int:
+    parts = run.facts.get("samples")
+    if isinstance(parts, dict):
+        return sum(int(number) for number in parts.values())
+    return len(run.embedded_ids)
+
+
+def _abbreviated(number: int) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return str(number)
+
+
+def duration(seconds: float) -> str:
+    """Format a time span in its largest unit, with three digits.
+
+    >>> duration(5400)
+    '1.5 h'
+    """
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def missing(given: ReportInput) -> Iterator[tuple[str, str]]:
+    """Yield a sentence and a command line for each part that the run folder lacks."""
+    run = given.run
+    folder = str(run.folder.resolve())
+    table, metadata = _input(run, "--table"), _input(run, "--metadata")
+    inputs = ["--table", table or "TABLE"]
+    if sequences := _input(run, "--sequences"):
+        inputs += ["--sequences", sequences]
+    if run.part == "validation":
+        argv = [str(argument) for argument in run.facts.get("argv") or []][1:]
+        for flag in ("--output-dir", "--folds", "--resume-from"):
+            argv = _without(argv, flag)
+        if argv:
+            argv += ["--folds", "5", "--output-dir", f"{folder}-folds"]
+            yield "Test samples that chose nothing (cross-validation):", shlex.join(["aam", *argv])
+    if not run.importance and run.target:
+        argv = ["importance", *inputs, "--model", folder, "--output", f"{folder}/importance.tsv"]
+        yield "The ASVs that matter (add --taxonomy for their names):", shlex.join(["aam", *argv])
+    if run.embeddings is not None and run.unifrac is None:
+        argv = ["unifrac", *inputs]
+        if not table or not Path(table).is_dir():  # a store has its tree
+            argv += ["--tree", _tree(run) or "TREE"]
+        argv += ["--output", f"{folder}/unifrac.tsv"]
+        yield "UniFrac distances, to show beside the embedding:", shlex.join(["aam", *argv])
+    if run.embeddings is not None and not given.colours:
+        argv = ["report", "--run-dir", folder, "--metadata", metadata or "METADATA"]
+        argv += ["--color-by", run.target or "COLUMN"]
+        yield "Colours of the embedding by metadata columns:", shlex.join(["aam", *argv])
+
+
+def _input(run: Run, flag: str) -> str:
+    return str(run.facts.get("inputs", {}).get(flag, {}).get("path", ""))
+
+
+def _tree(run: Run) -> str:
+    """Return the tree of the run, or of its pretrained encoder."""
+    encoder = run.option("pretrained_encoder")
+    if _input(run, "--tree") or encoder is None:
+        return _input(run, "--tree")
+    try:
+        inputs = run_record.read(Path(encoder) / "run.json").get("inputs", {})
+    except AamError:
+        return ""
+    return str(inputs.get("--tree", {}).get("path", ""))
+
+
+def _without(argv: list[str], flag: str) -> list[str]:
+    """Remove a flag and its value from a command line, wherever it is given."""
+    kept, rest = [], iter(argv)
+    for argument in rest:
+        if argument == flag:
+            next(rest, None)
+        elif not argument.startswith(f"{flag}="):
+            kept.append(argument)
+    return kept
 
 
 def render(template: str, **values: Any) -> str:

@@ -38,7 +38,9 @@ _POINT = {"units": int, **_INTERVAL}
 _MODEL = {"metrics": {str: _SCORE}}
 _SENTENCE = {"sentence": str}
 SCORES = {
-    "verdict": _SENTENCE,
+    "verdict": {"outcome?": str, **_SENTENCE},
+    "kind?": str,
+    "repeated_samples?": (None, _SENTENCE),
     "samples": int,
     "models": {"ensemble": _MODEL, "dummy": _MODEL, str: _MODEL},
     "differences": [{"model": str, **_SENTENCE}],
@@ -59,24 +61,6 @@ SCORES = {
     "confounders?": [{"column": str, "metric": str, **_INTERVAL}],
 }
 """Schema of scores.json as far as the report reads it, see `aam.members.evaluation`."""
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """Result of `aam baseline`.
-
-    Attributes:
-        folder: its name in the run folder.
-        model: "random forest" or another one.
-        column: metadata column that it predicts.
-        scored: its predictions for the samples of the run, in their order; None if it was scored on
-            other samples or in other folds.
-    """
-
-    folder: str
-    model: str
-    column: str
-    scored: ScoredPredictions | None
 
 
 @dataclass(frozen=True)
@@ -107,7 +91,6 @@ class Run:
         unifrac: distances of unifrac.tsv; None without the file.
         scores: scores.json, the ensemble and its members; None without the file.
         importance: rows of importance.tsv, the most important ASV first; empty without the file.
-        baselines: other models, of the folders baseline*.
     """
 
     folder: Path
@@ -124,7 +107,6 @@ class Run:
     unifrac: DistanceMatrix | None
     scores: dict[str, Any] | None
     importance: tuple[dict[str, str], ...]
-    baselines: tuple[Baseline, ...]
 
     @property
     def described_ids(self) -> tuple[str, ...]:
@@ -180,7 +162,6 @@ def read_run(folder: Path) -> Run:
     sample_ids, scored, part, limits = _read_scored(folder / "predictions.tsv", facts)
     embedded = folder / "embeddings.tsv"
     embeddings = read_embeddings(embedded) if embedded.is_file() else None
-    baselines = sorted(path.parent for path in folder.glob("baseline*/metrics.json"))
     unifrac, scores = folder / "unifrac.tsv", folder / "scores.json"
     return Run(
         folder,
@@ -197,7 +178,6 @@ def read_run(folder: Path) -> Run:
         read_distances(unifrac) if unifrac.is_file() else None,
         read_json(scores, SCORES, "scores of the run") if scores.is_file() else None,
         _read_importance(folder / "importance.tsv"),
-        tuple(_read_baseline(beside, sample_ids, scored, facts) for beside in baselines),
     )
 
 
@@ -256,28 +236,3 @@ def _read_groups(path: Path) -> dict[str, str]:
         return {}
     _, rows = read_rows(path, "splits file", (ID_HEADER,))
     return {row[ID_HEADER]: row["group"] for row in rows if row.get("group")}
-
-
-def _read_baseline(
-    folder: Path,
-    sample_ids: tuple[str, ...],
-    scored: ScoredPredictions | None,
-    facts: dict[str, Any],
-) -> Baseline:
-    """Read a baseline, and bring its predictions into the order of the run's."""
-    expected = {"model": str, "column": str}
-    found = read_json(folder / "metrics.json", expected, "metrics of a baseline")
-    ids, other, *_ = _read_scored(folder / "predictions.tsv", facts)
-    aligned = None
-    if scored is not None and other is not None and other.classes == scored.classes:
-        # Samples of other folds were predicted by models of other training samples, so the folds
-        # have to agree too.
-        rows = {key: row for row, key in enumerate(_keys(ids, other))}
-        keys = _keys(sample_ids, scored)
-        if set(keys) == set(rows):
-            aligned = other.take(np.array([rows[key] for key in keys], dtype=np.int64))
-    return Baseline(folder.name, found["model"], found["column"], aligned)
-
-
-def _keys(ids: tuple[str, ...], scored: ScoredPredictions) -> list[tuple[str, str]]:
-    return list(zip(ids, scored.folds or [""] * len(ids), strict=True))

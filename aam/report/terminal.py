@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from aam.contract.errors import shortened
+from aam.members.scores import Score
 from aam.number_format import metric_text
 
 TITLES = {
@@ -34,7 +35,7 @@ TITLES = {
 }
 """Heading of each figure of `aam.data.metrics`, in their order."""
 
-MOST_CLASSES = 12
+MAX_CLASSES = 12
 
 _LONGEST_CLASS = 16
 """Characters of the name of a class in a table of confusions."""
@@ -53,6 +54,8 @@ class Table:
         rows: cells; the first of a row names it.
         note: sentence below it.
         strong: numbers of rows to emphasize.
+        ids: whole name of each row, where its first cell is a short one: the title of the cell on
+            the page, and the last column of the TSV.
 
     >>> Table("By fold", ["Fold", "R²"], [["1", "0.5"]]).tsv.split()
     ['Fold', 'R²', '1', '0.5']
@@ -63,6 +66,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     note: str = ""
     strong: Sequence[int] = ()
+    ids: Sequence[str] = ()
 
     @property
     def text_columns(self) -> tuple[bool, ...]:
@@ -80,7 +84,10 @@ class Table:
     @property
     def tsv(self) -> str:
         """All rows as tab-separated values; tabs and line breaks of a cell become spaces."""
-        lines = [[" ".join(cell.split()) for cell in row] for row in (self.heads, *self.rows)]
+        table = [list(row) for row in (self.heads, *self.rows)]
+        if self.ids:
+            table = [[*row, name] for row, name in zip(table, ("id", *self.ids), strict=True)]
+        lines = [[" ".join(cell.split()) for cell in row] for row in table]
         return "".join("\t".join(line) + "\n" for line in lines)
 
 
@@ -95,7 +102,7 @@ def show(summary: Mapping[str, Any]) -> None:
         rows = [[value, *metric_cells(names, one)] for value, one in found.items()]
         print_table(Table(f"By {column}", ["", *(TITLES[name] for name in names)], rows))
     confusion = summary.get("confusion")
-    if confusion and len(confusion["classes"]) <= MOST_CLASSES:
+    if confusion and len(confusion["classes"]) <= MAX_CLASSES:
         classes = [shortened(name, _LONGEST_CLASS) for name in confusion["classes"]]
         cells = zip(classes, confusion["counts"], strict=True)
         rows = [[name, *map(str, counts)] for name, counts in cells]
@@ -133,6 +140,19 @@ def digits_of(lower: float | None, upper: float | None) -> int:
         return 3
     half = (upper - lower) / 2 * (1 + 1e-9)  # 0.1 by rounding may be a little less
     return min(max(1 - math.floor(math.log10(half)), 0), 3)
+
+
+def with_interval(name: str, score: Score | None) -> str:
+    """Format a metric and its interval, with the digits that the interval supports."""
+    if score is None:
+        return metric_text(name, None)
+    digits = digits_of(score.lower, score.upper)
+    value, lower, upper = (
+        metric_text(name, one, digits) for one in (score.value, score.lower, score.upper)
+    )
+    if score.lower is None or score.upper is None:
+        return value
+    return f"{value} ({lower} to {upper})"
 
 
 def spread(name: str, folds: Mapping[str, Mapping[str, float | None]]) -> tuple[str, str]:

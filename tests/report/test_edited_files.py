@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 import typing
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,14 +25,11 @@ from aam.data.ordination import write_ordination
 from aam.data.shards import facts_of, merge
 from aam.data.splits import read_splits
 from aam.performance.profile import as_plain, read_profile
-from aam.report import content, methods
-from aam.report.base import ReportInput
-from aam.report.colours import choose_colours
+from aam.report import methods, page
 from aam.report.comparison import comparison
-from aam.report.missing import missing
-from aam.report.models import compare_models
+from aam.report.content import ReportInput, choose_colours
 from aam.report.run import read_run
-from aam.report.tables import tabulate, verdict
+from aam.report.sections import tabulate
 from tests.performance.test_profile import FORMATS
 from tests.support.commands import aam
 from tests.support.run_folders import make_run, make_study
@@ -124,8 +120,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("edited")
     study = make_study(folder / "study", 24)
     run = make_run(folder / "run", folder / "study", study, "numbers", 3)
-    shutil.copytree(run, run / "baseline")
-    (run / "baseline" / "metrics.json").write_text('{"model": "random forest", "column": "ph"}')
     ids = study.sample_ids
     rows = [f"{name}\t" + "\t".join("0" if name == o else "0.5" for o in ids) for name in ids]
     (run / "unifrac.tsv").write_text("\t" + "\t".join(ids) + "\n" + "\n".join(rows) + "\n")
@@ -160,20 +154,21 @@ def use(run: Path) -> None:
     """Read a run and make all of its report but the pictures, which take a second."""
     found = read_run(run)
     colours = choose_colours(found, None, (), ())
-    given = ReportInput(found, colours, "", compare_models(found))
-    for part in (content.heading, content.measured_on, content.input_rows, content.fact_rows,
-                 content.option_rows, content.command_line):  # fmt: skip
+    given = ReportInput(found, colours)
+    for part in (page.heading, page.measured_on, methods.input_rows, methods.fact_rows,
+                 methods.option_rows, methods.command_line):  # fmt: skip
         part(found)
-    for of_report in (content.tiles, partial(tabulate, "predictions"), partial(tabulate, "asvs"),
-                      verdict, missing):  # fmt: skip
+    for of_report in (page.result_of, page.tiles, partial(tabulate, "predictions"),
+                      partial(tabulate, "asvs")):  # fmt: skip
         of_report(given)
+    list(page.missing(given))
     methods.paragraph(found), methods.bibtex(found)
     comparison([found, found])
 
 
 TABLES = ("ordination.txt", "predictions.tsv", "splits.tsv", "embeddings.tsv", "unifrac.tsv",
-          "importance.tsv", "fold-1/metrics.csv", "baseline/predictions.tsv")  # fmt: skip
-FILES = (*TABLES, "run.json", "scores.json", "baseline/metrics.json")
+          "importance.tsv", "fold-1/metrics.csv")  # fmt: skip
+FILES = (*TABLES, "run.json", "scores.json")
 
 
 @pytest.mark.medium

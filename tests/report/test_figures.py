@@ -20,16 +20,12 @@ from aam.cli import main
 from aam.data.distances import read_distances
 from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
-from aam.report.colours import Colour, as_colour
-from aam.report.content import duration
-from aam.report.figures.canvas import MOST_VECTORS, inline_svg
-from aam.report.figures.plots import MOST_CATEGORIES, ordination_figure
-from aam.report.figures.prediction_plots import (
-    calibration_bins,
-    precision_recall_figure,
-    roc_figure,
-)
+from aam.report.content import as_colour
+from aam.report.figures import MAX_VECTORS, Colour, Drawing, Picture
+from aam.report.page import duration
+from aam.report.predictions import calibration_bins, precision_recall_figure, roc_figure
 from aam.report.run import read_run
+from aam.report.sections import MAX_CATEGORIES, ordination_figure
 from tests.support.report_pages import report
 
 
@@ -117,16 +113,16 @@ def test_many_categories_are_gathered() -> None:
     names = [text.get_text() for text in legend.get_texts()]
     assert names[:1] == ["c11 (12)"]
     assert names[-2:] == ["no value (5)", "11 others"]
-    assert len(names) == MOST_CATEGORIES + 2
+    assert len(names) == MAX_CATEGORIES + 2
 
 
 def test_many_points_become_pixels() -> None:
     rng = np.random.default_rng(0)
-    number = 10 * MOST_VECTORS
+    number = 10 * MAX_VECTORS
     figure = ordination_figure(
         rng.normal(size=(number, 2)), [0.5, 0.2], colour=Colour("", (), values=rng.random(number))
     )
-    drawn = inline_svg(figure, "x", "many points")
+    drawn = Picture.of("x", Drawing(figure, "", "many points")).svg
     assert "data:image/png" in drawn
     assert len(drawn) < 1_000_000
 
@@ -176,7 +172,7 @@ def test_durations() -> None:
 
 def test_a_read_only_home_is_no_reason_to_warn() -> None:
     """A container often has no folder where matplotlib could keep its fonts."""
-    code = "from aam.report.figures.canvas import blank; blank(1, 1)"
+    code = "from aam.report.figures import blank; blank(1, 1)"
     variables = {"HOME": "/proc/none", "PATH": os.environ["PATH"]}
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True,
                           text=True, check=True, cwd=Path(__file__).parents[2])  # fmt: skip

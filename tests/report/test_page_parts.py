@@ -15,8 +15,8 @@ import pytest
 
 from aam.data.metrics import ScoredPredictions
 from aam.data.table import read_table
-from aam.report.figures.prediction_plots import agreement_figure, confusion_figure
 from aam.report.methods import paragraph
+from aam.report.predictions import agreement_figure, confusion_figure
 from aam.report.run import read_run
 from aam.report.terminal import digits_of
 from tests.report.test_report import downloads

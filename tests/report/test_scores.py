@@ -14,10 +14,11 @@ import pytest
 from aam.cli import main
 from aam.contract.errors import DataError
 from aam.data.metrics import compute_metrics
-from aam.report.base import ReportInput
-from aam.report.content import Tile, tiles
+from aam.report.content import ReportInput
+from aam.report.page import Tile, tiles
+from aam.report.predictions import bins_table
 from aam.report.run import read_run
-from aam.report.tables import bins_table
+from tests.report.test_page_parts import write_importance
 from tests.support.report_pages import report
 
 
@@ -31,34 +32,6 @@ def test_folds_are_overlaid_and_tabled(page: Callable[[str], str]) -> None:
     assert "ROC curves, mean AUC" in text
     assert "AUC: part of the pairs of samples of the same fold" in text
     assert "3-fold cross-validation" in text
-
-
-@pytest.mark.medium
-def test_a_baseline_beside_is_compared(study_folder: Path, run_folder: Path) -> None:
-    args = ["--table", str(study_folder / "study" / "table.biom"), "--n-estimators", "20"]
-    args += ["--metadata", str(study_folder / "study" / "metadata.tsv"), "--n-jobs", "1"]
-    args += ["--metadata-column", "ph", "--output-dir", str(run_folder / "baseline")]
-    assert main(["baseline", *args, "--splits", str(run_folder / "splits.tsv")]) == 0
-    figures = json.loads((run_folder / "baseline" / "metrics.json").read_text())
-    text = report(run_folder)
-    r2 = figures["overall"]["r2"]
-    row = r'<th scope="row"><bdi>random forest</bdi></th><td><bdi>'
-    assert re.search(rf"{row}{r2:.2f}\d? \(-?\d", text)
-    own = compute_metrics(read_run(run_folder).scored or pytest.fail("no predictions"))["r2"]
-    assert own is not None
-    side = "ahead of" if own > r2 else "behind"
-    ahead = rf"This model is {side} the random forest by {abs(own - r2):.3f} R² \(95 % "
-    assert re.search(ahead, text)
-    assert "--member kernel" in text
-    assert "--member forest" not in text
-    assert main(["baseline", *args, "--seed", "9", "--overwrite"]) == 0
-    assert "The random forest was scored on other samples and is not compared." in report(
-        run_folder
-    )
-    assert main(["baseline", *args, "--overwrite", "--metadata-column", "depth"]) == 0
-    text = report(run_folder)
-    assert "The random forest predicts another column (depth)." in text
-    assert ">random forest" not in text
 
 
 @pytest.mark.medium
@@ -168,11 +141,30 @@ def test_scores_of_members_have_intervals(run_folder: Path) -> None:
 
     (run_folder / "scores.json").write_text(json.dumps(scores))
     text = report(run_folder).replace("\N{NO-BREAK SPACE}", " ")
-    assert "This model is ahead of forest by 0.100 R²; within noise." in text
-    assert f'<th scope="row"><bdi>random forest</bdi></th><td><bdi>{shown(r2 - 0.1)}' in text
-    assert f"R² is {shown(r2)}; a guess has -0.10." in text
-    assert "aam baseline" not in text
+    assert '<p class="verdict">The model is better.</p>' in text
+    assert text.index("The model is better.") < text.index("Key figures")
+    assert "The ensemble is the mean of kernel and forest." in text
+    assert "Ensemble is ahead of forest by 0.100 R²; within noise." in text
+    assert f'<th scope="row"><bdi>forest</bdi></th><td><bdi>{shown(r2 - 0.1)}' in text
+    assert "this model" not in text.lower() and "guess" not in text.lower()
     assert 'href="scores.json"' in text
+
+
+def test_importance_of_a_model_no_better_than_the_dummy_is_marked(
+    study_folder: Path, run_folder: Path
+) -> None:
+    write_importance(run_folder, study_folder)
+    scores = scores_of(run_folder)
+    (run_folder / "scores.json").write_text(json.dumps(scores))
+    assert "not shown to be better" not in report(run_folder)
+    scores["verdict"] = {"outcome": "not better", "sentence": "It is not shown."}
+    scores["repeated_samples"] = {"sentence": "With the groups it has 0.1"}
+    (run_folder / "scores.json").write_text(json.dumps(scores))
+    text = report(run_folder)
+    assert '<p class="verdict unproven">It is not shown.</p>' in text
+    section = text[text.index('id="part-asvs"') :]
+    assert section.index("not shown to be better than a dummy") < section.index("<figure>")
+    assert "With the groups it has 0.1." in text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,274 @@
+"""Figures of the report, in one style, and their conversion to SVG for a page and for a file.
+
+Figures use plain colours. In a page those become CSS variables, which follow its light or dark
+scheme; a file has the same SVG with the colours that it was drawn with.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import logging
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+F64 = npt.NDArray[np.float64]
+
+INK = "#1f2a37"
+# Okabe and Ito (2008): distinct for every common colour vision. Black and yellow are left out: one
+# is invisible on a dark page, the other on a light one.
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
+MAX_VECTORS = 2000  # points drawn as vectors; more are drawn as pixels
+
+STYLE: Any = {
+    "font.size": 10,
+    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "axes.facecolor": "none",
+    "figure.dpi": 100,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": INK,
+    "grid.alpha": 0.12,
+    "grid.linewidth": 0.8,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a name may contain dollar signs
+    # Ids of an SVG are random without it: the same figure is the same bytes.
+    "svg.hashsalt": "aam",
+}
+
+
+# Where the home folder is read-only, matplotlib warns that its cache is a temporary one.
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def styled(draw: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a drawing function: it draws in `STYLE`, whatever the user's matplotlibrc sets."""
+
+    @wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> T:
+        import matplotlib
+
+        with matplotlib.rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+def shortened(name: str, letters: int) -> str:
+    """Cut a name to some letters.
+
+    A legend of matplotlib hides a name that begins with an underscore, so it gets a space.
+
+    >>> shortened("Lactobacillus", 6), shortened("_a", 6)
+    ('Lacto…', ' _a')
+    """
+    shown = name if len(name) <= letters else f"{name[: letters - 1]}…"
+    return f" {shown}" if shown.startswith("_") else shown
+
+
+def blank(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return a figure, sized in inches, with one pair of axes; for `styled` functions."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure for the page.
+
+    Attributes:
+        figure: figure of matplotlib, drawn by a `styled` function.
+        caption: shown below it.
+        description: text alternative for screen readers.
+        names: gid of a scatter plot in the figure -> a line for each point, shown under the
+            pointer.
+        styles: gid of a scatter plot -> CSS of each point, which replaces its colour.
+    """
+
+    figure: Figure
+    caption: str
+    description: str
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    styles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of the page.
+
+    Attributes:
+        name: unique in the page; prefix of every id in the SVG.
+        svg: an SVG element, whose colours are those of the page.
+        caption: shown below it.
+        link: data URL of the same SVG as a file with plain colours.
+    """
+
+    name: str
+    svg: str
+    caption: str
+    link: str
+
+    @classmethod
+    def of(cls, name: str, drawing: Drawing) -> Picture:
+        """Draw a figure, once for the page and the file."""
+        file = _svg_file(drawing.figure)
+        head, defs, tail = file.partition("<defs>")
+        white = '<rect width="100%" height="100%" fill="white"/>'
+        link = data_link(f"{head}{white}{defs}{tail}", "image/svg+xml")
+        return cls(name, _inline_svg(file, name, drawing), drawing.caption, link)
+
+
+@styled
+def _svg_file(figure: Figure) -> str:
+    stream = io.StringIO()
+    # A date or the version of matplotlib would change the bytes of the same figure.
+    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    with warnings.catch_warnings():
+        # The browser has fonts for what the font of the layout lacks, such as Chinese.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        figure.savefig(stream, format="svg", facecolor="none", metadata=nothing, dpi=160)
+    return re.sub(r"<metadata>.*?</metadata>", "", stream.getvalue(), flags=re.DOTALL)
+
+
+def _inline_svg(file: str, name: str, drawing: Drawing) -> str:
+    """Return the `<svg>` element of a file for a page, in its colours and font."""
+    drawn = file[file.index("<svg") :]
+    # Ids are unique in a page: a clip path would otherwise be that of the first picture.
+    drawn = re.sub(r'(?<=[ \n])id="', f'id="{name}-', drawn)
+    drawn = re.sub(r'href="#', f'href="#{name}-', drawn)
+    drawn = drawn.replace("url(#", f"url(#{name}-")
+    for gid in {**drawing.names, **drawing.styles}:
+        names, styles = drawing.names.get(gid, ()), drawing.styles.get(gid, ())
+        drawn = _mark_points(drawn, f"{name}-{gid}", names, styles)
+    # The page's own font; the picture was laid out for a wider one.
+    drawn = re.sub(r"font: ((?:bold |italic )*)([\d.]+)px [^;\"]*", _page_font, drawn)
+    drawn = re.sub(INK, "currentColor", drawn, flags=re.IGNORECASE)
+    for number, colour in enumerate(SERIES):
+        drawn = re.sub(colour, f"var(--series-{number})", drawn, flags=re.IGNORECASE)
+    for size in ("width", "height"):
+        drawn = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", drawn, count=1)
+    label = html.escape(drawing.description, quote=True)
+    return drawn.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+def data_link(text: str, media_type: str) -> str:
+    """Return a data URL with a text, for a link that downloads it.
+
+    >>> data_link("a", "text/plain")
+    'data:text/plain;charset=utf-8;base64,YQ=='
+    """
+    return f"data:{media_type};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
+
+
+def _mark_points(drawn: str, gid: str, names: Sequence[str], styles: Sequence[str]) -> str:
+    """Give the points of a scatter plot names and styles; a plot drawn as pixels has no points."""
+    head, attribute, tail = drawn.partition(f'id="{gid}"')
+    number = max(len(names), len(styles))
+    points = list(re.finditer(r"<use [^>]*/>", tail))[:number] if attribute else []
+    if len(points) < number:
+        return drawn
+    parts, end = [head, attribute], 0
+    for k, point in enumerate(points):
+        element = point[0][:-2]
+        if styles:
+            element = re.sub(r' style="[^"]*"', "", element) + f' style="{styles[k]}"'
+        # matplotlib escapes its own texts; these names are added after it.
+        title = f"<title>{html.escape(names[k])}</title>" if names else ""
+        parts += [tail[end : point.start()], f"{element.rstrip()}>{title}</use>"]
+        end = point.end()
+    return "".join([*parts, tail[end:]])
+
+
+def _page_font(match: re.Match[str]) -> str:
+    weight = "bold" if "bold" in match[1] else "normal"
+    return f"font-family: inherit; font-weight: {weight}; font-size: {match[2]}px"
+
+
+UNKNOWN, OTHERS = "var(--unknown)", "var(--others)"
+STEPS = 10
+"""Colours of the scale of numbers, in `style.css`."""
+
+
+@dataclass(frozen=True)
+class Colour:
+    """Metadata column of N samples, as numbers or as labels; the other is None.
+
+    Attributes:
+        column: its name.
+        texts: N values as in the metadata; "" where unknown.
+        values: float64 [N], NaN where unknown.
+        labels: N categories, "" where unknown.
+    """
+
+    column: str
+    texts: tuple[str, ...]
+    values: F64 | None = None
+    labels: tuple[str, ...] | None = None
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """CSS colour and text of each entry; the ends of the scale for numbers."""
+        if self.values is not None:
+            ends = (np.nanmin(self.values), np.nanmax(self.values))
+            return [
+                (f"var(--scale-{step})", f"{end:.4g}")
+                for step, end in zip((0, STEPS - 1), ends, strict=True)
+            ]
+        times = Counter(self.texts)
+        colour_of = self._colour_of_label()
+        entries = [(colour, f"{name} ({times[name]})") for name, colour in colour_of.items()]
+        others = len(times) - len(colour_of) - ("" in times)
+        if others:
+            entries.append((OTHERS, f"{others} others"))
+        if "" in times:
+            entries.append((UNKNOWN, f"no value ({times['']})"))
+        return entries
+
+    def css(self) -> list[str]:
+        """Return the CSS colour of each sample."""
+        if self.values is not None:
+            low, high = np.nanmin(self.values), np.nanmax(self.values)
+            steps = (self.values - low) / ((high - low) or 1) * STEPS
+            return [
+                UNKNOWN if np.isnan(step) else f"var(--scale-{min(int(step), STEPS - 1)})"
+                for step in steps
+            ]
+        colour_of = self._colour_of_label() | {"": UNKNOWN}
+        return [colour_of.get(label, OTHERS) for label in self.labels or ()]
+
+    def _colour_of_label(self) -> dict[str, str]:
+        times = Counter(label for label in self.labels or () if label)
+        frequent = sorted(name for name, _ in times.most_common(len(SERIES)))
+        return {name: f"var(--series-{number})" for number, name in enumerate(frequent)}

@@ -1,0 +1,570 @@
+"""Predictions of the report: pictures and tables of how good a model is, and where it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aam.data.error_analysis import quantile_bins
+from aam.data.metrics import ScoredPredictions, class_auc, compute_metrics, confusion, summary
+from aam.members.scores import Score
+from aam.number_format import metric_text, significant
+from aam.report.content import ReportInput
+from aam.report.figures import INK, MAX_VECTORS, SERIES, Drawing, blank, shortened, styled
+from aam.report.terminal import TITLES, Table, metric_cells, spread, with_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+F64 = npt.NDArray[np.float64]
+
+POINTS = "points"
+"""Gid of the points of a scatter plot."""
+
+MAX_NUMBERED = 12  # classes of a confusion matrix whose cells show their counts
+MAX_CURVES = 6  # classes with a ROC curve of their own
+CALIBRATION_BINS = 10
+_GRID = np.linspace(0, 1, 501)  # false positive rates, or recalls, of a drawn curve
+
+BINS, WORST = 5, 10
+MIN_SAMPLES = 3  # of a group that is listed
+MAX_CATEGORIES = 12  # of a column whose scores are listed
+_BIAS_NOTE = "Mean error: predicted minus true; above 0 the model predicts too much."
+
+
+def confusion_picture(given: ReportInput) -> Drawing | None:
+    """Draw the confusion matrix of a classifier."""
+    scored = given.run.scored
+    if scored is None or not scored.classes:
+        return None
+    accuracy = compute_metrics(scored)["accuracy"]
+    caption = (
+        f"{accuracy:.1%} of {_samples(given)} are predicted as their true class. "
+        "Percentages are of the true class (rows)."
+    )
+    return Drawing(confusion_figure(scored), caption, f"Confusion matrix. {caption}")
+
+
+@styled
+def confusion_figure(scored: ScoredPredictions) -> Figure:
+    """Plot the confusion matrix: percentages of the true class as shades, with the counts below.
+
+    Of more than `MAX_NUMBERED` classes it has shades alone, as pixels.
+    """
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Rectangle
+
+    number = len(scored.classes)
+    figure, axes = blank(4.6, 4.2)
+    counts = confusion(scored.actual, scored.predicted, number)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    if number > MAX_NUMBERED:
+        pixels = np.dstack([np.full((number, number, 3), to_rgb(SERIES[0])), 0.04 + 0.96 * shares])
+        axes.imshow(pixels, interpolation="none")
+    else:
+        size = 10 if number <= 4 else 8 if number <= 8 else 6
+        for (row, column), count in np.ndenumerate(counts):
+            share = float(shares[row, column])
+            place = (column - 0.48, row - 0.48)
+            axes.add_patch(
+                Rectangle(place, 0.96, 0.96, facecolor=SERIES[0], alpha=0.04 + 0.96 * share, lw=0)
+            )
+            look: Any = {"color": "white" if share > 0.55 else INK, "ha": "center", "va": "center"}
+            axes.text(column, row - 0.12, f"{share:.0%}", fontsize=size, weight="bold", **look)
+            axes.text(column, row + 0.2, str(count), fontsize=size - 1, **look)
+    names = [shortened(name, 16) for name in scored.classes]
+    step = 1 + (number - 1) // 20
+    shown = range(0, number, step)
+    turned = number > 4 or max(map(len, names)) > 10
+    axes.set_xticks(shown, [names[k] for k in shown], rotation=45 if turned else 0)
+    if turned:
+        for label in axes.get_xticklabels():
+            label.set(ha="right", rotation_mode="anchor")
+    axes.set_yticks(shown, [names[k] for k in shown])
+    axes.set(xlim=(-0.5, number - 0.5), ylim=(number - 0.5, -0.5))
+    axes.set(xlabel="predicted", ylabel="true")
+    axes.grid(False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(length=0)
+    axes.set_aspect("equal")
+    axes.set_title("Confusion matrix")
+    return figure
+
+
+def roc_picture(given: ReportInput) -> Drawing | None:
+    """Draw the ROC curves of a classifier with probabilities."""
+    scored = given.run.scored
+    if scored is None or scored.probabilities is None:
+        return None
+    auc = compute_metrics(scored).get("auc")
+    if auc is None:
+        return None
+    caption = "True against false positives over all thresholds; the diagonal is chance."
+    caption += " Samples of the same fold are compared." if scored.folds else ""
+    return Drawing(roc_figure(scored), caption, f"ROC curves, mean AUC {auc:.3f}.")
+
+
+@styled
+def roc_figure(scored: ScoredPredictions) -> Figure:
+    """Plot ROC curves: one for two classes, else one for each frequent class against the rest.
+
+    Of several folds it is the mean of their curves at each false positive rate, weighted by their
+    pairs of samples: its area is the AUC of `aam.data.metrics`.
+
+    Args:
+        scored: predictions with probabilities.
+    """
+    from sklearn.metrics import roc_curve
+
+    figure, axes = _unit_square("ROC", "false positive rate", "true positive rate")
+    axes.plot((0, 1), (0, 1), color=INK, lw=1, ls="--", alpha=0.6)
+    everything = np.ones((1, len(scored.actual)))
+    for number, code in enumerate(_shown_classes(scored)):
+        curves, pairs = [], []
+        for positive, score in _one_against_rest(scored, code):
+            wrong, right, _ = roc_curve(positive, score, drop_intermediate=False)
+            curves.append(np.interp(_GRID, wrong, right))
+            # Curves are averaged, not predictions pooled: models of different folds have no common
+            # threshold.
+            pairs.append(positive.sum() * (~positive).sum())
+        auc = class_auc(scored, code, everything)[0]
+        label = f"{shortened(scored.classes[code], 20)}, AUC {auc:.2f}"
+        rates = np.average(curves, axis=0, weights=pairs)
+        axes.plot([0, *_GRID], [0, *rates], color=SERIES[number], lw=2, label=label)
+    axes.legend(loc="lower right")
+    return figure
+
+
+def precision_recall_picture(given: ReportInput) -> Drawing | None:
+    """Draw precision over recall of a classifier with probabilities."""
+    scored = given.run.scored
+    if scored is None or scored.probabilities is None or len(np.unique(scored.actual)) < 2:
+        return None
+    caption = "Precision over recall of each class against the rest; dotted: chance."
+    caption += " Samples of the same fold are compared." if scored.folds else ""
+    shares = np.bincount(scored.actual, minlength=len(scored.classes)) / len(scored.actual)
+    parts = (f"{name} {share:.0%}" for name, share in zip(scored.classes, shares, strict=True))
+    description = f"Precision-recall curves. Samples of each class: {', '.join(parts)}."
+    return Drawing(precision_recall_figure(scored), caption, description)
+
+
+@styled
+def precision_recall_figure(scored: ScoredPredictions) -> Figure:
+    """Plot precision over recall of the same classes; dotted: the precision of chance.
+
+    Of several folds it is the mean of their curves at each recall, weighted by the samples of the
+    class.
+
+    Args:
+        scored: predictions with probabilities.
+    """
+    from sklearn.metrics import average_precision_score, precision_recall_curve
+
+    figure, axes = _unit_square("Precision and recall", "recall", "precision")
+    for number, code in enumerate(_shown_classes(scored, both=True)):
+        curves, averages, shares, samples = [], [], [], []
+        for positive, score in _one_against_rest(scored, code):
+            precision, recall, _ = precision_recall_curve(positive, score)
+            # A step, not a line: precision is not linear in recall between two thresholds (Davis
+            # and Goadrich 2006).
+            curves.append(precision[::-1][np.searchsorted(recall[::-1], _GRID)])
+            averages.append(average_precision_score(positive, score))
+            shares.append(positive.mean())
+            samples.append(positive.sum())
+        label = (
+            f"{shortened(scored.classes[code], 20)}, {np.average(averages, weights=samples):.2f}"
+        )
+        mean = np.average(curves, axis=0, weights=samples)
+        axes.step(_GRID, mean, color=SERIES[number], lw=2, label=label, where="post")
+        chance = float(np.average(shares, weights=samples))
+        axes.axhline(chance, color=SERIES[number], lw=1, ls=":")
+    axes.legend(loc="best", title="average precision")
+    return figure
+
+
+@styled
+def calibration_picture(given: ReportInput) -> Drawing | None:
+    """Draw how often the predicted class is true over its predicted probability."""
+    scored = given.run.scored
+    if scored is None or scored.probabilities is None:
+        return None
+    means, shares, numbers = calibration_bins(scored)
+    figure, axes = _unit_square(
+        "Calibration", "probability of the predicted class", "part that is true"
+    )
+    axes.plot((0, 1), (0, 1), color=INK, lw=1, ls="--", alpha=0.6, label="equal")
+    axes.plot(means, shares, color=SERIES[0], lw=2, marker="o")
+    for mean, share, number in zip(means, shares, numbers, strict=True):
+        axes.annotate(
+            str(number), (mean, share), textcoords="offset points", xytext=(6, -12), fontsize=8
+        )
+    axes.legend(loc="upper left")
+    gap = float(np.average(np.abs(means - shares), weights=numbers))
+    caption = (
+        "Numbers of samples at the points. Below the line the model is too certain. Expected "
+        f"calibration error: {gap:.3f}."
+    )
+    return Drawing(figure, caption, f"Calibration curve. {caption}")
+
+
+def calibration_bins(scored: ScoredPredictions) -> tuple[F64, F64, list[int]]:
+    """Return probability of the predicted class, part that is true, and samples of each bin."""
+    assert scored.probabilities is not None
+    chance = scored.probabilities[np.arange(len(scored.predicted)), scored.predicted]
+    bins = np.minimum((chance * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    right = scored.predicted == scored.actual
+    filled = [bins == number for number in np.unique(bins)]
+    means = np.array([chance[rows].mean() for rows in filled])
+    shares = np.array([right[rows].mean() for rows in filled])
+    return means, shares, [int(rows.sum()) for rows in filled]
+
+
+def agreement_picture(given: ReportInput) -> Drawing | None:
+    """Draw predicted against true numbers."""
+    scored = given.run.scored
+    if scored is None or scored.classes:
+        return None
+    metrics = compute_metrics(scored)
+    r2 = "not defined" if metrics["r2"] is None else f"{metrics['r2']:.3f}"
+    errors = ", ".join(
+        f"{TITLES[name]} {given.measured(metrics[name] or 0.0)}" for name in ("mae", "rmse")
+    )
+    caption = f"{_samples(given)}: R² {r2}, {errors}."
+    if given.run.limits is not None:
+        caption += " Lines: prediction intervals."
+    figure = agreement_figure(scored, given.target, given.run.limits)
+    return Drawing(figure, caption, f"Predicted against true, {caption}", _point_names(given))
+
+
+@styled
+def agreement_figure(scored: ScoredPredictions, target: str, limits_N2: F64 | None) -> Figure:
+    """Plot predicted against true numbers, with the line of equality and prediction intervals.
+
+    Args:
+        scored: N samples.
+        target: name of the axes.
+        limits_N2: of the prediction intervals; None for none.
+    """
+    figure, axes = blank(4.6, 4.2)
+    both = np.concatenate([scored.actual, scored.predicted])
+    if limits_N2 is not None:
+        both = np.concatenate([both, limits_N2.ravel()])
+        axes.vlines(
+            scored.actual, *limits_N2.T, color=SERIES[0], lw=1, label="prediction interval",
+            alpha=0.25 if len(limits_N2) <= 300 else 0.1, rasterized=len(limits_N2) > MAX_VECTORS,
+        )  # fmt: skip
+    margin = 0.04 * (both.max() - both.min() or 1.0)
+    ends = (both.min() - margin, both.max() + margin)
+    axes.plot(ends, ends, color=INK, lw=1, ls="--", alpha=0.6, label="equal")
+    look = _look(len(scored.actual))
+    axes.scatter(scored.actual, scored.predicted, color=SERIES[0], gid=POINTS, **look)
+    axes.set(xlim=ends, ylim=ends, xlabel=f"true {target}", ylabel=f"predicted {target}")
+    axes.set_aspect("equal")
+    axes.set_title("Predicted against true")
+    axes.legend(loc="upper left")
+    return figure
+
+
+@styled
+def residual_picture(given: ReportInput) -> Drawing | None:
+    """Draw the error of each prediction over the true number."""
+    scored = given.run.scored
+    if scored is None or scored.classes:
+        return None
+    figure, axes = blank(4.6, 4.2)
+    axes.axhline(0, color=INK, lw=1, ls="--", alpha=0.6)
+    errors = scored.predicted - scored.actual
+    axes.scatter(scored.actual, errors, color=SERIES[1], gid=POINTS, **_look(len(errors)))
+    reach = 1.08 * float(np.abs(errors).max() or 1.0)
+    axes.set(ylim=(-reach, reach), xlabel=f"true {given.target}", ylabel="predicted - true")
+    axes.set_title("Errors")
+    half = given.measured(compute_metrics(scored)["median_error"] or 0.0)
+    bias = given.measured(float(np.mean(errors)), signed=True)
+    caption = f"Half of the predictions are within {half} of the truth; the mean error is {bias}."
+    description = f"Errors over true {given.target}. {caption}"
+    return Drawing(figure, caption, description, _point_names(given))
+
+
+@styled
+def samples_picture(given: ReportInput) -> Drawing | None:
+    """Draw the score of models of fewer samples: would more samples help?"""
+    curve = (given.run.scores or {}).get("learning_curve")
+    if curve is None:
+        return None
+    name, points = TITLES.get(curve["metric"], curve["metric"]), curve["points"]
+    figure, axes = blank(4.6, 4.2)
+    numbers = [point["units"] for point in points]
+    values = np.array([point["value"] for point in points], dtype=np.float64)
+    ends = np.array([(point["lower"], point["upper"]) for point in points], dtype=np.float64)
+    errors = np.nan_to_num(np.abs(ends.T - values))
+    look: dict[str, Any] = {"color": SERIES[0], "lw": 2, "elinewidth": 1, "capsize": 3}
+    axes.errorbar(numbers, values, yerr=errors, marker="o", **look)
+    axes.set(xscale="log", xlabel=f"{curve['units']} in training", ylabel=name)
+    axes.set_xticks(numbers, [f"{number:,}" for number in numbers])
+    axes.minorticks_off()
+    axes.set_title("Would more samples help?")
+    caption = f"{name} of a {curve['model']} trained on fewer {curve['units']}. {curve['sentence']}"
+    return Drawing(figure, caption, f"Learning curve. {caption}")
+
+
+def _unit_square(title: str, x: str, y: str) -> tuple[Figure, Axes]:
+    figure, axes = blank(4.6, 4.2)
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel=x, ylabel=y)
+    axes.set_aspect("equal")
+    axes.set_title(title)
+    return figure, axes
+
+
+def _shown_classes(scored: ScoredPredictions, both: bool = False) -> list[int]:
+    """Return the codes of frequent classes with a curve, or of the second of two.
+
+    With `both` the first of two classes is included.
+    """
+    times = np.bincount(scored.actual, minlength=len(scored.classes))
+    most_frequent = np.argsort(-times, kind="stable")[:MAX_CURVES]
+    codes = [1] if len(scored.classes) == 2 and not both else sorted(most_frequent.tolist())
+    return [code for code in codes if any(True for _ in _one_against_rest(scored, code))]
+
+
+def _one_against_rest(
+    scored: ScoredPredictions, code: int
+) -> Iterator[tuple[npt.NDArray[np.bool_], F64]]:
+    """Yield truth and probability of a class in each fold that has samples of it and others."""
+    assert scored.probabilities is not None
+    for fold in np.unique(scored.fold_N):
+        inside = scored.fold_N == fold
+        positive = scored.actual[inside] == code
+        if positive.any() and not positive.all():
+            yield positive, scored.probabilities[inside, code]
+
+
+def _look(points: int) -> dict[str, Any]:
+    many = points > MAX_VECTORS
+    size = 30 if points <= 300 else 14 if not many else 6
+    return {"s": size, "alpha": 0.4 if many else 0.75, "linewidths": 0, "rasterized": many}
+
+
+def _point_names(given: ReportInput) -> dict[str, list[str]]:
+    """Return the sample, true and predicted number of each point."""
+    run, scored = given.run, given.run.scored
+    assert scored is not None
+    numbers = zip(run.sample_ids, scored.actual, scored.predicted, strict=True)
+    return {
+        POINTS: [f"{name}\ntrue {true:.4g}, predicted {found:.4g}" for name, true, found in numbers]
+    }
+
+
+def _samples(given: ReportInput) -> str:
+    samples = 0 if given.run.scored is None else len(given.run.scored.actual)
+    return f"{samples} {given.run.part} samples".replace("  ", " ")
+
+
+def comparison_table(given: ReportInput) -> Table | None:
+    """Compare the model with its members and the dummy on the same samples."""
+    scored = given.run.scored
+    if scored is None:
+        return None
+    own = next(iter(given.models))
+    names = [name for name in TITLES if name in given.models[own]]
+    rows = _score_rows(given.models, names)
+    note = "In brackets: 95 % interval, by bootstrap."
+    if "dummy" in given.models:
+        what = "class frequencies" if scored.classes else "mean"
+        note = f"Dummy: the {what} of the training samples, for every sample. {note}"
+    if scored.folds and "auc" in names:
+        note += " AUC: part of the pairs of samples of the same fold that are in the right order."
+    title = f"Compared on the same {len(scored.actual)} samples"
+    return Table(title, ["", *(TITLES[name] for name in names)], rows, note, (0,))
+
+
+def inputs_table(given: ReportInput) -> Table | None:
+    """Compare metadata alone, counts alone, and both, of a model that reads metadata columns."""
+    inputs = (given.run.scores or {}).get("inputs")
+    if inputs is None:
+        return None
+    found = {
+        model: {name: Score(**score) for name, score in metrics.items()}
+        for model, metrics in inputs["models"].items()
+    }
+    names = [name for name in TITLES if all(name in one for one in found.values())]
+    rows = _score_rows(found, names)
+    sentences = [one["sentence"] for one in inputs["differences"]]
+    ends = (f"{one[:1].upper()}{one[1:]}." for one in sentences)
+    note = " ".join([inputs["conclusion"], *ends])
+    title = f"Metadata as input: {', '.join(inputs['columns'])}"
+    return Table(title, ["", *(TITLES[name] for name in names)], rows, note, (len(rows) - 1,))
+
+
+def _score_rows(models: Any, names: Sequence[str]) -> list[list[str]]:
+    """Return a row for each model: its name, and its metrics with their intervals."""
+    return [
+        [model, *(with_interval(name, found.get(name)) for name in names)]
+        for model, found in models.items()
+    ]
+
+
+def confounders_table(given: ReportInput) -> Table | None:
+    """List other columns of the metadata that predict the target by themselves."""
+    found = (given.run.scores or {}).get("confounders")
+    if not found:
+        return None
+    metric = found[0]["metric"]
+    rows = [
+        [
+            one["column"],
+            with_interval(metric, Score(one["value"], one["lower"], one["upper"])),
+            "another form of the target, or completely confounded with it"
+            if one.get("other_form")
+            else "possible confounder",
+        ]
+        for one in found
+    ]
+    note = (
+        "Each column alone predicts the held-out samples as well as the table does, so what the "
+        "model reads may be that column. Only the metadata can tell which of them is the cause."
+    )
+    heads = ["", TITLES.get(metric, metric), "it is"]
+    return Table("Columns that predict the target", heads, rows, note)
+
+
+def folds_table(given: ReportInput) -> Table | None:
+    """List the metrics of each fold."""
+    scored = given.run.scored
+    if scored is None or not scored.folds:
+        return None
+    found = summary(scored, given.run.target or "")
+    names = [name for name in TITLES if name in found["overall"]]
+    rows = [[f"fold {fold}", *metric_cells(names, one)] for fold, one in found["folds"].items()]
+    spreads = (spread(name, found["folds"]) for name in names)
+    rows.append(["mean ± sd", *(" ± ".join(filter(None, both)) for both in spreads)])
+    rows.append(["all samples", *metric_cells(names, found["overall"])])
+    return Table("By fold", ["", *(TITLES[name] for name in names)], rows, "", (len(rows) - 1,))
+
+
+def bins_table(given: ReportInput) -> Table | None:
+    """List the errors by bin of a numeric target, with about equal numbers of samples."""
+    scored = given.run.scored
+    if scored is None or scored.classes:
+        return None
+    bins = quantile_bins(scored.actual, BINS)
+    if len(bins) < 2:
+        return None
+    rows = [[name, *_errors(scored, rows_of_bin)] for name, rows_of_bin in bins.items()]
+    heads = [f"true {given.target}", *_heads(given)]
+    return Table(f"By {given.run.target}", heads, rows, _BIAS_NOTE)
+
+
+def classes_table(given: ReportInput) -> Table | None:
+    """List precision, recall and F1 of each class."""
+    scored = given.run.scored
+    if scored is None or not scored.classes:
+        return None
+    from sklearn.metrics import precision_recall_fscore_support
+
+    codes = np.arange(len(scored.classes))
+    columns = precision_recall_fscore_support(
+        scored.actual, scored.predicted, labels=codes, zero_division=0
+    )
+    rows = [
+        [name, str(int(columns[3][k])), *(f"{columns[part][k]:.3f}" for part in range(3))]
+        for k, name in enumerate(scored.classes)
+    ]
+    note = "Precision: right among those predicted to be of the class; recall: found of the class."
+    return Table("By class", ["", "Samples", "Precision", "Recall", "F1"], rows, note)
+
+
+def groups_table(given: ReportInput) -> Table | None:
+    """List the scores of each category of the coloured columns, and of the worst groups."""
+    run, scored = given.run, given.run.scored
+    if scored is None:
+        return None
+    group = str(run.option("split", "group_column") or "group")
+    place = {name: row for row, name in enumerate(run.described_ids)}
+    rows, note = [], ""
+    for colour in given.colours:
+        if colour.labels is None or colour.column in (run.target, group):
+            continue
+        labels = [colour.labels[place[name]] if name in place else "" for name in run.sample_ids]
+        parts = _parts(labels)
+        if len(parts) <= MAX_CATEGORIES:
+            rows += [[f"{colour.column}: {k}", *_errors(scored, own)] for k, own in parts.items()]
+    if run.groups:
+        parts = _parts([run.groups.get(name, "") for name in run.sample_ids])
+        wrong = wrongness(scored)
+        worst = sorted(parts, key=lambda name: -float(wrong[parts[name]].mean()))[:BINS]
+        rows += [[f"{group}: {name}", *_errors(scored, parts[name])] for name in worst]
+        note = f"Of {len(parts)} groups of {group}, the {len(worst)} worst. " if worst else ""
+    if not rows:
+        return None
+    note += "" if scored.classes else _BIAS_NOTE
+    return Table("By group", ["", *_heads(given)], rows, note)
+
+
+def _parts(labels: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:
+    """Return the rows of each label but "", of at least `MIN_SAMPLES` samples."""
+    array = np.array(labels)
+    parts = {name: np.flatnonzero(array == name) for name in sorted({*labels} - {""})}
+    return {name: rows for name, rows in parts.items() if len(rows) >= MIN_SAMPLES}
+
+
+def worst_table(given: ReportInput) -> Table | None:
+    """List the samples with the largest errors."""
+    run, scored = given.run, given.run.scored
+    if scored is None:
+        return None
+    wrong = wrongness(scored)
+    rows = []
+    for row in np.argsort(-wrong, kind="stable")[:WORST].tolist():
+        name = run.sample_ids[row]
+        if scored.classes:
+            cells = [scored.classes[scored.actual[row]], scored.classes[scored.predicted[row]]]
+            if scored.probabilities is not None:
+                cells.append(f"{scored.probabilities[row, scored.actual[row]]:.3f}")
+        else:
+            values = (scored.actual[row], scored.predicted[row])
+            cells = [f"{value:.4g}" for value in values]
+            cells.append(f"{values[1] - values[0]:+.4g}")
+        more = [scored.folds[row]] if scored.folds else []
+        more += [run.groups.get(name, "")] if run.groups else []
+        rows.append([name, *cells, *more])
+    last = given.with_unit("Error") if not scored.classes else "Probability of the true class"
+    heads = ["Sample", "True", "Predicted"]
+    heads += [last] if not scored.classes or scored.probabilities is not None else []
+    heads += ["Fold"] if scored.folds else []
+    heads += [run.option("split", "group_column") or "Group"] if run.groups else []
+    return Table(f"The {len(rows)} worst samples", heads, rows)
+
+
+def wrongness(scored: ScoredPredictions) -> F64:
+    """Return how wrong each prediction is: absolute error, or 1 - probability of the true class."""
+    if not scored.classes:
+        return np.asarray(np.abs(scored.predicted - scored.actual), dtype=np.float64)
+    if scored.probabilities is None:
+        return np.asarray(scored.predicted != scored.actual, dtype=np.float64)
+    return np.asarray(1 - scored.probabilities[range(len(scored.actual)), scored.actual])
+
+
+def _heads(given: ReportInput) -> list[str]:
+    """Return the titles of the columns of `_errors`."""
+    if given.run.scored is not None and given.run.scored.classes:
+        return ["Samples", "Accuracy", "Balanced"]
+    return ["Samples", given.with_unit("MAE"), given.with_unit("Mean error")]
+
+
+def _errors(scored: ScoredPredictions, rows: npt.NDArray[np.int64]) -> list[str]:
+    """Format number, and MAE and mean error or accuracies, of some samples."""
+    if not len(rows):
+        return ["0", "", ""]
+    part = scored.take(rows)
+    metrics = compute_metrics(part)
+    if scored.classes:
+        figures = [metric_text(name, metrics[name]) for name in ("accuracy", "balanced_accuracy")]
+    else:
+        bias = float(np.mean(part.predicted - part.actual))
+        figures = [significant(metrics["mae"] or 0.0), significant(bias, signed=True)]
+    return [str(len(rows)), *figures]

@@ -1,0 +1,415 @@
+"""Sections of the page: registries of all pictures and tables; learning curves and ordinations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.spatial.distance import pdist
+from scipy.stats import spearmanr
+
+from aam.data.ordination import coordinates_of_distances, principal_coordinates
+from aam.number_format import significant
+from aam.report import predictions
+from aam.report.asvs import heat_picture, importance_picture, importance_table
+from aam.report.content import ReportInput
+from aam.report.figures import (
+    INK,
+    MARKERS,
+    MAX_VECTORS,
+    SERIES,
+    Colour,
+    Drawing,
+    Picture,
+    blank,
+    shortened,
+    styled,
+)
+from aam.report.run import Run
+from aam.report.terminal import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+F64 = npt.NDArray[np.float64]
+Section = Literal["predictions", "asvs", "learning", "embedding"]
+
+Draw = Callable[[ReportInput], Drawing | None]
+"""Draws one picture; None where the run folder lacks the data."""
+
+Tabulate = Callable[[ReportInput], Table | None]
+"""Makes one table; None where the run folder lacks the data."""
+
+LOSS_PARTS = ("target", "unifrac", "nucleotide", "count")
+MAX_CATEGORIES = 9
+
+
+def draw_section(section: Section, given: ReportInput) -> list[Picture]:
+    """Draw the pictures of a section that have data, in the order of `PICTURES`."""
+    drawn = ((name, draw(given)) for name, (place, draw) in PICTURES.items() if place == section)
+    return [Picture.of(name, drawing) for name, drawing in drawn if drawing is not None]
+
+
+def tabulate(section: Section, given: ReportInput) -> list[Table]:
+    """Return the tables of a section in the order of `TABLES`."""
+    made = (make(given) for place, make in TABLES if place == section)
+    return [table for table in made if table is not None]
+
+
+def loss_picture(part: str, title: str, given: ReportInput) -> Drawing | None:
+    """Draw the columns train_PART and val_PART of metrics.csv over the epochs."""
+    run, known = given.run, _measured_columns(given.run)
+    sides = {f"train_{part}": "training", f"val_{part}": "validation"}
+    columns = {name: label for name, label in sides.items() if name in known}
+    # The only part of a loss equals the loss, which has a picture of its own.
+    others = {
+        f"{side}_{other}" for side in ("train", "val") for other in LOSS_PARTS if other != part
+    }
+    if not columns or (part in LOSS_PARTS and not others & known):
+        return None
+    chosen_by_loss = run.option("best_metric") in (None, "val_loss")
+    mark = "val_loss" if part == "loss" and chosen_by_loss else None
+    figure = _curve_figure(run.curves, columns, title, mark)
+    marked = mark in columns and len(run.curves) == 1
+    caption = f"{_folds_note(run)} {'The dot is the epoch of best.ckpt.' if marked else ''}".strip()
+    return Drawing(figure, caption, _trend(run, columns, title))
+
+
+def metric_picture(column: str, title: str, given: ReportInput) -> Drawing | None:
+    """Draw a column of metrics.csv over the epochs."""
+    if column not in _measured_columns(given.run):
+        return None
+    figure = _curve_figure(given.run.curves, {column: title}, title)
+    caption = _folds_note(given.run) if column != "lr" else ""
+    return Drawing(figure, caption, _trend(given.run, {column: title}, title))
+
+
+@styled
+def _curve_figure(
+    curves: Mapping[str, Mapping[str, F64]],
+    columns: Mapping[str, str],
+    title: str,
+    mark: str | None = None,
+) -> Figure:
+    """Plot columns of metrics.csv over epochs; several folds are thin lines below their mean.
+
+    Args:
+        curves: curves of at least one fold, each with a column `epoch` (from 0).
+        columns: column -> its name in the legend; the first is dashed if there are two.
+        title: above the axes.
+        mark: column whose lowest point is marked as the chosen epoch; only with one fold.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    figure, axes = blank(3.7, 2.75)
+    several = len(curves) > 1
+    for number, (column, label) in enumerate(columns.items()):
+        colour = SERIES[1 - number if len(columns) == 2 else number]
+        dashes = "--" if len(columns) == 2 and number == 0 else "-"
+        drawn = [fold for fold in curves.values() if column in fold]
+        for fold in drawn if several else ():
+            axes.plot(fold["epoch"] + 1, fold[column], color=colour, alpha=0.35, lw=1, ls=dashes)
+        epochs, middle = _mean(drawn, column)
+        style = "." if len(epochs) == 1 else None
+        axes.plot(epochs, middle, color=colour, lw=2, ls=dashes, marker=style, label=label)
+        if mark == column and not several and np.isfinite(middle).any():
+            best = int(np.nanargmin(middle))
+            axes.plot(epochs[best], middle[best], "o", color=colour, ms=7)
+            axes.annotate(
+                f"epoch {epochs[best]:.0f}",
+                (epochs[best], middle[best]),
+                textcoords="offset points",
+                xytext=(0, 9),
+                ha="right" if best > len(epochs) / 2 else "left",
+                fontsize=9,
+            )
+    axes.set_title(title)
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if len(columns) > 1:
+        figure.legend(loc="outside lower center", ncols=len(columns))
+    return figure
+
+
+def _mean(folds: Sequence[Mapping[str, F64]], column: str) -> tuple[F64, F64]:
+    """Average over the folds that reached an epoch; epochs are counted from 1."""
+    import pandas as pd
+
+    of_folds = pd.concat([pd.Series(fold[column], fold["epoch"]) for fold in folds])
+    means = of_folds.groupby(level=0).mean()
+    return means.index.to_numpy() + 1, means.to_numpy()
+
+
+def _folds_note(run: Run) -> str:
+    folds = len(run.curves)
+    return f"Thin: {folds} folds; thick: their mean." if folds > 1 else ""
+
+
+def _measured_columns(run: Run) -> set[str]:
+    """Return the columns of metrics.csv with at least one finite number."""
+    return {
+        name
+        for fold in run.curves.values()
+        for name, column in fold.items()
+        if np.isfinite(column).any()
+    }
+
+
+def _trend(run: Run, columns: dict[str, str], title: str) -> str:
+    """Describe the first and last value of each curve, on the mean of the folds."""
+    parts = []
+    for name, label in columns.items():
+        ends = [fold[name][np.isfinite(fold[name])] for fold in run.curves.values() if name in fold]
+        ends = [curve for curve in ends if len(curve)]
+        first, last = (np.mean([curve[at] for curve in ends]) for at in (0, -1))
+        parts.append(f"{label} from {significant(first)} to {significant(last)}")
+    return f"{title} over epochs: {', '.join(parts)}."
+
+
+def embedding_picture(given: ReportInput) -> Drawing | None:
+    """Draw the samples in the plane of the first two principal coordinates of their embeddings."""
+    run = given.run
+    if run.embeddings is None or len(run.embeddings) < 2:
+        return None
+    rows = _shown_rows(len(run.embeddings))
+    coordinates, explained = principal_coordinates(run.embeddings)
+    model = " by the model of fold 1" if "1" in run.curves else ""
+    caption = (
+        f"{len(run.embeddings)} samples embedded{model}, {run.embeddings.shape[1]} numbers each: "
+        f"PCoA of Euclidean distances{_shown_note(rows, len(run.embeddings))}."
+    )
+    ids = [run.embedded_ids[row] for row in rows.tolist()]
+    return _ordination(given, ids, coordinates[rows], explained, "Embedding", caption)
+
+
+def kernel_picture(given: ReportInput) -> Drawing | None:
+    """Draw the samples in the plane of the first two principal coordinates of the kernel."""
+    if (found := given.run.ordination) is None:
+        return None
+    rows = _shown_rows(len(found.ids))
+    caption = (
+        f"{len(found.ids)} samples: PCoA of the kernel of the sequences, by which samples with "
+        f"similar sequences are near each other{_shown_note(rows, len(found.ids))}."
+    )
+    ids = [found.ids[row] for row in rows.tolist()]
+    values = found.coordinates[rows]
+    return _ordination(given, ids, values, found.explained, "Sequences (kernel)", caption)
+
+
+def unifrac_picture(given: ReportInput) -> Drawing | None:
+    """Draw the same samples by their UniFrac distances, and correlate the two distances."""
+    run = given.run
+    if run.embeddings is None or run.unifrac is None:
+        return None
+    known = set(run.unifrac.ids)
+    shown = _shown_rows(len(run.embeddings))
+    rows = shown[[run.embedded_ids[row] in known for row in shown.tolist()]]
+    if len(rows) < 3:
+        return None
+    distances = run.unifrac.aligned([run.embedded_ids[row] for row in rows.tolist()]).values
+    coordinates, explained = coordinates_of_distances(distances)
+    above = np.triu_indices(len(rows), 1)
+    correlation = spearmanr(pdist(run.embeddings[rows]), distances[above])[0]
+    caption = (
+        f"{len(rows)} samples by unifrac.tsv{_shown_note(shown, len(run.embeddings))}. Pairwise "
+        f"distances of the embedding and of UniFrac correlate {correlation:.2f} (Spearman)."
+    )
+    ids = [run.embedded_ids[row] for row in rows.tolist()]
+    return _ordination(given, ids, coordinates, explained, "UniFrac", caption)
+
+
+@styled
+def _ordination(
+    given: ReportInput,
+    ids: Sequence[str],
+    coordinates: F64,
+    explained: F64,
+    title: str,
+    caption: str,
+) -> Drawing:
+    """Draw samples with their names and, for each column, the CSS variable of their colour."""
+    colours = [colour.css() for colour in given.colours]
+    names, styles = [], []
+    place = {name: row for row, name in enumerate(given.run.described_ids)}
+    for name in ids:
+        row = place[name]
+        texts = (f"{one.column} {one.texts[row]}" for one in given.colours if one.texts[row])
+        names.append("\n".join([name, *texts]))
+        styles.append("".join(f"--c{k}:{css[row]};" for k, css in enumerate(colours)))
+    figure, axes = blank(4.6, 4.4)
+    size = 36 if len(ids) <= 300 else 16
+    axes.scatter(
+        coordinates[:, 0], coordinates[:, 1], color=SERIES[0], s=size, linewidths=0, gid="points"
+    )
+    axes.set(xlabel=f"PC1 ({explained[0]:.1%})", ylabel=f"PC2 ({explained[1]:.1%})")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_title(title)
+    variance = f"The axes explain {explained.sum():.1%} of the variance."
+    description = f"Ordination of {caption} {variance}"
+    return Drawing(figure, caption, description, {"points": names}, {"points": styles})
+
+
+def _shown_rows(samples: int) -> npt.NDArray[np.int64]:
+    """Return the samples that are drawn as points: all, or a random part of many."""
+    rows = np.arange(samples)
+    if samples <= MAX_VECTORS:
+        return rows
+    # A fixed seed: the page of a run is the same each time.
+    return np.sort(np.random.default_rng(0).choice(rows, MAX_VECTORS, replace=False))
+
+
+def _shown_note(rows: npt.NDArray[np.int64], samples: int) -> str:
+    return f"; {len(rows)} of {samples} are drawn" if len(rows) < samples else ""
+
+
+@styled
+def ordination_figure(
+    coords: F64, explained: Sequence[float], title: str = "", colour: Colour | None = None
+) -> Figure:
+    """Plot samples in the plane of two principal coordinates.
+
+    Args:
+        coords: [N, 2 or more]; the first two columns are drawn.
+        explained: part of the variance of each axis, 0 to 1.
+        title: above the axes.
+        colour: metadata column that colours the samples; None for one colour.
+    """
+    import matplotlib
+    from matplotlib.colors import ListedColormap
+
+    figure, axes = blank(6.4, 4.6)
+    pixels = len(coords) > MAX_VECTORS
+    size = 36 if len(coords) <= 300 else 18 if len(coords) <= MAX_VECTORS else 7
+    alpha = 0.85 if len(coords) <= MAX_VECTORS else 0.6
+    look: dict[str, Any] = {"s": size, "alpha": alpha, "linewidths": 0, "rasterized": pixels}
+    if colour is not None and colour.values is not None:
+        known = np.isfinite(colour.values)
+        _unknown(axes, coords[~known], size, pixels)
+        # Plasma without its ends: neither as dark as a dark page nor as light as a light one.
+        plasma = ListedColormap(matplotlib.colormaps["plasma"](np.linspace(0.08, 0.9, 256)))
+        x, y = coords[known, :2].T
+        drawn = axes.scatter(x, y, c=colour.values[known], cmap=plasma, **look)
+        bar = figure.colorbar(drawn, ax=axes, label=colour.column, shrink=0.85)
+        bar.outline.set_visible(False)
+        bar.ax.grid(False)
+        if bar.solids is not None:
+            bar.solids.set_alpha(1)
+    elif colour is not None:
+        _categories(axes, coords, colour, look)
+    else:
+        axes.scatter(coords[:, 0], coords[:, 1], color=SERIES[0], **look)
+    axes.set_title(title)
+    axes.set_xlabel(f"PC1 ({explained[0]:.1%})")
+    axes.set_ylabel(f"PC2 ({explained[1]:.1%})")
+    return figure
+
+
+def _categories(axes: Axes, coords: F64, colour: Colour, look: Mapping[str, Any]) -> None:
+    """Plot the most frequent categories with a colour and a marker each, the rest in grey."""
+    labels = colour.labels or ()
+    times = Counter(label for label in labels if label)
+    chosen = sorted(name for name, _ in times.most_common(MAX_CATEGORIES))
+    given = np.array(labels, dtype=str)
+    others = len(times) - len(chosen)
+    _unknown(axes, coords[given == ""], 18, False)
+    if others:
+        rest = coords[~np.isin(given, [*chosen, ""])]
+        axes.scatter(
+            rest[:, 0], rest[:, 1], color="#8b95a1", marker=".", label=f"{others} others", **look
+        )
+    for number, name in enumerate(chosen):
+        some = coords[given == name]
+        axes.scatter(
+            some[:, 0],
+            some[:, 1],
+            color=SERIES[number % len(SERIES)],
+            marker=MARKERS[number % len(MARKERS)],
+            label=f"{shortened(name, 24)} ({times[name]})",
+            **look,
+        )
+    handles, names = axes.get_legend_handles_labels()
+    # What is not a category of its own was drawn first, under the others, and is listed last.
+    first = len(handles) - len(chosen)
+    axes.legend(
+        handles[first:] + handles[:first],
+        names[first:] + names[:first],
+        title=colour.column,
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        alignment="left",
+    )
+
+
+def _unknown(axes: Axes, coords: F64, size: float, pixels: bool) -> None:
+    if len(coords):
+        axes.scatter(
+            coords[:, 0],
+            coords[:, 1],
+            s=size,
+            facecolors="none",
+            edgecolors=INK,
+            linewidths=0.7,
+            alpha=0.4,
+            rasterized=pixels,
+            label=f"no value ({len(coords)})",
+        )
+
+
+PICTURES: dict[str, tuple[Section, Draw]] = {
+    "confusion": ("predictions", predictions.confusion_picture),
+    "roc": ("predictions", predictions.roc_picture),
+    "precision-recall": ("predictions", predictions.precision_recall_picture),
+    "calibration": ("predictions", predictions.calibration_picture),
+    "agreement": ("predictions", predictions.agreement_picture),
+    "errors": ("predictions", predictions.residual_picture),
+    "samples": ("predictions", predictions.samples_picture),
+    "importance": ("asvs", importance_picture),
+    "abundance": ("asvs", heat_picture),
+    **{
+        f"curve-{part}": ("learning", partial(loss_picture, part, title))
+        for part, title in (
+            ("loss", "Loss"),
+            ("target", "Loss of the target"),
+            ("unifrac", "Loss of UniFrac"),
+            ("nucleotide", "Loss of masked nucleotides"),
+            ("nucleotide_accuracy", "Masked nucleotides named right"),
+            ("count", "Loss of hidden abundances"),
+        )
+    },
+    **{
+        f"curve-{column}": ("learning", partial(metric_picture, column, title))
+        for column, title in (
+            ("val_r2", "R² of the validation samples"),
+            ("val_mae", "MAE of the validation samples"),
+            ("val_accuracy", "Accuracy of the validation samples"),
+            ("val_f1", "F1 of the validation samples"),
+            ("lr", "Learning rate"),
+        )
+    },
+    "embedding": ("embedding", embedding_picture),
+    "ordination": ("embedding", kernel_picture),
+    "unifrac": ("embedding", unifrac_picture),
+}
+"""Every picture, in the order of the page: its name, unique in the page, its section and function.
+
+To add a picture, write a `Draw` function and add a line here."""
+
+TABLES: tuple[tuple[Section, Tabulate], ...] = (
+    ("predictions", predictions.comparison_table),
+    ("predictions", predictions.inputs_table),
+    ("predictions", predictions.confounders_table),
+    ("predictions", predictions.folds_table),
+    ("predictions", predictions.bins_table),
+    ("predictions", predictions.classes_table),
+    ("predictions", predictions.groups_table),
+    ("predictions", predictions.worst_table),
+    ("asvs", importance_table),
+)
+"""Every table with its section, in the order of the page. To add one, write a `Tabulate` function
+and a line."""
