@@ -72,7 +72,7 @@ def paragraph(run: Run) -> str:
     group = run.option("split", "group_column")
     sentences = [f"{run.target} was predicted from {_inputs(run)} with aam {_version(run)}."]
     trained = [MEMBERS[name].method or f"a {MEMBERS[name].title}" for name in _members(run)]
-    ensemble = "the weighted mean of " if len(trained) > 1 else ""
+    ensemble = "the mean of " if len(trained) > 1 else ""
     sentences.append(f"The model is {ensemble}{' and '.join(trained)}.")
     sentences += _network(run)
     if run.scored is not None:
