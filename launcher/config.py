@@ -84,10 +84,10 @@ def site(name: str, variables: Mapping[str, str] = os.environ) -> Site:
     Raises:
         ConfigurationError: there is no such site, or its file is wrong.
     """
-    from launcher.slurm.site import SITE_KEYS, site_of
+    from launcher.slurm.site import HELP, site_of
 
     file = _site(name)
-    return site_of(file.stem, _file(file, (*SETTING_SPECS, *SITE_KEYS)), who(variables))
+    return site_of(file.stem, _file(file, (*SETTING_SPECS, *HELP)), who(variables))
 
 
 def who(variables: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ done
 # A home is too small for what a build unpacks and caches.
 export SINGULARITY_TMPDIR=$scratch/containers/tmp SINGULARITY_CACHEDIR=$scratch/containers/cache
 image=$scratch/containers/rocm63.sif action=(build rocm63 "$@")
-[ ! -e "$image" ] || action=(add rocm63 "$image")
+[ ! -e "$image" ] || action=(build rocm63 --from "$image")
 aam-launch images "${action[@]}" --site cosmos || exit
 aam-launch --site cosmos --image rocm63 check --device cpu --quick || exit
 echo "ready; next: docs/cosmos_quickstart.md"

@@ -7,4 +7,4 @@
 disk=/scratch/$USER/job_${SLURM_JOB_ID-}
 [ -d "$disk" ] || disk=${TMPDIR:-/tmp}
 aam-launch doctor --site "${AAM_LAUNCH_SITE:-cosmos}"
-exec python3 -m launcher.slurm.topology "$disk" 'hsn*' 'hsi*'
+exec python3 -m launcher.slurm.node "$disk" 'hsn*' 'hsi*'

@@ -6,6 +6,7 @@
 #SBATCH --exclusive
 #SBATCH --mem=0
 #SBATCH --time=24:00:00
+#SBATCH --signal=B:USR1@600
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.out
@@ -14,4 +15,4 @@
 command -v module >/dev/null || . /etc/profile
 module load singularitypro rocm || exit 69
 export AAM_LAUNCH_SITE="${AAM_LAUNCH_SITE:-cosmos}"
-exec aam-launch submit --here pretrain "$@"
+exec python3 -m launcher.slurm.job pretrain "$@"

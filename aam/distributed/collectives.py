@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from torch import Tensor
 from aam import __version__
 from aam.contract.errors import AamError, DataError, UsageError
 from aam.contract.options import specs
-from aam.contract.run_record import value_of
+from aam.contract.run_record import launched_by, value_of
 from aam.data.study import Study
 from aam.distributed.environment import SINGLE_RANK, Ranks
 from aam.numerics.device import CONTROL_BACKEND
@@ -227,6 +228,11 @@ class Communicator:
             "numpy": np.__version__,
             "Python": ".".join(map(str, sys.version_info[:2])),
         }
+        # The launcher plans on each node of a job, whose images and GPUs may differ.
+        launch = launched_by(os.environ) or {}
+        programs["image"] = str(launch.get("digest") or launch.get("place"))
+        gpus = {str(gpu).partition(" at ")[0] for gpu in launch.get("gpus", ())}
+        programs["GPUs"] = ", ".join(sorted(gpus))
         given = {spec.flag: value_of(options, spec.field) for spec in specs(type(options))}
         self.require_equal(programs | given, UsageError)
 

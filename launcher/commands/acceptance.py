@@ -16,8 +16,8 @@ from typing import Any
 from aam.contract.options import arguments, build, parse_known, specs
 from launcher import config
 from launcher.commands import start
-from launcher.commands.submit import CODE, decided, queue_all
-from launcher.options.submit import SubmitOptions, require_printable
+from launcher.commands.submit import CODE, job_of, queue_all
+from launcher.options.submit import SubmitOptions
 from launcher.plan.request import request_of
 from launcher.plan.settings import LAUNCHER_OPTIONS
 
@@ -35,31 +35,23 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     each = [{**launcher_options, "--image": name} for name in names] or [dict(launcher_options)]
     site = config.read(each[0], os.environ).site.value
     if site and "SLURM_JOB_ID" not in os.environ:
-        return _queue(each, argv, config.site(site).number("max_nodes"))
+        given, rest = parse_known(specs(SubmitOptions), argv)
+        jobs = []
+        for options in each:
+            request = request_of({k: v for k, v in options.items() if k != "--gpus"}, rest)
+            minutes = math.ceil(request.value("--minutes")) + SPARE_MINUTES
+            for nodes in (1, 2) if config.site(site).values.max_nodes != 1 else (1,):
+                chosen = {"--time": str(minutes), **options, **given, "--nodes": nodes}
+                jobs.append(job_of(request, build(SubmitOptions, {**chosen, "--requeue": False})))
+        return queue_all(jobs, request.dry_run, after="afterany")
     if len(each) == 1:
         return start.run(each[0], argv)
     path = os.pathsep.join(filter(None, [str(CODE), os.environ.get("PYTHONPATH")]))
-    own = [sys.executable, "-m", "launcher"]
     return max(
         subprocess.run(
-            [*own, *argv, *arguments(LAUNCHER_OPTIONS.values(), options)],
+            [sys.executable, "-m", "launcher", *argv,
+             *arguments(LAUNCHER_OPTIONS.values(), options)],
             env={**os.environ, "PYTHONPATH": path}, check=False,
         ).returncode
         for options in each
     )  # fmt: skip
-
-
-def _queue(each: Sequence[dict[str, Any]], argv: Sequence[str], most_nodes: int) -> int:
-    """Queue a job of one node and one of two nodes for each image, whatever the status before."""
-    given, rest = parse_known(specs(SubmitOptions), argv)
-    jobs = []
-    for number, options in enumerate(each):
-        request = request_of({k: v for k, v in options.items() if k != "--gpus"}, rest)
-        minutes = {"--time": str(math.ceil(request.value("--minutes")) + SPARE_MINUTES)}
-        for nodes in (1, 2) if most_nodes != 1 else (1,):
-            chosen = {**minutes, **options, **given, "--nodes": nodes, "--requeue": False}
-            requested = build(SubmitOptions, chosen)
-            require_printable(requested)
-            part = f"image-{number + 1}-nodes-{nodes}"
-            jobs.append(decided(request, requested, part))
-    return queue_all(jobs, request.dry_run, "afterany")

@@ -33,7 +33,7 @@ from launcher.plan.request import Request
 from launcher.plan.rules import denials
 from launcher.plan.visible_devices import visible_devices_variables
 from launcher.planning import gather, plan_launch
-from launcher.slurm.site_check import differences
+from launcher.slurm.site import differences
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 START_TIMEOUT = 120  # seconds; the first start may unpack the image

@@ -1,155 +1,196 @@
-"""`aam-launch jobs`: the jobs that were submitted, their state, progress and last metrics."""
+"""`aam-launch jobs`: the jobs that were submitted, their state, progress, and why one failed.
+
+A job is listed by its kept script (`submit.kept_scripts`), its state is that of `squeue` or the
+last line of its log, its progress that of `progress.json`. Users, other programs and full disks
+damage these files: what cannot be read is left out, and never hides another job.
+"""
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
+from msgspec import Meta
+
+from aam.contract.errors import UsageError, printable
 from launcher.commands import parse_own, print_json
-from launcher.documents import user_folder
+from launcher.commands.submit import kept_scripts
+from launcher.documents import regular
 from launcher.options.inspection import Jobs
-from launcher.slurm import history, queue
-from launcher.slurm.history import Submitted
+from launcher.options.submit import JobsCancel
+from launcher.slurm import queue
 from launcher.slurm.queue import Queued
-from launcher.slurm.script import log_file
+from launcher.slurm.script import directives, log_file
 
 SHOWN = 30
-
-ENDED = re.compile(r"^aam-job: ended with status (\d+)(, stopped)?", re.MULTILINE)
-
-QUEUED_AGAIN = re.compile(r"^aam-job: stopped .*; queued again$", re.MULTILINE)
-
 TAIL = 1 << 16
+ENDED = re.compile(r"^aam-job: ended with status (\d+)(, stopped)?", re.MULTILINE)
+QUEUED_AGAIN = re.compile(r"^aam-job: stopped .*; queued again$", re.MULTILINE)
+MESSAGE = re.compile(r"^(?:aam|aam-job|aam-launch|\w*Error): .*$", re.MULTILINE)
+"""A line of a log that may name the cause of a failure."""
+REASONS = {
+    "Resources": "waits for free nodes",
+    "Priority": "other jobs are before it",
+    "BeginTime": "starts again in a moment",
+    "Dependency": "waits for another job",
+    "DependencyNeverSatisfied": "the job it waits for has failed; cancel it",
+    "PartitionTimeLimit": "wants more time than the partition gives and never starts; cancel it, "
+    "and submit it with less --time",
+    "PartitionNodeLimit": "wants more nodes than the partition gives and never starts",
+    "PartitionDown": "the partition is closed",
+    "ReqNodeNotAvail": "the nodes are down or reserved",
+    "JobHeldUser": "held by you: `scontrol release`",
+    "JobHeldAdmin": "held by an administrator",
+    "AssocGrpCPULimit": "the account uses all its processors",
+    "QOSMaxJobsPerUserLimit": "you run as many jobs as the quality of service allows",
+    "QOSMaxNodePerUserLimit": "you use as many nodes as the quality of service allows",
+    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions":
+        "the nodes are down or reserved",
+}  # fmt: skip
+"""Reason of squeue(1), "JOB REASON CODES", in words."""
 
-METRICS = ("val_loss", "train_loss")
 
+class RunProgress(msgspec.Struct):
+    """Content of progress.json of a training or a search, as far as it is shown."""
 
-def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
-    """List the jobs that were submitted from here, the most recent first."""
-    parse_own(Jobs, argv, "jobs")
-    known = queue.queued() if queue.available() else {}
-    submitted = list(history.entries(user_folder("XDG_STATE_HOME", os.environ)))
-    rows = [row for entry in reversed(submitted) for row in job_status(entry, known)]
-    if "--json" in launcher_options:
-        print_json([vars(row) for row in rows])
-        return 0
-    if not rows:
-        print("No job was submitted from here.")
-    for line in _table(rows[:SHOWN]):
-        print(line)
-    return 0
-
-
-def _table(rows: Sequence[JobStatus]) -> list[str]:
-    if not rows:
-        return []
-    cells = [("JOB", "NAME", "STATE", "LEFT", "PROGRESS", "LAST", "FOLDER")]
-    cells += [(r.job, r.name, r.state, r.left, r.progress, r.last, r.folder) for r in rows]
-    widths = [max(len(row[k]) for row in cells) for k in range(6)]
-    return ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[6]])
-            for row in cells]  # fmt: skip
+    step: int | None = None
+    steps: int | None = None
+    trial: int | None = None
+    trials: int | None = None
+    fold: int = 1
+    folds: int = 1
+    samples_per_second: float | None = None
+    seconds_left: Annotated[float, Meta(ge=0, le=1e10)] | None = None
 
 
 @dataclass(frozen=True)
-class JobStatus:
-    """One row of the list: a job, or a task of an array."""
+class JobRow:
+    """A job in the list; `message` is the cause of a failure, or why it waits."""
 
     job: str
     name: str
     state: str
     left: str
     progress: str
-    last: str
     folder: str
     log: str
+    message: str
 
 
-def job_status(entry: Submitted, known: Mapping[str, Queued]) -> list[JobStatus]:
-    """Return the status of a job, or of each task of an array."""
-    rows = []
-    for number, folder in entry.folders.items():
-        log = log_file(entry.log, number)
-        job = known.get(number)
-        active = job is not None and job.active
-        left, place = job.left if job and active else "", Path(folder)
-        state, shown = _state(job, log), progress(place, active)
-        last = last_metrics(place)
-        rows.append(JobStatus(number, entry.name, state, left, shown, last, folder, log))
-    return rows
+def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
+    """List the jobs that were submitted from here, the most recent first, or cancel some."""
+    if argv[:1] == ["cancel"]:
+        numbers = parse_own(JobsCancel, argv[1:], "jobs cancel").numbers
+        if wrong := [number for number in numbers if not re.fullmatch("[0-9]{1,19}", number)]:
+            raise UsageError("Not the number of a job", repr(wrong[0]), "`aam-launch jobs` lists")
+        queue.cancel(numbers)
+        print(f"Cancelled: {', '.join(numbers)}")
+        return 0
+    parse_own(Jobs, argv, "jobs")
+    known = queue.queued() if queue.available() else {}
+    files = [file for file in kept_scripts().glob("*.sh") if re.fullmatch("[0-9]+", file.stem)]
+    rows = [row_of(file, known) for file in sorted(files, key=lambda file: -int(file.stem))]
+    if "--json" in launcher_options:
+        print_json([vars(row) for row in rows])
+        return 0
+    if not rows:
+        print("No job was submitted from here.")
+        return 0
+    cells = [("JOB", "NAME", "STATE", "LEFT", "PROGRESS", "FOLDER")]
+    cells += [(r.job, r.name, r.state, r.left, r.progress, r.folder) for r in rows[:SHOWN]]
+    widths = [max(len(row[k]) for row in cells) for k in range(5)]
+    for number, row in enumerate(cells):
+        print("  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[5]]))
+        shown = rows[number - 1] if number else None
+        if shown and shown.message:
+            print(f"    {shown.message}")
+        if shown and shown.state.startswith(("failed", "unknown", "stopped", "timeout")):
+            print(f"    log {shown.log}")
+    return 0
 
 
-def _state(job: Queued | None, path: str) -> str:
-    """Return the state of a job whose log is `path`."""
-    log = _tail(path)
-    ends = list(ENDED.finditer(log))
+def row_of(file: Path, known: Mapping[str, Queued]) -> JobRow:
+    """Return the row of a job whose script is `file`; `known` are the jobs that Slurm lists."""
+    number = file.stem
+    options = directives(_text(file))
+    log = log_file(options.get("output", ""), number)
+    folder = log.removesuffix(f"-{number}.log")
+    end, job = _tail(log), known.get(number)
+    ends = list(ENDED.finditer(end))
     code, stopped = ends[-1].groups() if ends else ("", None)
-    status = f" (status {code})" if code not in ("", "0") else ""
+    failed, message, left = "", "", ""
     if job is not None and job.active:
-        reason = f" ({job.reason})" if job.state == "PENDING" and job.reason != "None" else ""
-        again = " again" if job.state == "PENDING" and QUEUED_AGAIN.search(log) else ""
-        return f"{job.state.lower()}{again}{reason}"
-    if job is not None and job.state not in ("COMPLETED", "FAILED"):
-        return f"{job.state.lower().replace('_', ' ')}{status}"
-    if stopped:
-        return "stopped, can be resumed"
-    if ends:
-        return "finished" if code == "0" else f"failed{status}"
-    failed = job is not None and job.state == "FAILED"
-    if not os.path.exists(path):
-        # Slurm ends a job whose node cannot make the log, which is beside the output.
-        cause = "not started, or its node does not see the folder"
-        return f"{'failed' if failed else 'unknown'}, no log: {cause}"
-    return "failed" if failed else "unknown, see its log"
+        again = job.state == "PENDING" and QUEUED_AGAIN.search(end)
+        state = job.state.lower() + " again" * bool(again)
+        left = job.left
+        if job.state == "PENDING" and job.reason != "None":
+            reason = job.reason.partition(",")[0]
+            message = REASONS.get(job.reason) or REASONS.get(reason) or job.reason
+    elif stopped:
+        state, message = "stopped, can be resumed", "continue it with --resume-from auto"
+    elif job is not None and job.state not in ("COMPLETED", "FAILED"):
+        state = failed = job.state.lower().replace("_", " ")
+    elif ends and code == "0":
+        state = "finished"
+    elif ends:
+        state = failed = f"failed (status {code})"
+    else:
+        state = failed = "failed" if job is not None and job.state == "FAILED" else "unknown"
+        if not os.path.exists(log):
+            # Slurm ends a job whose node cannot make the log, which is beside the output.
+            message = "no log: not started, or its node does not see the folder"
+    if failed and not message:
+        lines = [line for line in MESSAGE.findall(end) if not ENDED.match(line)]
+        message = (lines or end.strip().splitlines() or [""])[-1]
+    place = Path(folder)
+    shown = progress(place, bool(left)) if folder else ""
+    texts = (options.get("job-name", ""), state, left, shown, folder, log, message)
+    return JobRow(number, *(printable(text, 300) for text in texts))
 
 
 def progress(folder: Path, running: bool) -> str:
     """Return step or trial, rate and, of a run that goes on, time left, from progress.json."""
     try:
-        found = json.loads((folder / "progress.json").read_text())
-        unit = "trial" if "trial" in found else "step"
-        text = f"{unit} {int(found[unit])}/{int(found[unit + 's'])}"
-        if int(found["folds"]) > 1:
-            text = f"fold {int(found['fold'])}/{int(found['folds'])} {text}"
-        if running and found.get("samples_per_second") is not None:
-            text += f", {float(found['samples_per_second']):.3g} samples/s"
-            text += f", {_duration(float(found['seconds_left']))} left"
-        return text
-    except (OSError, ValueError, KeyError, TypeError):
+        found = msgspec.json.decode(regular(folder / "progress.json"), type=RunProgress)
+    except (OSError, ValueError, RecursionError):
         return ""
+    unit, done, total = "step", found.step, found.steps
+    if found.trial is not None:
+        unit, done, total = "trial", found.trial, found.trials
+    if done is None or total is None:
+        return ""
+    text = f"{unit} {done}/{total}"
+    if found.folds > 1:
+        text = f"fold {found.fold}/{found.folds} {text}"
+    if running and found.samples_per_second is not None and found.seconds_left is not None:
+        minutes, seconds = divmod(round(found.seconds_left), 60)
+        left = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+        text += f", {found.samples_per_second:.3g} samples/s, {left} left"
+    return text
 
 
-def _duration(seconds: float) -> str:
-    """Return a time as hours and minutes.
-
-    >>> _duration(59), _duration(3700)
-    ('0:00:59', '1:01:40')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-
-
-def last_metrics(folder: Path) -> str:
-    """Return the last row of metrics.csv, in short."""
+def _text(file: Path) -> str:
     try:
-        with (folder / "metrics.csv").open(newline="") as stream:
-            rows = list(csv.DictReader(stream))
-        last = rows[-1]
-        shown = [f"{name} {float(last[name]):.4g}" for name in METRICS if last.get(name)]
-        return "  ".join([f"epoch {int(float(last['epoch'])) + 1}", *shown[:1]])
-    except (OSError, ValueError, KeyError, IndexError):
+        return regular(file).decode(errors="replace")
+    except (OSError, ValueError):
         return ""
 
 
 def _tail(path: str) -> str:
+    """Return the end of a log; nothing of what is no regular file."""
     try:
-        with open(path, "rb") as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL))
-            return stream.read().decode(errors="replace")
-    except OSError:
+        # A FIFO would be waited for.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(handle, "rb") as stream:
+            size = os.fstat(handle).st_size
+            if not os.path.isfile(path):
+                return ""
+            stream.seek(max(0, size - TAIL))
+            return stream.read(TAIL).decode(errors="replace")
+    except (OSError, ValueError):
         return ""

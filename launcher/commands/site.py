@@ -8,7 +8,7 @@ from typing import Any
 from launcher import config
 from launcher.commands import parse_own, print_json
 from launcher.options.inspection import SiteShow
-from launcher.slurm.site import SITE_KEYS, Fact, Site
+from launcher.slurm.site import HELP
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
@@ -17,33 +17,21 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if "--json" in launcher_options:
         facts = {key: vars(fact) for key, fact in site.facts.items()}
         print_json({"site": site.name, "facts": facts})
-    else:
-        print("\n".join(_facts(site)))
-    return 0
-
-
-def _facts(site: Site) -> list[str]:
-    lines = [f"{site.title}  ({site.name})"]
+        return 0
+    print(f"{site.title}  ({site.name})")
     for key, fact in site.facts.items():
         if key == "title" or key.startswith("sources."):
             continue
-        lines += ["", f"{key}: {_value(fact)}"]
-        help = SITE_KEYS[key].help if key in SITE_KEYS else ""
-        lines += [f"    {help}"] if help else []
+        value = fact.value
+        shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+        print(f"\n{key}: {', '.join(map(str, value)) if isinstance(value, tuple) else shown}")
+        if key in HELP:
+            print(f"    {HELP[key]}")
         if fact.source:
-            lines.append(f"    from {fact.source}")
+            print(f"    from {fact.source}")
         if fact.confirmed is not None:
             status = "confirmed" if fact.confirmed else "not confirmed"
-            lines.append(
-                f"    {status}" + (f"; to confirm: {fact.confirm}" if fact.confirm else "")
-            )
-    letters = {k.partition(".")[2]: f.value for k, f in site.facts.items() if "sources." in k}
-    if letters:
-        lines += ["", *(f"[{letter}] {title}" for letter, title in letters.items())]
-    return lines
-
-
-def _value(fact: Fact) -> str:
-    if isinstance(fact.value, bool):
-        return "yes" if fact.value else "no"
-    return ", ".join(map(str, fact.value)) if isinstance(fact.value, list) else str(fact.value)
+            print(f"    {status}" + (f"; to confirm: {fact.confirm}" if fact.confirm else ""))
+    if site.values.sources:
+        print("", *(f"[{key}] {title}" for key, title in site.values.sources.items()), sep="\n")
+    return 0

@@ -16,6 +16,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Slurm": {
         "submit": "launcher.options.submit.SubmitOptions",
         "jobs": "launcher.options.inspection.Jobs",
+        "jobs cancel": "launcher.options.submit.JobsCancel",
         "site show": "launcher.options.inspection.SiteShow",
     },
     "Set up": {

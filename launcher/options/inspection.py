@@ -35,7 +35,7 @@ class Doctor:
 
 @dataclass(frozen=True)
 class Jobs:
-    """List the jobs that were submitted: state, time left, progress and last metrics.
+    """List the jobs that were submitted: state, time left, progress, and why one failed.
 
     Examples:
         aam-launch jobs

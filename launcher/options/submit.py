@@ -1,16 +1,13 @@
-"""Options of `aam-launch submit` itself, and time limits as Slurm writes them."""
+"""Options of `aam-launch submit` and `jobs cancel`, and time limits as Slurm writes them."""
 
+import math
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from aam.contract.errors import UsageError
-from aam.contract.options import specs
-from aam.contract.options.field import ONE_OR_MORE, Range, option
+from aam.contract.options.field import ONE_OR_MORE, ZERO_OR_MORE, Range, option
 
-MOST_TASKS = 1000
-"""Tasks of an array that Slurm takes by default (MaxArraySize is 1001, slurm.conf(5))."""
-
+MOST_JOBS = 100
 _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<hm>\d+)(?::(?P<hms>\d+))?)?"
     r"|(?P<a>\d+)(?::(?P<b>\d+)(?::(?P<c>\d+))?)?)\Z"
@@ -23,7 +20,7 @@ class SubmitOptions:
 
     Examples:
         aam-launch submit pretrain --site cosmos --table t.biom --tree t.nwk --output-dir run
-        aam-launch submit search --array-tasks 8 --time 4:00:00 --table t.biom --metadata m.tsv \
+        aam-launch submit search --jobs 8 --time 4:00:00 --table t.biom --metadata m.tsv \
         --metadata-column age --output-dir search
     """
 
@@ -32,6 +29,18 @@ class SubmitOptions:
         "GPUs of each node, a rank for each; by default all for pretrain and train, else one.",
         default=None,
         takes=ONE_OR_MORE,
+        basic=True,
+    )
+    cpus: int | None = option(
+        "Processors of each rank; by default the share of its GPU in a node.",
+        default=None,
+        takes=ONE_OR_MORE,
+        basic=True,
+    )
+    mem: str = option(
+        "Memory of each node, as 64G; by default all of a whole node, else Slurm's default.",
+        default="",
+        metavar="SIZE",
         basic=True,
     )
     time: str = option(
@@ -45,24 +54,25 @@ class SubmitOptions:
     account: str = option(
         "Account that is charged for the job.", default="", metavar="NAME", basic=True
     )
-    qos: str = option("Quality of service.", default="", metavar="NAME")
-    reservation: str = option("Reservation.", default="", metavar="NAME")
-    array: Path | None = option(
-        "YAML file with lists of option values; a job runs for each combination of them.",
-        default=None,
-        role="input",
+    sbatch: tuple[str, ...] = option(
+        "One more option of sbatch, as qos=high, reservation=NAME or constraint=a100.",
+        default=(),
+        metavar="KEY=VALUE",
+        repeated=True,
+        basic=True,
     )
-    array_tasks: int | None = option(
-        "Tasks of an array that share the trials of one `search`; a further job evaluates its "
-        "folds when all have succeeded.",
+    stage: int | None = option(
+        "Copy the input files to the disk of each node, if they have at most so many GB together; "
+        "0: none. By default as the site states.",
         default=None,
-        takes=Range(f"1 to {MOST_TASKS}", 1, MOST_TASKS),
+        metavar="GB",
+        takes=ZERO_OR_MORE,
     )
-    shards: int | None = option(
-        "Tasks of an array, each of which predicts or embeds one part of the samples; a further "
-        "job, `aam merge`, starts when all have succeeded.",
+    jobs: int | None = option(
+        "Jobs that share the trials of one `search`; a further job evaluates its folds when all "
+        "have succeeded.",
         default=None,
-        takes=Range(f"1 to {MOST_TASKS}", 1, MOST_TASKS),
+        takes=Range(f"1 to {MOST_JOBS}", 1, MOST_JOBS),
     )
     warn_seconds: int | None = option(
         "Seconds before its time limit at which a job saves a checkpoint and is queued again; by "
@@ -75,36 +85,42 @@ class SubmitOptions:
         "into a GPU of the site.",
         default=True,
     )
-    here: bool = option(
-        "Run in the job that this command is a part of, a script for sbatch.", default=False
-    )
     requeue: bool = option(
         "Queue a job again at its time limit, until its run is complete.", default=True
     )
 
 
-def require_printable(requested: SubmitOptions) -> None:
-    """Check that a job script can hold the values of the options.
+@dataclass(frozen=True)
+class JobOptions:
+    """Options that a job script gives to `launcher.slurm.job` beside those of a direct launch."""
 
-    Raises:
-        UsageError: a value that is empty or has control characters.
+    digest: str = option("Digest of the image at the submission.", default="")
+    stage: int | None = option("Most GB of inputs to copy to the node.", default=None)
+
+
+@dataclass(frozen=True)
+class JobsCancel:
+    """Cancel jobs; a training saves a checkpoint first, which --resume-from auto continues.
+
+    Examples:
+        aam-launch jobs cancel 4711
+        aam-launch jobs cancel 4711 4712
     """
-    for spec in specs(SubmitOptions):
-        value = getattr(requested, spec.field)
-        if isinstance(value, str) and not value.isprintable():
-            evidence = f"{spec.flag} {value!r}"
-            raise UsageError("A value that no job script can hold", evidence, "choose another")
+
+    numbers: tuple[str, ...] = option("Numbers of the jobs.", first=True, metavar="JOB", basic=True)
 
 
-def seconds(time: str) -> int:
-    """Return a time limit of Slurm in seconds (sbatch(1), --time).
+def seconds(time: str) -> float:
+    """Return a time limit of Slurm in seconds (sbatch(1), --time; slurm.conf(5), MaxTime).
 
     Raises:
         UsageError: it is not a time limit.
 
-    >>> [seconds(t) for t in ("90", "1:30", "24:00:00", "1-12", "2-0:30")]
-    [5400, 90, 86400, 129600, 174600]
+    >>> [seconds(t) for t in ("90", "1:30", "24:00:00", "1-12", "2-0:30", "UNLIMITED")]
+    [5400, 90, 86400, 129600, 174600, inf]
     """
+    if time.lower() in ("unlimited", "infinite"):
+        return math.inf
     found = _TIME.match(time)
     if not found:
         evidence = f"--time '{time}'"

@@ -1,9 +1,10 @@
-"""Job: the process that a batch script starts, and its end.
+"""Job: the process that a batch script starts, and the ranks that it starts with `srun`.
 
-    python -m launcher.slurm.job JOB.json srun [OPTIONS]
+    python -m launcher.slurm.job [--digest SHA256] [--stage GB] OPTIONS COMMAND ...
 
-It starts itself with srun as each rank (`launcher.slurm.rank`), turns signals into a stop request,
-copies the run for the last time, and decides whether the job is queued again.
+OPTIONS and COMMAND are those of a direct launch by `aam-launch`. Each rank makes the plan of that
+launch on its node and replaces itself by `aam`. SIGUSR1, which Slurm sends before the time limit,
+lets the ranks save a checkpoint and queues the job again; SIGUSR2 lets them save and ends the job.
 """
 
 from __future__ import annotations
@@ -13,177 +14,299 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any, NoReturn
 
 from aam.contract import stop_file
-from aam.contract.errors import AamError, CannotCreate, Interrupted
+from aam.contract.errors import AamError, DataError, Interrupted
 from aam.contract.files import system_error
+from aam.contract.gpus import GPU
+from aam.contract.options import parse_known, specs
+from aam.contract.records import read_json
+from launcher import config, input_files
+from launcher.engines import exec_plan
+from launcher.engines.base import LIBRARIES
 from launcher.engines.folders import make_private
-from launcher.slurm import job_file, log, queue, rank
-from launcher.slurm.sync import Mirror, update_patiently
-from launcher.slurm.task import Task, task_of
+from launcher.findings import REQUESTED, warn
+from launcher.options.submit import JobOptions
+from launcher.plan.assembly import STRATEGIES
+from launcher.plan.mounts import Mount
+from launcher.plan.plan import Plan
+from launcher.plan.request import Request, request_of
+from launcher.plan.settings import LAUNCHER_OPTIONS
+from launcher.planning import plan_launch
+from launcher.slurm import log, node, queue
+from launcher.slurm.site import Site
 
-RANK, CLEAN = "--rank", "--clean"
-"""First argument of a rank, and of the process that removes the folder of a node."""
-
-VISIBLE = (
-    """for file in "$0" "$1"; do
-    [ -e "$file" ] || { echo "aam-job: $(hostname) does not see '$file'; """
-    """install the launcher where all nodes see it" >&2; exit 69; }
-done; shift; exec "$0" "$@"
-"""
-)
-"""Starts a process of the launcher on a node, if the node sees the launcher."""
-
+RANK = "--rank"
+"""First argument of a rank."""
+ENV = "AAM_JOB_ENV_"
+"""Prefix of the variables in which sbatch passes the values of --env: no file has them."""
 CANCELLED = 128 + signal.SIGTERM
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the batch process of a job, or one of its ranks; return the exit status."""
-    first, *rest = sys.argv[1:] if argv is None else argv
-    part: Callable[[Task, Path], int] = {
-        RANK: lambda task, _: rank.run(task), CLEAN: clean
-    }.get(first, lambda task, file: batch(task, file, rest))  # fmt: skip
-    file = Path(rest[0] if first in (RANK, CLEAN) else first)
-    of_node = f"{os.uname().nodename}: " if first in (RANK, CLEAN) else ""
-    task = None
+    """Run the batch process of a job, or become one of its ranks; return the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        task = task_of(job_file.read(file), file, os.environ)
-        return part(task, file)
+        if words[:1] == [RANK]:
+            rank(words[1:])
+        return batch(words)
     except (AamError, OSError) as error:
         refused = error if isinstance(error, AamError) else system_error(error)
         if refused is None:
             raise
-        log(f"{of_node}{refused}")
-        if of_node and task is not None:
-            rank.leave_status(task, refused.status)
-        if not of_node:
+        log(f"{os.uname().nodename}: {refused}" if words[:1] == [RANK] else str(refused))
+        if words[:1] != [RANK]:
             log(f"ended with status {refused.status}")
         return refused.status
 
 
-def batch(task: Task, file: Path, srun: Sequence[str]) -> int:
+def parsed(argv: Sequence[str], variables: Mapping[str, str]) -> tuple[JobOptions, Request]:
+    """Return the options of a job and the request of its launch, with the values of --env."""
+    own, rest = parse_known(specs(JobOptions), argv)
+    flags, rest = parse_known(LAUNCHER_OPTIONS.values(), rest)
+    if "--env" in flags:
+        flags["--env"] = tuple(
+            f"{text}={variables[ENV + text]}" if ENV + text in variables else text
+            for text in flags["--env"]
+        )
+    return JobOptions(**{flag.removeprefix("--"): v for flag, v in own.items()}), request_of(
+        flags, rest
+    )
+
+
+def private_folder(request: Request, variables: Mapping[str, str]) -> Path:
+    """Return the folder of this job on the disk of this node."""
+    settings = config.read(request.launcher_options, variables)
+    name = os.uname().nodename
+    return Path(config.private_folder(settings, os.geteuid(), name, variables.get("SLURM_JOB_ID")))
+
+
+# --- the batch process
+
+
+def batch(argv: Sequence[str]) -> int:
     """Run the ranks of a job and return its exit status; queue it again where that is due.
 
     Raises:
-        AamError: a folder of the job cannot be made.
+        AamError: the command line is wrong, or a folder of the job cannot be made.
     """
-    stopped = {signal.SIGUSR1: stop_file.REQUEUE, signal.SIGUSR2: stop_file.END}
+    variables = os.environ
+    _, request = parsed(argv, variables)
+    private, number = private_folder(request, variables), variables["SLURM_JOB_ID"]
+    make_private([str(private.parent)])
+    shutil.rmtree(private, ignore_errors=True)
+    make_private([str(private.parent), str(private)])
+    stop, reasons = private / "stop", {signal.SIGUSR1: stop_file.REQUEUE,
+                                       signal.SIGUSR2: stop_file.END}  # fmt: skip
     cancelled = False
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle(received: int, frame: FrameType | None) -> None:
         nonlocal cancelled
-        if number in stopped:
-            request_stop(task, stopped[signal.Signals(number)])
-        else:
-            cancelled = True
+        cancelled = cancelled or received == signal.SIGTERM
+        if received != signal.SIGTERM:
+            request_stop(stop, reasons[signal.Signals(received)])
 
-    make_private([str(task.private.parent)])
-    for folder in (task.private, task.shared):
-        shutil.rmtree(folder, ignore_errors=True)
-    make_private([str(task.private.parent), str(task.private)])
-    task.shared.mkdir()
-    for number in (*stopped, signal.SIGTERM):
-        signal.signal(number, handle)
-    ranks = int(os.environ.get("SLURM_NTASKS_PER_NODE") or task.job.ranks)
-    log(f"start {task.start + 1}, `aam {task.request.command}` on "
-        f"{os.environ.get('SLURM_JOB_NODELIST', os.uname().nodename)}")  # fmt: skip
-    status = _srun(task, srun, ranks, RANK, file)
-    # After scancel Slurm waits KillWait seconds (30 by default), too few for a last copy.
-    if cancelled:
-        for folder in (task.private, task.shared):
-            shutil.rmtree(folder, ignore_errors=True)
-        log("cancelled; the last copied checkpoint is complete")
-        return CANCELLED
-    status, again = end(task, status)
-    if task.nodes > 1:
-        _srun(task, [srun[0], "--quiet"], 1, CLEAN, file)
-    clean(task, file)
-    shutil.rmtree(task.shared, ignore_errors=True)
+    for each in (*reasons, signal.SIGTERM):
+        signal.signal(each, handle)
+    nodes = int(variables.get("SLURM_JOB_NUM_NODES") or 1)
+    ranks = int(variables.get("SLURM_NTASKS_PER_NODE") or 1)
+    start = int(variables.get("SLURM_RESTART_COUNT") or 0) + 1
+    log(f"start {start}, `aam {request.command}` on "
+        f"{variables.get('SLURM_JOB_NODELIST', os.uname().nodename)}")  # fmt: skip
+    own = [sys.executable, "-m", "launcher.slurm.job", RANK, *argv]
+    status = _srun(nodes, ranks, own)
+    reason, steps = stop_file.requested(stop), stop_file.steps_made(stop)
+    again, status, message = decide(status, reason, steps, cancelled)
+    log(message)
+    if nodes > 1 and not cancelled:
+        parent, mine = str(private.parent), f"{number}-*"
+        _srun(nodes, 1, ["find", parent, "-maxdepth", "1", "-name", mine, "-exec", "rm", "-rf",
+                         "{}", "+"])  # fmt: skip
+    shutil.rmtree(private, ignore_errors=True)
     if again:
         # Slurm ends this process to queue the job again; that is no cancellation.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        queue.requeue(os.environ)
+        queue.requeue(number)
     return status
 
 
-def request_stop(task: Task, reason: str) -> None:
+def request_stop(file: Path, reason: str) -> None:
     """Request a stop of the ranks; without the folder of the node the job goes on."""
     try:
-        stop_file.request(task.stop_file, reason)
+        stop_file.request(file, reason)
     except OSError as error:
-        log(f"No stop can be requested: '{task.stop_file}', {error.strerror}; the job goes on, and "
-            "its last checkpoint is complete")  # fmt: skip
+        log(f"No stop can be requested: '{file}', {error.strerror}; the job goes on, and its last "
+            "checkpoint is complete")  # fmt: skip
 
 
-def _srun(task: Task, srun: Sequence[str], ranks: int, part: str, file: Path) -> int:
-    """Start a part of the job as `ranks` processes on each node; return the exit status."""
-    cpus = max(1, int(os.environ.get("SLURM_CPUS_ON_NODE") or 1) // ranks)
-    # Since Slurm 22.05 srun does not take --cpus-per-task from sbatch.
-    counts = [f"--nodes={task.nodes}", f"--ntasks-per-node={ranks}",
-              f"--ntasks={task.nodes * ranks}", f"--cpus-per-task={cpus}"]  # fmt: skip
-    code = str(Path(__file__).parents[1])
-    own = [sys.executable, code, "-m", "launcher.slurm.job", part, str(file)]
+def _srun(nodes: int, ranks: int, argv: Sequence[str]) -> int:
+    """Start processes on each node of the job; return the highest exit status."""
+    cpus = int(os.environ.get("SLURM_CPUS_PER_TASK") or 0)
+    cpus = cpus or max(1, int(os.environ.get("SLURM_CPUS_ON_NODE") or 1) // ranks)
+    # Since Slurm 22.05 srun does not take --cpus-per-task from sbatch. Ranks end at different
+    # times, so none is waited for (--wait=0), but a rank that fails ends the others.
+    srun = ["srun", "--quiet", "--kill-on-bad-exit=1", "--wait=0", f"--nodes={nodes}",
+            f"--ntasks-per-node={ranks}", f"--ntasks={nodes * ranks}",
+            f"--cpus-per-task={cpus}"]  # fmt: skip
     # `sbatch --export=NONE` leaves NONE here, and srun would pass no variable to the ranks.
     variables = {**os.environ, "SLURM_EXPORT_ENV": "ALL"}
-    argv = [*srun, *counts, "/bin/sh", "-c", VISIBLE, *own]
-    return subprocess.run(argv, env=variables, check=False).returncode
+    return subprocess.run([*srun, *argv], env=variables, check=False).returncode
 
 
-def end(task: Task, status: int) -> tuple[int, bool]:
-    """Copy the run for the last time; return the status of the job, and whether to queue it again.
-
-    Args:
-        status: what `srun` returned for the ranks.
-    """
-    with suppress(OSError, ValueError):
-        status = int(task.status_file.read_text())
-    if task.run_folder and task.local_run and task.local_run.is_dir():
-        try:
-            mirror = Mirror(task.local_run, task.run_folder, task.number)
-            update_patiently(mirror, task.job.of_site.number("sync_patience"))
-        except CannotCreate as error:
-            log(str(error))
-            (task.private / "keep").touch()
-            status = error.status
-    reason, steps = stop_file.requested(task.stop_file), stop_file.steps_made(task.stop_file)
-    again, message = decide(status, reason, steps, task.job.requeue)
-    log(message)
-    return status, again
-
-
-def decide(status: int, reason: str, steps: int, requeue: bool) -> tuple[bool, str]:
-    """Return whether a job is queued again, and the line about its end in the log.
+def decide(status: int, reason: str, steps: int, cancelled: bool) -> tuple[bool, int, str]:
+    """Return whether a job is queued again, its exit status, and the line about its end in the log.
 
     Args:
-        status: exit status of the rank that failed first, or of `aam`.
+        status: the highest exit status of the ranks, by srun.
         reason: of the stop request, or nothing.
-        steps: optimizer steps of this start.
-        requeue: the job may be queued again at its time limit.
+        steps: optimizer steps of this start; the first rank counts them when it has saved.
+        cancelled: Slurm has ended the job.
     """
-    if status != Interrupted.status or not reason:
-        return False, f"ended with status {status}"
-    why = "by the time limit" if reason == stop_file.LIMIT else "on request"
-    ended = f"ended with status {status}, stopped {why}"
-    at_limit = reason == stop_file.LIMIT and requeue
-    if at_limit and steps < stop_file.FEWEST_STEPS:
-        return False, (
-            f"{ended} after {steps} optimizer step{'s' * (steps != 1)}; not queued again, because "
-            "it would not get further: give the job more time (--time)"
+    if cancelled:
+        return False, CANCELLED, "cancelled; the last checkpoint is complete"
+    # When the first rank of a stopped run ends, Slurm ends the others by a signal.
+    stopped = reason and (status == Interrupted.status or (status > 128 and steps))
+    if not stopped:
+        return False, status, f"ended with status {status}"
+    status, ended = Interrupted.status, f"ended with status {Interrupted.status}, stopped"
+    if reason == stop_file.END:
+        remedy = "continue with --resume-from auto, a search with its command"
+        return False, status, f"{ended} on request; {remedy}"
+    if steps < stop_file.FEWEST_STEPS:
+        made = f"after {steps} optimizer step{'s' * (steps != 1)}"
+        remedy = "it would not get further: give the job more time (--time)"
+        return False, status, f"{ended} {made}; not queued again, because {remedy}"
+    return True, status, f"stopped after {steps} optimizer steps; queued again"
+
+
+# --- a rank
+
+
+def rank(argv: Sequence[str]) -> NoReturn:
+    """Replace this process by `aam` as a direct launch on this node would.
+
+    Raises:
+        AamError: the node, an input or the image is not as the job needs it.
+    """
+    job, request = parsed(argv, os.environ)
+    for name in [name for name in os.environ if name.startswith(ENV)]:
+        del os.environ[name]
+    settings = config.read(request.launcher_options, os.environ)
+    site = config.site(settings.site.value or "slurm")
+    ranks, nodes = (int(os.environ.get(name) or 1)
+                    for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NNODES"))  # fmt: skip
+    local_rank = int(os.environ.get("SLURM_LOCALID") or 0)
+    private = private_folder(request, os.environ)
+    os.environ.update(rank_variables(request, site, private, nodes, ranks, os.environ))
+    request = rank_request(request, site, settings.image.value, nodes, ranks, os.environ)
+    try:
+        input_files.require_inputs(request)
+    except AamError as error:
+        evidence = f"{error.evidence} on {os.uname().nodename}"
+        raise type(error)(error.cause, evidence, "put it where all nodes see it") from error
+    make_private([str(private.parent), str(private)])
+    copies: dict[Path, Path] = {}
+    native = settings.runtime.value == "native"  # where nothing can be mounted
+    most = site.values.stage_most_gb if job.stage is None else job.stage
+    if most and not native:
+        run = request.given.get("--output-dir")
+        inputs = [path for _, path in request.paths("input")
+                  if run is None or run not in path.parents]  # fmt: skip
+        copies = node.stage(inputs, private / "staged", most)
+    # A copy is mounted at the path of its original, so that records and messages name that.
+    mounts = [Mount(str(copy), str(path), False, REQUESTED, "job")
+              for path, copy in copies.items()]  # fmt: skip
+    several = ranks > nodes
+    _, plan = plan_launch(request, starting=True, mounts=mounts, shares_memory=several)
+    if job.digest and plan.digest != job.digest:
+        evidence = f"'{plan.place}' is {plan.digest}, it was {job.digest}"
+        raise DataError(
+            "The image has changed since the job was submitted", evidence, "submit the job again"
         )
-    if reason == stop_file.REQUEUE or at_limit:
-        return True, f"stopped {why}; queued again"
-    return False, f"{ended}; continue with --resume-from auto, a search with its command"
+    if local_rank == 0:
+        _describe(plan, site, ranks // nodes)
+    # A rank computes on the CPUs of the NUMA node of its GPU.
+    binds = site.values.whole_nodes and several and ranks // nodes <= len(plan.gpus)
+    if binds and (near := node.cpus_near(plan.gpus[local_rank].pci)):
+        with suppress(OSError):  # Slurm has confined the rank to others
+            os.sched_setaffinity(0, near)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    exec_plan(plan)
 
 
-def clean(task: Task, file: Path) -> int:
-    """Remove the folder of this node, unless a run is kept in it."""
-    if not (task.private / "keep").exists():
-        shutil.rmtree(task.private, ignore_errors=True)
-    return 0
+def rank_request(
+    request: Request, site: Site, image: str, nodes: int, ranks: int, variables: Mapping[str, str]
+) -> Request:
+    """Return the command of a rank: several ranks train together, a restarted job resumes."""
+    if continues(request, variables):
+        request = request.with_values({"--resume-from": "auto", "--overwrite": False})
+    if ranks > 1 and request.uses_network and not any(map(request.value, STRATEGIES)):
+        request = request.with_values({"--distributed": True})
+    if site.values.vendor and image == "auto" and request.computes_on_gpu:
+        # Nothing trains on the processor of a node with GPUs unless the user requests it.
+        request = request.with_values({"--device": request.given.get("--device", GPU)})
+    flags: dict[str, Any] = dict(request.launcher_options)
+    plugins = [folder for folder in site.values.plugin if nodes > 1 and os.path.isdir(folder)]
+    if plugins:
+        own = LIBRARIES if flags.get("--runtime") != "native" else variables.get("LD_LIBRARY_PATH")
+        paths = ":".join(filter(None, [own, *plugins]))
+        flags["--env"] = (f"LD_LIBRARY_PATH={paths}", *flags.get("--env", ()))
+        flags["--bind"] = (*flags.get("--bind", ()), *plugins)
+    return Request(request.command, request.given, flags, wrapped=request.wrapped,
+                   program=request.program)  # fmt: skip
+
+
+def continues(request: Request, variables: Mapping[str, str]) -> bool:
+    """Return whether this start goes on with the run that an earlier start of the job began."""
+    folder = request.given.get("--output-dir")
+    if not int(variables.get("SLURM_RESTART_COUNT") or 0) or folder is None:
+        return False
+    if request.option("--resume-from") is None:
+        return False
+    with suppress(AamError, KeyError, TypeError):
+        record = read_json(folder / "run.json", dict[str, Any], "run record")
+        return bool(record["host"]["job"] == variables["SLURM_JOB_ID"])
+    return False
+
+
+def rank_variables(
+    request: Request, site: Site, private: Path, nodes: int, ranks: int, present: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables that a rank gets beside those of Slurm; those that are set stay.
+
+    Ranks meet at the address of the node that started them, which has rank 0: the address that
+    Slurm itself uses, so no name has to be resolved.
+    """
+    added = {stop_file.VARIABLE: str(private / "stop")}
+    if address := present.get("SLURM_LAUNCH_NODE_IPADDR"):
+        added["MASTER_ADDR"] = present.get("MASTER_ADDR", address)
+    divides = request.starts_ranks and ranks == 1  # its CPUs among the ranks of its node
+    if (threads := present.get("SLURM_CPUS_PER_TASK")) and not divides:
+        added["OMP_NUM_THREADS"] = present.get("OMP_NUM_THREADS", threads)
+    if nodes > 1:
+        values = site.values
+        added |= {name: present.get(name, value) for name, value in values.network.items()}
+        added |= node.network(present, values.interfaces, values.plugin)
+    return added
+
+
+def _describe(plan: Plan, site: Site, ranks: int) -> None:
+    """Print what a node runs, and how its GPUs differ from those that the site states."""
+    warn(plan.findings)
+    names = [f"{gpu.product} ({gpu.arch})" for gpu in plan.gpus]
+    gpus = ", ".join(f"{names.count(each)} x {each}" for each in dict.fromkeys(names)) or "no GPU"
+    image = f"image '{plan.place}'" if plan.place else f"Python '{plan.program}'"
+    name = os.uname().nodename
+    log(f"{name}: {plan.engine}, {image}, {ranks} rank{'s' * (ranks > 1)}, {gpus}")
+    stated = site.values.arch
+    if stated and plan.gpus and {gpu.arch for gpu in plan.gpus} != {stated}:
+        log(f"{name}: site {site.name} states GPUs of arch {stated}; the job uses those above")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Client of Slurm: the only module that runs sbatch, squeue and sinfo."""
+"""Client of Slurm: the only module that runs sbatch, squeue, sinfo, scontrol and scancel."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from subprocess import CompletedProcess
 
 from aam.contract.errors import AamError, Unavailable, UsageError
@@ -29,11 +29,15 @@ REFUSALS: tuple[tuple[tuple[str, ...], type[AamError], str, str], ...] = (
     (("contact", "timed out"), Unavailable, "Slurm does not respond", "try again later"),
 )  # fmt: skip
 """Phrases of sbatch's messages, and the error, its cause and its remedy."""
+NO_NODE_NOW = "node configuration is not available"
+"""What `sbatch --test-only` prints also where plain sbatch queues: while a node is down."""
+OPEN = ("account", "partition", "qos", "reservation", "constraint")
+"""Options of sbatch that a variable of the shell may set, if neither command line nor site do."""
 
 
 @dataclass(frozen=True)
 class Queued:
-    """State of a job, or of a task of an array, from squeue."""
+    """State of a job from squeue."""
 
     job: str
     state: str
@@ -46,38 +50,73 @@ class Queued:
         return self.state in ACTIVE
 
 
+@dataclass(frozen=True)
+class Partition:
+    """Limits of a partition: `max_time` as Slurm writes it, processors of its smallest node."""
+
+    name: str
+    default: bool
+    max_time: str
+    cpus: int
+    nodes: int
+    max_nodes: float
+
+
 def available() -> bool:
     """Return whether this host has Slurm's programs."""
     return shutil.which("sbatch") is not None
 
 
-def test(script: str) -> None:
-    """Let Slurm check a script without queueing it.
+def test(script: str) -> str:
+    """Let Slurm check a script without queueing it; return why it would have to wait, or nothing.
 
     Raises:
         AamError: Slurm refuses it.
     """
-    _sbatch(script, "--test-only")
+    try:
+        _sbatch(script, "--test-only")
+    except UsageError as error:
+        if NO_NODE_NOW in error.evidence:  # sbatch itself decides whether there will be one
+            return error.evidence
+        raise
+    return ""
 
 
-def submit(script: str, after: str = "", condition: str = "afterok") -> str:
+def submit(script: str, after: Sequence[str] = (), condition: str = "afterok") -> str:
     """Queue a script and return the job's number.
 
     Args:
         script: of the job.
-        after: number of a job that has to end first.
-        condition: on that end (sbatch(1), --dependency). afterok: all its tasks have succeeded,
-            and this job is cancelled if one fails; afterany: whatever its status.
+        after: numbers of jobs that have to end first.
+        condition: on that end (sbatch(1), --dependency). afterok: all have succeeded, and this job
+            is cancelled if one fails; afterany: whatever their status.
 
     Raises:
         AamError: Slurm refuses it.
     """
-    depends = [f"--dependency={condition}:{after}", "--kill-on-invalid-dep=yes"] if after else []
-    return _sbatch(script, "--parsable", *depends).strip().partition(";")[0]
+    depends = [f"--dependency={condition}:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
+    printed = _sbatch(script, "--parsable", *(depends if after else [])).strip()
+    number = printed.partition(";")[0]
+    if not re.fullmatch("[0-9]{1,19}", number):  # it becomes a part of paths
+        remedy = "see `squeue --me`: the job may be queued"
+        raise Unavailable("sbatch printed no number of a job", repr(printed[:200]), remedy)
+    return number
+
+
+def cancel(numbers: Sequence[str]) -> None:
+    """Cancel jobs.
+
+    Raises:
+        AamError: Slurm does not respond, or refuses.
+    """
+    done = _run(["scancel", *numbers])
+    if done.returncode != 0:
+        remedy = "`aam-launch jobs` lists yours"
+        raise UsageError("Slurm does not cancel the job", _last(done.stderr), remedy)
 
 
 def queued() -> dict[str, Queued]:
-    """Return this user's jobs that Slurm still lists, by number ("12", "12_3").
+    """Return this user's jobs that Slurm still lists, by number.
 
     Raises:
         Unavailable: Slurm does not respond.
@@ -90,70 +129,42 @@ def queued() -> dict[str, Queued]:
     return {row[0]: Queued(*row) for row in rows if len(row) == 4}
 
 
-def job_of(variables: Mapping[str, str]) -> str:
-    """Return the number of a job, or of the task of an array, as Slurm's programs take it.
-
-    The last task of an array has the number of the whole array as its SLURM_JOB_ID.
-
-    >>> job_of({"SLURM_JOB_ID": "12"})
-    '12'
-    >>> job_of({"SLURM_JOB_ID": "12", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"})
-    '12_3'
-    """
-    if "SLURM_ARRAY_JOB_ID" in variables:
-        return f"{variables['SLURM_ARRAY_JOB_ID']}_{variables['SLURM_ARRAY_TASK_ID']}"
-    return variables["SLURM_JOB_ID"]
-
-
-def end_time(variables: Mapping[str, str]) -> float:
-    """Return when a job reaches its time limit, in seconds since 1970; 0 if Slurm states no end.
-
-    Args:
-        variables: the environment of the job; Slurm 23.02 and later states its end there.
-    """
-    if variables.get("SLURM_JOB_END_TIME", "").isdecimal():
-        return float(variables["SLURM_JOB_END_TIME"])
-    try:
-        argv = ["squeue", "--noheader", f"--jobs={job_of(variables)}", "--format=%e"]
-        done = processes.run(argv, LONGEST, {**variables, "SLURM_TIME_FORMAT": "standard"})
-        return datetime.fromisoformat(done.stdout.strip()).timestamp()
-    except (OSError, ValueError):  # "N/A", or nothing
-        return 0
-
-
-def requeue(variables: Mapping[str, str]) -> None:
+def requeue(number: str) -> None:
     """Queue a running job again; Slurm ends this process with the job.
-
-    Args:
-        variables: the environment of the job.
 
     Raises:
         Unavailable: Slurm does not respond, or refuses.
     """
-    done = _run(["scontrol", "requeue", job_of(variables)])
+    done = _run(["scontrol", "requeue", number])
     if done.returncode != 0:
         raise Unavailable("The job cannot be queued again", _last(done.stderr), "submit it again")
     time.sleep(REQUEUE)
 
 
-def partitions() -> list[str]:
-    """Return the partitions there are."""
-    return sorted(set(sinfo("%R")))
+def partitions() -> list[Partition]:
+    """Return the partitions there are; nothing without a Slurm that responds."""
+    if not available():
+        return []
+    try:
+        done = _run(["sinfo", "--noheader", "--format=%P|%l|%c|%D|%s"])
+    except Unavailable:  # sbatch will say so
+        return []
+    found = []
+    for line in done.stdout.splitlines() if done.returncode == 0 else ():
+        name, *facts = line.strip().split("|")
+        if len(facts) == 4:
+            numbers = [re.match(r"\d+", text) for text in (facts[1], facts[2])]
+            cpus, nodes = (int(match[0]) if match else 0 for match in numbers)
+            most = facts[3].rpartition("-")[2]  # "1-4", "1-infinite"
+            found.append(Partition(name.rstrip("*"), name.endswith("*"), facts[0], cpus, nodes,
+                                   int(most) if most.isdecimal() else float("inf")))  # fmt: skip
+    return found
 
 
-def sinfo(field: str, partition: str = "") -> list[str]:
-    """Return what sinfo prints of a field (sinfo(1), --format); nothing if it fails.
-
-    Args:
-        partition: by default every one.
-    """
-    chosen = [f"--partition={partition}"] if partition else []
-    done = _run(["sinfo", "--noheader", *chosen, f"--format={field}"])
-    return done.stdout.split() if done.returncode == 0 else []
-
-
-OPEN = ("account", "partition", "qos", "reservation", "constraint")
-"""Options of sbatch that a variable of the shell may set, if neither command line nor site do."""
+def partition(name: str) -> Partition | None:
+    """Return a partition, without a name the default one; None if that is unknown."""
+    found = [p for p in partitions() if (p.name == name if name else p.default)]
+    return min(found, key=lambda p: p.cpus) if found else None
 
 
 def _sbatch(script: str, *options: str) -> str:
@@ -183,8 +194,8 @@ def _refusal(message: str) -> AamError:
     text = " ".join(line.removeprefix("sbatch: error: ") for line in message.splitlines() if line)
     for phrases, error, cause, remedy in REFUSALS:
         if any(phrase in text.lower() for phrase in phrases):
-            known = ", ".join(partitions()) if "partition" in phrases[0] else ""
-            return error(cause, text, f"there are {known}" if known else remedy)
+            known = sorted({p.name for p in partitions()}) if "partition" in phrases[0] else []
+            return error(cause, text, f"there are {', '.join(known)}" if known else remedy)
     return UsageError("Slurm refuses the job", text, "correct what it names")
 
 

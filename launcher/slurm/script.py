@@ -1,19 +1,30 @@
-"""Job script: the #SBATCH lines, the modules, and the start of `launcher.slurm.job`. Pure.
+"""Job script: what a job requests of Slurm, limits of the site, and the text of the script.
 
-No text of a user or a site stands in it but as a quoted argument.
+No text of a user or a site stands in the script but as a quoted argument.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from aam import __version__
+from aam.contract.errors import AamError, ConfigurationError, UsageError
+from aam.contract.options import options_of
+from launcher.options.submit import SubmitOptions, seconds
+from launcher.plan.request import Request
+from launcher.slurm.queue import Partition
+from launcher.slurm.site import Site
 
-SRUN = ("srun", "--kill-on-bad-exit=1", "--wait=0")
-"""How the ranks are started; the job adds their number."""
+NAME = re.compile(r"[A-Za-z0-9_.@+-]+\Z")
+"""Names of partitions and accounts."""
+GPU_REQUEST = re.compile(r"--[a-z-]+(=[A-Za-z0-9_.:,*=-]+)?\Z")
+MODULE = re.compile(r"[A-Za-z0-9_.+][A-Za-z0-9_./+-]*\Z")
+TRIALS = "--trials-only"
+"""Option of a process that takes part in a search and leaves the evaluation to another one."""
+WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -21,32 +32,22 @@ class Allocation:
     """What a job requests of Slurm.
 
     Attributes:
-        name: of the job.
         nodes: how many.
         ranks: processes on each node.
         gpus: GPUs of each node.
-        cpus: processors of each rank; 0: those of Slurm's default, or of the whole node.
-        time: limit as "24:00:00"; empty: the partition's.
-        log: file of the job's output, as sbatch's --output takes it.
-        gpu_request: option that requests GPUs, ready to use, or "".
-        whole_nodes: the nodes are for this job alone.
-        more: further options of sbatch: partition, account, ...
+        time: limit as Slurm writes it; empty: the partition's.
+        warn_seconds: how long before its limit the job stops; 0: it does not.
         requeue: Slurm may start it again.
-        tasks: number of tasks of an array; 0: no array.
+        options: of sbatch, in their order.
     """
 
-    name: str
-    nodes: int = 1
-    ranks: int = 1
-    gpus: int = 1
-    cpus: int = 0
-    time: str = ""
-    log: str = "%x-%j.out"
-    gpu_request: str = ""
-    whole_nodes: bool = False
-    more: tuple[str, ...] = ()
-    requeue: bool = False
-    tasks: int = 0
+    nodes: int
+    ranks: int
+    gpus: int
+    time: str
+    warn_seconds: int
+    requeue: bool
+    options: tuple[str, ...]
 
     @property
     def counts(self) -> str:
@@ -55,67 +56,215 @@ class Allocation:
         return f"{nodes}, {self.ranks} rank{'s' * (self.ranks > 1)} each"
 
 
+def has_option(command: str, flag: str) -> bool:
+    """Return whether a command of `aam` has an option."""
+    return any(spec.flag == flag for spec in options_of(command))
+
+
+def allocation_of(
+    request: Request, given: SubmitOptions, site: Site, log: str, partition: Partition | None = None
+) -> Allocation:
+    """Return what a job requests of Slurm.
+
+    Args:
+        request: the command.
+        given: options of the job.
+        site: where it runs.
+        log: file of the output, as sbatch takes it.
+        partition: limits of its partition, where Slurm is asked.
+
+    Raises:
+        AamError: several ranks for a command that runs in one process, no time limit, or a value
+            that would become something else in a line of the script.
+    """
+    facts, command = site.values, request.command
+    trains = has_option(command, "--resume-from")
+    fits_network = trains and not has_option(command, TRIALS) and request.uses_network
+    several = request.starts_ranks or fits_network
+    gpus = given.gpus or (max(1, facts.gpus_per_node) if several else 1)
+    ranks = 1 if request.starts_ranks and given.nodes == 1 else gpus
+    if given.nodes * ranks > 1 and not several:
+        evidence = f"{given.nodes} nodes, {gpus} GPUs each"
+        without = " without the transformer" if trains and not has_option(command, TRIALS) else ""
+        raise UsageError(
+            f"`{command}`{without} runs in one process", evidence, "leave --nodes and --gpus out"
+        )
+    if given.time and seconds(given.time) == 0:
+        evidence = f"Slurm sets no limit for --time {given.time}"
+        raise UsageError("A job without a time limit", evidence, "write it as 24:00:00")
+    time = given.time or facts.max_time
+    # Slurm sends the signal at once if less time is left, so a short job trains for three quarters.
+    warn = 0
+    if trains and (given.requeue or given.warn_seconds is not None):
+        usual = given.warn_seconds or facts.warn_seconds
+        warn = min(usual, max(1, int(seconds(time) / 4))) if time and seconds(time) < 1e9 else usual
+    # Slurm gives a rank one processor by default: it gets those of its GPUs, or all of a node.
+    of_node = facts.cpus_per_node or (partition.cpus if partition else 0)
+    share = max(1, of_node * gpus // max(1, facts.gpus_per_node) // ranks) if of_node else 0
+    cpus = given.cpus or (0 if facts.whole_nodes else share)
+    # `scancel --signal=USR2` saves and ends, USR1 saves and queues the job again.
+    signal = f"--signal=B:USR{1 if given.requeue else 2}@{warn}"
+    names = {key: (getattr(given, key) or getattr(facts, key),
+                   f"--{key}" if getattr(given, key) else site.where(key))
+             for key in ("partition", "account")}  # fmt: skip
+    for value, where in names.values():
+        if value:
+            _require(NAME, value, where)
+    gpu_request = facts.gpu_request.replace("{gpus}", str(gpus))
+    if gpu_request:
+        _require(GPU_REQUEST, gpu_request, site.where("gpu_request"))
+    memory = given.mem or ("0" if facts.whole_nodes else "")
+    options = (
+        f"--job-name={given.job_name or command}",
+        *(f"--{key}={value}" for key, (value, _) in names.items() if value),
+        f"--nodes={given.nodes}",
+        f"--ntasks-per-node={ranks}",
+        *([gpu_request] if gpu_request else []),
+        *([f"--cpus-per-task={cpus}"] if cpus else []),
+        *(["--exclusive"] if facts.whole_nodes else []),
+        *([f"--mem={memory}"] if memory else []),
+        *([f"--time={time}"] if time else []),
+        *([signal] if warn else []),
+        "--requeue" if given.requeue and trains else "--no-requeue",
+        "--open-mode=append",
+        f"--output={log}",
+    )
+    options = (*options, *_more(given.sbatch, options))
+    for option in options:
+        if not option.isprintable() or option.partition("=")[1:] == ("=", ""):
+            raise UsageError("A value that no job script can hold", repr(option), "choose another")
+    return Allocation(given.nodes, ranks, gpus, time, warn, given.requeue and trains, options)
+
+
+def _more(given: Iterable[str], options: Sequence[str]) -> list[str]:
+    """Return the options of --sbatch; those that the script has already are refused."""
+    taken = {option.partition("=")[0] for option in options} | {"--array", "--export", "--wrap"}
+    found = []
+    for text in given:
+        option = f"--{text.removeprefix('--')}"
+        key = option.partition("=")[0]
+        if not re.fullmatch("--[a-z][a-z0-9-]*", key):
+            remedy = "write --sbatch KEY=VALUE with a long option of sbatch"
+            raise UsageError("Not an option of sbatch", f"--sbatch '{text}'", remedy)
+        if key in taken:
+            raise UsageError(
+                "An option that the job script sets", f"--sbatch '{text}'", "leave it out"
+            )
+        found.append(option)
+    return found
+
+
+def _require(pattern: re.Pattern[str], value: str, where: str) -> None:
+    """Refuse a value that would become something else in a line of the script."""
+    if not pattern.match(value):
+        cause, evidence = "A value that no job script can hold", f"{value!r} in {where}"
+        remedy = f"it has to match {pattern.pattern.removesuffix(chr(92) + 'Z')}"
+        raise ConfigurationError(cause, evidence, remedy)
+
+
+def over_limits(
+    what: Allocation, site: Site, partition: Partition | None, force: bool
+) -> list[AamError]:
+    """Return an error for each limit of partition and site that a job exceeds; --force: advice."""
+    found: list[AamError] = []
+    facts, title = site.values, site.title
+    # Slurm queues such a job and never starts it.
+    if partition and what.time and seconds(what.time) > seconds(partition.max_time):
+        evidence = f"--time {what.time}, partition {partition.name} gives {partition.max_time}"
+        found.append(UsageError("More time than the partition allows", evidence, "give less"))
+    if force:
+        return found
+    most = next((n for n in (facts.max_nodes, facts.nodes) if n and what.nodes > n), 0)
+    if most:
+        evidence = f"--nodes {what.nodes}, and {most} is the most on {title}"
+        advice = most == facts.max_nodes and what.nodes <= (facts.nodes or what.nodes)
+        remedy = f"give --nodes {most} or less{', or --force' if advice else ''}"
+        found.append(UsageError("More nodes than the site allows", evidence, remedy))
+    if facts.vendor and what.gpus > facts.gpus_per_node:
+        evidence = f"--gpus {what.gpus}, and a node of {title} has {facts.gpus_per_node}"
+        remedy = f"give --gpus {facts.gpus_per_node} or less, and more --nodes"
+        found.append(UsageError("More GPUs than a node has", evidence, remedy))
+    if facts.max_time and what.time and seconds(what.time) > seconds(facts.max_time):
+        evidence = f"--time {what.time}, and {facts.max_time} is the most on {title}"
+        remedy = "give less; a job goes on by itself after its limit"
+        found.append(UsageError("More time than the site allows", evidence, remedy))
+    return found
+
+
 def script(
-    what: Allocation, about: str, modules: Sequence[str], python: str, code: str, job: str
+    what: Allocation, site: Site, about: Sequence[str], python: str, code: str, argv: Sequence[str]
 ) -> str:
     """Return the script of a job.
 
     Args:
-        about: what runs where, on one line.
-        modules: to load first.
+        what: what it requests.
+        about: lines about the job, which become comments.
         python: absolute path of the interpreter of the launcher.
         code: folder that holds the package `launcher`.
-        job: the job file.
+        argv: arguments of `launcher.slurm.job`.
+
+    Raises:
+        AamError: a value that no script can hold.
     """
-    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in sbatch_options(what))]
-    lines.append(f"# {about}. From aam-launch {__version__}.")
-    if modules:
+    for module in site.values.modules:
+        _require(MODULE, module, site.where("modules"))
+    lines = ["#!/bin/bash", *(f"#SBATCH {_directive(option)}" for option in what.options)]
+    for line in (*about, f"written by aam-launch {__version__}"):
+        # A control character would begin a line of its own.
+        lines.append("# " + "".join(c if c.isprintable() else "?" for c in line))
+    if site.values.modules:
         lines.append("command -v module >/dev/null || . /etc/profile")
-        lines.append(f"module load {shlex.join(modules)} || exit 69")
-    lines.append(f"python={shlex.quote(python)} code={shlex.quote(code)} job={shlex.quote(job)}")
-    lines.append("export PYTHONPATH=$code${PYTHONPATH:+:$PYTHONPATH}")
-    hidden = (
-        "aam-job: $(hostname) does not see '$file'; install the launcher where all nodes see it"
-    )
-    lines.append('for file in "$python" "$code/launcher"; do')
-    lines.append(f'    [ -e "$file" ] || {{ echo "{hidden}" >&2; exit 69; }}')
-    lines.append("done")
-    lines.append(f'exec "$python" -m launcher.slurm.job "$job" {shlex.join(SRUN)}')
+        lines.append(f"module load {shlex.join(site.values.modules)} || exit 69")
+    lines.append(f"export PYTHONPATH={shlex.quote(code)}${{PYTHONPATH:+:$PYTHONPATH}}")
+    lines.append(wrapped(["exec", python, "-m", "launcher.slurm.job", *argv]))
+    for line in lines:
+        if any("\ud800" <= character <= "\udfff" for character in line):
+            raise UsageError("A name that no job can be given", f"{line!a} is not UTF-8",
+                             "rename it")  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
-def sbatch_options(what: Allocation) -> list[str]:
-    """Return the options of sbatch, each as a line of #SBATCH takes it."""
-    options = [f"--job-name={what.name}", *what.more]
-    options += [f"--nodes={what.nodes}", f"--ntasks-per-node={what.ranks}"]
-    options += [what.gpu_request] if what.gpu_request else []
-    options += [f"--cpus-per-task={what.cpus}"] if what.cpus else []
-    options += ["--exclusive", "--mem=0"] if what.whole_nodes else []
-    options += [f"--time={what.time}"] if what.time else []
-    options += [f"--array=0-{what.tasks - 1}"] if what.tasks else []
-    options += ["--requeue" if what.requeue else "--no-requeue", "--open-mode=append"]
-    options += [f"--output={what.log}"]
-    return [_directive(option) for option in options]
+def wrapped(argv: Sequence[str]) -> str:
+    """Return a shell command on lines of at most 100 characters, where its words are shorter."""
+    lines = [""]
+    for number, word in enumerate(argv):
+        quoted = shlex.quote(word)
+        value = number > 0 and argv[number - 1].startswith("--") and not word.startswith("--")
+        if lines[-1] and len(lines[-1]) + len(quoted) > (WIDTH if value else WIDTH - 30):
+            lines.append("   ")
+        lines[-1] += f" {quoted}" if lines[-1] else quoted
+    return " \\\n".join(lines)
+
+
+def _directive(option: str) -> str:
+    """Return an option as a line of #SBATCH takes it: in double quotes where it has to be."""
+    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", option):
+        return option
+    return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def directives(text: str) -> dict[str, str]:
+    r"""Return the options of sbatch in a script, by name.
+
+    >>> directives('#!/bin/bash\n#SBATCH --job-name=a\n#SBATCH "--output=b c.log"\n')
+    {'job-name': 'a', 'output': 'b c.log'}
+    """
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("#SBATCH "):
+            try:
+                option = "".join(shlex.split(line.removeprefix("#SBATCH ")))
+            except ValueError:
+                continue
+            key, _, value = option.removeprefix("--").partition("=")
+            found[key] = value
+    return found
 
 
 def log_file(log: str, number: str) -> str:
-    """Return the log of a job, or of the task of an array.
+    """Return the log of a job, of which `log` is sbatch's --output.
 
-    Args:
-        log: as `Allocation.log`.
-        number: of the job or task.
-
-    >>> log_file("/runs/100%%job-%j.log", "12"), log_file("out-%A_%a.log", "12_3")
-    ('/runs/100%job-12.log', 'out-12_3.log')
+    >>> log_file("/runs/100%%job-%j.log", "12")
+    '/runs/100%job-12.log'
     """
-    job, _, task = number.partition("_")
-    values = {"%%": "%", "%j": job, "%A": job, "%a": task}
-    return re.sub("%[%jAa]", lambda found: values[found[0]], log)
-
-
-def _directive(argument: str) -> str:
-    """Return an option as a line of #SBATCH takes it: in double quotes where it has to be."""
-    assert argument.isprintable(), argument  # `allocation` has refused others
-    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", argument):
-        return argument
-    return '"' + argument.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return re.sub("%[%j]", lambda found: {"%%": "%", "%j": number}[found[0]], log)

@@ -1,4 +1,4 @@
-"""Sites: facts about a cluster with their sources, read from YAML. Pure.
+"""Sites: facts about a cluster with their sources, read from YAML, and compared with a host.
 
 A value stands alone, or as a fact with its source and confirmation:
 
@@ -6,73 +6,92 @@ A value stands alone, or as a fact with its source and confirmation:
     partition: {value: cluster, source: user guide, confirmed: no, confirm: sinfo --summarize}
 
 A site file may hold the launcher's settings too (`runtime`, `image_dir`, ...), in either form.
-`$USER` and `$HOME` are expanded in every value.
+`$USER` and `$HOME` are expanded in every value, all variables in `scratch`, a folder of a job.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import re
-from collections.abc import Mapping
+import typing
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from aam.contract.errors import ConfigurationError
-from aam.contract.suggestions import nearest
-from aam.contract.yaml_document import Entry
+from aam.contract.records import Count, Entry, Mismatch, convert
+from launcher import processes
+from launcher.findings import Finding
 from launcher.gpus import VENDORS
-from launcher.plan.settings import SETTING_SPECS, VARIABLE, require_type
-
-FACT = ("value", "source", "confirmed", "confirm")
-
-
-@dataclass(frozen=True)
-class SiteKey:
-    """Type (a key of VALUE_TYPES), default and help of a fact."""
-
-    kind: str
-    default: Any
-    help: str
+from launcher.host.facts import Host
+from launcher.options.submit import seconds
+from launcher.plan.settings import SETTING_SPECS, VARIABLE
+from launcher.slurm import node, queue
 
 
-SITE_KEYS: dict[str, SiteKey] = {
-    "sources": SiteKey("mapping", {}, "What the letters of sources stand for."),
-    "title": SiteKey("text", "", "What it is called."),
-    "partition": SiteKey("text", "", "Partition of the jobs; none: Slurm's default."),
-    "account": SiteKey("text", "", "Account that is charged; none: Slurm's default."),
-    "nodes": SiteKey("number", 0, "Nodes there are; 0: unknown."),
-    "max_nodes": SiteKey("number", 0, "Most nodes of one job; 0: no limit."),
-    "max_time": SiteKey("text", "", "Longest time of one job; none: no limit."),
-    "whole_nodes": SiteKey("switch", False, "A job gets nodes for itself."),
-    "vendor": SiteKey("text", "", f"Whose GPUs: {' or '.join(VENDORS)}; none: no GPU."),
-    "gpu": SiteKey("text", "GPU", "What the GPUs are called."),
-    "arch": SiteKey("text", "", "Their arch: gfx942, sm_90."),
-    "gpus_per_node": SiteKey("number", 1, "GPUs (or ranks, without a GPU) of a node."),
-    "gpu_memory_gb": SiteKey(
-        "number", 0, "Memory of a GPU in GB (10^9 bytes) that a job can use; 0: unknown, and no "
-        "prediction is compared with it."
-    ),
-    "gpu_request": SiteKey(
-        "text", "", "Option that requests GPUs, as --gpus-per-node=mi300a:{gpus}; none: "
-        "they come with the node."
-    ),
-    "cpus_per_node": SiteKey(
-        "number", 0, "Processors of a node, as Slurm counts; a job on a part of a node gets the "
-        "share of its GPUs. 0: Slurm's default."
-    ),
-    "modules": SiteKey("list", [], "Environment modules to load in a job."),
-    "shared": SiteKey("list", [], "Folders that the nodes see; none: all but `unshared`."),
-    "unshared": SiteKey("list", [], "Folders that the nodes do not see."),
-    "home": SiteKey("text", "", "Where homes are; runs do not belong there."),
-    "local": SiteKey("text", "", "Folder on a node's own disk; variables are those of the job."),
-    "stage_most_gb": SiteKey("number", 0, "Most that is copied to a node's disk; 0: nothing."),
-    "warn_seconds": SiteKey("number", 600, "How long before its limit a job stops."),
-    "sync_seconds": SiteKey("number", 10, "How often a run is copied off a node's disk."),
-    "sync_patience": SiteKey("number", 300, "How long a full disk is given when a job ends."),
-    "interfaces": SiteKey("list", [], "Network interfaces of the nodes, as patterns."),
-    "plugin": SiteKey("list", [], "Folders of network plugins on the nodes."),
-    "network": SiteKey("mapping", {}, "Variables for jobs of several nodes."),
-}  # fmt: skip
-"""Facts of a site file, which may hold the launcher's settings too."""
+def _help(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class SiteValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Facts of a site file, with their types, defaults and help."""
+
+    sources: Annotated[dict[str, str], _help("What the letters of sources stand for.")] = {}
+    title: Annotated[str, _help("What it is called.")] = ""
+    partition: Annotated[str, _help("Partition of the jobs; none: Slurm's default.")] = ""
+    account: Annotated[str, _help("Account that is charged; none: Slurm's default.")] = ""
+    nodes: Annotated[Count, _help("Nodes there are; 0: unknown.")] = 0
+    max_nodes: Annotated[Count, _help("Most nodes of one job; 0: no limit.")] = 0
+    max_time: Annotated[str, _help("Longest time of one job; none: no limit.")] = ""
+    whole_nodes: Annotated[bool, _help("A job gets nodes for itself.")] = False
+    vendor: Annotated[str, _help(f"Whose GPUs: {' or '.join(VENDORS)}; none: unknown.")] = ""
+    gpu: Annotated[str, _help("What the GPUs are called.")] = "GPU"
+    arch: Annotated[str, _help("Their arch: gfx942, sm_90.")] = ""
+    gpus_per_node: Annotated[Count, _help("GPUs (or ranks, without a GPU) of a node.")] = 1
+    gpu_memory_gb: Annotated[
+        Count, _help("Memory of a GPU in GB (10^9 bytes) that a job can use; 0: not compared.")
+    ] = 0
+    gpu_request: Annotated[
+        str, _help("Option that requests GPUs, as --gpus-per-node=mi300a:{gpus}; none: they come "
+                   "with the node.")
+    ] = ""  # fmt: skip
+    cpus_per_node: Annotated[
+        Count, _help("Processors of a node, as Slurm counts; a job on a part of a node gets the "
+                     "share of its GPUs. 0: as sinfo shows.")
+    ] = 0  # fmt: skip
+    modules: Annotated[tuple[str, ...], _help("Environment modules to load in a job.")] = ()
+    shared: Annotated[
+        tuple[str, ...], _help("Folders that the nodes see; none: all but `unshared`.")
+    ] = ()
+    unshared: Annotated[tuple[str, ...], _help("Folders that the nodes do not see.")] = ()
+    home: Annotated[str, _help("Where homes are; runs do not belong there.")] = ""
+    stage_most_gb: Annotated[
+        Count, _help("Most that is copied to a node's disk (`scratch`); 0: nothing.")
+    ] = 0
+    warn_seconds: Annotated[Count, _help("How long before its limit a job stops.")] = 600
+    interfaces: Annotated[
+        tuple[str, ...], _help("Network interfaces of the nodes, as patterns.")
+    ] = ()
+    plugin: Annotated[tuple[str, ...], _help("Folders of network plugins on the nodes.")] = ()
+    network: Annotated[dict[str, str], _help("Variables for jobs of several nodes.")] = {}
+
+
+_TYPES = typing.get_type_hints(SiteValues, include_extras=True)
+HELP: dict[str, str] = {name: str(hint.__metadata__[-1].description)
+                        for name, hint in _TYPES.items()}  # fmt: skip
+"""Key of a fact -> its help."""
+_MAPPINGS = ("sources", "network")
+
+
+class _Sourced(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    value: Any
+    source: str = ""
+    confirmed: bool | None = None
+    confirm: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,56 +115,34 @@ class Fact:
 
 @dataclass(frozen=True)
 class Site:
-    """A site: its name and its facts by key; those of mappings as "network.NAME"."""
+    """A site: its name, its facts by key (those of mappings as "network.NAME"), their values."""
 
     name: str
     facts: Mapping[str, Fact]
-
-    def text(self, key: str) -> str:
-        """Return a text, the default where the file has none."""
-        return str(self._value(key))
-
-    def number(self, key: str) -> int:
-        """Return a number."""
-        return int(self._value(key))
-
-    def on(self, key: str) -> bool:
-        """Return a switch."""
-        return bool(self._value(key))
-
-    def strings(self, key: str) -> tuple[str, ...]:
-        """Return a list."""
-        return tuple(map(str, self._value(key)))
-
-    def where(self, key: str) -> str:
-        """Return the file and line of a fact, for messages."""
-        entries = [fact for name, fact in self.facts.items() if name.partition(".")[0] == key]
-        return entries[0].where if entries else f"the defaults of {key}"
+    values: SiteValues
 
     @property
     def title(self) -> str:
         """The title on one line, or else the name."""
-        return " ".join(self.text("title").split()) or self.name
+        return " ".join(self.values.title.split()) or self.name
 
-    @property
-    def network(self) -> dict[str, str]:
-        """Variables for jobs of several nodes."""
-        start = "network."
-        found = {k: fact.value for k, fact in self.facts.items() if k.startswith(start)}
-        return {key.removeprefix(start): str(value) for key, value in found.items()}
-
-    def setting(self, key: str) -> Any:
-        """Return a setting of the launcher as it stands in the file, or None."""
-        return self.facts[key].value if key in self.facts else None
+    def where(self, key: str) -> str:
+        """Return the file and line of a fact, for messages."""
+        found = (fact.where for name, fact in self.facts.items() if name.partition(".")[0] == key)
+        return next(found, f"the defaults of {key}")
 
     def settings(self) -> dict[str, Entry]:
         """Return the launcher's settings in the file."""
-        return {key: Entry(fact.value, fact.where) for key, fact in self.facts.items()
-                if key in SETTING_SPECS}  # fmt: skip
-
-    def _value(self, key: str) -> Any:
-        fact = self.facts.get(key)
-        return SITE_KEYS[key].default if fact is None else fact.value
+        found = {key: Entry(fact.value, fact.where) for key, fact in self.facts.items()
+                 if key in SETTING_SPECS}  # fmt: skip
+        # The folder of a job is there in the job alone; elsewhere the default serves.
+        if isinstance(scratch := getattr(found.get("scratch"), "value", None), str):
+            folder = os.path.expandvars(scratch)
+            if os.path.isdir(folder) and os.access(folder, os.W_OK):
+                found["scratch"] = Entry(folder, found["scratch"].where)
+            elif "$" in scratch:
+                del found["scratch"]
+        return found
 
 
 def site_of(name: str, entries: Mapping[str, Entry], variables: Mapping[str, str]) -> Site:
@@ -160,22 +157,33 @@ def site_of(name: str, entries: Mapping[str, Entry], variables: Mapping[str, str
         ConfigurationError: a value of the wrong type, or a key of a fact that does not exist.
     """
     facts: dict[str, Fact] = {}
+    values: dict[str, Any] = {}
     for key, entry in entries.items():
-        if key not in SITE_KEYS:
+        if key not in _TYPES:
             facts[key] = _fact(key, entry, variables)
-        elif SITE_KEYS[key].kind == "mapping":
-            require_type(key, "mapping", entry.value, entry.where)
+        elif key in _MAPPINGS and isinstance(entry.value, Mapping):
             for variable, value in entry.value.items():
-                part = f"{key}.{variable}"
                 if not VARIABLE.match(str(variable)):
                     evidence = f"'{variable}' in {entry.where}"
                     raise ConfigurationError("Not a variable's name", evidence, "correct it")
-                facts[part] = _fact(part, Entry(value, entry.where), variables)
-                require_type(part, "text", facts[part].value, entry.where)
+                part = f"{key}.{variable}"
+                facts[part] = _fact(part, Entry(value, entry.where), variables, str)
+            values[key] = {part.partition(".")[2]: fact.value for part, fact in facts.items()
+                           if part.startswith(f"{key}.")}  # fmt: skip
         else:
-            facts[key] = _fact(key, entry, variables)
-            require_type(key, SITE_KEYS[key].kind, facts[key].value, entry.where)
-    return Site(name, facts)
+            facts[key] = _fact(key, entry, variables, _TYPES[key])
+            values[key] = facts[key].value
+    found = SiteValues(**values)
+    if found.max_time:
+        try:
+            seconds(found.max_time)
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            evidence = f"'{found.max_time}' of max_time in {facts['max_time'].where}"
+            remedy = "write it as 24:00:00, 1-12, 90 (minutes) or UNLIMITED"
+            raise ConfigurationError("Not a time", evidence, remedy) from error
+    return Site(name, facts, found)
 
 
 def filled(value: Any, variables: Mapping[str, str]) -> Any:
@@ -196,18 +204,111 @@ def filled(value: Any, variables: Mapping[str, str]) -> Any:
     return value
 
 
-def _fact(key: str, entry: Entry, variables: Mapping[str, str]) -> Fact:
+def _fact(key: str, entry: Entry, variables: Mapping[str, str], expected: Any = None) -> Fact:
+    """Return the fact of an entry, its value converted to a type where one is given."""
     value = entry.value
-    if not (isinstance(value, Mapping) and "value" in value):
-        return Fact(filled(value, variables), entry.where)
-    for name in value:
-        if name not in FACT:
-            evidence = f"'{name}' of {key} in {entry.where}"
-            remedy = nearest(str(name), FACT, f"known are {', '.join(FACT)}")
-            raise ConfigurationError("An unknown key", evidence, remedy)
-    confirmed = value.get("confirmed")
-    if confirmed is not None:
-        require_type(f"{key}.confirmed", "switch", confirmed, entry.where)
-    source, confirm = str(value.get("source", "")), str(value.get("confirm", ""))
-    found = filled(value["value"], variables)
-    return Fact(found, entry.where, source, confirmed, confirm)
+    try:
+        form = value if isinstance(value, Mapping) and "value" in value else {"value": value}
+        sourced = convert(dict(form), _Sourced, key)
+        found = filled(sourced.value, variables)
+        if expected is not None:
+            # YAML reads an account 1234 or a limit of 30 minutes as numbers.
+            texts = expected is str or getattr(expected, "__origin__", None) is str
+            number = isinstance(found, int | float) and not isinstance(found, bool)
+            found = convert(str(found) if texts and number else found, expected, key)
+    except Mismatch as error:
+        message, _, remedy = str(error).partition("; ")
+        cause = "An unknown key" if "unknown key" in message else "A value of the wrong type"
+        raise ConfigurationError(
+            cause, f"{message} in {entry.where}", remedy or "correct it"
+        ) from None
+    return Fact(found, entry.where, sourced.source, sourced.confirmed, sourced.confirm)
+
+
+# --- comparison with a host, a login node or a node of a job
+
+
+def differences(site: Site, host: Host) -> Iterator[Finding]:
+    """Yield a warning for each fact of a site that this host, which is live, shows otherwise.
+
+    A fact that cannot be seen from here is not compared; `site show` names the command that shows
+    it.
+    """
+    remedy = "correct it in a site file of your own"
+    for key, check in _CHECKS.items():
+        if key in site.facts and (found := check(site, host)):
+            evidence = f"{key} is {_shown(site.facts[key].value)} in {site.where(key)}, {found}"
+            yield Finding("warning", "A fact of the site differs here", evidence, remedy)
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _partition(site: Site, host: Host) -> str:
+    known = sorted({partition.name for partition in queue.partitions()})
+    return f"Slurm has {', '.join(known)}" if known and site.values.partition not in known else ""
+
+
+def _limits(site: Site, host: Host) -> str:
+    limits = queue.partition(site.values.partition)
+    longest = limits.max_time if limits else "infinite"
+    return f"Slurm has {longest}" if seconds(site.values.max_time) > seconds(longest) else ""
+
+
+def _nodes(site: Site, host: Host) -> str:
+    limits = queue.partition(site.values.partition)
+    return f"Slurm has {limits.nodes}" if limits and limits.nodes != site.values.nodes else ""
+
+
+def _max_nodes(site: Site, host: Host) -> str:
+    limits = queue.partition(site.values.partition)
+    most = limits.max_nodes if limits else math.inf
+    return f"Slurm has {most:.0f}" if site.values.max_nodes > most else ""
+
+
+def _modules(site: Site, host: Host) -> str:
+    line = "type module >/dev/null && module is-avail " + " ".join(site.values.modules)
+    failed = processes.run(["bash", "-lc", line], timeout=60).returncode != 0
+    return f"{line!r} fails here" if failed else ""
+
+
+def _folders(key: str) -> Callable[[Site, Host], str]:
+    def check(site: Site, host: Host) -> str:
+        value = site.facts[key].value
+        places = [str(each) for each in ([value] if isinstance(value, str) else value)]
+        absent = [place for place in places if not os.path.isdir(place)]
+        return f"there is no folder {', '.join(absent)}" if absent else ""
+
+    return check
+
+
+def _archs(site: Site, host: Host) -> str:
+    found = {str(gpu.arch) for gpu in node.gpus(host, site.values.vendor)}
+    return f"the host has {', '.join(sorted(found))}" if found - {site.values.arch} else ""
+
+
+def _gpus(site: Site, host: Host) -> str:
+    found = len(node.gpus(host, site.values.vendor))  # a login node has none
+    return f"the host has {found}" if found not in (0, site.values.gpus_per_node) else ""
+
+
+def _interfaces(site: Site, host: Host) -> str:
+    there = host.slurm is None or node.interfaces(site.values.interfaces)
+    return "" if there else f"the node has {', '.join(node.interfaces(['*']))}"
+
+
+_CHECKS: dict[str, Callable[[Site, Host], str]] = {
+    "partition": _partition,
+    "nodes": _nodes,
+    "max_nodes": _max_nodes,
+    "max_time": _limits,
+    "arch": _archs,
+    "gpus_per_node": _gpus,
+    "interfaces": _interfaces,
+    "modules": _modules,
+    "shared": _folders("shared"),
+    "home": _folders("home"),
+    "image_dir": _folders("image_dir"),
+}
+"""Key of a fact -> how this host differs from it; "" if it does not, or cannot show it."""

@@ -6,16 +6,14 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from aam.contract.options import ParsedCommand
 from launcher import config
 from launcher.options.submit import SubmitOptions
-from launcher.slurm.allocation import allocation_of
-from launcher.slurm.script import sbatch_options
+from launcher.plan.request import Request
+from launcher.slurm.script import allocation_of
 from tests.support.submissions import SHELLCHECK
 
 ROOT = Path(__file__).parents[2]
@@ -41,13 +39,12 @@ def test_a_file_requests_what_submit_requests(
 ) -> None:
     site = config.site("cosmos")
     gpus = ranks if command != "predict" else None
-    requested = SubmitOptions(nodes=nodes, gpus=gpus, time="" if gpus else "1:00:00")
+    requested = SubmitOptions(nodes=nodes, gpus=gpus, time="" if gpus else "1:00:00", job_name=name)
     options = {"--members": ("transformer",)} if command == "train" else {}
-    what = allocation_of(ParsedCommand(command, options), requested, site, "%x-%j.out")
-    expected = sbatch_options(replace(what, name=name))
+    expected = list(allocation_of(Request(command, options), requested, site, "%x-%j.out").options)
     found = re.findall(r"^#SBATCH (.*)$", FILES[f"{name}.sh"], re.MULTILINE)
     assert found == expected
-    assert FILES[f"{name}.sh"].endswith(f'\nexec aam-launch submit --here {command} "$@"\n')
+    assert FILES[f"{name}.sh"].endswith(f'\nexec python3 -m launcher.slurm.job {command} "$@"\n')
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -86,25 +83,6 @@ def run(name: str, *args: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [ROOT / "slurm" / name, *args], capture_output=True, text=True, env=environment
     )
-
-
-def test_files_are_staged_by_their_names(tmp_path: Path) -> None:
-    (tmp_path / "a b").write_text("one")
-    done = run("stage_data.sh", tmp_path / "here", tmp_path / "a b")
-    assert done.returncode == 0, done.stderr
-    copied = (tmp_path / "here/a b").exists()
-    assert copied or "in memory" in done.stderr
-
-
-def test_a_run_folder_is_copied(tmp_path: Path) -> None:
-    (tmp_path / "from").mkdir()
-    (tmp_path / "from/metrics.csv").write_text("epoch\n")
-    done = run("sync_checkpoints.sh", tmp_path / "from", tmp_path / "to")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "to/metrics.csv").read_text() == "epoch\n"
-    done = run("sync_checkpoints.sh", tmp_path / "none", tmp_path / "to")
-    assert done.returncode == 66
-    assert "No run folder" in done.stderr
 
 
 def test_a_node_is_shown() -> None:

@@ -1,29 +1,28 @@
-"""Memory of a job before it is queued: real predictions by `aam memory` in a process of its own."""
+"""Memory of a job before it is queued: real predictions by `aam-launch memory`."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from launcher import config
-from launcher.plan.plan import Plan
 from launcher.plan.request import Request, parse
-from launcher.planning import plan_launch
 from launcher.slurm import checks
 from launcher.slurm.site import Site
-from tests.support.submissions import SITE, WORDS, submit
+from tests.support.submissions import ROOT, SITE, WORDS, submit
+
+ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
+NATIVE = (sys.executable, "-m", "launcher", "--runtime", "native")
 
 
 def site(folder: Path, gigabytes: int) -> Site:
     path = folder / f"site-{gigabytes}.yaml"
     path.write_text(f"{SITE}gpu: MI210\ngpu_memory_gb: {gigabytes}\n")
     return config.site(str(path))
-
-
-def natively(request: Request) -> Plan:
-    return plan_launch(replace(request, launcher_options={"--runtime": "native"}))[1]
 
 
 def training(study_dir: Path, *more: str) -> Request:
@@ -37,64 +36,70 @@ def training(study_dir: Path, *more: str) -> Request:
 
 @pytest.mark.slow
 def test_a_training_is_predicted_by_aam(study_dir: Path, tmp_path: Path) -> None:
+    """1 GiB of driver and libraries, and a small network."""
     request = training(study_dir, "--distributed")
-    needed = checks.predicted_memory(request, 4, natively)
-    assert 10**9 < needed < 1.2 * 10**9, "1 GiB of driver and libraries, and a small network"
+    (problem,), findings = checks.memory(request, 4, site(tmp_path, 1), NATIVE, ENV)
+    assert not findings
+    assert "The job does not fit into the memory of a GPU: 1.1 GB predicted" in str(problem)
+    assert "MI210 has 1 GB" in str(problem) and "--no-memory-check" in str(problem)
+    assert checks.memory(request, 4, site(tmp_path, 2), NATIVE, ENV) == ([], [])
 
 
-@pytest.mark.slow
-def test_input_that_cannot_be_read_is_a_warning(tmp_path: Path) -> None:
-    for name in ("table.biom", "tree.nwk"):
-        (tmp_path / name).write_text("x")
-    problems, (finding,) = checks.memory(training(tmp_path), 1, site(tmp_path, 1), natively)
-    assert not problems and finding.severity == "warning"
-    assert str(finding).startswith("The memory of the job is not predicted: aam: ")
-    assert str(finding).endswith("`aam-launch memory pretrain` with the same options shows why.")
-
-
-def test_a_program_that_cannot_be_started_is_a_warning(tmp_path: Path) -> None:
-    def absent(request: Request) -> Plan:
-        return replace(natively(request), program="/no/such/python")
-
-    problems, (finding,) = checks.memory(training(tmp_path), 1, site(tmp_path, 1), absent)
-    assert not problems and "No such file or directory" in str(finding)
-
-
-def test_a_prediction_is_compared_with_the_gpus_of_the_site(tmp_path: Path) -> None:
-    request, gpus = training(tmp_path), site(tmp_path, 16)
-    (problem,) = checks.misfit(request, 17 * 10**9, gpus)
-    assert "The job does not fit into the memory of a GPU: 17.0 GB predicted" in str(problem)
-    assert "MI210 has 16 GB" in str(problem) and "--no-memory-check" in str(problem)
-    assert not checks.misfit(request, 16 * 10**9, gpus)
+def printing(folder: Path, text: str) -> tuple[str, ...]:
+    program = folder / "launcher"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    return (str(program),)
 
 
 @pytest.mark.parametrize(
-    ("args", "expected"),
+    ("text", "sentence"),
     [
-        ((), True),
-        (("--device", "cpu"), False),
-        (("--batch-size", "auto"), False),
-        (("--asv-chunk", "auto"), False),
+        ("echo 'aam: The table is damaged.' >&2; exit 65", "aam: The table is damaged;"),
+        ("exit 3", "it ended with status 3;"),
+        ("echo hello", "is not predicted: "),
+        ("echo '{}'", "it printed no prediction;"),
     ],
 )
-def test_a_run_on_a_gpu_of_given_sizes_is_predicted(
-    tmp_path: Path, args: tuple[str, ...], expected: bool
+def test_what_keeps_a_prediction_from_ending_is_a_warning(
+    tmp_path: Path, text: str, sentence: str
 ) -> None:
-    request = training(tmp_path, *args)
-    assert checks.predicts_memory(request, site(tmp_path, 16)) is expected
-    assert not checks.predicts_memory(request, site(tmp_path, 0)), "the site has no memory of a GPU"
+    launch = printing(tmp_path, text)
+    problems, (finding,) = checks.memory(training(tmp_path), 1, site(tmp_path, 1), launch, ENV)
+    assert not problems and finding.severity == "warning"
+    assert sentence in str(finding)
+    assert str(finding).endswith("`aam-launch memory pretrain` with the same options shows why.")
+    absent = checks.memory(training(tmp_path), 1, site(tmp_path, 1), ("/no/such",), ENV)
+    assert "No such file or directory" in str(absent[1][0])
 
 
-def test_only_networks_are_predicted(tmp_path: Path) -> None:
-    train = ["train", "--table", "t", "--metadata", "m", "--metadata-column", "c",
-             "--output-dir", "run"]  # fmt: skip
-    gpus = site(tmp_path, 16)
-    assert not checks.predicts_memory(parse(train), gpus), "kernel and forest use no GPU"
-    assert checks.predicts_memory(parse([*train, "--members", "transformer"]), gpus)
-    assert checks.predicts_memory(parse([*train, "--pretrained-encoder", "run"]), gpus)
-    assert not checks.predicts_memory(
-        parse(["predict", "--table", "t", "--model", "m", "--output", "o"]), gpus
-    )
+@pytest.mark.parametrize(
+    ("command", "gigabytes", "predicted"),
+    [
+        ("pretrain", 16, True),
+        ("pretrain", 0, False),  # the memory of the GPUs is unknown
+        ("pretrain --device cpu", 16, False),
+        ("pretrain --batch-size auto", 16, False),
+        ("pretrain --asv-chunk auto", 16, False),
+        ("train --members transformer", 16, True),
+        ("train --members kernel", 16, False),
+        ("predict", 16, False),
+    ],
+)
+def test_networks_of_given_sizes_on_a_gpu_are_predicted(
+    tmp_path: Path, command: str, gigabytes: int, predicted: bool
+) -> None:
+    name, *more = command.split()
+    required = {
+        "pretrain": ["--table", "t", "--tree", "n", "--output-dir", "run"],
+        "train": ["--table", "t", "--metadata", "t", "--metadata-column", "c", "--output-dir", "r"],
+        "predict": ["--table", "t", "--model", "m", "--output", "o"],
+    }
+    request = parse([name, *required[name], *more])
+    needed = {"needed": 17 * 10**9}
+    launch = printing(tmp_path, f"echo '{json.dumps(needed)}'")
+    problems, _ = checks.memory(request, 1, site(tmp_path, gigabytes), launch, ENV)
+    assert bool(problems) is predicted
 
 
 def test_a_dry_run_predicts_nothing(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from launcher.cli import main
 from launcher.detect import detect
 from launcher.host.facts import Slurm
 from launcher.plan.settings import SETTING_SPECS
-from launcher.slurm.site import SITE_KEYS, Site, filled
-from launcher.slurm.site_check import differences
+from launcher.slurm.site import HELP, Site, differences, filled
 from tests.support.hosts import MI300A, Tree
 
 SHIPPED = ("cosmos", "slurm", "workstation")
@@ -27,14 +26,14 @@ def site(path: Path, text: str) -> Site:
 
 def test_what_is_shipped() -> None:
     assert set(SHIPPED) <= set(config.sites())
-    assert not set(SITE_KEYS) & set(SETTING_SPECS)
+    assert not set(HELP) & set(SETTING_SPECS)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_site_is_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["site", "show", name]) == 0
     shown = capsys.readouterr().out
-    assert config.site(name).text("title") in shown
+    assert config.site(name).values.title in shown
 
 
 @pytest.mark.parametrize("name", config.sites())
@@ -58,11 +57,10 @@ def test_a_value_stands_alone_or_with_its_source(tmp_path: Path) -> None:
         "modules: [one, two]\nnetwork:\n  NCCL_NET: {value: OFI, source: hearsay}\n  FI_X: 1\n"
         "runtime: {value: singularity, source: guide}\n",
     )
-    assert (found.text("partition"), found.number("max_nodes"), found.on("whole_nodes")) == (
-        "a", 3, True,
-    )  # fmt: skip
-    assert found.strings("modules") == ("one", "two")
-    assert found.network == {"NCCL_NET": "OFI", "FI_X": "1"}
+    values = found.values
+    assert (values.partition, values.max_nodes, values.whole_nodes) == ("a", 3, True)
+    assert values.modules == ("one", "two")
+    assert values.network == {"NCCL_NET": "OFI", "FI_X": "1"}
     assert found.facts["partition"].confirmed is True
     assert found.facts["max_nodes"].confirmed is None
     assert found.facts["modules"].where == f"{tmp_path}/mine.yaml:4"
@@ -71,11 +69,11 @@ def test_a_value_stands_alone_or_with_its_source(tmp_path: Path) -> None:
     assert settings.runtime.source == f"{tmp_path}/mine.yaml:8"
 
 
-@pytest.mark.parametrize("limit", ["24:00:00", "1:30", "2-00:30:00", "1:30.5"])
+@pytest.mark.parametrize("limit", ["24:00:00", "1:30", "2-00:30:00", "90", "UNLIMITED"])
 def test_a_time_needs_no_quotes(tmp_path: Path, limit: str) -> None:
     found = site(tmp_path / "s.yaml", f"max_time: {limit}\nnodes: 12\nnetwork: {{A: 0.5}}\n")
-    assert (found.text("max_time"), found.number("nodes")) == (limit, 12)
-    assert found.network == {"A": "0.5"}
+    assert (found.values.max_time, found.values.nodes) == (limit, 12)
+    assert found.values.network == {"A": "0.5"}
 
 
 def test_names_of_the_user_are_filled_in_and_those_of_the_job_are_not(tmp_path: Path) -> None:
@@ -84,15 +82,30 @@ def test_names_of_the_user_are_filled_in_and_those_of_the_job_are_not(tmp_path: 
     settings = config.read(flags, {"HOME": "/h", "USER": "ada"})
     assert settings.image_dir.value == "/v/ada/adas//h"
     with (tmp_path / "s.yaml").open("a") as stream:
-        stream.write("shared: [/a/$USER]\nlocal: {value: /d/$USER/$SLURM_JOB_ID}\n")
+        stream.write("shared: [/a/$USER]\nhome: {value: /d/$USER/$SLURM_JOB_ID}\n")
         stream.write("bind: [$HOME/b]\nenv: {A: $HOME/c}\n")
     settings = config.read(flags, {"HOME": "/h", "USER": "ada"})
     assert [bind.value for bind in settings.bind] == ["/h/b"]
     assert settings.env["A"][0] == "/h/c"
     found = config.site(f"{tmp_path}/s.yaml", {"HOME": "/h", "USER": "ada"})
-    assert found.strings("shared") == ("/a/ada",)
-    assert found.text("local") == "/d/ada/$SLURM_JOB_ID"
+    assert found.values.shared == ("/a/ada",)
+    assert found.values.home == "/d/ada/$SLURM_JOB_ID"
     assert filled("$USERS/$SLURM_JOB_ID", {"USER": "ada"}) == "$USERS/$SLURM_JOB_ID"
+
+
+def test_the_scratch_of_a_job_is_there_in_the_job_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "s.yaml").write_text(f"scratch: {tmp_path}/job_$SLURM_JOB_ID\n")
+    flags = {"--site": f"{tmp_path}/s.yaml"}
+    variables = {"HOME": "/h", "USER": "ada", "TMPDIR": "/t"}
+    assert config.read(flags, variables).scratch.value == "/t"  # on a login node
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert config.read(flags, variables).scratch.value == "/t"  # another node has no such folder
+    (tmp_path / "job_7").mkdir()
+    assert config.read(flags, variables).scratch.value == f"{tmp_path}/job_7"
+    (tmp_path / "s.yaml").write_text("scratch: '${A-$(touch made)}'\n")
+    assert config.read(flags, variables).scratch.value == "/t"
 
 
 @pytest.mark.parametrize(
@@ -101,15 +114,16 @@ def test_names_of_the_user_are_filled_in_and_those_of_the_job_are_not(tmp_path: 
         ("partiton: a", "An unknown key: 'partiton' in {f}:1; did you mean 'partition'?"),
         ("a: 1\nb: 2", "An unknown key: 'a' in {f}:1"),
         ("title: t\npartition: {value: a, sorce: b}",
-         "An unknown key: 'sorce' of partition in {f}:2; did you mean 'source'?"),
-        ("nodes: many", "'nodes' in {f}:1 is 'many'; give a whole number."),
-        ("nodes: -1", "'nodes' in {f}:1 is -1; give a whole number."),
-        ("whole_nodes: 1", "'whole_nodes' in {f}:1 is 1; give true or false."),
-        ("modules: rocm", "'modules' in {f}:1 is 'rocm'; give a list of strings."),
-        ("network: [a]", "'network' in {f}:1 is ['a']; give `name: value` pairs."),
+         "An unknown key: unknown key 'sorce' in 'partition' in {f}:2; did you mean 'source'?"),
+        ("nodes: many", "A value of the wrong type: nodes is 'many', expected a whole number in"),
+        ("nodes: -1", "nodes is -1, expected a whole number >= 0 in {f}:1"),
+        ("whole_nodes: 1", "whole_nodes is 1, expected true or false in {f}:1"),
+        ("modules: rocm", "modules is 'rocm', expected a list in {f}:1"),
+        ("network: [a]", "network is a list, expected a mapping in {f}:1"),
+        ("max_time: soon", "Not a time: 'soon' of max_time in {f}:1; write it as 24:00:00"),
         ("network: {a b: 1}", "Not a variable's name: 'a b' in {f}:1"),
         ("partition: {value: a, confirmed: maybe}",
-         "'partition.confirmed' in {f}:1 is 'maybe'; give true or false."),
+         "partition.confirmed is 'maybe', expected true or false"),
         ("partition: a\npartition: b", "A key twice: 'partition' in {f}:2"),
         ("partition: [", "Broken YAML: {f}:"),
     ],
@@ -141,7 +155,7 @@ def test_facts_that_differ_from_the_host_are_found(tmp_path: Path) -> None:
     there.mkdir()
     found = site(
         tmp_path / "s.yaml",
-        f"shared: [{there}]\nhome: {tmp_path}/none\nimage_dir: {there}/$USER\nlocal: /x\n"
+        f"shared: [{there}]\nhome: {tmp_path}/none\nimage_dir: {there}/$USER\n"
         "vendor: amd\narch: gfx90a\ngpus_per_node: 4\ninterfaces: ['nosuch*']\n",
     )
     node = detect(Tree(tmp_path / "node").cpu().amd(MI300A, 2).amd(MI300A, 3).root)
@@ -149,7 +163,7 @@ def test_facts_that_differ_from_the_host_are_found(tmp_path: Path) -> None:
     differing = {fact.evidence.split()[0]: fact.evidence for fact in differences(found, in_job)}
     assert set(differing) == {"home", "image_dir", "arch", "gpus_per_node", "interfaces"}
     assert f"there is no folder {tmp_path}/none" in differing["home"]
-    assert differing["arch"] == f"arch is gfx90a in {tmp_path}/s.yaml:6, the host has gfx942"
+    assert differing["arch"] == f"arch is gfx90a in {tmp_path}/s.yaml:5, the host has gfx942"
     assert differing["gpus_per_node"].endswith(", the host has 2")
     login_node = replace(node, gpus=())
     seen = {fact.evidence.split()[0] for fact in differences(found, login_node)}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engines import PYTHON, ROOT, USER
+from tests.support.engines import ROOT, USER
 from tests.support.slurm_cluster import (
     LONG,
     SITE,
@@ -40,44 +40,25 @@ AGAIN = "; queued again"
 # --- jobs that are stopped, requeued, killed or run out of disk space
 
 
-def test_a_stop_changes_no_result(cluster: Cluster, whole: Path) -> None:
-    """A stop by the time limit, then one on request before the program has loaded libraries."""
-    job = cluster.submit("--gpus", "1", *cluster.pretraining("cut", LONG))
+def test_a_stop_changes_no_result(cluster: Cluster) -> None:
+    """Two stops as by the time limit, of two ranks on two nodes, between which it starts again."""
+    job = cluster.submit("--nodes", "2", "--gpus", "1", *cluster.pretraining("cut", LONG))
+    whole = cluster.submit("--nodes", "2", "--gpus", "1", *cluster.pretraining("uncut", LONG))
     run = cluster.folder / "cut"
-    until(lambda: rows(run) >= 3, job)
-    job.stop("limit")  # as if Slurm's limit came
     for times in (1, 2):
+        job.until_epoch(run, 4 * times)
+        job.signal("USR1")
         until(lambda times=times: job.output.count(AGAIN) == times, job)  # type: ignore[misc]
         until(lambda: job.state == "PENDING", job)
-        assert "pending again" in cluster.jobs()[job.number]
+        (row,) = (row for row in cluster.rows() if row["job"] == job.number)
+        assert row["state"] == "pending again"
+        assert row["message"] == "starts again in a moment"
         job.hurry()
-        if times == 1:
-            until(lambda: job.started, job)
-            cluster.slurm("scancel", "--signal=USR1", "--batch", job.number)
-    assert "stopped by the time limit" in job.output
-    assert "stopped on request; queued again" in job.output
+    assert re.search(r"aam-job: stopped after \d+ optimizer steps; queued again", job.output)
     assert job.ended() == "COMPLETED", job.output
-    same(whole, run)
-
-
-def test_a_stop_of_the_last_task_of_an_array_requeues_that_task(cluster: Cluster) -> None:
-    (cluster.folder / "last.yaml").write_text("lr: [0.001, 0.002]\n")
-    words = cluster.pretraining("last", 10_000)
-    array = cluster.submit("--gpus", "1", "--array", cluster.folder / "last.yaml", *words)
-    first, last = (
-        Job(cluster, f"{array.number}_{k}", Path(str(array.log).replace("_0.log", f"_{k}.log")))
-        for k in (0, 1)
-    )
-    for task, value in ((first, "0.001"), (last, "0.002")):
-        task.until_epoch(cluster.folder / f"last/lr-{value}", 2)
-    cluster.slurm("scancel", "--signal=USR1", "--batch", last.number)
-    until(lambda: AGAIN in last.output, last)
-    until(lambda: last.state == "PENDING", last)
-    assert first.state == "RUNNING"
-    epochs = rows(cluster.folder / "last/lr-0.001")
-    first.until_epoch(cluster.folder / "last/lr-0.001", epochs + 2)
-    assert "start 2" not in first.output
-    cluster.slurm("scancel", array.number)
+    assert whole.ended() == "COMPLETED", whole.output
+    assert "start 3" in job.output
+    same(cluster.folder / "uncut", run)
 
 
 def test_a_node_that_dies_costs_some_steps_and_no_run(cluster: Cluster, whole: Path) -> None:
@@ -112,9 +93,10 @@ def test_a_job_that_is_cancelled_leaves_a_whole_run(cluster: Cluster, whole: Pat
     run = cluster.folder / "cancelled"
     job = cluster.submit("--gpus", "1", *cluster.pretraining("cancelled", LONG))
     job.until_epoch(run, 3)
-    cluster.slurm("scancel", job.number)
+    done = cluster.launch("jobs", "cancel", job.number)
+    assert (done.returncode, done.stdout) == (0, f"Cancelled: {job.number}\n"), done.stderr
     assert job.ended() == "CANCELLED"
-    assert "aam-job: cancelled; the last copied checkpoint is complete" in job.output
+    assert "aam-job: cancelled; the last checkpoint is complete" in job.output
     assert cluster.jobs()[job.number].startswith("cancelled")
     assert weights(run)
     again = cluster.submit(
@@ -154,17 +136,13 @@ def test_a_full_disk_is_reported_and_costs_nothing(cluster: Cluster) -> None:
         free = shutil.disk_usage(disk).free
         subprocess.run(["fallocate", "-l", str(free - 8192), str(disk / "filler")], check=False)
         subprocess.run(["dd", "if=/dev/zero", f"of={disk}/rest", "bs=1024"], check=False)
-        until(lambda: "could not be copied" in job.output, job)
-        kept = weights(disk / "run")
-        cluster.slurm("scancel", "--signal=USR2", "--batch", job.number)
         assert job.ended() == "FAILED", job.output
-        assert "No space left on device" in job.output
         assert "aam-job: ended with status 73" in job.output
-        assert kept.keys() == weights(disk / "run").keys()
-        (disk / "filler").unlink()
-        place = re.findall(r"the rest is at '(.*)' on", job.output)[-1]
-        assert weights(Path(place))
-        shutil.rmtree(Path(place).parent)
+        assert "The disk is full" in job.output
+        (row,) = (row for row in cluster.rows() if row["job"] == job.number)
+        assert row["state"] == "failed (status 73)"
+        assert "The disk is full" in row["message"]
+        assert weights(disk / "run")  # the last whole checkpoint
     finally:
         subprocess.run(["umount", str(disk)], check=True)
         image.unlink()
@@ -180,7 +158,7 @@ def test_two_jobs_cannot_write_one_output(cluster: Cluster) -> None:
         assert done.returncode == 73
     assert f"belongs to job {job.number}" in done.stderr
     job.until_epoch(run, 2)
-    cluster.slurm("scancel", "--signal=USR2", "--batch", job.number)
+    job.signal("USR2")
     assert job.ended() == "FAILED"
     assert "aam-job: ended with status 75" in job.output
     assert cluster.jobs()[job.number] == "stopped, can be resumed"
@@ -193,7 +171,7 @@ def test_two_jobs_cannot_write_one_output(cluster: Cluster) -> None:
 def test_a_start_that_gets_nowhere_is_not_queued_again(cluster: Cluster) -> None:
     job = cluster.submit("--gpus", "1", *cluster.pretraining("nowhere", 100_000))
     until(lambda: job.started, job)
-    job.stop("limit")  # as if the limit came while the program loads its libraries
+    job.signal("USR1")  # as if the limit came while the program loads its libraries
     assert job.ended() == "FAILED", job.output
     assert (
         "not queued again, because it would not get further: give the job more time" in job.output
@@ -213,7 +191,7 @@ def test_one_rank_trains_as_without_slurm(cluster: Cluster, whole: Path) -> None
     assert cluster.jobs()[job.number] == "finished"
     assert "aam-job: ended with status 0" in job.output
     left = [p.name for p in (cluster.folder / "single").iterdir() if p.name.startswith(".")]
-    assert sorted(left) == [".aam-job", ".aam-job.json"]
+    assert left == [".aam-job"]
     assert not job.folder.exists()
 
 
@@ -223,9 +201,10 @@ def test_a_node_and_two_nodes_train_alike(cluster: Cluster, whole: Path) -> None
     two = cluster.submit("--nodes", "2", "--gpus", "1", *cluster.pretraining("two", LONG))
     node.until_epoch(folder / "node", 1)
     # Inputs are copied to the node once, and mounted in the place of the originals.
-    assert (node.folder / "staged/0").read_bytes() == table.read_bytes()
+    (staged,) = (node.folder / "staged").glob("0-*")
+    assert staged.read_bytes() == table.read_bytes()
     mounts = Path(f"/proc/{ranks(node)[-1]}/mountinfo").read_text()
-    mounted = [line.split()[4] for line in mounts.splitlines() if "/staged/0 " in line]
+    mounted = [line.split()[4] for line in mounts.splitlines() if f"/staged/{staged.name} " in line]
     assert mounted == [str(table)]
     # NCCL and RCCL exchange data through /dev/shm; see launcher.engines.sif.
     devices = {os.stat(f"/proc/{rank}/root/dev/shm").st_dev for rank in ranks(node)}
@@ -257,48 +236,21 @@ def test_training_and_prediction(cluster: Cluster, whole: Path) -> None:
     assert (folder / "predictions.tsv").read_text() == (folder / "own.tsv").read_text()
 
 
-def test_an_array_trains_each_combination(cluster: Cluster) -> None:
-    (cluster.folder / "sweep.yaml").write_text("lr: [0.001, 0.002]\n")
-    job = cluster.submit(
-        "--gpus", "1", "--array", cluster.folder / "sweep.yaml", *cluster.pretraining("array", 1)
-    )
-    tasks = {f"{job.number}_0", f"{job.number}_1"}
-    until(lambda: {k for k, v in cluster.jobs().items() if v == "finished"} >= tasks, job)
-    for value in ("0.001", "0.002"):
-        assert rows(cluster.folder / f"array/lr-{value}") == 1
-
-
-def test_shards_are_merged_to_the_bytes_of_one_process(cluster: Cluster, whole: Path) -> None:
-    words = ("embed", "--table", cluster.folder / "study/table.biom", "--model", whole,
-             "--batch-size", "8", "--device", "cpu", "--output-dir")  # fmt: skip
-    together, parts = cluster.folder / "embedded", cluster.folder / "embedded-parts"
-    site = ("--site", cluster.folder / "site.yaml", "--image", "cpu", "--time", "20")
-    done = cluster.launch("submit", *site, *words, parts, "--gpus", 1, "--shards", 2)
-    assert done.returncode == 0, done.stderr
-    array, number = re.findall(r"^Job (\d+): aam", done.stdout, re.MULTILINE)
-    merge = Job(cluster, number, Path(f"{parts}/embeddings.tsv-{number}.log"))
-    done = cluster.launch("--runtime", "apptainer", "--image", "cpu", *words, together)
-    assert done.returncode == 0, done.stderr
-    assert merge.ended() == "COMPLETED", merge.output
-    assert (parts / "embeddings.tsv").read_bytes() == (together / "embeddings.tsv").read_bytes()
-    assert len(list((parts / "embeddings.tsv.shards").glob("*-of-2.tsv"))) == 2
-    assert {f"{array}_{k}" for k in range(2)} | {number} <= cluster.jobs().keys()
-
-
-def test_the_tasks_of_a_search_share_its_trials(cluster: Cluster) -> None:
+def test_jobs_share_the_trials_of_a_search(cluster: Cluster) -> None:
     study, folder = cluster.folder / "study", cluster.folder / "search"
     done = cluster.launch(
         "submit", "--site", cluster.folder / "site.yaml", "--image", "cpu", "--time", "20",
-        "search", "--array-tasks", 2, "--table", study / "table.biom", "--metadata",
+        "search", "--jobs", 2, "--table", study / "table.biom", "--metadata",
         study / "metadata.tsv", "--metadata-column", "ph", "--group-column", "subject",
         "--members", "kernel", "--vary", "rarefy-depth=200,300,400", "--trials", 2, "--folds", 2,
         "--inner-folds", 2, "--output-dir", folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    array, number = re.findall(r"^Job (\d+): aam", done.stdout, re.MULTILINE)
-    last = Job(cluster, number, Path(re.findall(r"tail -F (.*)$", done.stdout, re.MULTILINE)[-1]))
-    tasks = {f"{array}_{k}" for k in range(2)}
-    until(lambda: {k for k, v in cluster.jobs().items() if v == "finished"} >= tasks, last)
+    *trials, number = re.findall(r"^Job (\d+): aam", done.stdout, re.MULTILINE)
+    last = Job(cluster, number, Path(f"{folder}-{number}.log"))
+    (row,) = (row for row in cluster.rows() if row["job"] == number)
+    assert row["message"] in ("waits for another job", "")
+    until(lambda: {k for k, v in cluster.jobs().items() if v == "finished"} >= set(trials), last)
     assert last.ended() == "COMPLETED", last.output
     result = json.loads((folder / "search.json").read_text())
     assert len(result["folds"]) == 2
@@ -312,13 +264,9 @@ def test_the_tasks_of_a_search_share_its_trials(cluster: Cluster) -> None:
 def sbatch(cluster: Cluster, *words: object, site: str = "site.yaml") -> Job:
     """Submit slurm/pretrain_single.sh as on a cluster without modules."""
     text = (ROOT / "slurm/pretrain_single.sh").read_text()
-    program = cluster.folder / "bin/aam-launch"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text(f'#!/bin/sh\nexec {PYTHON} -m launcher.cli "$@"\n')
-    program.chmod(0o755)
     export = f"AAM_LAUNCH_SITE={cluster.folder / site},AAM_LAUNCH_IMAGE=cpu,OMP_NUM_THREADS=1"
     export += f",AAM_IMAGE_DIR={cluster.engines.images},PYTHONPATH={cluster.engines.folder}/code"
-    export += f",HOME={cluster.folder}/home,PATH={program.parent}:/usr/bin:/bin"
+    export += f",HOME={cluster.folder}/home,PATH=/usr/bin:/bin"
     log = cluster.folder / "%j.log"
     script = cluster.folder / "pretrain_single.sh"
     script.write_text(re.sub(r"^.*module.*\n", "", text, flags=re.MULTILINE))
@@ -355,8 +303,8 @@ def test_a_file_trains_as_a_submitted_job(cluster: Cluster, whole: Path) -> None
         assert sentence in job.output
         assert job.exit_status in (64, 66)
     assert idle.ended() == "FAILED", idle.output
-    assert "The job needs GPUs: " in idle.output
     assert idle.output.endswith("aam-job: ended with status 69\n")
+    assert "GPU" in idle.output
     assert not (cluster.folder / "typo/run.json").exists()
 
 
@@ -385,11 +333,10 @@ def test_a_time_limit_cuts_a_job_and_it_goes_on(cluster: Cluster) -> None:
 
 @pytest.mark.nightly
 def test_a_short_limit_from_sbatch_leaves_time_to_train(cluster: Cluster) -> None:
-    """Two minutes, and a warning time that is longer: it stops after three quarters of them."""
+    """Two minutes, and a warning time that is longer: it trains for at least a minute of them."""
     words = cluster.pretraining("short", 100_000)
     job = cluster.submit("--gpus", "1", "--warn-seconds", "600", *words, time="2")
     until(lambda: AGAIN in job.output, job)
-    assert "stopped by the time limit" in job.output
     assert int(re.findall(r"Stopped at step (\d+)", job.output)[-1]) > 20
     until(lambda: job.state == "PENDING", job)  # before that, a requeue follows the cancellation
     cluster.slurm("scancel", job.number)

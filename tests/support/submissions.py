@@ -58,7 +58,8 @@ def slurm_and_image(place: Path, sbatch: str) -> Path:
     (place / "images").mkdir(exist_ok=True)
     image = sif(place / "images/rocm64.sif")
     index.write(image.parent, "rocm64", "sif", record_of(image))
-    for name, line in (("sbatch", sbatch), ("squeue", "true")):
+    programs = {"sbatch": sbatch, "squeue": "true", "sinfo": "true", "scancel": "true"}
+    for name, line in programs.items():
         program = place / "bin" / name
         program.parent.mkdir(exist_ok=True)
         program.write_text(f"#!/bin/sh\n{line}\n")
