@@ -368,9 +368,9 @@ def measure_golden(context: Context) -> Values:
     place = context.shared / "golden"
     own, cpu = (place / f"{context.folder.name}-{device}" for device in (context.device, "cpu"))
     for folder, device in ((cpu, "cpu"), (own, context.device)):
-        if not (folder / "golden.json").is_file():
+        if not (folder / "golden.safetensors").is_file():
             context.aam("golden", "generate", folder, "--device", device)
-    others = {file.parent for file in place.glob("*/golden.json")} - {own, cpu}
+    others = {file.parent for file in place.glob("*/golden.safetensors")} - {own, cpu}
     comparisons = []
     for folder in (cpu, *sorted(others)):
         for precision in ("none", "auto") if context.gpu and folder == cpu else ("none",):

@@ -6,11 +6,27 @@ import json
 
 from aam.console import info
 from aam.contract.errors import NotFinite
+from aam.contract.files import refuse_existing
 from aam.contract.options.commands.stack import GoldenCompare, GoldenGenerate
-from aam.golden import case
-from aam.golden.compare import as_plain, compare, first_difference, lines
-from aam.golden.folder import Golden, Stack, read, refuse, write
-from aam.golden.measure import device_of, first_not_finite, measure
+from aam.contract.options.device import DeviceOptions
+from aam.golden import (
+    FILE,
+    SAMPLES,
+    SHAPE,
+    Stack,
+    as_plain,
+    batch,
+    compare,
+    first_difference,
+    first_not_finite,
+    lines,
+    measure,
+    read,
+    weights,
+    write,
+)
+from aam.numerics.backends import TORCH_POLICY, choose_attention
+from aam.numerics.device import arch_of, choose_device, choose_precision
 
 
 def run(options: GoldenGenerate | GoldenCompare) -> int:
@@ -24,47 +40,37 @@ def run(options: GoldenGenerate | GoldenCompare) -> int:
 
     Raises:
         UsageError, Unavailable: a device or precision that is not there.
-        AamError: see `_generate` and `_compare`.
-    """
-    return _generate(options) if isinstance(options, GoldenGenerate) else _compare(options)
-
-
-def _generate(options: GoldenGenerate) -> int:
-    """Write the golden folder.
-
-    Raises:
         CannotCreate: the folder holds a golden run, or cannot be written to.
         NotFinite: this stack computes values that are not finite.
+        MissingInput, DataError: the golden run is not there, damaged, or of another version.
     """
-    refuse(options.golden_dir, options.overwrite)
-    device, precision, backends = device_of(options.stack)
-    stack = Stack.here(device, precision, (backends.plain.name, backends.masked.name))
-    weights, batches = case.weights(), {name: case.batch(name) for name in case.CASES}
-    measured = measure(weights, batches, device, backends, precision)
-    wrong = first_not_finite(measured)
-    # A reference with NaN would agree with nothing, on any stack.
-    if wrong is not None:
-        raise NotFinite("This stack computes values that are not finite", wrong, "run `aam check`")
-    write(options.golden_dir, Golden(stack, weights, batches, measured))
-    info(f"{stack}: {options.golden_dir}")
-    return 0
-
-
-def _compare(options: GoldenCompare) -> int:
-    """Print the comparison.
-
-    Raises:
-        MissingInput: there is no golden folder.
-        DataError: it is damaged, of another version or of another model.
-    """
-    golden = read(options.golden_dir)
-    device, precision, backends = device_of(options.stack)
-    here = Stack.here(device, precision, (backends.plain.name, backends.masked.name))
-    found = measure(golden.weights, golden.batches, device, backends, precision)
-    precisions = (golden.stack.precision, precision)
-    rows = compare(golden.measured, found, precisions, case.network())
-    if options.json:
-        print(json.dumps(as_plain(rows, golden.stack, here), indent=2))
+    folder, stack = options.golden_dir, options.stack
+    if isinstance(options, GoldenGenerate):
+        refuse_existing(folder / FILE, options.overwrite)
     else:
-        print("\n".join(lines(rows, golden.stack, here)))
+        there, golden = read(folder)
+    # Without the check: a wrong backend is kept, since the comparison is made to find it.
+    requested = DeviceOptions(
+        device=stack.device, attn_implementation=stack.attn_implementation, check=False
+    )
+    device = choose_device(requested)
+    precision = choose_precision(stack.mixed_precision, arch_of(device))
+    backends = choose_attention(requested, device, SHAPE, TORCH_POLICY, precision).backends
+    here = Stack.here(device, precision, (backends.plain.name, backends.masked.name))
+    batches = {name: batch(name) for name in SAMPLES}
+    measured = measure(weights(), batches, device, backends, precision)
+    if isinstance(options, GoldenGenerate):
+        # A reference with NaN would agree with nothing, on any stack.
+        if wrong := first_not_finite(measured.tensors):
+            raise NotFinite(
+                "This stack computes values that are not finite", wrong, "run `aam check`"
+            )
+        write(folder, here, measured)
+        info(f"{here}: {folder}")
+        return 0
+    rows = compare(golden, measured, (there.precision, precision))
+    if options.json:
+        print(json.dumps(as_plain(rows, there, here), indent=2))
+    else:
+        print("\n".join(lines(rows, there, here)))
     return 0 if first_difference(rows) is None else 1

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor
 
-from aam.golden import case, random_numbers
-from aam.golden.compare import Row, as_plain, compare, conclusion, first_difference, lines
-from aam.golden.folder import Golden, Stack, read
-from aam.golden.measure import GoldenResult, measure
+from aam.contract.errors import AamError, DataError, MissingInput
+from aam.golden import (
+    FILE,
+    SAMPLES,
+    SHAPE,
+    STEPS,
+    Row,
+    Stack,
+    Tensors,
+    as_plain,
+    batch,
+    compare,
+    conclusion,
+    first_difference,
+    lines,
+    measure,
+    read,
+    weights,
+)
 from aam.model.attention import AUTO, Backend, Backends, named
 from aam.numerics.device import Precision
 from tests.support.commands import aam
@@ -24,15 +40,19 @@ CPU = torch.device("cpu")
 MATH = named("math").function
 
 
+Stored = tuple[Stack, Tensors]
+
+
 @pytest.fixture(scope="module")
-def golden() -> Golden:
+def golden() -> Stored:
     return read(KEPT)
 
 
-def again(golden: Golden, backends: Backends = AUTO, precision: Precision = "none") -> list[Row]:
+def again(golden: Stored, backends: Backends = AUTO, precision: Precision = "none") -> list[Row]:
     """Compute the case with other backends or another precision, and compare."""
-    found = measure(golden.weights, golden.batches, CPU, backends, precision)
-    return compare(golden.measured, found, ("none", precision), case.network())
+    batches = {name: batch(name) for name in SAMPLES}
+    found = measure(weights(), batches, CPU, backends, precision)
+    return compare(golden[1], found, ("none", precision))
 
 
 def test_this_stack_computes_the_stored_golden_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,65 +62,38 @@ def test_this_stack_computes_the_stored_golden_run(capsys: pytest.CaptureFixture
     assert "losses of 50 steps" in shown
 
 
-def test_the_stored_golden_run_is_small_and_current(golden: Golden) -> None:
+def test_the_stored_golden_run_is_small_and_learns(golden: Stored) -> None:
     assert sum(file.stat().st_size for file in KEPT.iterdir()) < 1_000_000
-    weights = case.weights()
-    assert weights.keys() == golden.weights.keys()
-    assert all(torch.equal(weights[name], golden.weights[name]) for name in weights)
-    for name in case.CASES:
-        made = case.batch(name)
-        for field, value in vars(golden.batches[name]).items():
-            other = getattr(made, field)
-            assert torch.equal(other, value) if isinstance(value, Tensor) else other == value, field
-    assert len(golden.measured.losses) == case.STEPS
-    assert golden.measured.losses[-1] < 0.5 * golden.measured.losses[0]
+    losses = golden[1]["loss"]
+    assert len(losses) == STEPS
+    assert losses[-1] < 0.5 * losses[0]
 
 
 def test_the_cases_have_masks_and_no_masks() -> None:
-    even, ragged = case.batch("even"), case.batch("ragged")
-    assert not even.ragged(case.SHAPE.nucleotide_patch)
+    even, ragged = batch("even"), batch("ragged")
+    assert not even.ragged(SHAPE.nucleotide_patch)
     assert even.attend_BS is None
-    assert ragged.ragged(case.SHAPE.nucleotide_patch)
+    assert ragged.ragged(SHAPE.nucleotide_patch)
     assert ragged.attend_BS is not None
     # No sample has the mask of another one.
     assert len({tuple(row) for row in ragged.attend_BS.tolist()}) == len(ragged.attend_BS)
 
 
-def test_random_numbers_are_those_of_splitmix64() -> None:
-    # The same, word by word, in Python's own integers.
-    start = int.from_bytes(hashlib.sha256(b"x").digest()[:8], "little")
-    state, words = start, []
-    for _ in range(3):
-        state = (state + 0x9E3779B97F4A7C15) % 2**64
-        z = state
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
-        words.append(z ^ (z >> 31))
-    expected = [(word >> 40) / 2**23 - 1 for word in words]
-    assert random_numbers.uniform("x", 3).tolist() == expected
-    assert random_numbers.uniform("x", 3, 5).flatten()[:3].tolist() == expected
-    assert random_numbers.uniform("y", 3).tolist() != expected
-    assert random_numbers.integers("x", 4, 9, 3).tolist() == [
-        (word >> 33) % 5 + 4 for word in words
-    ]
-    assert sorted(random_numbers.permutation("x", 20).tolist()) == list(range(20))
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_is_rounding(golden: Golden, precision: Precision) -> None:
+def test_half_precision_is_rounding(golden: Stored, precision: Precision) -> None:
     rows = again(golden, precision=precision)
     assert first_difference(rows) is None
     # But it is not fp32: held to that, the first product is out.
-    found = measure(golden.weights, golden.batches, CPU, AUTO, precision)
-    strict = compare(golden.measured, found, ("none",), case.network())
+    batches = {name: batch(name) for name in SAMPLES}
+    strict = compare(golden[1], measure(weights(), batches, CPU, AUTO, precision), ("none",))
     first = first_difference(strict)
     assert first is not None
     assert first.stage == "nucleotides.blocks.0.attention"
     assert first.differs == ("even", "ragged")
 
 
-def test_another_right_kernel_is_rounding(golden: Golden) -> None:
+def test_another_right_kernel_is_rounding(golden: Stored) -> None:
     rows = again(golden, Backends(named("math"), named("math")))
     assert first_difference(rows) is None
     assert any(value > 0 for row in rows for value in row.difference.values())
@@ -148,7 +141,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_found_at_its_stage(golden: Golden, fault: str) -> None:
+def test_a_fault_is_found_at_its_stage(golden: Stored, fault: str) -> None:
     function, (kind, stage, cases) = FAULTS[fault]
     faulty = Backend("faulty", function)
     rows = again(golden, Backends(faulty, faulty))
@@ -162,10 +155,10 @@ def test_a_fault_is_found_at_its_stage(golden: Golden, fault: str) -> None:
     assert ("need masks, and not without" in printed) == (cases == ("ragged",))
     assert ("is not finite" in printed) == (fault == "nan")
     stack = Stack.here(CPU, "none", ("faulty", "faulty"))
-    text = "\n".join(lines(rows, golden.stack, stack))
+    text = "\n".join(lines(rows, golden[0], stack))
     assert "  differs" in text
     assert ("not finite" in text) == (fault == "nan")
-    plain = json.loads(json.dumps(as_plain(rows, golden.stack, stack), allow_nan=False))
+    plain = json.loads(json.dumps(as_plain(rows, golden[0], stack), allow_nan=False))
     assert plain["first_difference"] == {"kind": kind, "stage": stage}
     assert plain["agree"] is False
 
@@ -173,7 +166,7 @@ def test_a_fault_is_found_at_its_stage(golden: Golden, fault: str) -> None:
 @pytest.mark.medium
 @pytest.mark.parametrize("fault", ["mask of the first", "gradient"])
 def test_a_fault_shows_in_half_precision_where_it_is_larger_than_rounding(
-    golden: Golden, fault: str
+    golden: Stored, fault: str
 ) -> None:
     faulty = Backend("faulty", FAULTS[fault][0])
     first = first_difference(again(golden, Backends(faulty, faulty), "bf16"))
@@ -201,12 +194,78 @@ def test_generate_and_compare_on_the_command_line(
     assert aam("golden", "compare", KEPT, *args) == 0
 
 
-def test_a_measurement_without_a_stage_differs(golden: Golden) -> None:
-    lost = dataclasses.replace(golden.measured, stages={})
-    assert isinstance(lost, GoldenResult)
-    first = first_difference(compare(golden.measured, lost, ("none",), case.network()))
+def test_a_measurement_without_a_stage_differs(golden: Stored) -> None:
+    found = measure(weights(), {name: batch(name) for name in SAMPLES}, CPU, AUTO, "none")
+    for case in SAMPLES:
+        del found.tensors[f"output/{case}/samples"]
+    first = first_difference(compare(golden[1], found, ("none",)))
     assert first is not None
-    assert first.stage == "nucleotides.blocks.0.attention"
+    assert first.stage == "samples"
+
+
+# --- files that are no golden run
+
+
+def written(folder: Path, tensors: Tensors, **facts: str) -> None:
+    """Write tensors as the golden file of a folder, with some of its facts changed."""
+    with safe_open(KEPT / FILE, "pt") as content:
+        known = content.metadata()
+    digest = hashlib.sha256(save(tensors)).hexdigest()
+    (folder / FILE).write_bytes(save(tensors, {**known, "sha256": digest, **facts}))
+
+
+def test_an_edited_number_is_found_at_its_stage(
+    tmp_path: Path, golden: Stored, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = dict(golden[1])
+    tensors["output/even/samples.blocks.1"] = tensors["output/even/samples.blocks.1"] * 1.001
+    written(tmp_path, tensors)
+    assert aam("golden", "compare", tmp_path, "--device", "cpu") == 1
+    printed = capsys.readouterr().out
+    assert "They first differ at the output of samples.blocks.1, where no mask is needed" in printed
+    assert aam("golden", "compare", tmp_path, "--device", "cpu", "--json") == 1
+    first = json.loads(capsys.readouterr().out)["first_difference"]
+    assert first == {"kind": "output", "stage": "samples.blocks.1"}
+
+
+BAD = {
+    "empty": (MissingInput, "No golden run: "),
+    "cut": (DataError, "The golden run is damaged: '.*golden.safetensors'"),
+    "text": (DataError, "The golden run is damaged: '.*golden.safetensors'"),
+    "edited": (DataError, "its checksum is not that of its content"),
+    "stack": (DataError, "The golden run is damaged"),
+    "version": (DataError, "another version: .* has format 99, aam .* compares format 2; "),
+    "model": (DataError, "another model: .* has other weights or inputs than aam"),
+    "nan": (DataError, "not finite: .*output/ragged/samples"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_folder_that_cannot_be_compared(
+    name: str, tmp_path: Path, golden: Stored, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind, printed = BAD[name]
+    tensors, file = dict(golden[1]), tmp_path / FILE
+    if name == "cut":
+        file.write_bytes((KEPT / FILE).read_bytes()[:5000])
+    elif name == "text":
+        file.write_text("{}" * 100)
+    elif name == "edited":
+        written(tmp_path, tensors, sha256="0" * 64)
+    elif name == "stack":
+        written(tmp_path, tensors, stack='{"version": 1}')
+    elif name == "version":
+        written(tmp_path, tensors, format="99")
+    elif name == "model":
+        written(tmp_path, tensors, case="0" * 64)
+    elif name == "nan":
+        tensors["output/ragged/samples"] = tensors["output/ragged/samples"] * torch.nan
+        written(tmp_path, tensors)
+    with pytest.raises(kind, match=printed) as caught:
+        read(tmp_path)
+    assert isinstance(caught.value, AamError)
+    assert aam("golden", "compare", tmp_path, "--device", "cpu") == caught.value.status
+    assert capsys.readouterr().err == f"aam: {caught.value}\n"
 
 
 @pytest.mark.gpu

@@ -77,7 +77,7 @@ VENDOR_BRANCH = re.compile(
 
 def test_only_the_device_modules_of_aam_branch_on_a_gpu_vendor() -> None:
     # Both versions are data of the record of a golden run.
-    data = {"aam/golden/folder.py": ["torch.version.hip", "torch.version.cuda"]}
+    data = {"aam/golden.py": ["torch.version.hip", "torch.version.cuda"]}
     assert VENDOR_BRANCH.search('if device.type == "cuda":')
     for file in (ROOT / "aam").rglob("*.py"):
         name = str(file.relative_to(ROOT))
