@@ -88,6 +88,7 @@ class Model:
         batch_size: int = 32,
         prediction_passes: int = 1,
         drop_empty_samples: bool = False,
+        force: bool = False,
     ) -> pd.DataFrame:
         """Predict the target for every sample of a table.
 
@@ -100,6 +101,7 @@ class Model:
             batch_size: samples at a time; the predictions depend on it by rounding alone.
             prediction_passes: rarefactions to average over.
             drop_empty_samples: leave out samples without reads instead of raising.
+            force: predict also where no ASV of the table occurs in the training data.
 
         Returns:
             A row for each sample: `predicted` in the units of the metadata, or the class;
@@ -108,7 +110,8 @@ class Model:
         Raises:
             UsageError: the model reads metadata columns and none are given, or an argument is not
                 of its type or range.
-            DataError: not a table of reads, features without DNA, or a model without target.
+            DataError: not a table of reads, features without DNA, a model without target, or no ASV
+                of the training data.
         """
         # Without metadata, samples without ids must not count as the training samples 0, 1 and so
         # on; with metadata, these numbers are the ids of its rows.
@@ -123,6 +126,7 @@ class Model:
                 metadata=metadata_file(metadata, folder),
                 batch_size=argument(Predict, "batch_size", batch_size),
                 prediction_passes=argument(Predict, "prediction_passes", prediction_passes),
+                force=force,
             )
             found, comparison = predict_table(trained(self.loaded, self.path), options)
             comparison.show()

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.console import info, warn
-from aam.contract.errors import UsageError
+from aam.contract.errors import DataError, UsageError
 from aam.contract.options.field import ONE_OR_MORE, SEEDS, ZERO_OR_MORE
 from aam.contract.schema import Mismatch
 from aam.data.conditions import rows_where
@@ -285,6 +285,24 @@ def read_covariates(
     return encoder.read(read_metadata(path), sample_ids)
 
 
+def require_known_asvs(summary: TrainingSummary, study: Study) -> None:
+    """Refuse a table of which no ASV occurs in the training data, such as one of another region.
+
+    Raises:
+        DataError: see above; the message says whether the region is another one.
+    """
+    known_F, _ = _known_asvs(summary, study)
+    if known_F.any():
+        return
+    region = _region(summary, study)
+    reason = ", of another region, primer or direction" if region else ""
+    raise DataError(
+        "No ASV of the table occurs in the training data, so predictions would mean nothing",
+        f"{len(known_F)} ASVs in {len(study.table.sample_ids)} samples{reason}",
+        "use a table of the same region and primers, or predict all the same with --force",
+    )
+
+
 def compare(
     summary: TrainingSummary, study: Study, distances_N: npt.NDArray[np.float64]
 ) -> Comparison:
@@ -299,16 +317,35 @@ def compare(
     Returns:
         Columns for the table of predictions, and sentences for the user.
     """
-    reads, prevalence = _known_asvs(summary, study)
-    split, seen = _training_samples(summary, study, reads)
-    far = distances_N > 1
+    known_F, by = _known_asvs(summary, study)
+    weights_F, rows = known_F.astype(np.float64), np.arange(len(study.table.sample_ids))
+    known_N = np.concatenate([block @ weights_F for block in blocks(study, rows)])
+    share = known_N.sum() / study.reads.sum()
+    number = f"{weights_F.mean():.1%} of {len(weights_F)}"
+    prevalence = f"Known ASVs: {number}, with {share:.1%} of the reads{by}."
+    reads_N = known_N / np.maximum(study.reads, 1)
+    split, seen = _training_samples(summary, study, reads_N)
+    # The distance compares sequences, some of which resemble each other in any two regions.
+    far_N = (distances_N > 1) | (known_N == 0)
     columns: dict[str, object] = {
         "split": split,
-        "known_reads": reads,
+        "known_reads": reads_N,
         "distance": distances_N,
-        "unlike_training": np.where(far, "yes", "no"),
+        "unlike_training": np.where(far_N, "yes", "no"),
     }
-    notes = [*seen, prevalence, *_region(summary, study), _richness(summary, study), _far(far)]
+    far = (
+        f"{int(far_N.sum())} of {len(far_N)} samples are unlike the training samples (column "
+        f"'unlike_training'); {1 - QUANTILE:.0%} are expected."
+    )
+    if many := bool(far_N.mean() > MANY_FAR):
+        far += " The model extrapolates: do not trust its predictions for them."
+    notes = [
+        *seen,
+        (prevalence, bool(share < 0.5)),
+        *_region(summary, study),
+        _richness(summary, study),
+        (far, many),
+    ]
     return Comparison(columns, tuple(notes))
 
 
@@ -340,22 +377,14 @@ def _training_samples(
     ]
 
 
-def _known_asvs(summary: TrainingSummary, study: Study) -> tuple[npt.NDArray[np.float64], Note]:
-    """Return the fraction of known reads of each sample, and a sentence about known ASVs."""
+def _known_asvs(summary: TrainingSummary, study: Study) -> tuple[npt.NDArray[np.bool_], str]:
+    """Return which ASVs occur in training samples, and by what they were compared."""
     here, there = median_length(study.tokens_FL), summary.plain.length
     if here == there:
-        known_F = np.isin(hash_sequences(study.tokens_FL), summary.asvs_F)
-        by = ""
-    else:
-        known_F = np.isin(hash_sequences(study.tokens_FL[:, :PREFIX]), summary.prefixes_F)
-        by = f", compared by {PREFIX} nucleotides: here they have {here}, in training {there}"
-    weights_F, rows = known_F.astype(np.float64), np.arange(len(study.table.sample_ids))
-    reads_N = study.reads
-    known_N = np.concatenate([block @ weights_F for block in blocks(study, rows)])
-    share = known_N.sum() / reads_N.sum()
-    number = f"{weights_F.mean():.1%} of {len(weights_F)}"
-    note = f"Known ASVs: {number}, with {share:.1%} of the reads{by}."
-    return known_N / np.maximum(reads_N, 1), (note, bool(share < 0.5))
+        return np.isin(hash_sequences(study.tokens_FL), summary.asvs_F), ""
+    known_F = np.isin(hash_sequences(study.tokens_FL[:, :PREFIX]), summary.prefixes_F)
+    by = f", compared by {PREFIX} nucleotides: here they have {here}, in training {there}"
+    return known_F, by
 
 
 def _region(summary: TrainingSummary, study: Study) -> list[Note]:
@@ -388,13 +417,3 @@ def _richness(summary: TrainingSummary, study: Study) -> Note:
         f"(90 % from {low:.0f} to {high:.0f})."
     )
     return note, not low <= here <= high
-
-
-def _far(far: npt.NDArray[np.bool_]) -> Note:
-    note = (
-        f"{int(far.sum())} of {len(far)} samples are unlike the training samples (column "
-        f"'unlike_training'); {1 - QUANTILE:.0%} are expected."
-    )
-    if far.mean() <= MANY_FAR:
-        return note, False
-    return f"{note} The model extrapolates: do not trust its predictions for them.", True

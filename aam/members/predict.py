@@ -11,7 +11,13 @@ from aam.contract.options.members import networks
 from aam.data.metadata import ID_HEADER
 from aam.data.shards import take_shard
 from aam.data.study import load_study
-from aam.inference.new_samples import Comparison, compare, read_covariates, select_as_trained
+from aam.inference.new_samples import (
+    Comparison,
+    compare,
+    read_covariates,
+    require_known_asvs,
+    select_as_trained,
+)
 from aam.inference.tables import InferenceSettings, require_finite
 from aam.members.base import Samples
 from aam.members.model_file import TrainedModel
@@ -38,6 +44,8 @@ def predict_table(loaded: TrainedModel, options: Predict) -> tuple[pd.DataFrame,
     facts = loaded.facts
     study = load_study(options.input, max_bp=loaded.max_bp)
     study = take_shard(select_as_trained(study, facts.options, options.metadata), options)
+    if not options.force:
+        require_known_asvs(loaded.training.summary, study)
     ids = study.table.sample_ids
     covariates = read_covariates(loaded.encoder, options.metadata, ids)
     samples = Samples.of(study.table, study.tokens_FL, covariates)

@@ -250,11 +250,17 @@ def fit_labels(
     # Of the training samples alone: weights and transforms that saw held-out labels would leak
     # them.
     number = np.bincount(values.astype(int), minlength=len(labelled.classes))
-    if (number == 0).any():
-        absent = [labelled.classes[i] for i in np.flatnonzero(number == 0)]
+    present = number > 0
+    # Kernel and forest give a class that they do not know the probability 0; the network would
+    # begin with the logarithm of 0.
+    if present.sum() < 2 or (options.uses_network and not present.all()):
+        absent = [labelled.classes[i] for i in np.flatnonzero(~present)]
         raise DataError(
             "A class has no training sample",
             first_few(absent),
-            "merge classes, or choose another --seed",
+            "merge classes, or choose another --seed"
+            + (", or leave out the member transformer" if present.sum() > 1 else ""),
         )
+    if not options.uses_network:
+        return (), None  # the weights are those of the loss
     return class_weights(options.class_weights, labelled.classes, number), None

@@ -7,14 +7,16 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from aam.contract.options.device import ScaleOptions
 from aam.contract.options.training import LoopOptions
+from aam.distributed.collectives import Communicator
 from aam.serialization import tensor_file
-from aam.training import checkpoints
+from aam.training import checkpoints, run_folder
 from tests.support.local_ranks import NEEDS_FSDP, start, together
 from tests.support.rank_steps import Case, alone, learn, learn_all
 
@@ -195,3 +197,20 @@ def test_twenty_kills_lose_nothing(
                 break
             # A rank may have finished before the other was killed.
             assert all(isinstance(one, dict) or one[0] in (-9, 70) for one in found), found
+
+
+def learn_with_a_stale_view(
+    communicator: Communicator, study_dir: Path, folder: Path, case: Case
+) -> Any:
+    """Resume where the file system shows no checkpoint to the second rank, as NFS may."""
+    if communicator.ranks.rank == 1:
+        run_folder.checkpoint_to_resume = lambda run, folder: None
+    return learn(communicator, study_dir, folder, case)
+
+
+def test_the_first_rank_decides_whether_a_run_resumes(
+    study_dir: Path, halves: Path, tmp_path: Path, whole: dict[str, torch.Tensor]
+) -> None:
+    case = dataclasses.replace(SHORT, scale=DDP, resume=halves / "alone")
+    found = together(2, DDP, learn_with_a_stale_view, study_dir, tmp_path, case)
+    same(found[0]["weights"], whole)

@@ -315,6 +315,27 @@ def test_a_target_that_varies_in_one_group_alone_is_refused(
     assert not (tmp_path / "run" / "scores.json").exists()
 
 
+def test_kernel_and_forest_train_without_a_class_that_one_fold_holds_out(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The network, which begins at the frequencies of the classes, refuses the fold."""
+    metadata = pd.read_csv(study / "metadata.tsv", sep="\t", dtype=str, skiprows=[1])
+    inside = metadata["subject"] == metadata["subject"][0]
+    metadata["score"] = metadata["site"].where(~inside, "rare")
+    path = tmp_path / "metadata.tsv"
+    metadata.to_csv(path, sep="\t", index=False)
+    given = ("--metadata", path, "--group-column", "subject", "--classifier", "--folds", 3)
+    members = ("--members", "kernel", "forest")
+    assert train(study, tmp_path / "run", *given, *members, column="score") == 0
+    found = read(tmp_path / "run" / "predictions.tsv").set_index("sample-id")
+    held_out = found.loc[metadata["sample-id"][inside], "p_rare"]
+    assert (held_out < 0.5).all() and np.isfinite(held_out).all()
+    capsys.readouterr()
+    network = (*given, "--members", "transformer", "--batch-size", 8, "--rarefy-depth", 100)
+    assert train(study, tmp_path / "network", *network, column="score") == DataError.status
+    assert "A class has no training sample: 1 (rare)" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.medium
 def test_a_single_split_is_validated(study: Path, tmp_path: Path) -> None:
     assert train(study, tmp_path, "--folds", 1, "--members", "kernel") == 0

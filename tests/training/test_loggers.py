@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from aam.contract.errors import Unavailable
-from aam.training.loggers import LOGGERS
-from tests.support.commands import TINY, aam, read, train
+from aam.training.loggers import LOGGERS, Logger, Status
+from tests.support.commands import TINY, aam, pretrain, read, train
 
 ABSENT = [name for name, of in LOGGERS.items() if importlib.util.find_spec(of.module) is None]
 
@@ -60,3 +62,35 @@ def test_a_tracker_that_is_not_installed_is_refused(
         shown = " ".join(capsys.readouterr().err.split())
         assert f"--logger {ABSENT[0]} needs the package {LOGGERS[ABSENT[0]].module}" in shown
         assert not (tmp_path / "run").exists()
+
+
+class Recorder(Logger):
+    """Tracker that keeps which runs were opened and how they ended."""
+
+    module, tracker = "json", True
+    opened: ClassVar[list[tuple[str | None, int]]] = []
+    closed: ClassVar[list[str]] = []
+
+    def __init__(
+        self, folder: Path, name: str, options: Mapping[str, Any], id: str | None, step: int
+    ) -> None:
+        self.opened.append((id, step))
+        self.id = id or f"run-{len(self.opened)}"
+
+    def close(self, status: Status) -> None:
+        self.closed.append(status)
+
+
+def test_a_resumed_run_goes_on_in_the_run_of_its_tracker(
+    study_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LOGGERS, "mlflow", Recorder)
+    run = tmp_path / "run"
+    args = ("--tree", study_dir / "tree.nwk", "--epochs", 2, "--logger", "mlflow")
+    (tmp_path / "stop").touch()
+    monkeypatch.setenv("AAM_STOP_FILE", str(tmp_path / "stop"))
+    assert pretrain(study_dir, run, *args) == 75
+    monkeypatch.delenv("AAM_STOP_FILE")
+    assert pretrain(study_dir, run, *args, "--resume-from", "auto") == 0
+    assert Recorder.closed == ["stopped", "complete"]
+    assert Recorder.opened == [(None, 0), ("run-1", 1)]

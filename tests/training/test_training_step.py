@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,12 @@ from aam.data.batches import Batch, BatchPlan, make_batch
 from aam.data.study import Study
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
-from aam.training.module import LossWeights, TrainingModule
+from aam.training.checkpoints import TrainingProgress
+from aam.training.finite import FiniteCheck
+from aam.training.loader import TrainingBatches
+from aam.training.module import GradientStep, LossWeights, TrainingModule
+from aam.training.observers import Observer
+from tests.support.rank_steps import train as train_loop
 
 PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
 
@@ -121,3 +127,34 @@ def test_recomputed_chunks_repeat_their_dropout(study: Study) -> None:
         below = loss()
     slope = (above - below) / 2e-6
     torch.testing.assert_close(weight.grad.sum(), slope, rtol=1e-5, atol=1e-8)
+
+
+class FirstGradients(Observer):
+    """Observer that keeps the gradients of each optimizer step."""
+
+    def __init__(self) -> None:
+        self.of_steps: list[list[torch.Tensor]] = []
+
+    def begin(self, task: TrainingModule, progress: TrainingProgress) -> None:
+        self.task = task
+
+    def gradients_ready(self) -> None:
+        gradients = [p.grad for p in self.task.parameters() if p.grad is not None]
+        self.of_steps.append([gradient.clone() for gradient in gradients])
+
+
+def test_a_shorter_last_accumulation_is_the_mean_of_its_batches(study: Study) -> None:
+    """Three batches an epoch: the second step has one, as a run without accumulation."""
+    batches = TrainingBatches(study, PLAN, np.arange(18), 6, fresh_reads=True)
+    last = []
+    for accumulated in (2, 1):
+        # A learning rate of 0: the weights of the last step are those of the first.
+        loop = LoopOptions(epochs=1, lr=0.0, max_grad_norm=0.0)
+        task = module(study)
+        step = GradientStep.of(task, task, batches=accumulated)
+        check = FiniteCheck(step, (), Path("none"), lambda name, fact: None, loop.lr)
+        recorder = FirstGradients()
+        train_loop(step, loop, batches, check, observers=[recorder])
+        last.append(recorder.of_steps[-1])
+    for found, expected in zip(*last, strict=True):
+        torch.testing.assert_close(found, expected)

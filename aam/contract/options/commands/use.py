@@ -46,6 +46,9 @@ class Predict:
         default=None,
         metavar="I/N",
     )
+    force: bool = option(
+        "Predict also where no ASV of the table occurs in the training data.", default=False
+    )
     overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
 
 
