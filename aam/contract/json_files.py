@@ -72,11 +72,7 @@ def parse_json(
 
 
 def _check(value: Any, depth: int) -> None:
-    """Refuse values that other code cannot print, write or compute with.
-
-    Raises:
-        ValueError: nested too deeply, a number of more than 63 bits, or a character that is none.
-    """
+    """Refuse values that other code cannot print, write or compute with."""
     if isinstance(value, str):
         if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
             raise ValueError("a text holds a NUL character or half of a character")

@@ -93,11 +93,7 @@ def read_entries(path: Path, what: str, known: Iterable[str]) -> dict[str, Entry
 
 
 def _require_plain(text: str, name: str) -> None:
-    """Check that there is no alias, no NUL character and no deep nesting of lists and mappings.
-
-    Raises:
-        ConfigurationError: with the line.
-    """
+    """Check that there is no alias, no NUL character and no deep nesting of lists and mappings."""
     depth = 0
     for event in yaml.parse(text, Loader=Loader):
         where = f"{name}:{event.start_mark.line + 1}" if event.start_mark else name

@@ -181,11 +181,7 @@ def check(options: Any) -> None:
 
 
 def _check_ranges(options: Iterable[OptionSpec], values: Mapping[str, Any]) -> None:
-    """Check that all numbers are in the range of their option.
-
-    Raises:
-        UsageError: names each number out of range, and its range.
-    """
+    """Check that all numbers are in the range of their option."""
     wrong = []
     for spec in options:
         value = values.get(spec.flag)
@@ -253,11 +249,7 @@ def with_dashes(argument: str) -> str:
 
 
 def _local_path(flag: str, text: str) -> Path:
-    """Return a path with its `~` expanded; the shell does not expand it after `=` or in quotes.
-
-    Raises:
-        UsageError: it is a URL, or in the home folder of an unknown user.
-    """
+    """Return a path with its `~` expanded; the shell does not expand it after `=` or in quotes."""
     if ADDRESS.match(text):
         evidence = f"{flag} {text}"
         raise UsageError("An address instead of a path", evidence, "copy the file here and name it")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from aam.contract.errors import ConfigurationError, UsageError
-from aam.contract.json_files import read_json
 from aam.contract.options.command_line import parse_known
 from aam.contract.options.field import OptionSpec, flag_of, flat, members, numbered
+from aam.contract.records import Entry, read_json, read_yaml_entries
 from aam.contract.suggestions import nearest
-from aam.contract.yaml_document import Entry, read_entries
 
 OF_ONE_RUN = ("resume_from", "overwrite")
 """Options that are not taken from a run record, like outputs: they would replace that run."""
@@ -20,8 +21,16 @@ OF_ONE_HOST = ("device", "num_workers", "cpu_threads")
 """Options that are not taken from a run record: it has what its host had in place of `auto`."""
 
 
-_RECORD = {"command": str, "options": dict[str, Any], "inputs?": {str: {"path": str}}}
-"""Schema of a run record as far as its options are read, see `aam.contract.run_record`."""
+class _RecordedInput(msgspec.Struct):
+    path: str
+
+
+class _RecordedOptions(msgspec.Struct):
+    """A run record as far as its options are read."""
+
+    command: str
+    options: dict[str, Any]
+    inputs: dict[str, _RecordedInput] = {}
 
 
 def read_config(path: Path, options: Iterable[OptionSpec], command: str) -> dict[str, Any]:
@@ -40,14 +49,36 @@ def read_config(path: Path, options: Iterable[OptionSpec], command: str) -> dict
     """
     known = {spec.field: spec for spec in options}
     path = path / "run.json" if path.is_dir() else path
-    if path.suffix == ".json":
-        found = dict(_recorded(path, known, command))
-    else:
+    if path.suffix != ".json":
         keys = [key for field in known for key in (field, field.replace("_", "-"))]
-        found = read_entries(path, "file for --config", keys)
-    given: dict[str, Any] = {}
-    for key, entry in found.items():
-        given |= typed(known[key.replace("-", "_")], entry)
+        entries = read_yaml_entries(path, "file for --config", keys)
+        given: dict[str, Any] = {}
+        for key, entry in entries.items():
+            given |= typed(known[key.replace("-", "_")], entry)
+        return given
+    record = read_json(path, _RecordedOptions, "run record", "give the run.json of a run")
+    if record.command != command:
+        evidence = f"'{path}' is of `aam {record.command}`"
+        remedy = f"give one of `aam {command}`"
+        raise UsageError("A run record of another command", evidence, remedy)
+    given = {}
+    for field, value in flat(record.options).items():
+        if field not in known:
+            otherwise = "the run is of another version; give its options by hand"
+            remedy = nearest(field, known, otherwise)
+            raise UsageError(f"`{command}` has no such option", f"'{field}' in '{path}'", remedy)
+        spec = known[field]
+        if spec.role == "output" or field in OF_ONE_RUN + OF_ONE_HOST or value is None:
+            continue
+        if value == (list(spec.default) if isinstance(spec.default, tuple) else spec.default):
+            continue
+        # The path of an input is absolute, its value as it was given.
+        inputs = {flag: file.path for flag, file in record.inputs.items()}
+        values = value if isinstance(value, list) else [value]
+        stored = [
+            inputs.get(flag) or each for flag, each in numbered(flag_of(field), values).items()
+        ]
+        given |= typed(spec, Entry(stored if isinstance(value, list) else stored[0], str(path)))
     return given
 
 
@@ -66,12 +97,12 @@ def typed(spec: OptionSpec, entry: Entry) -> dict[str, Any]:
     parts = value if isinstance(value, list) else [value]
     if any(isinstance(part, bool) or not isinstance(part, (str, int, float)) for part in parts):
         evidence = f"{spec.flag} '{value}' in {entry.where}"
-        raise ConfigurationError(
-            "Not a value of an option", evidence, "write it in quotes if it is text"
-        )
+        remedy = "write it in quotes if it is text"
+        raise ConfigurationError("Not a value of an option", evidence, remedy)
+    argv = [spec.flag, *map(str, parts)]
+    if spec.repeated:
+        argv = [f"{spec.flag}={part}" for part in parts]
     try:
-        once = [spec.flag, *map(str, parts)]
-        argv = [f"{spec.flag}={part}" for part in parts] if spec.repeated else once
         given, others = parse_known([spec], argv)
     except UsageError as error:
         evidence = f"{error.evidence} in {entry.where}"
@@ -80,32 +111,3 @@ def typed(spec: OptionSpec, entry: Entry) -> dict[str, Any]:
         evidence = f"{spec.flag} {value} in {entry.where}"
         raise UsageError("Several values for an option that takes one", evidence, "give one")
     return given
-
-
-def _recorded(
-    path: Path, known: Mapping[str, OptionSpec], command: str
-) -> Iterator[tuple[str, Entry]]:
-    """Yield the options in a run record that differ from their defaults."""
-    record = read_json(path, _RECORD, "run record", "give the run.json of a run")
-    options, inputs, recorded = flat(record["options"]), record.get("inputs", {}), record["command"]
-    if recorded != command:
-        evidence = f"'{path}' is of `aam {recorded}`"
-        raise UsageError(
-            "A run record of another command", evidence, f"give one of `aam {command}`"
-        )
-    for field, value in options.items():
-        if field not in known:
-            remedy = nearest(
-                field, known, "the run is of another version; give its options by hand"
-            )
-            raise UsageError(f"`{command}` has no such option", f"'{field}' in '{path}'", remedy)
-        spec = known[field]
-        if spec.role == "output" or field in OF_ONE_RUN + OF_ONE_HOST or value is None:
-            continue
-        default = list(spec.default) if isinstance(spec.default, tuple) else spec.default
-        if value != default:
-            # The path of an input is absolute, its value as it was given.
-            values = value if isinstance(value, list) else [value]
-            named = numbered(flag_of(field), values).items()
-            stored = [inputs.get(flag, {}).get("path") or each for flag, each in named]
-            yield field, Entry(stored if isinstance(value, list) else stored[0], str(path))

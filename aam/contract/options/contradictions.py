@@ -7,8 +7,7 @@ page.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from aam.contract.errors import UsageError
@@ -21,41 +20,36 @@ from aam.contract.options.field import (
 )
 
 
-@dataclass(frozen=True)
 class _Values:
-    """Values of the options of a command: declarations and values by flag."""
+    """Declarations and values of the options of a command, by flag."""
 
-    specs: Mapping[str, OptionSpec]
-    values: Mapping[str, Any]
+    def __init__(self, options: Any) -> None:
+        self.specs = {spec.flag: spec for spec in specs(type(options))}
+        self.values = values_by_flag(options)
+        if (members := getattr(options, "chosen_members", None)) is not None:
+            self.values["--members"] = members
+        self.given = [spec for spec in self.specs.values() if self._has(spec.flag)]
 
-    @property
-    def given(self) -> list[OptionSpec]:
-        """The options that have another value than their default."""
-        return [spec for spec in self.specs.values() if self.has(spec)]
+    def _has(self, flag: str) -> bool:
+        value = self.values[flag]
+        return value is not None and value != self.specs[flag].default
 
-    def has(self, spec: OptionSpec) -> bool:
-        value = self.values[spec.flag]
-        return value is not None and value != spec.default
-
-    def shown(self, spec: OptionSpec) -> str:
-        value = self.values[spec.flag]
-        return f"{spec.flag} {' '.join(words(value))}" if not isinstance(value, bool) else spec.flag
-
-    def conditions(self, spec: OptionSpec, conditions: Conditions) -> Iterator[str]:
-        """Yield the conditions of an option with its value, as far as the command has them."""
+    def conditions(self, spec: OptionSpec, conditions: Conditions) -> list[str]:
+        """Return the conditions of an option with its value, as far as the command has them."""
         if isinstance(conditions, Mapping):
             found = words(self.values[spec.flag])
             conditions = tuple(each for word, each in conditions.items() if word in found)
-        yield from (each for each in conditions if any(flag in self.specs for flag in flags(each)))
+        return [each for each in conditions if any(flag in self.specs for flag in flags(each))]
 
     def hold(self, condition: str) -> bool:
-        """Return whether a condition holds."""
-        return any(self._holds(*one.split(" ", 1)) for one in condition.split(" or "))
-
-    def _holds(self, flag: str, word: str = "") -> bool:
-        if flag not in self.specs:
-            return False
-        return word in words(self.values[flag]) if word else self.has(self.specs[flag])
+        """Return whether a condition, such as `--tree or --penalty 0`, holds."""
+        for part in condition.split(" or "):
+            flag, _, word = part.partition(" ")
+            if flag in self.specs and (
+                word in words(self.values[flag]) if word else self._has(flag)
+            ):
+                return True
+        return False
 
 
 def require_consistent(options: Any) -> None:
@@ -65,16 +59,17 @@ def require_consistent(options: Any) -> None:
         UsageError: names every option that is given with one that it excludes, or without one that
             it needs.
     """
-    found = _values_of(options)
-    wrong: dict[str, str] = {}
+    found, wrong = _Values(options), {}
     for spec in found.given:
+        value = found.values[spec.flag]
+        shown = spec.flag if isinstance(value, bool) else f"{spec.flag} {' '.join(words(value))}"
         for condition in found.conditions(spec, spec.needs):
             if not found.hold(condition):
                 remedy = f"add {condition}, or leave {spec.flag} out"
-                wrong[f"{found.shown(spec)} without {condition}"] = remedy
+                wrong[f"{shown} without {condition}"] = remedy
         for condition in found.conditions(spec, spec.excludes):
             if found.hold(condition):
-                wrong[f"{found.shown(spec)} with {condition}"] = "leave one of the two out"
+                wrong[f"{shown} with {condition}"] = "leave one of the two out"
     if wrong:
         remedies = "; ".join(dict.fromkeys(wrong.values()))
         raise UsageError("Options that contradict each other", ", ".join(wrong), remedies)
@@ -82,9 +77,8 @@ def require_consistent(options: Any) -> None:
 
 def without_effect(options: Any) -> list[str]:
     """Return a sentence for each reason for which given options have no effect."""
-    found = _values_of(options)
+    found, ignored = _Values(options), dict[str, list[str]]()
     members = getattr(options, "chosen_members", None)
-    ignored: dict[str, list[str]] = {}
     for spec in found.given:
         for condition in found.conditions(spec, spec.only_with):
             if not found.hold(condition):
@@ -100,14 +94,18 @@ def without_effect(options: Any) -> list[str]:
 
 def requirements(spec: OptionSpec) -> str:
     """Return the sentences of a help page about what an option needs, excludes or goes with."""
-    # The heading of an option says which member it needs.
-    needs = [each for each in _described(spec.needs) if not each.startswith("--members")]
-    kinds = {
-        "Needs": needs,
-        "Not with": _described(spec.excludes),
-        "Only with": _described(spec.only_with),
-    }
-    return "".join(f" {kind} {', '.join(listed)}." for kind, listed in kinds.items() if listed)
+    text = ""
+    for title, conditions in (
+        ("Needs", spec.needs), ("Not with", spec.excludes), ("Only with", spec.only_with)
+    ):  # fmt: skip
+        if isinstance(conditions, Mapping):
+            listed = [f"{condition} ({value})" for value, condition in conditions.items()]
+        else:
+            listed = list(conditions)
+        if title == "Needs":  # the heading of an option says which member it needs
+            listed = [each for each in listed if not each.startswith("--members")]
+        text += f" {title} {', '.join(listed)}." if listed else ""
+    return text
 
 
 def of_member(spec: OptionSpec) -> bool:
@@ -127,16 +125,3 @@ def flags(condition: str) -> list[str]:
     ['--tree', '--penalty']
     """
     return [one.split(" ")[0] for one in condition.split(" or ")]
-
-
-def _described(conditions: Conditions) -> list[str]:
-    if isinstance(conditions, Mapping):
-        return [f"{condition} ({value})" for value, condition in conditions.items()]
-    return list(conditions)
-
-
-def _values_of(options: Any) -> _Values:
-    values = values_by_flag(options)
-    if (members := getattr(options, "chosen_members", None)) is not None:
-        values["--members"] = members
-    return _Values({spec.flag: spec for spec in specs(type(options))}, values)

@@ -71,57 +71,15 @@ SECONDS = Range("more than 0 and at most 1000000", 0, 1e6, open_below=True)
 SEEDS = Range("0 to 4294967295", 0, 2**32 - 1)
 
 
-def option(
-    help: str,
-    *,
-    default: Any = dataclasses.MISSING,
-    role: Role = "value",
-    basic: bool = False,
-    takes: Range | None = None,
-    metavar: str = "",
-    alone: str | None = None,
-    first: bool = False,
-    repeated: bool = False,
-    resumable: bool = False,
-    needs: Conditions = (),
-    excludes: Conditions = (),
-    only_with: Conditions = (),
-    only_for: str = "",
-) -> Any:
+def option(help: str, *, default: Any = dataclasses.MISSING, **declaration: Any) -> Any:
     """Declare an option; without a default it is required.
 
     Args:
         help: text for the help page; {choices} stands for the help of the entries of a registry.
         default: its default value.
-        role: `input` for a path that is read, `output` for one that is written, else `value`.
-        basic: `--help` shows it; `--help-all` shows all options. Required ones are always shown.
-        takes: range of a number, or of each number of a tuple.
-        metavar: name of its value in help pages; by default it follows from the type.
-        alone: value of the flag if no value follows it.
-        first: the flag can be omitted if its value is the first argument.
-        repeated: the flag is given once for each item of a tuple.
-        resumable: a resumed run may have another value; the files of an `input` may be elsewhere
-            but must have the same content.
-        needs: conditions without which a command line is refused.
-        excludes: conditions with which it is refused.
-        only_with: conditions without which the option has no effect, which is a warning.
-        only_for: member of `aam train` that alone reads the option; see `group`.
+        declaration: attributes of `OptionSpec`, from `role` on.
     """
-    metadata = {
-        "help": help,
-        "role": role,
-        "basic": basic,
-        "takes": takes,
-        "metavar": metavar,
-        "alone": alone,
-        "first": first,
-        "repeated": repeated,
-        "resumable": resumable,
-        "needs": needs,
-        "excludes": excludes,
-        "only_with": only_with,
-        "only_for": only_for,
-    }
+    metadata = {"help": help, **declaration}
     return dataclasses.field(default=default, metadata=metadata, kw_only=True)
 
 
@@ -136,7 +94,29 @@ resumable_option = functools.partial(option, resumable=True)
 
 @dataclass(frozen=True)
 class OptionSpec:
-    """Option of a command: its declaration (see `option`), flag, field name, type and group."""
+    """Option of a command.
+
+    Attributes:
+        flag: its flag, such as `--output-dir`.
+        field: its field in the options class.
+        type: annotation of the field.
+        help: text for the help page.
+        required: it has no default.
+        group: first line of the docstring of its group, the heading in help pages.
+        role: `input` for a path that is read, `output` for one that is written, else `value`.
+        basic: `--help` shows it; `--help-all` shows all options. Required ones are always shown.
+        takes: range of a number, or of each number of a tuple.
+        metavar: name of its value in help pages; by default it follows from the type.
+        alone: value of the flag if no value follows it.
+        first: the flag can be omitted if its value is the first argument.
+        repeated: the flag is given once for each item of a tuple.
+        resumable: a resumed run may have another value; the files of an `input` may be elsewhere
+            but must have the same content.
+        needs: conditions without which a command line is refused.
+        excludes: conditions with which it is refused.
+        only_with: conditions without which the option has no effect, which is a warning.
+        only_for: member of `aam train` that alone reads the option; see `group`.
+    """
 
     flag: str
     field: str
@@ -144,8 +124,8 @@ class OptionSpec:
     help: str
     required: bool = False
     default: Any = None
-    role: Role = "value"
     group: str = ""
+    role: Role = "value"
     basic: bool = False
     takes: Range | None = None
     metavar: str = ""

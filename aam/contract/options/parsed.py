@@ -173,52 +173,51 @@ def parse(
     if name not in WRAPPERS:
         given = parse_command(name, rest, program=program, others=others, incomplete=incomplete)
         return ParsedCommand(name, given)
-    own, wrapped, of_wrapped, words = _divide(name, rest)
-    given = parse_command(name, own, program=program, others=others, incomplete=True)
+    options = options_of(name)
+    takes_word = any(spec.first for spec in options)
+    end = _end_of_own(name, rest, takes_word)
+    given = parse_command(name, rest[:end], program=program, others=others, incomplete=True)
+    wrapped = rest[end] if end < len(rest) and rest[end] != PROGRAM else ""
+    words = tuple(rest[end + 1 :]) if not wrapped else ()
     form = " ".join([program, name, "[OPTIONS]", wrapped or "COMMAND", "..."])
     if not incomplete:
-        if lacking := absent(options_of(name), given):
+        if lacking := absent(options, given):
             remedy = f"give them before the command: `{form}`"
             raise UsageError(f"`{name}` lacks options of its own", ", ".join(lacking), remedy)
         require_consistent(_built(name, given))
-        if not (wrapped or words or any(spec.first for spec in options_of(name))):
+        if not (wrapped or words or takes_word):
             remedy = f"give {' or '.join(WRAPPERS[name])}: `{form}`"
             raise UsageError(f"`{name}` lacks the command that it takes", "none was given", remedy)
-    if wrapped:
-        known = wrapped_options(name, wrapped)
-        _refuse_own_options(name, wrapped, of_wrapped, form)
-        values = parse_command(wrapped, of_wrapped, program=program, others=others, incomplete=True)
-        if not incomplete:
-            require_all(known, values, wrapped)
-            require_consistent(_built(wrapped, values))
-        kept = {spec.flag for spec in known}
-        given |= {flag: value for flag, value in values.items() if flag in kept}
-    return ParsedCommand(name, given, wrapped=wrapped, program=words)
+    if not wrapped:
+        return ParsedCommand(name, given, program=words)
+    of_wrapped = rest[end + 1 :]
+    own = {spec.flag for spec in options} - {spec.flag for spec in options_of(wrapped)}
+    used = [with_dashes(word.partition("=")[0]) for word in of_wrapped if names_an_option(word)]
+    if misplaced := [flag for flag in used if flag in own]:
+        cause = f"Options of `{name}` after the command that it takes"
+        raise UsageError(cause, ", ".join(misplaced), f"write `{form}`")
+    values = parse_command(wrapped, of_wrapped, program=program, others=others, incomplete=True)
+    known = wrapped_options(name, wrapped)
+    if not incomplete:
+        require_all(known, values, wrapped)
+        require_consistent(_built(wrapped, values))
+    given |= {spec.flag: values[spec.flag] for spec in known if spec.flag in values}
+    return ParsedCommand(name, given, wrapped=wrapped)
 
 
-def _divide(command: str, argv: Sequence[str]) -> tuple[list[str], str, list[str], tuple[str, ...]]:
-    """Divide the arguments of a command that wraps another.
-
-    Returns:
-        Its own arguments, the name of the wrapped command, the arguments of that, and the command
-        line of another program.
-
-    Raises:
-        UsageError: a word stands where a command does.
-    """
+def _end_of_own(command: str, argv: Sequence[str], takes_word: bool) -> int:
+    """Return the place of the command that another one wraps, or of the `--` before a program."""
     known = {spec.flag: spec for spec in (*options_of(command), CONFIG)}
-    takes_word = any(spec.first for spec in known.values())
     place, several = 0, False
     while place < len(argv):
         word = argv[place]
-        if word == PROGRAM:
-            if command not in PROGRAMS:
-                remedy = f"`{command}` takes {', '.join(WRAPPERS[command])}"
-                raise UsageError(f"`{command}` runs no other program", "--", remedy)
-            return list(argv[:place]), "", [], tuple(argv[place + 1 :])
-        if word in WRAPPERS[command]:
-            return list(argv[:place]), word, list(argv[place + 1 :]), ()
+        if word == PROGRAM and command not in PROGRAMS:
+            remedy = f"`{command}` takes {', '.join(WRAPPERS[command])}"
+            raise UsageError(f"`{command}` runs no other program", "--", remedy)
+        if word == PROGRAM or word in WRAPPERS[command]:
+            return place
         if names_an_option(word):
+            # The value of an option is no command, though it may have the name of one.
             spec = known.get(with_dashes(word).partition("=")[0])
             several = spec is None or typing.get_origin(spec.type) is tuple
             place += not (spec is None or several or spec.type is bool or "=" in word)
@@ -229,21 +228,7 @@ def _divide(command: str, argv: Sequence[str]) -> tuple[list[str], str, list[str
                 remedy += f", or `{PROGRAM} PROGRAM ...`"
             raise UsageError(f"Not a command that `{command}` takes", f"'{word}'", remedy)
         place += 1
-    return list(argv), "", [], ()
-
-
-def _refuse_own_options(command: str, wrapped: str, argv: Sequence[str], form: str) -> None:
-    """Refuse options of a command after the command that it wraps.
-
-    Raises:
-        UsageError: names them, and where they stand.
-    """
-    taken = {spec.flag for spec in options_of(wrapped)}
-    own = {spec.flag for spec in options_of(command)} - taken
-    given = [with_dashes(word.partition("=")[0]) for word in argv if names_an_option(word)]
-    if wrong := [flag for flag in given if flag in own]:
-        cause = f"Options of `{command}` after the command that it takes"
-        raise UsageError(cause, ", ".join(wrong), f"write `{form}`")
+    return len(argv)
 
 
 def _built(command: str, given: Mapping[str, Any]) -> Any:
