@@ -124,7 +124,7 @@ def test_help_is_wrapped_at_the_width_of_the_terminal(command: str, columns: int
 def test_help_of_the_launchers_own_commands(command: str) -> None:
     page = help_of("aam-launch", *command.split(), "--help")
     assert max(map(len, page.splitlines())) <= 80
-    assert page.partition("\nExamples\n")[2].count("aam-launch ") == 2
+    assert page.partition("\nExamples\n")[2].count("aam-launch ") >= 2
     assert all(spec.flag in page for spec in specs(options.find(command)))
 
 
