@@ -42,7 +42,8 @@ def folder(variables: Mapping[str, str]) -> Path:
 def stored(place: Path) -> list[StoredReport]:
     """Return the reports in a folder, the latest first; files that are no report are left out."""
     found = []
-    for file in sorted(place.glob("*.json"))[:MOST]:
+    latest = sorted(place.glob("*.json"), key=lambda file: file.lstat().st_mtime, reverse=True)
+    for file in latest[:MOST]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             content = documents.parsed(documents.regular(file))
             key = content["key"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from launcher.plan.settings import (
     SETTING_SPECS,
     LaunchSettings,
     Layer,
+    TextSetting,
     from_flags,
     from_variables,
     merge,
@@ -32,12 +35,15 @@ SYSTEM = Path("/etc/aam/launch.yaml")
 SITES = (Path("/etc/aam/sites"), Path(__file__).with_name("sites"))
 
 
-def read(flags: Mapping[str, Any], variables: Mapping[str, str]) -> LaunchSettings:
+def read(
+    flags: Mapping[str, Any], variables: Mapping[str, str], usual_site: str = ""
+) -> LaunchSettings:
     """Return the settings of all layers, with image_dir and scratch filled in.
 
     Args:
         flags: the launcher's own options of the command line, flag -> value.
         variables: the environment.
+        usual_site: site whose settings count where none is named.
 
     Raises:
         ConfigurationError: a file or a variable is wrong.
@@ -47,7 +53,7 @@ def read(flags: Mapping[str, Any], variables: Mapping[str, str]) -> LaunchSettin
     home = who(variables).get("HOME", "/")
     system, personal = of_file(_file(SYSTEM), home), of_file(_file(user), home)
     of_site: Layer = {}
-    if name := merge([system, personal, *top]).site.value:
+    if name := merge([system, personal, *top]).site.value or usual_site:
         of_site = of_file(site(name, variables).settings(), home)
     scratch = variables.get("SLURM_TMPDIR") or variables.get("TMPDIR") or "/tmp"
     defaults = {
@@ -55,12 +61,28 @@ def read(flags: Mapping[str, Any], variables: Mapping[str, str]) -> LaunchSettin
         "scratch": Entry(scratch, "default"),
     }
     settings = merge([defaults, system, of_site, personal, *top])
+    # `~` of an option or a variable that a shell left alone, as in --image-dir='~/images'.
+    expand = partial(_expanded, home)
+    settings = replace(
+        settings,
+        image=expand(settings.image, relative=True),
+        image_dir=expand(settings.image_dir),
+        scratch=expand(settings.scratch),
+        bind=tuple(expand(bind, relative=True) for bind in settings.bind),
+    )
     runtime = settings.runtime.value
     if runtime not in runtimes():
         evidence = f"'{runtime}' from {settings.runtime.source}"
         known = f"known are {', '.join(runtimes())}"
         raise ConfigurationError("No such runtime", evidence, nearest(runtime, runtimes(), known))
     return settings
+
+
+def _expanded(home: str, setting: TextSetting, relative: bool = False) -> TextSetting:
+    """Return a setting with `~` as the home folder, and absolute unless it may be `relative`."""
+    text = setting.value
+    path = home + text[1:] if text == "~" or text.startswith("~/") else text
+    return replace(setting, value=path if relative else os.path.abspath(path))
 
 
 def runtimes() -> tuple[str, ...]:

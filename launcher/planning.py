@@ -23,6 +23,7 @@ from launcher.plan.mounts import Mount, parse_bind
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request
 from launcher.plan.settings import LaunchSettings
+from launcher.plan.visible_devices import visible_devices_variables
 
 
 def gather(
@@ -31,6 +32,7 @@ def gather(
     settings: LaunchSettings | None = None,
     mounts: Sequence[Mount] = (),
     shares_memory: bool = False,
+    usual_site: str = "",
 ) -> LaunchInputs:
     """Return everything that a launch of `request` on the host below `host_root` is decided from.
 
@@ -38,6 +40,7 @@ def gather(
         request: the command and its options.
         host_root: "/", or a capture, for which every image of the catalog counts as built.
         settings, mounts, shares_memory: see `plan_launch`.
+        usual_site: see `config.read`.
 
     Raises:
         AamError: a setting, a capture or a path is wrong.
@@ -47,15 +50,23 @@ def gather(
     except FileNotFoundError as error:
         remedy = "change to another one with `cd`"
         raise MissingInput("The current folder is gone", "it was removed", remedy) from error
-    settings = settings or config.read(request.launcher_options, os.environ)
+    settings = settings or config.read(request.launcher_options, os.environ, usual_site)
     catalog = config.catalog(settings)
     host = detect(host_root)
+    # --env of a variable that selects GPUs is a selection as that of a shell.
+    masks = {name: given for name in visible_devices_variables()
+             if name in settings.env and (given := settings.env[name][0]) is not None}  # fmt: skip
+    if masks:
+        host = replace(host, environment={**host.environment, **masks})
+        own = {name: entry for name, entry in settings.env.items() if name not in masks}
+        settings = replace(settings, env=own)
     look = input_files.path_facts if host.live else input_files.lexical_path_facts
     if host.live:
         built = inventory.built(settings, catalog)
         catalog = inventory.measured(catalog, built, settings.runtime.value)
     else:
         built = inventory.assumed(settings, catalog)
+    binds = request.launcher_options.get("--bind", ())
     user = host.user.uid if host.user else 0
     job = host.slurm.job if host.slurm else None
     context = LaunchContext(
@@ -63,7 +74,7 @@ def gather(
         private=config.private_folder(settings, user, host.name, job),
         home=os.path.expanduser("~"),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
-        requested_mounts=(*requested_mounts(settings, host.live), *mounts),
+        requested_mounts=(*requested_mounts(settings, host.live, binds), *mounts),
         reports=str(check_reports.folder(os.environ)),
         shares_memory=shares_memory,
     )
@@ -124,10 +135,13 @@ def _check(choice: Choice) -> None:
             raise MissingInput(cause, f"'{built.place}', {evidence}", remedy)
 
 
-def requested_mounts(settings: LaunchSettings, live: bool) -> tuple[Mount, ...]:
+def requested_mounts(
+    settings: LaunchSettings, live: bool, given: Sequence[str] = ()
+) -> tuple[Mount, ...]:
     """Return the mounts of --bind and of configurations.
 
     Args:
+        given: values of --bind.
         live: the paths are those of this host. Those of the command line have to exist; a folder
             of a site's file may be on its compute nodes alone.
 
@@ -138,7 +152,7 @@ def requested_mounts(settings: LaunchSettings, live: bool) -> tuple[Mount, ...]:
     found = []
     for bind in settings.bind:
         mount = parse_bind(bind.value, os.path.exists(bind.value), bind.source)
-        if live and bind.source == "command line, --bind" and not os.path.exists(mount.source):
+        if live and bind.value in given and not os.path.exists(mount.source):
             evidence = f"'{mount.source}' does not exist ({mount.origin})"
             raise MissingInput("A folder to mount is missing", evidence, "check the path")
         found.append(mount)

@@ -88,7 +88,7 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     Raises:
         AamError: no plan can be made.
     """
-    inputs = gather(request)
+    inputs = gather(request, usual_site=PLAIN_SITE)
     here, paths, force = inputs.host, inputs.paths, request.force
     site = config.site(inputs.settings.site.value or PLAIN_SITE)
     output = next(fact for fact in paths if fact.role == "output")

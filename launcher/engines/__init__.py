@@ -98,8 +98,7 @@ def shell_line(plan: Plan) -> str:
     if plan.outputs:
         parts.append(shlex.join(["mkdir", "-p", *plan.outputs]))
     settings = [argument for name in plan.unset for argument in ("-u", name)]
-    if plan.image is None:
-        settings += [f"{name}={value}" for name, value in plan.variables]
+    settings += [f"{name}={value}" for name, value in plan.own_environment.items()]
     argv = command(plan)
     parts.append(shlex.join(["env", *settings, *argv] if settings else argv))
     return " && ".join(parts)

@@ -55,9 +55,11 @@ def user_namespaces(tree: HostTree) -> str | None:
 def program(plan: Plan) -> tuple[str, ...]:
     """Return the argv inside the container: `env` sets the variables, so no engine interprets them.
 
-    Apptainer splits the values of its own --env at commas and has a shell evaluate them.
+    Apptainer splits the values of its own --env at commas and has a shell evaluate them. Those that
+    a user sets may be secrets, which `ps` would show: the engine takes them from its environment.
     """
-    return (ENV, *(f"{name}={value}" for name, value in plan.variables), "aam", *plan.argv)
+    named = (f"{name}={value}" for name, value in plan.variables if name not in plan.unseen)
+    return (ENV, *named, "aam", *plan.argv)
 
 
 def labels(argv: Sequence[str], name: str) -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,10 +67,24 @@ def make_outputs(folders: Sequence[str]) -> None:
 
 def _require_protected(scratch: str) -> None:
     """Check that no other user may rename what this user makes in the scratch folder."""
+    me = os.geteuid()
     for place in (scratch, *map(str, Path(scratch).parents)):
-        mode = os.stat(place).st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise _refused(f"everybody may rename what lies in '{place}' (it has no sticky bit)")
+        facts = os.stat(place)
+        if facts.st_uid not in (0, me):
+            raise _refused(f"another user owns '{place}'")
+        writable = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if writable == stat.S_IWGRP and facts.st_uid == me and _private_group(facts.st_gid, me):
+            continue
+        if writable and not facts.st_mode & stat.S_ISVTX:
+            raise _refused(f"others may rename what lies in '{place}' (it has no sticky bit)")
+
+
+def _private_group(gid: int, uid: int) -> bool:
+    """Return whether a group is the user's own, as many systems give each user one."""
+    try:
+        return grp.getgrgid(gid).gr_name == pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return False
 
 
 def _refused(evidence: str) -> NotPermitted:

@@ -69,6 +69,7 @@ class OciEngine(Engine, Builder):
         argv += ["--security-opt=seccomp=unconfined"] if of_amd else []
         for mount in plan.mounts:
             argv += mount_option(mount.source, mount.target, mount.writable)
+        argv += [word for name in plan.unseen for word in ("--env", name)]
         return (*argv, "--workdir", plan.workdir, "--entrypoint", ENV)
 
     def command(self, plan: Plan) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from launcher.engines.base import user_namespaces
 from launcher.engines.oci import OciEngine
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
+from launcher.processes import which
 
 if TYPE_CHECKING:
     from launcher.engines.base import ImageBuild
@@ -42,7 +43,15 @@ class Podman(OciEngine):
     ) -> EngineFact:
         """Return what forbids rootless containers."""
         rootless = user_id and (user_namespaces(tree) or _no_subordinate_ids(tree, user_id))
-        return EngineFact(self.name, path, rootless or None, traits=self.traits)
+        # --group-add=keep-groups is an annotation that crun alone reads (podman-run(1)).
+        has_crun = which("crun", f"{environment.get('PATH', '')}:/usr/bin:/usr/libexec/podman")
+        lost = "" if not user_id or has_crun else "its runtime crun, which keeps them, is absent"
+        return EngineFact(self.name, path, rootless or None, traits=self.traits, loses_groups=lost)
+
+    def run_flags(self, plan: Plan) -> tuple[str, ...]:
+        """Return the options of `run`, after the runtime that keeps groups where there are some."""
+        keeps = plan.groups and plan.user[0] != 0
+        return (*(("--runtime", "crun") if keeps else ()), *super().run_flags(plan))
 
     def identity_flags(self, plan: Plan) -> list[str]:
         """Keep the numbers of the user and the groups, which cannot be named one by one."""

@@ -103,17 +103,17 @@ def contained(host_libraries: str, host_devices: bool = False) -> list[str]:
 class SifEngine(Engine, Builder):
     """Apptainer or Singularity; one that is a link to the other reads the other's configuration."""
 
-    traits = EngineTraits(
-        image_format=SIF,
-        own_shm=True,
-        host_libraries=True,
-        hidden=tuple(f"{prefix}*" for prefix in PREFIXES),
-        passed=tuple(f"{prefix}_{name}" for prefix in PREFIXES for name in SAFE),
-        several_ranks=True,
-    )
-
     def __init__(self, name: str, least: tuple[int, int]) -> None:
         self.name, self.least = name, least
+        self.traits = EngineTraits(
+            image_format=SIF,
+            own_shm=True,
+            host_libraries=True,
+            hidden=tuple(f"{prefix}*" for prefix in PREFIXES),
+            passed=tuple(f"{prefix}_{name}" for prefix in PREFIXES for name in SAFE),
+            several_ranks=True,
+            inside=f"{name.upper()}ENV_",
+        )
 
     def detect(
         self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int

@@ -23,7 +23,9 @@ from launcher.host.tree import HostTree
 PCI_VENDOR = 0x1002
 NODES = "/sys/class/kfd/kfd/topology/nodes"
 KFD = "/dev/kfd"
-OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
+OVERRIDES = ("HSA_OVERRIDE_GFX_VERSION",
+             *(f"HSA_OVERRIDE_GFX_VERSION_{number}" for number in range(64)))  # fmt: skip
+"""For all GPUs, and for the one of a number; an empty one is an override too."""
 UNREADABLE = "a GPU of another job"
 
 PRODUCTS = {
@@ -95,7 +97,7 @@ class Amd(Vendor):
         "/opt/rocm/.info/version",
     )
     attributes = ("current_compute_partition", "current_memory_partition")
-    variables = (OVERRIDE,)
+    variables = OVERRIDES
     install_variables = ("ROCM_PATH", "HIP_PATH")
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
@@ -184,9 +186,10 @@ class Amd(Vendor):
         self, host: Host, gpus: Sequence[Gpu], served: Callable[[str], bool]
     ) -> list[Finding]:
         """Return a warning if the arch that the runtime reports is overridden."""
-        override = host.environment.get(OVERRIDE)
+        overrides = [f"{name}={host.environment[name]}" for name in OVERRIDES
+                     if name in host.environment]  # fmt: skip
         archs = sorted({gpu.arch for gpu in gpus if gpu.arch})
-        if not override or not archs:
+        if not overrides or not archs:
             return []
         names = ", ".join(archs)
         remedy = f"unset it: images have code for {names}"
@@ -195,7 +198,7 @@ class Amd(Vendor):
                 f"no image has code for {names}; with --image NAME --force the override runs that "
                 "of another arch, and `aam-launch check` measures whether it computes correctly"
             )
-        evidence = f"{OVERRIDE}={override}, the kernel reports {names}"
+        evidence = f"{', '.join(overrides)}, the kernel reports {names}"
         cause = "The arch of the GPUs is overridden"
         return [Finding("warning", cause, evidence, remedy)]
 

@@ -61,6 +61,8 @@ class Vendor(Protocol):
             counts.
         other_variables: further variables that select devices; no program gets them.
         by_uuid: whether devices are selected by UUID wherever they have one.
+        order: variable and value with which numbers count by PCI address; without it the runtime
+            counts the fastest device first. None: it always counts as the driver lists.
         shared_nodes: device nodes that all devices share.
         late_nodes: whether the driver makes its nodes only when a program first needs them.
         host_libraries: whether the driver's libraries have to come from the host, so that the
@@ -91,6 +93,7 @@ class Vendor(Protocol):
     inner_variables: tuple[str, ...] = ()
     other_variables: tuple[str, ...] = ()
     by_uuid: bool = False
+    order: tuple[str, str] | None = None
     shared_nodes: tuple[str, ...] = ()
     late_nodes: bool = False
     host_libraries: bool = False

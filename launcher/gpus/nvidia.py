@@ -36,6 +36,8 @@ class Nvidia(Vendor):
     visible_devices = "CUDA_VISIBLE_DEVICES"
     other_variables = ("NVIDIA_VISIBLE_DEVICES",)
     by_uuid = True  # CUDA's own order depends on speed
+    order = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    variables = ("CUDA_DEVICE_ORDER",)
     shared_nodes = ("/dev/nvidiactl", "/dev/nvidia-uvm")
     late_nodes = True  # the driver's helper makes them when CUDA first starts
     host_libraries = True

@@ -114,6 +114,7 @@ class EngineTraits:
         hidden: patterns of variables that would change what it does; they do not reach it.
         passed: variables that reach it although a pattern hides them.
         several_ranks: a job of several ranks can be started with it, without set-up of the nodes.
+        inside: what the name of a variable of the engine begins with that it sets in a container.
     """
 
     image_format: str = ""
@@ -123,6 +124,7 @@ class EngineTraits:
     hidden: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
     several_ranks: bool = False
+    inside: str = ""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ class EngineFact:
         version: None unless the engine was started to read it (`launcher.detect`).
         traits: properties that decisions depend on.
         maps_root: the user is root inside, and no group of the user exists there.
+        loses_groups: why a container does not have the groups of the user, or "".
     """
 
     name: str
@@ -144,6 +147,7 @@ class EngineFact:
     version: str | None = None
     traits: EngineTraits = EngineTraits()
     maps_root: bool = False
+    loses_groups: str = ""
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from launcher.host.facts import Gpu, Host
 from launcher.plan.candidates import NATIVE, has_code
 from launcher.plan.catalog import CPU, Catalog, StackFault
 from launcher.plan.decision import Choice
-from launcher.plan.environment import SECRET
+from launcher.plan.environment import SECRET, shown
 from launcher.plan.inputs import LaunchInputs
 from launcher.plan.mounts import absolute_paths
 from launcher.plan.plan import Plan, container_plan, native_plan
 from launcher.plan.request import Request
-from launcher.plan.tuned import tuned_for, tuned_options, tuned_variables
+from launcher.plan.tuned import tuned_for, tuned_names, tuned_options, tuned_variables
 
 STRATEGIES = ("--distributed", "--fsdp", "--data-parallel")
 
@@ -56,16 +56,28 @@ def assemble_plan(inputs: LaunchInputs, choice: Choice) -> Plan:
         plan = container_plan(inputs, choice, argv)
     else:
         plan = native_plan(inputs, choice, (*request.argv, *added))
+    # What the user or the host has set stays: a variable of the catalog or a measurement is only a
+    # default. A container does not have it by itself.
     present = {*dict(plan.variables), *host.environment}
-    # What the user or the host has set stays: a variable of the catalog is only a default.
     variables = _avoiding(stack_faults, present)
-    present |= {name for name, _, _ in variables}
-    measured, variable_decisions = tuned_variables(tuned, arch or CPU, present)
+    measured, variable_decisions = tuned_variables(
+        tuned, arch or CPU, present | {name for name, _, _ in variables}
+    )
+    defaults = {name for fault in stack_faults for name in fault.variables}
+    defaults |= tuned_names(tuned, arch or CPU)
+    kept = {name: host.environment[name] for name in sorted(defaults - {*dict(plan.variables)})
+            if plan.image and name in host.environment}  # fmt: skip
+    why = "set here; the launcher has another default"
+    variable_decisions += [
+        Decision("variable", f"{name}={shown(name, value)}", why, "environment")
+        for name, value in kept.items()
+    ]
     plan = replace(
         plan,
         gpus=choice.gpus,
         variables=(
             *plan.variables, *((name, value) for name, value, _ in variables), *measured.items(),
+            *kept.items(),
         ),
         stack=f"torch {stack}" if stack else "",
         forced=choice.forced,
@@ -80,8 +92,9 @@ def assemble_plan(inputs: LaunchInputs, choice: Choice) -> Plan:
         ),
     )  # fmt: skip
     # By its record `aam` knows the digest of the image, under which it keeps check reports.
-    kept = CHECK_REPORTS in dict(plan.variables)
-    if kept or any(spec.role == "output" for spec in request.options):
+    if CHECK_REPORTS in dict(plan.variables) or any(
+        spec.role == "output" for spec in request.options
+    ):
         content = record(plan, inputs)
         note = json.dumps(content, separators=(",", ":"))
         if len(note) > MAX_VARIABLE_BYTES:

@@ -137,6 +137,9 @@ def survey(host: Host, catalog: Catalog) -> GpuSurvey:
             findings.append(Finding("warning", error.cause, error.evidence, error.remedy))
             continue
         selections.append(selection)
+        if selection.remark:
+            evidence, remedy = selection.remark
+            findings.append(Finding("warning", "Numbers of unlike GPUs", evidence, remedy))
         alike: dict[tuple[str | None, bool], list[Gpu]] = {}
         for gpu in selection.gpus:
             if not gpu.integrated:
@@ -170,8 +173,10 @@ def _with_integrated(host: Host, catalog: Catalog) -> Host:
 
 def _absent(host: Host, selections: Sequence[DeviceSelection]) -> str:
     for selection in selections:
-        if any(not gpu.integrated for gpu in selection.ours) and not selection.gpus:
-            return f"{selection.source} leaves none of the {len(selection.ours)} GPUs"
+        usable = [gpu for gpu in selection.ours if not gpu.integrated]
+        if usable and not any(gpu in usable for gpu in selection.gpus):
+            rest = "only an integrated one" if selection.gpus else "none"
+            return f"{selection.source} leaves {rest} of the {len(selection.ours)} GPUs"
     if any(not gpu.driven and not gpu.integrated for gpu in host.gpus):
         return "there are GPUs but no driver is loaded for them"
     if any(gpu.driven and not gpu.readable for gpu in host.gpus):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from aam.contract.errors import AamError, Unavailable
-from launcher.findings import REQUESTED, Decision, Finding
+from launcher.findings import REQUESTED, Decision, Finding, Severity
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu
 from launcher.plan.assessment import Assessment, assess, first, furthest
@@ -94,6 +94,12 @@ def decide(inputs: LaunchInputs) -> Choice:
     if image and group and image.attention and not fused(image, group.arch):
         evidence = f"{image.name} has no fused attention kernels for {group.arch}"
         findings.append(Finding("note", "Attention takes the math path", evidence))
+    if group is None and situation.use == "automatic" and settings.image.value == "auto":
+        discrete = [gpu for gpu in inputs.host.gpus if gpu.driven and not gpu.integrated]
+        severity: Severity = "warning" if discrete else "note"
+        remedy = "--device cpu requests that"
+        cause = "The command computes on the processor"
+        findings.append(Finding(severity, cause, situation.gpus.absent, remedy))
     used, selection = (group.gpus, group.selection) if group else ((), None)
     return Choice(
         chosen.engine, image, chosen.built, used, selection, tuple(decisions), tuple(findings),

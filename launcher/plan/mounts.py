@@ -23,10 +23,6 @@ IMAGE_FOLDERS = frozenset(
 """Folders without which an image does not work; nothing may be mounted over them."""
 
 
-HOME, OUTPUT = "home folder", "output folder"
-"""Reasons of mounts that `fold` treats in their own way."""
-
-
 @dataclass(frozen=True)
 class PathFact:
     """A path of the command line and its state on disk.
@@ -52,13 +48,18 @@ class PathFact:
 
 @dataclass(frozen=True)
 class Mount:
-    """A folder or file of the host in the container, with its reason and source."""
+    """A folder or file of the host in the container, with its reason and source.
+
+    Attributes:
+        kind: what `fold` goes by: "own" is the launcher's, "placed" stands where a user said.
+    """
 
     source: str
     target: str
     writable: bool
     why: str
     origin: str
+    kind: Literal["own", "path", "output", "placed"] = "path"
 
 
 def absolute_paths(request: Request, facts: Iterable[PathFact]) -> Request:
@@ -79,7 +80,9 @@ def of_paths(facts: Iterable[PathFact]) -> list[Mount]:
         if fact.role == "input":
             mounts += _of_input(fact)
         elif fact.folder:
-            mounts.append(Mount(fact.real, fact.absolute, True, OUTPUT, fact.flag))
+            mounts.append(
+                Mount(fact.real, fact.absolute, True, "output folder", fact.flag, "output")
+            )
         else:
             # An output is written to a temporary file and renamed, so its folder must be writable.
             parent = os.path.dirname(fact.absolute)
@@ -115,7 +118,7 @@ def parse_bind(text: str, exists: bool, origin: str) -> Mount:
     if not source or not target:
         evidence = f"{text!r}, {origin}"
         raise UsageError("Nothing to mount", evidence, "write PATH, PATH:TARGET or PATH:TARGET:rw")
-    return Mount(normal(source), normal(target), writable, REQUESTED, origin)
+    return Mount(normal(source), normal(target), writable, REQUESTED, origin, "placed")
 
 
 def mount_option(source: str, target: str, writable: bool) -> tuple[str, str]:
@@ -169,9 +172,12 @@ def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
         if present is None or mount.writable or not present.writable:
             chosen[mount.target] = mount
     kept: list[Mount] = []
-    # Parents first, so that a mount is compared with all that may cover it.
+    # Parents first. What a mount shows is decided by the nearest one around it: one further out may
+    # be hidden there by another.
     for mount in sorted(chosen.values(), key=lambda mount: mount.target.count("/")):
-        if not any(_covers(parent, mount) for parent in kept):
+        around = [parent for parent in kept if _shown(parent, mount) is not None]
+        nearest = max(around, key=lambda parent: len(parent.target), default=None)
+        if nearest is None or not _covers(nearest, mount):
             kept.append(mount)
     return tuple(sorted(kept, key=lambda mount: mount.target))
 
@@ -205,11 +211,11 @@ def _beside_its_link(mount: Mount, mounts: Sequence[Mount]) -> Mount:
 
     An engine may be unable to mount onto a symbolic link.
     """
-    if mount.target == mount.source or mount.why in (REQUESTED, HOME):
+    if mount.target == mount.source or mount.kind == "placed":
         return mount
     for parent in mounts:
-        of_host = parent.origin != "default" and (
-            parent.why != REQUESTED or parent.source == parent.target
+        of_host = parent.kind != "own" and (
+            parent.kind != "placed" or parent.source == parent.target
         )
         shown = _shown(parent, mount)
         if of_host and shown is not None and shown != mount.source:
@@ -224,5 +230,5 @@ def _shown(parent: Mount, mount: Mount) -> str | None:
 
 
 def _covers(parent: Mount, mount: Mount) -> bool:
-    enough = parent.writable == mount.writable or parent.why == OUTPUT
+    enough = parent.writable == mount.writable or parent.kind == "output"
     return enough and _shown(parent, mount) == mount.source

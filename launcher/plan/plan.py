@@ -17,10 +17,11 @@ from launcher.plan.candidates import NATIVE
 from launcher.plan.decision import Choice
 from launcher.plan.environment import CACHES
 from launcher.plan.inputs import LaunchInputs
-from launcher.plan.mounts import HOME, Mount, fold, of_paths, require_passable
+from launcher.plan.mounts import Mount, fold, of_paths, require_passable
 from launcher.plan.settings import LaunchSettings
 from launcher.plan.visible_devices import value_for, visible_devices_variables
 
+ENGINES_OWN = ("HOME", "PATH", "LD_LIBRARY_PATH", "TMPDIR", "PS1")
 REPORTS_WHY = "aam measures a stack once on a GPU and keeps the report there"
 
 
@@ -34,6 +35,8 @@ class Plan:
         argv: the command of `aam` and its options.
         variables: variables of `aam`, literally.
         unset: variables to remove from the environment of the program.
+        unseen: those of `variables` that stand in no command line, because they may be secrets.
+        inside: see `EngineTraits`.
         image: name of the image, None for native.
         place: file or reference of the image.
         digest: of the image, where it is known.
@@ -59,6 +62,8 @@ class Plan:
     argv: tuple[str, ...]
     variables: tuple[tuple[str, str], ...] = ()
     unset: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+    inside: str = ""
     image: str | None = None
     place: str | None = None
     digest: str | None = None
@@ -80,12 +85,19 @@ class Plan:
     findings: tuple[Finding, ...] = ()
 
     def environment(self, present: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of the program, given the `present` one.
-
-        A container's variables are set inside of it, so that no engine interprets them.
-        """
+        """Return the environment of the program, given the `present` one."""
         kept = {name: value for name, value in present.items() if name not in self.unset}
-        return {**kept, **dict(self.variables)} if self.image is None else kept
+        return {**kept, **self.own_environment}
+
+    @property
+    def own_environment(self) -> dict[str, str]:
+        """Variables that the program gets beside those that are present.
+
+        Most of a container's are set inside of it, so that no engine interprets them.
+        """
+        if self.image is None:
+            return dict(self.variables)
+        return {f"{self.inside}{n}": value for n, value in self.variables if n in self.unseen}
 
 
 def native_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) -> Plan:
@@ -172,6 +184,18 @@ def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) 
         argv=argv,
         variables=tuple(variables.items()),
         unset=environment.unset(host.environment, traits),
+        # An engine has a meaning of its own for these in its environment.
+        unseen=tuple(
+            name
+            for name in variables
+            if name not in ENGINES_OWN
+            and (
+                name in settings.env
+                or environment.SECRET.search(name)
+                or environment.matches(name, settings.pass_env)
+            )
+        ),
+        inside=traits.inside,
         image=choice.image.name,
         place=choice.built.place if choice.built else None,
         digest=choice.built.digest if choice.built else None,
@@ -271,16 +295,17 @@ def _mounts(
     """Return the mounts: private folders, reports, paths of the command line, requested mounts."""
     settings, context, private = inputs.settings, inputs.context, inputs.context.private
     mounts = [
-        Mount(private, private, True, "private home and caches", "default"),
-        Mount(f"{private}/tmp", "/tmp", True, "temporary files of this job", "default"),
+        Mount(private, private, True, "private home and caches", "default", "own"),
+        Mount(f"{private}/tmp", "/tmp", True, "temporary files of this job", "default", "own"),
     ]
     if not traits.own_shm:
         why = "shared memory of loaders and ranks"
-        mounts.append(Mount("/dev/shm", "/dev/shm", True, why, "default"))
-    mounts += [Mount(folder, folder, True, "check reports", "default") for folder in reports]
+        mounts.append(Mount("/dev/shm", "/dev/shm", True, why, "default", "own"))
+    mounts += [Mount(folder, folder, True, "check reports", "default", "own") for folder in reports]
     mounts += [*of_paths(inputs.paths), *context.requested_mounts]
     if settings.mount_home.value:
-        mounts.append(Mount(context.home, context.home, True, HOME, settings.mount_home.source))
+        source = settings.mount_home.source
+        mounts.append(Mount(context.home, context.home, True, "home folder", source, "placed"))
     return fold(mounts)
 
 

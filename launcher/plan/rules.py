@@ -232,14 +232,20 @@ def _groups(candidate: Candidate, situation: Situation) -> Reason | None:
     """Refuse an engine inside which no group of the user exists, where devices need one."""
     host, group = situation.inputs.host, candidate.group
     fact = host.engine(candidate.engine)
-    if fact is None or group is None or not fact.maps_root:
+    if fact is None or group is None or not (fact.maps_root or fact.loses_groups):
         return None
     for path in device_nodes(group.gpus):
         node = host.node(path)
         if node and node.mode is not None and node.mode & 0o006 != 0o006:
             cause = f"Rootless {fact.name} cannot use the GPUs"
-            evidence = f"{path} belongs to group {node.group or node.gid}, which is not mapped"
-            return Reason(cause, evidence, "choose another --runtime")
+            why = fact.loses_groups or "which is not mapped"
+            evidence = f"{path} belongs to group {node.group or node.gid}; {why}"
+            remedy = (
+                "install it, or choose another --runtime"
+                if fact.loses_groups
+                else "choose another --runtime"
+            )
+            return Reason(cause, evidence, remedy)
     return None
 
 

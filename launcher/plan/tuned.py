@@ -86,6 +86,11 @@ def tuned_variables(
     return found, decisions
 
 
+def tuned_names(tuned: Sequence[Entry], arch: str) -> set[str]:
+    """Return the names of the variables of an architecture."""
+    return {*_measured(tuned, arch, "env")}
+
+
 def _why(arch: str) -> str:
     return f"measured as good on {arch}"
 

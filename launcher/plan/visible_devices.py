@@ -49,6 +49,7 @@ class DeviceSelection:
         summary: what is listed and what is selected, for `explain`.
         source: what decided.
         literal: a value to pass as it is (names of hardware partitions).
+        remark: what a number may mean, and the remedy.
     """
 
     vendor: str
@@ -57,6 +58,7 @@ class DeviceSelection:
     summary: str
     source: str
     literal: str | None = None
+    remark: tuple[str, str] | None = None
 
 
 def select(
@@ -77,7 +79,7 @@ def select(
     counts = f"{len(listed)} listed{on_cards}, {len(ours)} readable"
     given = _given(vendor, variables, {gpu.vendor for gpu in gpus if gpu.driven})
     what, source = ", ".join(f"{n}={v}" for n, v in given), " and ".join(n for n, _ in given)
-    instance, literal, chosen = VENDORS[vendor].instance, None, ours
+    instance, literal, chosen, remark = VENDORS[vendor].instance, None, ours, None
     if not given:
         what, source = "no variable", "host"
         confined = len(ours) < len(listed)
@@ -94,12 +96,24 @@ def select(
             raise ConfigurationError(cause, evidence, f"correct or unset {name}")
     else:
         (name, first), *inner = given
-        chosen = _resolve(name, first, ours, listed, slurm)
+        counted = ours
+        order = VENDORS[vendor].order
+        unlike = len({(gpu.arch, gpu.product) for gpu in ours}) > 1
+        if order and unlike and slurm is None and variables.get(order[0]) != order[1]:
+            # The runtime counts the fastest first; the capability is what is known of that here.
+            counted = tuple(sorted(
+                ours, key=lambda gpu: VENDORS[vendor].capability(gpu.arch or ""), reverse=True
+            ))  # fmt: skip
+            if any(whole_number(item) is not None for item in first.split(",")):
+                remark = (f"{name}={first} counts the fastest GPU first, taken as "
+                          f"{', '.join(gpu.product for gpu in counted)}", f"set {'='.join(order)}, "
+                          "or name GPUs by their UUID")  # fmt: skip
+        chosen = _resolve(name, first, counted, listed, slurm)
         for name, value in inner:
             if value != first:  # else the same value in two variables
                 chosen = _second(name, value, chosen, first, ours, listed, slurm)
     summary = f"{counts}, {what} {_arrow(chosen)}"
-    return DeviceSelection(vendor, chosen, ours, summary, source, literal)
+    return DeviceSelection(vendor, chosen, ours, summary, source, literal, remark)
 
 
 def value_for(selection: DeviceSelection, visible: Sequence[Gpu]) -> str:

@@ -105,7 +105,8 @@ def test_doctor_fails_where_native_lacks_libraries(folder: Path) -> None:
 
 
 def test_a_capture_comes_back(folder: Path) -> None:
-    done = launch(folder, "doctor", "--capture", "{d}/me.tar", SLURM_JOB_ID="5", SECRET="s3cret")
+    done = launch(folder, "doctor", "--capture", "{d}/me.tar", SLURM_JOB_ID="5", SECRET="s3cret",
+                  SLURM_JWT="s3cret")  # fmt: skip
     assert done.returncode == 0, done.stderr
     printed = json.loads(launch(folder, "doctor", "--host", "{d}/me.tar", "--json").stdout)
     assert printed["host"]["slurm"]["job"] == "5"

@@ -70,6 +70,24 @@ def test_a_scratch_folder_where_others_may_rename_is_refused(scratch: Path) -> N
         make_private(folders(scratch))
 
 
+def test_a_scratch_folder_that_a_group_may_write_to_is_refused(scratch: Path) -> None:
+    os.chown(scratch, -1, 65534 if os.geteuid() == 0 else os.getegid())
+    scratch.chmod(0o770)
+    if os.geteuid() == 0:
+        with pytest.raises(NotPermitted, match="no sticky bit"):
+            make_private(folders(scratch))
+    scratch.chmod(0o1770)
+    make_private(folders(scratch))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder to another user takes root")
+def test_a_scratch_folder_of_another_user_is_refused(scratch: Path) -> None:
+    scratch.chmod(0o755)
+    os.chown(scratch, OTHER_USER, OTHER_USER)
+    with pytest.raises(NotPermitted, match="another user owns"):
+        make_private(folders(scratch))
+
+
 @pytest.mark.parametrize("job", ["../../etc", "1/../../x", "", "1 2", "٣", "-1"])
 def test_the_job_of_a_private_folder_is_a_number(job: str) -> None:
     settings = config.read({"--scratch": "/scratch"}, {"HOME": "/nonexistent"})

@@ -188,3 +188,22 @@ def test_the_home_folder_in_a_file(home: Path) -> None:
         put(file, f"{text}\n")
         with pytest.raises(ConfigurationError, match="Not an absolute path: .*launch.yaml:"):
             read(home)
+
+
+def test_the_home_folder_in_an_option_and_a_variable(home: Path) -> None:
+    """A shell leaves `~` alone in --image-dir='~/images'."""
+    settings = read(home, flags={"--image-dir": "~/images", "--bind": ("~/a:/a",)},
+                    AAM_LAUNCH_SCRATCH="~/s", AAM_LAUNCH_IMAGE="~/own.sif")  # fmt: skip
+    assert settings.image_dir.value == f"{home}/images"
+    assert settings.scratch.value == f"{home}/s"
+    assert [bind.value for bind in settings.bind] == [f"{home}/a:/a"]
+    assert settings.image.value == f"{home}/own.sif"
+
+
+def test_the_site_that_counts_where_none_is_named_gives_settings_too(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(home / "sites/slurm.yaml", "mount_home: yes\n")
+    monkeypatch.setattr(config, "SITES", (home / "sites",))
+    assert not read(home).mount_home.value
+    assert config.read({}, {"HOME": str(home)}, "slurm").mount_home.value

@@ -267,3 +267,12 @@ def test_a_disk_without_room_is_known_before_the_start(small_disk: Path, here: P
     with pytest.raises(CannotCreate, match="caches.*--scratch"):
         require_space(str(small_disk), "No room for caches", "give another --scratch")
     require_space(str(here), "No room", "")
+
+
+def test_a_file_that_another_mount_hides_is_mounted_by_itself() -> None:
+    """The nearest mount around a file decides what is seen there, not one further out."""
+    outer = parse_bind("/data", True, "--bind")
+    inner = parse_bind("/other:/data/sub", False, "--bind")
+    table = Mount("/data/sub/t.biom", "/data/sub/t.biom", False, "input", "--table")
+    assert [m.source for m in fold([outer, inner, table])] == ["/data", "/other", table.source]
+    assert [m.source for m in fold([outer, table])] == ["/data"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aam.contract.errors import ConfigurationError, NotPermitted, UsageError
+from aam.contract.errors import ConfigurationError, NotPermitted, Unavailable, UsageError
 from aam.contract.yaml_document import load
 from launcher.detect import detect
 from launcher.engines import ENGINES, command, shell_line
@@ -303,3 +303,34 @@ def test_a_mount_below_dev_takes_the_dev_of_the_host(mi300a: Host) -> None:
     other = (Mount("/data", "/dev/shm/data", False, "requested", "command line, --bind"),)
     with pytest.raises(ConfigurationError, match="'/data' at '/dev/shm/data' .*outside of /dev"):
         planned(mi300a, *PRETRAIN, mounts=other)
+
+
+@pytest.mark.parametrize("engine", ["apptainer", "singularity", "podman", "docker"])
+def test_what_a_user_sets_stands_in_no_command_line(mi300a: Host, engine: str) -> None:
+    """Other users see command lines with `ps`, and the record of a run is read by others."""
+    facts = (*FACTS, EngineFact("singularity", "/usr/bin/singularity",
+                                traits=ENGINES["singularity"].traits))  # fmt: skip
+    host = replace(mi300a, engines=facts, environment={"SLURM_PASSWORD": "hunter2"})
+    args = (*PRETRAIN, "--runtime", engine, "--image", "rocm63", "--env", "MY_TOKEN=s3cret")
+    built = tuple(replace(b, engines=(engine,)) for b in BUILT)
+    request = parse(args)
+    inputs = inputs_of(
+        host, request, built=built, context=LaunchContext("/d", "/s/a/1", "/h", False)
+    )
+    plan = assemble_plan(inputs, choose(inputs))
+    words = " ".join(command(plan))
+    assert "s3cret" not in words + dict(plan.variables)[RECORD]
+    assert "hunter2" not in words
+    prefix = {"apptainer": "APPTAINERENV_", "singularity": "SINGULARITYENV_"}.get(engine, "")
+    given = plan.environment({"PATH": "/bin"})
+    assert given[f"{prefix}MY_TOKEN"] == "s3cret"
+    assert given[f"{prefix}SLURM_PASSWORD"] == "hunter2"
+    assert prefix or "--env MY_TOKEN" in words
+
+
+def test_podman_without_crun_loses_the_groups_that_own_gpus(mi300a: Host) -> None:
+    podman = replace(FACTS[1], loses_groups="its runtime crun, which keeps them, is absent")
+    args = (*PRETRAIN, "--runtime", "podman", "--image", "rocm63")
+    assert command(planned(mi300a, *args))[1:4] == ("--runtime", "crun", "run")
+    with pytest.raises(Unavailable, match="/dev/kfd belongs to group video; its runtime crun"):
+        planned(replace(mi300a, engines=(podman,)), *args)

@@ -411,3 +411,14 @@ def test_faults_belong_to_versions() -> None:
     flags = [f.flags for f in CATALOG.faults_of("amd", "2.5.1+rocm6.2")]
     assert flags == [("--attn-implementation", "math"), ("--no-gradient-checkpointing",)]
     assert CATALOG.faults_of("amd", "2.7.1") == CATALOG.faults_of("nvidia", "2.5.1") == ()
+
+
+def test_a_mask_that_leaves_the_integrated_gpu_is_the_reason(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).cpu().amd(RX7900, 3, minor=128).amd(PHOENIX, 0x0F, minor=129)
+    host = detect(tree.recorded(environment={"HIP_VISIBLE_DEVICES": "1"}).root)
+    choice = decide(host)
+    assert name_of(choice) == "cpu"
+    reason = "HIP_VISIBLE_DEVICES leaves only an integrated one of the 2 GPUs"
+    assert why(choice, "image") == reason
+    said = [f for f in choice.findings if f.cause == "The command computes on the processor"]
+    assert [(f.severity, f.evidence) for f in said] == [("warning", reason)]

@@ -80,7 +80,7 @@ def test_names_of_the_user_are_filled_in_and_those_of_the_job_are_not(tmp_path: 
     (tmp_path / "s.yaml").write_text("image_dir: /v/$USER/${USER}s/$HOME\n")
     flags = {"--site": f"{tmp_path}/s.yaml"}
     settings = config.read(flags, {"HOME": "/h", "USER": "ada"})
-    assert settings.image_dir.value == "/v/ada/adas//h"
+    assert settings.image_dir.value == "/v/ada/adas/h"
     with (tmp_path / "s.yaml").open("a") as stream:
         stream.write("shared: [/a/$USER]\nhome: {value: /d/$USER/$SLURM_JOB_ID}\n")
         stream.write("bind: [$HOME/b]\nenv: {A: $HOME/c}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,14 @@ def test_mistakes_name_their_place(apu: Host, tmp_path: Path, text: str, sentenc
     with pytest.raises(AamError) as caught:
         planned(apu, file, f"tuned: {text}\n", *PRETRAIN)
     assert sentence.format(f=file) in str(caught.value)
+
+
+def test_a_default_that_the_host_sets_too_reaches_the_container(apu: Host, tmp_path: Path) -> None:
+    """The variable is of no pattern that lets it in."""
+    text = "tuned:\n  gfx942:\n    env: {OF_NO_PATTERN: 1}\n"
+    host = replace(apu, environment={**apu.environment, "OF_NO_PATTERN": "2"})
+    plan = planned(host, tmp_path / "s.yaml", text, *PRETRAIN)
+    assert dict(plan.variables)["OF_NO_PATTERN"] == "2"
+    assert (
+        dict(planned(apu, tmp_path / "s.yaml", text, *PRETRAIN).variables)["OF_NO_PATTERN"] == "1"
+    )

@@ -191,3 +191,17 @@ def test_cuda_visible_devices_is_of_nvidia_where_it_has_gpus() -> None:
     assert select("amd", of_amd, {CUDA: "1"}, None).gpus == (of_amd[1],)
     assert select("amd", [*of_amd, *of_nvidia], {CUDA: "1"}, None).gpus == tuple(of_amd)
     assert select("nvidia", [*of_amd, *of_nvidia], {CUDA: "1"}, None).gpus == (of_nvidia[1],)
+
+
+def test_numbers_of_unlike_gpus_count_as_cuda_counts() -> None:
+    """The fastest first, unless CUDA_DEVICE_ORDER says otherwise."""
+    slow = Gpu("nvidia", 0, "sm_61", "GTX 1080", "0000:01:00.0", uuid="GPU-a")
+    fast = Gpu("nvidia", 1, "sm_89", "RTX 4090", "0000:02:00.0", uuid="GPU-b")
+    selection = select("nvidia", [slow, fast], {CUDA: "0"}, None)
+    assert selection.gpus == (fast,)
+    assert selection.remark is not None
+    assert "counts the fastest GPU first, taken as RTX 4090, GTX 1080" in selection.remark[0]
+    ordered = {CUDA: "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    selection = select("nvidia", [slow, fast], ordered, None)
+    assert (selection.gpus, selection.remark) == ((slow,), None)
+    assert select("nvidia", [slow, fast], {CUDA: "GPU-a"}, None).remark is None
