@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.images import index
 from tests.support.engines import PYTHON, USER, Engines, start
 
 pytestmark = [pytest.mark.container, pytest.mark.medium]
@@ -32,10 +33,13 @@ def engines() -> Iterator[Engines]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_spython_reads_the_labels_that_the_launcher_reads(engines: Engines) -> None:
+def test_spython_reads_the_labels_that_are_recorded(engines: Engines) -> None:
+    recorded = index.read(engines.images)["cpu"]["sif"]
+    labels = {"org.label-schema.build-arch": "amd64"}
+    index.write(engines.images, "cpu", "sif", {**recorded, "labels": labels})
     verify = [PYTHON, "-m", "launcher.cli", "images", "verify", "cpu", "--no-test"]
     done = engines.run([*verify, "--engine", "apptainer"], cwd=engines.folder)
-    assert re.search(r"ok      spython reads the same [1-9]\d* labels", done.stdout), done.stderr
+    assert re.search(r"ok      spython reads the same 1 labels", done.stdout), done.stderr
 
 
 def test_doctor_lists_running_instances(engines: Engines) -> None:

@@ -115,32 +115,6 @@ def test_variables_of_the_shell_do_not_change_the_container(
     assert seen[1]["uid"] == (0 if user == "root" else 1001)
 
 
-def test_what_podmans_configuration_adds_is_shown(engines: Engines, place: Path) -> None:
-    usual = engines.run(["sh", "-c", "cat $CONTAINERS_CONF"]).stdout
-    conf = place / "containers.conf"
-    conf.write_text(
-        usual.replace(
-            "[containers]",
-            f"""[containers]
-env = ["EVIL=1"]
-volumes = ["{place}:/evil"]""",
-            1,
-        )
-    )
-    conf.chmod(0o644)
-    args = ["simulate", "--output-dir", str(place / "out")]
-    own = [PYTHON, "-m", "launcher.cli", "--runtime", "podman", "--image", "cpu"]
-    adding = ["env", f"CONTAINERS_CONF={conf}"]
-    done = engines.run([*adding, *own, *args], cwd=engines.folder)
-    assert json.loads(done.stdout)["environment"]["EVIL"] == "1"  # no option keeps it out
-    for shown in ([*own, "explain", *args], [*own[:3], "doctor"]):
-        done = engines.run([*adding, *shown], cwd=engines.folder)
-        assert f"`env = [EVIL=1]`: {conf} adds it to every container" in done.stdout.replace(
-            "`, ", "`: "
-        ), done.stderr
-        assert f"`volumes = [{place}:/evil]`" in done.stdout
-
-
 def test_a_site_cannot_break_the_promises(engines: Engines, place: Path) -> None:
     """`always use rocm`, `always use nv`, `mount hostfs` and `bind path` of a site are answered."""
     conf = place / "apptainer.conf"
