@@ -38,9 +38,9 @@ from aam.training.labelled_study import LabelledStudy
 _MAX_SAMPLES = 4000  # samples that are compared with each other; 4,000 take 2 CPU-seconds
 _MIN_GROUPS = 8
 _MIN_REPEATED = 0.25  # part of the samples that share their value with another sample
-# Of 60 columns of four public studies, the subjects have 0.63 (26 times chance), others 0.16 at
-# most, but combinations of properties of the subjects.
-_MIN_HITS, _MIN_OVER_CHANCE = 0.2, 5
+# Of 60 columns of four public studies, the subjects have 0.63 (26 times chance), others at most 5
+# times chance, but combinations of properties of the subjects.
+_MIN_HITS, _MIN_OVER_CHANCE = 0.1, 6
 _MIN_NAMES = 15
 _DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?$|\d{1,2}:\d\d")
 

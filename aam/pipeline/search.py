@@ -18,14 +18,15 @@ from typing import Any
 import numpy as np
 
 from aam import __version__
-from aam.console import info
+from aam.console import info, warn
 from aam.contract import run_record
-from aam.contract.errors import NotFinite, UsageError
+from aam.contract.errors import DataError, NotFinite, UsageError
 from aam.contract.files import make_parent, write_json, write_text
 from aam.contract.options import OptionSpec, build, parse_command, specs, to_plain
 from aam.contract.options.commands.search import Search
 from aam.contract.options.commands.train import Train
 from aam.contract.options.field import members as types_of
+from aam.contract.options.study import SplitOptions
 from aam.contract.suggestions import nearest
 from aam.data.labels import category_codes
 from aam.data.splits import Rows, Split, make_splits
@@ -96,7 +97,11 @@ def read_axis(text: str) -> Axis:
     ('kernel', 'forest')
     """
     name, _, values = text.partition("=")
-    known = {spec.flag: spec for spec in specs(Train) if spec.role == "value"}
+    # Trials are scored on the splits of the search.
+    fixed = {"--folds", *(spec.flag for spec in specs(SplitOptions))}
+    known = {
+        spec.flag: spec for spec in specs(Train) if spec.role == "value" and spec.flag not in fixed
+    }
     flag = "--" + name.removeprefix("--").replace("_", "-")
     if flag not in known or not values:
         remedy = nearest(flag, known, "give NAME=LOW..HIGH or NAME=A,B with an option of aam train")
@@ -106,9 +111,11 @@ def read_axis(text: str) -> Axis:
     choices = {choice: _typed(known[flag], choice) for choice in texts}
     if not between:
         return Axis(known[flag], None, choices)
-    if not {int, float} & {*types_of(known[flag].type)} or not float(low) < float(high):
+    # An option may also take a word, such as `auto`, which is no end of a range.
+    ends = [end for end in choices.values() if isinstance(end, (int, float))]
+    if not {int, float} & {*types_of(known[flag].type)} or len(ends) < 2 or not ends[0] < ends[1]:
         raise UsageError("Not a range of numbers", f"--vary {text}", "give NAME=LOW..HIGH")
-    return Axis(known[flag], (float(low), float(high)), {})
+    return Axis(known[flag], (float(ends[0]), float(ends[1])), {})
 
 
 def _typed(spec: OptionSpec, text: str) -> Any:
@@ -247,8 +254,10 @@ def _optimize(
         for step, split in enumerate(inner):
             try:
                 score = trials.score(values, split)
-            # A pruned trial is finished. Optuna counts NaN as a failure, which is tried again.
-            except NotFinite as error:
+            # A pruned trial is finished. Optuna counts NaN as a failure, which is tried again. The
+            # samples that the values of a trial leave may be too few to be split.
+            except (NotFinite, DataError) as error:
+                warn(f"{study.study_name}, {values}: {error}")
                 raise optuna.TrialPruned from error
             if math.isnan(score):
                 raise optuna.TrialPruned

@@ -44,7 +44,9 @@ def test_axes_are_ranges_or_choices() -> None:
     members = read_axis("members=kernel,kernel+forest")
     assert members.choices == {"kernel": ("kernel",), "kernel+forest": ("kernel", "forest")}
     refused = ("lr", "lr=", "lrr=1,2", "lr=2..1", "lr=0..1", "members=kernel..forest", "table=a,b")
-    for text in (*refused, "members=kernel,oak"):
+    # A word is no end of a range, and the splits are those of the search.
+    without_effect = ("batch-size=auto..32", "folds=2,3", "test-size=0.1,0.3")
+    for text in (*refused, *without_effect, "members=kernel,oak"):
         with pytest.raises(UsageError):
             read_axis(text)
 
@@ -181,3 +183,18 @@ def test_a_search_is_resumed_and_scored_by_samples_that_chose_nothing(
     for option in (("--splits", folder / "search.json"), ("--overwrite",), ("--fsdp",)):
         assert aam("search", *args, *option) == UsageError.status
         assert f"`search` has no such option: '{option[0]}'" in capsys.readouterr().err
+
+
+@pytest.mark.medium
+def test_a_trial_that_leaves_too_few_samples_does_not_end_the_search(
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = _args(study_dir, tmp_path / "search")
+    args[-1] = "where=ph>0,ph>8.99"
+    more = ("--trials", "5", "--sampler", "random")
+    found = _search([*args, *more])
+    assert found is not None
+    described = [*found["folds"], found["best"]]
+    assert all(one["values"] == {"where": "ph>0"} for one in described)
+    assert sum(one["pruned"] for one in described) > 0
+    assert "'where': 'ph>8.99'" in capsys.readouterr().err
