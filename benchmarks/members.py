@@ -38,13 +38,11 @@ from aam.data.simulation.simulate import simulate
 from aam.data.study import load_study
 from aam.members.base import F64, Labels, Samples
 from aam.members.ensemble import combine_members
-from aam.members.folds import Folds
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel
-from aam.members.member import Estimator, TrainingSamples
-from aam.members.registry import estimator
+from aam.members.member import Estimator, TrainingSamples, estimator
 from aam.members.relations import AsvRelations
-from aam.members.scores import SCORED, Score, draw_groups, draw_metrics
+from aam.members.scores import SCORED, Folds, Score, resample_groups, resample_metrics
 from aam.training.labelled_study import choose_depth, deep_enough
 
 
@@ -301,14 +299,14 @@ def score_seed(
         together = combine_members(estimators | members, folds).predictions_MC
         predictions |= {"with transformer": together}
         pairs.append(("with transformer", "ensemble"))
-    draws = draw_groups(folds.held_out.groups, seed, DRAWS)
+    draws = resample_groups(folds.held_out.groups, seed, DRAWS)
     drawn = {
-        name: draw_metrics(folds.scored(predicted), draws)
+        name: resample_metrics(folds.scored(predicted), draws)
         for name, predicted in predictions.items()
     }
     scores = {name: model.score()[task.metric] for name, model in drawn.items()}
     for one, two in pairs:
-        scores[f"{one} - {two}"] = drawn[one].ahead_of(drawn[two])[1]
+        scores[f"{one} - {two}"] = drawn[one].paired_difference(drawn[two])[1]
     seconds = {name: float(arrays["cpu_seconds"]) for name, arrays in read.items()}
     return ScoredSeed(scores, seconds, draws.groups)
 

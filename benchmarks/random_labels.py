@@ -24,12 +24,10 @@ from aam.data.metadata import Metadata
 from aam.data.metrics import value_of
 from aam.members.base import F64, Labels, Samples
 from aam.members.ensemble import combine_members
-from aam.members.folds import Folds
-from aam.members.member import TrainingSamples, predictions_of
+from aam.members.member import TrainingSamples, estimator, predictions_of
 from aam.members.permutation_test import permutation_test
-from aam.members.registry import estimator
 from aam.members.relations import AsvRelations
-from aam.members.scores import SCORED
+from aam.members.scores import SCORED, Folds
 
 TARGETS = ("two", "three", "ordered", "rare", "numbers", "varying")
 SETTINGS = tuple(

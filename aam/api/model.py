@@ -26,7 +26,7 @@ from aam.inference.new_samples import read_covariates, select_as_trained
 from aam.inference.tables import NO_VECTORS, InferenceSettings
 from aam.members.importance import importance_table
 from aam.members.model_file import PretrainedModel, TrainedModel, read, trained
-from aam.members.predict import predict_table
+from aam.members.tables import predict_table
 from aam.report.asvs import importance_drawing, read_abundances
 from aam.report.content import ReportInput
 from aam.report.figures import Drawing

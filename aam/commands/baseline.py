@@ -18,7 +18,7 @@ from aam.data.splits import write_splits
 from aam.data.study import Study, load_study, load_table
 from aam.inference.tables import write_table
 from aam.members.forest import Forest
-from aam.members.registry import estimator
+from aam.members.member import estimator
 from aam.members.tables import held_out_table
 from aam.pipeline.session import Session
 from aam.pipeline.train import folds_of, samples_of, train

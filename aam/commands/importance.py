@@ -13,9 +13,13 @@ from aam.data.taxonomy import read_taxonomy
 from aam.inference.new_samples import read_covariates, select_as_trained
 from aam.inference.tables import write_table
 from aam.members.base import Rows
-from aam.members.importance import clade_table, importance_table, rank_by_permutation
+from aam.members.importance import (
+    attention_table,
+    clade_table,
+    importance_table,
+    rank_by_permutation,
+)
 from aam.members.model_file import read_trained
-from aam.members.sample_attention import attention_table
 from aam.report.asvs import draw_attention
 
 

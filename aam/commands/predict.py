@@ -14,8 +14,7 @@ from aam.contract.shards import file_of
 from aam.data.shards import facts_of, finished
 from aam.inference.tables import write_table
 from aam.members.model_file import read_trained
-from aam.members.predict import predict_table
-from aam.members.tables import join_targets
+from aam.members.tables import join_targets, predict_table
 
 
 def run(options: Predict) -> dict[str, object]:

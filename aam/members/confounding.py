@@ -26,8 +26,7 @@ from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers
 from aam.data.metrics import value_of
 from aam.data.study import Study
 from aam.members.base import F64, Rows
-from aam.members.folds import Folds, training_rows
-from aam.members.scores import LEVEL, SCORED, TITLES
+from aam.members.scores import LEVEL, SCORED, TITLES, Folds, training_rows
 
 DEPTH = "sequencing depth"
 """Name of the column that is the number of reads of each sample."""
@@ -170,8 +169,8 @@ def confounders(
         if one.value <= _NO_SKILL[metric] or not one.value >= best - _NEAR:
             continue
         column = folds.drawn(one.predictions_MC)
-        _, ahead = model.ahead_of(column)
-        _, informative = column.ahead_of(dummy)
+        _, ahead = model.paired_difference(column)
+        _, informative = column.paired_difference(dummy)
         lower = informative.lower
         if lower is None or lower <= 0 or (ahead.beyond_noise and one.value < best):
             continue

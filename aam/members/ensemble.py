@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from aam.members.base import F64, Rows
-from aam.members.folds import Folds
+from aam.members.scores import Folds
 from aam.members.uncertainty import (
     ProportionalOdds,
     calibrate,

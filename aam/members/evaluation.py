@@ -54,9 +54,8 @@ from sklearn.metrics import log_loss
 from aam.data.metrics import compute_metrics
 from aam.members.base import Labels
 from aam.members.ensemble import Combined
-from aam.members.folds import Folds
 from aam.members.permutation_test import PermutationTest
-from aam.members.scores import DRAWS, LEVEL, SCORED, TITLES, Drawn, Score
+from aam.members.scores import DRAWS, LEVEL, SCORED, TITLES, Folds, ResampledMetrics, Score
 from aam.members.uncertainty import COVERAGE
 from aam.number_format import fixed, metric_text
 
@@ -164,10 +163,14 @@ def evaluate(
 
 
 def judge(
-    column: str, model: Drawn, dummy: Drawn, folds: Folds, test: PermutationTest | None
+    column: str,
+    model: ResampledMetrics,
+    dummy: ResampledMetrics,
+    folds: Folds,
+    test: PermutationTest | None,
 ) -> ModelVerdict:
     """Compare the ensemble with the dummy, see `ModelVerdict`."""
-    metric, difference = model.ahead_of(dummy)
+    metric, difference = model.paired_difference(dummy)
     values = model.whole[metric], dummy.whole[metric]
     p = None if test is None else test.p
     lower, upper = difference.lower, difference.upper
@@ -212,14 +215,16 @@ def judge(
     )
 
 
-def _metrics(drawn: Drawn) -> dict[str, dict[str, Any]]:
+def _metrics(drawn: ResampledMetrics) -> dict[str, dict[str, Any]]:
     """Return all metrics of `aam.data.metrics`; those of `SCORED` with their intervals."""
     plain = {name: {"value": value} for name, value in compute_metrics(drawn.scored).items()}
     del plain["samples"]
     return plain | {name: asdict(score) for name, score in drawn.score().items()}
 
 
-def compare(drawn: Mapping[str, Drawn], model: str, reference: str, units: str) -> dict[str, Any]:
+def compare(
+    drawn: Mapping[str, ResampledMetrics], model: str, reference: str, units: str
+) -> dict[str, Any]:
     """Return an entry of `differences`: a model minus a reference, on the same draws.
 
     Args:
@@ -227,7 +232,7 @@ def compare(drawn: Mapping[str, Drawn], model: str, reference: str, units: str) 
         model, reference: names.
         units: number and name of the units of the bootstrap ("42 groups of infant").
     """
-    metric, difference = drawn[model].ahead_of(drawn[reference])
+    metric, difference = drawn[model].paired_difference(drawn[reference])
     return {
         "model": model,
         "reference": reference,

@@ -26,11 +26,9 @@ from aam.contract import schema
 from aam.contract.options.device import DeviceOptions
 from aam.contract.schema import Mismatch
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
-from aam.members.base import F64, Labels, Rows, Samples, Tokens
-from aam.members.member import Estimator
-from aam.members.model import FittedModel, Importance, Outputs
+from aam.members.base import F64, Labels, Rows, Samples, Tokens, indices, numbers
+from aam.members.member import Estimator, FittedModel, Importance, Outputs
 from aam.members.relations import AsvRelations
-from aam.members.state import indices, numbers
 from aam.serialization.model_folder import State
 
 LEVELS = (0.03, 0.1)

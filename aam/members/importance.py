@@ -1,29 +1,175 @@
-"""Importance of ASVs, and of taxa: tables of how much the predictions of a model depend on each.
+"""Importance of ASVs, and of taxa: how much the predictions of a model depend on each.
 
+Measures of each member, their stability over folds, permutation importance of the whole ensemble,
+which needs no derivative, and the attention of a network to the ASVs of one sample.
 `docs/importance.md` documents the columns. U ASVs of the table, K folds; further shape suffixes:
 see `base`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
+from scipy import sparse
+from scipy.stats import rankdata, spearmanr
 
-from aam.console import info
+from aam.console import info, track
 from aam.contract.errors import DataError
 from aam.contract.options.members import networks
+from aam.contract.suggestions import nearest
 from aam.data.covariates import Covariates
 from aam.data.study import Study
 from aam.data.taxonomy import named_ranks, require_common
+from aam.inference.tables import InferenceSettings
 from aam.members.base import F64, Rows, Samples
-from aam.members.model import Importance
+from aam.members.member import Importance, reader
 from aam.members.model_file import TrainedModel
-from aam.members.permutation import permutation_importance
-from aam.members.registry import reader
-from aam.members.stability import FOLD_RANK, stability
+
+FOLD_RANK = "rank_fold_"
+"""Prefix of the columns with the ranks of each fold."""
+
+FIRST = 20
+"""ASVs whose presence among the first is compared."""
+
+UNSTABLE = 0.5
+"""Part of the first ASVs that two folds have in common, below which a list is no finding."""
+
+
+@dataclass(frozen=True)
+class Stability:
+    """Agreement of K folds about U ASVs.
+
+    Attributes:
+        folds: K.
+        correlation: mean Spearman correlation of the ranks of two folds.
+        common: mean number of the first `FIRST` ASVs that two folds have in common.
+        first: `FIRST`, or U if that is less.
+        times_U: number of folds in which an ASV is among the first.
+    """
+
+    folds: int
+    correlation: float
+    common: float
+    first: int
+    times_U: Rows
+
+    @property
+    def sentence(self) -> str:
+        """Describe the agreement."""
+        text = (
+            f"Two of {self.folds} folds have {self.common:.1f} of their first {self.first} ASVs in "
+            f"common (rank correlation {self.correlation:.2f})"
+        )
+        if self.common < UNSTABLE * self.first:
+            return f"{text}: the list changes with the fold and is no finding."
+        return f"{text}."
+
+
+def stability(ranks_KU: F64) -> Stability:
+    """Compare the ranks of U ASVs in K folds, at least two of each.
+
+    >>> stability(np.array([[1.0, 2.0, 3.0], [2.0, 1.0, 3.0]])).correlation
+    0.5
+    """
+    first = min(FIRST, ranks_KU.shape[1])
+    among_KU = np.argsort(np.argsort(ranks_KU, axis=1, kind="stable"), axis=1) < first
+    pairs = list(combinations(range(len(ranks_KU)), 2))
+    return Stability(
+        folds=len(ranks_KU),
+        correlation=float(np.mean([spearmanr(ranks_KU[i], ranks_KU[j])[0] for i, j in pairs])),
+        common=float(np.mean([(among_KU[i] & among_KU[j]).sum() for i, j in pairs])),
+        first=first,
+        times_U=among_KU.sum(axis=0),
+    )
+
+
+SEED = 0
+
+_SETTINGS = InferenceSettings()
+
+
+def permutation_importance(
+    loaded: TrainedModel,
+    study: Study,
+    covariates: Covariates | None,
+    asvs: Sequence[int],
+    groups_N: Rows | None,
+) -> F64:
+    """Return the mean change of the model's predictions over all samples, [len(asvs)].
+
+    A number changes by the absolute difference, in its units; classes by half the sum of the
+    absolute differences of their probabilities (total variation, 0 to 1).
+
+    Args:
+        loaded: the model.
+        study: samples; a network draws its reads once, before the permutations.
+        covariates: metadata that the model reads; None if it reads the counts alone.
+        asvs: columns of the study.
+        groups_N: group of each sample, within which reads are permuted; None for one group.
+    """
+    whole = Samples.of(study.table, study.tokens_FL, covariates)
+    facts, ensemble, classes = loaded.facts, loaded.facts.ensemble, bool(loaded.facts.classes)
+    # Each model reads what it reads in `aam predict`: a network the reads that it draws.
+    prepared = {name: model.prepared(whole) for name, model in loaded.models.items()}
+
+    def predict(samples_of: Mapping[str, Samples]) -> F64:
+        predictions = {
+            name: model.apply(
+                reader(name).read(samples_of[name].present[0], loaded.relations),
+                facts.outputs.scale,
+                _SETTINGS,
+            ).values_NC
+            for name, (model, _) in prepared.items()
+        }
+        return ensemble.combine(predictions, classes)
+
+    original_NC = predict({name: samples for name, (_, samples) in prepared.items()})
+    number = len(original_NC)
+    columns_of = {name: sparse.csc_array(samples.counts) for name, (_, samples) in prepared.items()}
+    reads_of = {name: samples.counts.sum(axis=1) for name, (_, samples) in prepared.items()}
+    rng = np.random.default_rng(SEED)
+    groups_N = np.zeros(number, dtype=np.int64) if groups_N is None else groups_N
+    changes = np.zeros(len(asvs))
+    for k, asv in enumerate(track(asvs, "Permutation", len(asvs), "ASVs")):
+        source_N = _permuted(np.arange(number), groups_N, rng)
+        change_of = {}
+        for name, columns in columns_of.items():
+            before = columns[:, [asv]].toarray().ravel()
+            after = before[source_N]
+            # A sample without any other ASV keeps its reads: without reads it has no abundances.
+            change_of[name] = np.where(reads_of[name] - before + after == 0, 0, after - before)
+        # Only changed samples are predicted again: permuting a rare ASV changes few of them.
+        rows = np.flatnonzero(np.any(list(change_of.values()), axis=0))
+        if len(rows):
+            changed = {
+                name: _with_reads(samples.take(rows), asv, change_of[name][rows])
+                for name, (_, samples) in prepared.items()
+            }
+            difference = np.abs(predict(changed) - original_NC[rows])
+            changes[k] = difference.sum() / (2 if classes else 1) / number
+    return changes
+
+
+def _permuted(values_N: Rows, groups_N: Rows, rng: np.random.Generator) -> Rows:
+    """Permute the values within each group."""
+    shuffled = np.lexsort((rng.random(len(values_N)), groups_N))
+    permuted = np.empty_like(values_N)
+    permuted[np.argsort(groups_N, kind="stable")] = values_N[shuffled]
+    return permuted
+
+
+def _with_reads(samples: Samples, asv: int, change_n: Rows) -> Samples:
+    """Return samples with other reads of one ASV."""
+    places = np.arange(len(change_n)), np.full(len(change_n), asv)
+    counts = samples.counts + sparse.csr_array((change_n, places), shape=samples.counts.shape)
+    counts.eliminate_zeros()
+    return dataclasses.replace(samples, counts=counts)
+
 
 _SUMMED = ("effect", "forest", "transformer_effect", "permutation", "mean_relative_abundance")
 """Starts of the columns of an importance table that add up over ASVs."""
@@ -168,3 +314,43 @@ def _taxa(taxa: Mapping[str, str], ids: Sequence[str]) -> list[str]:
     if unmatched := sum(name not in taxa for name in ids):
         info(f"{unmatched} of {len(ids)} ASVs are not in the taxonomy.")
     return [taxa.get(name, "") for name in ids]
+
+
+def attention_table(
+    loaded: TrainedModel,
+    study: Study,
+    sample: str,
+    taxa: Mapping[str, str] | None,
+    covariates: Covariates | None,
+) -> tuple[pd.DataFrame, F64]:
+    """Return a row for each ASV of a sample, and the attention between them [U, U].
+
+    The columns are feature-id, taxon (with a taxonomy), relative_abundance, and attention, whose
+    sum is 1; the ASV with the highest attention is the first.
+
+    Raises:
+        DataError: the model has no network, or the table no such sample.
+    """
+    ids = study.table.sample_ids
+    if sample not in ids:
+        evidence = f"--attention {sample}, {len(ids)} samples"
+        raise DataError("The table has no such sample", evidence, nearest(sample, ids, "name one"))
+    whole = Samples.of(study.table, study.tokens_FL, covariates)
+    present, seen = whole.take(np.array([list(ids).index(sample)])).present
+    each = [one for model in loaded.models.values() for one in model.attention(present)]
+    if not each:
+        raise DataError(
+            "The model has no attention",
+            f"its members are {', '.join(loaded.models)}",
+            "train with the member transformer",
+        )
+    first = each[0]  # every network reads the same reads of the sample
+    pooling_U = np.mean([one.pooling_S for one in each], axis=0)
+    order = np.argsort(-pooling_U, kind="stable")
+    names = [study.table.feature_ids[asv] for asv in seen[first.asvs_S[order]].tolist()]
+    columns: dict[str, object] = {"feature-id": names}
+    if taxa is not None:
+        columns["taxon"] = [taxa.get(name, "") for name in names]
+    columns |= {"relative_abundance": first.abundance_S[order], "attention": pooling_U[order]}
+    mixing_UU = np.mean([one.mixing_SS for one in each], axis=0)
+    return pd.DataFrame(columns), mixing_UU[np.ix_(order, order)]

@@ -5,7 +5,7 @@ two samples as the sum of these similarities over their ASVs, weighted by log10(
 abundance): the kernel whose random features are the community profile (`aam.model.profile`). The
 second is that of the clades: the sum, over the branches of a dendrogram of the ASVs, of the
 product of the two samples' log abundances below the branch, times its length
-(`aam.members.dendrogram`). Metadata columns add a third.
+(`aam.members.relations`). Metadata columns add a third.
 
 The estimator compares several weights of the kernels and many penalties, by leaving out one group
 at a time (`aam.members.kernel_ridge`), and then the best sum with Gaussian kernels (RBF) of the
@@ -32,13 +32,12 @@ from aam.contract import schema
 from aam.contract.options.device import DeviceOptions
 from aam.contract.options.field import ZERO_OR_MORE
 from aam.data.covariates import CovariateEncoder, fit_encoder
-from aam.members.base import F64, Labels, Rows, Samples, Tokens
-from aam.members.dendrogram import F32, Places
-from aam.members.effects import kernel_effects
-from aam.members.kernel_inputs import (
+from aam.members.base import F64, Labels, Rows, Samples, Tokens, numbers
+from aam.members.kernel_features import (
     KernelInputs,
+    KernelTerms,
     Landmarks,
-    Summands,
+    kernel_effects,
     products,
     squared_norms,
 )
@@ -50,10 +49,8 @@ from aam.members.kernel_ridge import (
     probabilities,
     product,
 )
-from aam.members.member import Estimator
-from aam.members.model import FittedModel, Importance, Outputs, of_effects
-from aam.members.relations import AsvRelations, similarity
-from aam.members.state import numbers
+from aam.members.member import Estimator, FittedModel, Importance, Outputs, of_effects
+from aam.members.relations import F32, AsvRelations, NearestAsvs, similarity
 from aam.memory import shown_size
 from aam.serialization.model_folder import State
 
@@ -91,7 +88,7 @@ class KernelModel(FittedModel[KernelInputs]):
     dual_RC: F64
     offset_C: F64
     logits: F64
-    summands: Summands
+    summands: KernelTerms
     limits: F64
 
     @property
@@ -219,7 +216,7 @@ class Kernel(Estimator[KernelInputs]):
         of_training = tokens_UL is relations.tokens_FL
         own = smoothed_NF if of_training else AsvRelations(tokens_UL).smooth(weights, tokens_UL)
         norms_N = weights.multiply(own).sum(axis=1, dtype=np.float64)
-        places = Places(nearest_U, mismatches_U)
+        places = NearestAsvs(nearest_U, mismatches_U)
         dendrogram = relations.dendrogram if self.clades and of_training else None
         return KernelInputs(weights, smoothed_NF, norms_N, places, dendrogram, samples.covariates)
 
@@ -247,7 +244,7 @@ class Kernel(Estimator[KernelInputs]):
         ridge = best.ridge
         logits = fit_logistic(ridge.left_out_NC, labels) if labels.classes else np.empty((0, 0))
         clades = inputs.dendrogram if best.clade_scale else None
-        summands = Summands(clades, best.clade_scale, encoder, best.scale)
+        summands = KernelTerms(clades, best.clade_scale, encoder, best.scale)
         landmarks = Landmarks.of(inputs.with_features(summands), rows)
         limits = (
             np.empty(0) if labels.classes else np.array([labels.values.min(), labels.values.max()])
@@ -267,7 +264,7 @@ class Kernel(Estimator[KernelInputs]):
 
     def restore(self, state: State, asvs: int, outputs: int, device: DeviceOptions) -> KernelModel:
         """Build a model from its state, see `member.Reader`."""
-        arrays, summands = state.arrays, Summands.restore(state, asvs)
+        arrays, summands = state.arrays, KernelTerms.restore(state, asvs)
         gamma = schema.parse({"gamma": Annotated[float, ZERO_OR_MORE]}, state.settings, "kernel")
         landmarks = Landmarks.restore(arrays, asvs, summands)
         classes = 0 if outputs == 1 else outputs

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from aam.members.base import F64
-from aam.members.folds import Folds, training_rows
 from aam.members.member import Estimator
-from aam.members.scores import LEVEL, TITLES, Score
+from aam.members.scores import LEVEL, TITLES, Folds, Score, training_rows
 
 FRACTIONS = (1 / 8, 1 / 4, 1 / 2)
 """Parts of the groups in training; a kernel takes the cube of each in time."""
@@ -63,7 +62,7 @@ def learning_curve(
     drawn.append(folds.drawn(predictions_MC))
     numbers.append(_mean([len(groups) for groups in shuffled]))
     units = "samples" if folds.group_column is None else f"groups of {folds.group_column}"
-    metric, gain = drawn[-1].ahead_of(drawn[-2])
+    metric, gain = drawn[-1].paired_difference(drawn[-2])
     points = zip(numbers, drawn, strict=True)
     return {
         "model": name,

@@ -29,12 +29,10 @@ from aam.data.sequences import MASK
 from aam.data.target_transforms import OutputRange, TargetScale
 from aam.inference.new_samples import SummaryNumbers
 from aam.members import training_data
-from aam.members.base import F64, Labels, Tokens
+from aam.members.base import F64, Labels, Tokens, indices, numbers
 from aam.members.ensemble import Ensemble
-from aam.members.model import FittedModel, Outputs
-from aam.members.registry import reader
+from aam.members.member import FittedModel, Outputs, reader
 from aam.members.relations import AsvRelations
-from aam.members.state import indices, numbers
 from aam.members.training_data import TrainingData
 from aam.members.uncertainty import ProportionalOdds
 from aam.serialization import model_folder

@@ -22,12 +22,12 @@ import numpy.typing as npt
 from scipy.special import gammaln
 
 from aam.members.base import F64, Rows
-from aam.members.dendrogram import F32
-from aam.members.folds import Folds, training_rows
 from aam.members.kernel import MEMBER as KERNEL
 from aam.members.kernel import label_free_kernels
 from aam.members.kernel_ridge import PENALTIES
 from aam.members.member import TrainingSamples
+from aam.members.relations import F32
+from aam.members.scores import Folds, training_rows
 
 SHUFFLINGS = 1000
 MAX_SAMPLES = 4000

@@ -27,7 +27,7 @@ from aam.inference.new_samples import (
 )
 from aam.members.base import F64, Arrays, Rows, Samples
 from aam.members.kernel import Kernel
-from aam.members.kernel_inputs import KernelInputs, Landmarks
+from aam.members.kernel_features import KernelInputs, Landmarks
 from aam.members.relations import AsvRelations
 
 _LANDMARKS = "landmarks/"

@@ -1,26 +1,313 @@
 """Transformer: the network as a member.
 
 All ranks of a run train it, one network for each fold, and a run that was stopped resumes each of
-them. The networks of the folds are averaged for new samples.
+them. The networks of the folds are averaged for new samples. U ASVs of samples; further shape
+suffixes: see `base`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import sparse
+from torch import Tensor
 
+from aam.console import info
 from aam.contract.errors import Interrupted
 from aam.contract.options.commands.train import Train
-from aam.members.folds import Folds
-from aam.members.member import CrossValidated, TrainingSamples
-from aam.members.transformer_model import TransformerModel
+from aam.contract.options.device import DeviceOptions
+from aam.contract.schema import Mismatch
+from aam.data.batches import FIXED_DRAW, make_batch, reading_plan
+from aam.data.covariates import CovariateEncoder
+from aam.data.rarefaction import rarefy
+from aam.data.study import Study
+from aam.data.table import FeatureTable
+from aam.data.target_transforms import TargetScale
+from aam.inference.attributions import (
+    Contributions,
+    SampleAttention,
+    integrated_gradients,
+    sample_attention,
+)
+from aam.inference.outputs import (
+    LoadedNetwork,
+    apply_to_batch,
+    apply_to_study,
+    build_networks,
+    embed,
+    encode_for_networks,
+    profile_terms,
+    warn_of_shallow,
+)
+from aam.inference.stored_networks import Target, network_state, restore_networks
+from aam.inference.tables import InferenceSettings
+from aam.members.base import F64, Rows, Samples, Tokens
+from aam.members.member import (
+    CrossValidated,
+    FittedModel,
+    Importance,
+    MemberPrediction,
+    Outputs,
+    Reader,
+    TrainingSamples,
+    moments,
+    of_effects,
+)
+from aam.members.relations import AsvRelations
+from aam.members.scores import Folds
+from aam.model.nucleotides import NucleotideEncoder
+from aam.numerics.device import print_device
+from aam.serialization.model_folder import State
 from aam.training.labelled_study import LabelledStudy
 from aam.training.pretrained import PretrainedEncoder
 from aam.training.run_folder import RecordFact
 from aam.training.runtime import Runtime
 from aam.training.train import FoldResult, encode_frozen, train_fold
+
+_AT_ONCE = 16
+"""Samples of a batch of integrated gradients."""
+
+
+@dataclass(frozen=True)
+class TransformerInputs:
+    """Samples as the networks read them."""
+
+    samples: Samples
+
+    def take(self, rows: Rows) -> TransformerInputs:
+        """Return the samples at `rows`."""
+        return TransformerInputs(self.samples.take(rows))
+
+    @property
+    def study(self) -> Study:
+        """Counts and sequences of the samples; the ASVs are numbered."""
+        samples = self.samples
+        asvs = tuple(map(str, range(len(samples.tokens_FL))))
+        table = FeatureTable(tuple(samples.sample_ids), asvs, samples.counts)
+        return Study(table, samples.tokens_FL)
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """ASVs that each network has encoded: their vectors [F, D] and profile terms [F, H]."""
+
+    relations: AsvRelations
+    of_networks: tuple[tuple[Tensor, Tensor | None], ...]
+
+
+@dataclass(frozen=True)
+class TransformerModel(FittedModel[TransformerInputs]):
+    """Networks of the folds, or a pretrained encoder.
+
+    Attributes:
+        networks: one for each fold.
+        encoded: ASVs that are encoded already, of samples whose reads are drawn already; else None.
+    """
+
+    networks: tuple[LoadedNetwork, ...]
+    encoded: _Encoded | None = None
+
+    @property
+    def encoder(self) -> CovariateEncoder | None:
+        """Encoder of the covariates, see `FittedModel`."""
+        return self.networks[0].config.covariates
+
+    @property
+    def max_bp(self) -> int:
+        """Nucleotides of each sequence that the networks can read."""
+        return self.networks[0].config.shape.max_bp
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Attention backends, for the run record."""
+        return {"attention": self.networks[0].attention}
+
+    def state(self) -> State:
+        """Return configurations and weights, see `FittedModel`."""
+        return network_state([network.stored for network in self.networks])
+
+    def predict(self, inputs: TransformerInputs) -> F64:
+        """Return predictions [N, C] in the units of the target, see `FittedModel`."""
+        return self.apply(inputs, TargetScale(), InferenceSettings()).values_NC
+
+    def apply(
+        self, inputs: TransformerInputs, scale: TargetScale, settings: InferenceSettings
+    ) -> MemberPrediction:
+        """Return the mean of the networks and rarefactions, see `FittedModel`.
+
+        The further columns are the quantiles, and the standard deviation of a number.
+        """
+        target = self._target
+        if self.encoded is None:
+            values_KNC = self._apply_all(inputs, settings)
+        else:
+            values_KNC = self._apply_encoded(self.encoded, inputs, settings.batch_size)
+        mean_NC: F64 = values_KNC.mean(axis=0)
+        if target.classes:
+            return MemberPrediction(mean_NC)
+        columns = target.quantile_columns(mean_NC)
+        if len(values_KNC) > 1:
+            columns["spread"] = values_KNC[:, :, target.middle].std(axis=0)
+        return MemberPrediction(target.point_predictions(mean_NC)[:, None], columns)
+
+    @property
+    def _target(self) -> Target:
+        target = self.networks[0].config.target
+        assert target is not None  # a model without target is not applied, see `model_file`
+        return target
+
+    def _apply_all(self, inputs: TransformerInputs, settings: InferenceSettings) -> F64:
+        """Return the predictions of each network and rarefaction, [K, N, C]."""
+        study = inputs.study
+        print_device(self.networks[0].device)
+        warn_of_shallow(study, self.networks[0].config)
+        encoded = encode_for_networks(self.networks, study, settings.vectors)
+        covariates = inputs.samples.covariates
+        values = []
+        for network, vectors_FD in zip(self.networks, encoded, strict=True):
+            for output in apply_to_study(network, study, settings, vectors_FD, covariates):
+                assert output.outputs_NC is not None
+                values.append(self._target_of(network).decode(output.outputs_NC))
+        if len(self.networks) > 1:
+            info(f"Predictions are the mean of {len(self.networks)} models, one of each fold.")
+        return np.stack(values)
+
+    def _apply_encoded(self, encoded: _Encoded, inputs: TransformerInputs, batch_size: int) -> F64:
+        """Return the predictions of each network from ASVs that are encoded, [K, N, C]."""
+        study, covariates = inputs.study, inputs.samples.covariates
+        _, known = encoded.relations.known(study.tokens_FL)
+        rows, values = torch.from_numpy(known), []
+        for network, of_asvs in zip(self.networks, encoded.of_networks, strict=True):
+            vectors_FD, terms_FW = (None if each is None else each[rows] for each in of_asvs)
+            assert vectors_FD is not None
+            # `prepared` has drawn the reads. A sample that a permutation gives more reads than the
+            # depth must not be drawn again.
+            plan = dataclasses.replace(reading_plan(network.config.plan), rarefy_depth=0)
+            known_N, outputs = network.config.inputs(covariates), []
+            network.network.to(network.device).eval()
+            for start in range(0, len(study.reads), batch_size):
+                part = np.arange(start, min(start + batch_size, len(study.reads)))
+                batch = make_batch(study, plan, part).to(network.device)
+                with torch.no_grad():
+                    outputs_BC = apply_to_batch(
+                        network.network, batch, vectors_FD, terms_FW, known_N
+                    )[1]
+                assert outputs_BC is not None
+                # NumPy has no bfloat16.
+                outputs.append(outputs_BC.float().cpu())
+            values.append(self._target_of(network).decode(torch.cat(outputs)))
+        return np.stack(values)
+
+    def _target_of(self, network: LoadedNetwork) -> Target:
+        """Return the target of a network, with the transform of its fold."""
+        assert network.config.target is not None
+        return network.config.target
+
+    def importance(
+        self,
+        inputs: TransformerInputs,
+        tokens_UL: Tokens,
+        relations: AsvRelations,
+        outputs: Outputs,
+    ) -> Importance:
+        """Compute effects by integrated gradients, the mean of the networks, see `FittedModel`."""
+        samples, each = inputs.samples, []
+        for network in self.networks:
+            contributions = integrated_gradients(
+                network, inputs.study, _AT_ONCE, covariates=samples.covariates
+            )
+            effects_UC = contributed_effects(contributions, samples.log_abundances)
+            each.append(of_effects("transformer_effect", effects_UC, outputs.classes))
+        columns = {
+            name: np.mean([one.columns[name] for one in each], axis=0) for name in each[0].columns
+        }
+        size_U = np.abs(list(columns.values())).max(axis=0)
+        return Importance(columns, size_U, tuple(one.size_U for one in each))
+
+    def prepared(self, samples: Samples) -> tuple[TransformerModel, Samples]:
+        """Encode the ASVs and draw the reads once, see `FittedModel`."""
+        # The reads are drawn before a permutation moves some of them; drawn afterwards, the reads
+        # of all other ASVs would change too.
+        plan, counts = self.networks[0].config.plan, samples.counts.copy()
+        ends = zip(counts.indptr[:-1], counts.indptr[1:], samples.sample_ids, strict=True)
+        drawn = [
+            rarefy(counts.data[lo:hi], plan.rarefy_depth, name, plan.seed, FIXED_DRAW)
+            for lo, hi, name in ends
+        ]
+        counts.data = np.concatenate(drawn).astype(np.int32)
+        counts.eliminate_zeros()
+        study = TransformerInputs(samples).study
+        encoded = zip(self.networks, encode_for_networks(self.networks, study), strict=True)
+        of_networks = tuple(
+            (vectors_FD, profile_terms(loaded.network, study.tokens_FL, loaded.device))
+            for loaded, vectors_FD in encoded
+        )
+        known = _Encoded(AsvRelations(study.tokens_FL), of_networks)
+        return TransformerModel(self.networks, known), dataclasses.replace(samples, counts=counts)
+
+    def attention(self, sample: Samples) -> Sequence[SampleAttention]:
+        """Return the attention of each network to the ASVs of a sample, see `FittedModel`."""
+        study = TransformerInputs(sample).study
+        return [
+            sample_attention(network.stored, study, network.device, sample.covariates)
+            for network in self.networks
+        ]
+
+    def embed(self, study: Study, settings: InferenceSettings) -> npt.NDArray[np.float32]:
+        """Return the embedding by the first network: those of several have no common axes."""
+        warn_of_shallow(study, self.networks[0].config)
+        return embed(self.networks[0], study, settings)
+
+    def asv_encoders(self) -> Sequence[NucleotideEncoder]:
+        """Return the ASV encoder of each network, see `FittedModel`."""
+        return [network.stored.build().eval().encoder.nucleotides for network in self.networks]
+
+
+class TransformerReader(Reader[TransformerInputs]):
+    """Member of the registry that reads samples for fitted networks, and restores them."""
+
+    def read(self, samples: Samples, relations: AsvRelations) -> TransformerInputs:
+        """Return the samples, see `member.Reader`."""
+        return TransformerInputs(samples)
+
+    def restore(
+        self, state: State, asvs: int, outputs: int, device: DeviceOptions
+    ) -> TransformerModel:
+        """Build the networks on a device, see `member.Reader`."""
+        networks = restore_networks(state)
+        for network in networks:
+            target = network.config.target
+            if (len(target.classes) or 1 if target else 0) != outputs:
+                raise Mismatch("the transformer predicts other classes")
+        return TransformerModel(tuple(build_networks(networks, device)))
+
+
+MEMBER = TransformerReader()
+
+
+def contributed_effects(contributions: Contributions, features: sparse.csr_array) -> F64:
+    """Return the effect of one standard deviation of each ASV's feature, [U, C].
+
+    It is the slope of the regression of the contributions of an ASV on its feature, times the
+    standard deviation of the feature. For a linear model of the features it is the exact effect.
+
+    Args:
+        contributions: contributions of the U ASVs of the study.
+        features: float [N, U].
+    """
+    mean_U, spread_U = moments(features)
+    effects = []
+    for values_NU in contributions.values:
+        covariance_U = values_NU.multiply(features).mean(axis=0) - values_NU.mean(axis=0) * mean_U
+        effects.append(np.divide(covariance_U, spread_U, where=spread_U > 0, out=0 * mean_U))
+    return np.stack(effects, axis=1)
 
 
 @dataclass(frozen=True)

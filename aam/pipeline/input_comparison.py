@@ -16,9 +16,8 @@ from aam.contract.options.members import default_members
 from aam.members.base import F64
 from aam.members.ensemble import combine_members
 from aam.members.evaluation import compare, shown_metrics
-from aam.members.folds import Folds
-from aam.members.member import Estimator, TrainingSamples, predictions_of
-from aam.members.registry import estimator
+from aam.members.member import Estimator, TrainingSamples, estimator, predictions_of
+from aam.members.scores import Folds
 
 METADATA, COUNTS, BOTH = "metadata alone", "counts alone", "metadata and counts"
 

@@ -14,8 +14,7 @@ from aam.console import info, warn
 from aam.contract.errors import first_few, shortened
 from aam.contract.options.commands.train import Train
 from aam.members.confounding import Association, associations, leading
-from aam.members.folds import Folds
-from aam.members.scores import TITLES
+from aam.members.scores import TITLES, Folds
 from aam.pipeline.repeated_samples import RepeatedSamples, find_repeated_samples, same_values
 from aam.training.labelled_study import LabelledStudy
 

@@ -29,10 +29,8 @@ from aam.data.labels import category_codes
 from aam.data.metadata import as_numbers
 from aam.data.metrics import value_of
 from aam.data.splits import FOLDS, make_splits
-from aam.members.folds import Folds
-from aam.members.member import TrainingSamples
-from aam.members.registry import estimator
-from aam.members.scores import SCORED, TITLES
+from aam.members.member import TrainingSamples, estimator
+from aam.members.scores import SCORED, TITLES, Folds
 from aam.training.labelled_study import LabelledStudy
 
 _MAX_SAMPLES = 4000  # samples that are compared with each other; 4,000 take 2 CPU-seconds

@@ -21,12 +21,11 @@ from aam.members.base import F64
 from aam.members.confounding import Association, confounders, warning
 from aam.members.evaluation import DUMMY, ENSEMBLE, evaluate, shown_metrics
 from aam.members.importance import importance_table
-from aam.members.kernel_inputs import Landmarks
+from aam.members.kernel_features import Landmarks
 from aam.members.learning_curve import learning_curve
-from aam.members.model import Outputs
+from aam.members.member import Outputs, estimator
 from aam.members.model_file import ModelFacts, TrainedModel
 from aam.members.permutation_test import permutation_test
-from aam.members.registry import estimator
 from aam.members.tables import held_out_table, interval_columns, member_columns
 from aam.members.training_data import describe
 from aam.pipeline.input_comparison import BOTH, compare_inputs, show_inputs

@@ -19,10 +19,9 @@ from aam.data.splits import FILE_GROUPS
 from aam.data.target_transforms import TargetScale, output_range
 from aam.members.base import F64, Labels, Samples
 from aam.members.ensemble import Combined, combine_members
-from aam.members.folds import Folds
-from aam.members.member import CrossValidated, Estimator, TrainingSamples, predictions_of
-from aam.members.registry import estimator
+from aam.members.member import CrossValidated, Estimator, TrainingSamples, estimator, predictions_of
 from aam.members.relations import AsvRelations
+from aam.members.scores import Folds
 from aam.pipeline.input_comparison import predict_alone
 from aam.pipeline.session import Session
 from aam.training.labelled_study import LabelledStudy

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from aam.data.error_analysis import quantile_bins
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
-from aam.members.stability import FOLD_RANK, stability
+from aam.members.importance import FOLD_RANK, stability
 from aam.number_format import significant
 from aam.report.content import Abundances, ReportInput
 from aam.report.figures import INK, SERIES, Drawing, blank, shortened, styled
@@ -314,7 +314,7 @@ def draw_attention(table: pd.DataFrame, mixing_UU: npt.NDArray[np.float64], samp
     The number after a name is the row of the table.
 
     Args:
-        table: rows of `aam.members.sample_attention.attention_table`.
+        table: rows of `aam.members.importance.attention_table`.
         mixing_UU: attention of each ASV (row) to each (column).
         sample: its id.
     """

@@ -11,7 +11,13 @@ import numpy.typing as npt
 
 from aam.contract.errors import DataError
 from aam.data.metrics import ScoredPredictions, compute_metrics
-from aam.members.scores import Drawn, Score, draw_groups, draw_metrics, joint_groups
+from aam.members.scores import (
+    ResampledMetrics,
+    Score,
+    joint_groups,
+    resample_groups,
+    resample_metrics,
+)
 from aam.report.figures import INK, MARKERS, MAX_VECTORS, SERIES, Drawing, blank, shortened, styled
 from aam.report.methods import fact_rows, input_rows, option_rows
 from aam.report.run import Run
@@ -50,7 +56,7 @@ class _Scored:
     name: str
     run: Run
     scored: ScoredPredictions
-    drawn: Drawn | None
+    drawn: ResampledMetrics | None
 
 
 def comparison(runs: Sequence[Run]) -> RunComparison:
@@ -108,10 +114,12 @@ def _on(
     for name, run, one, rows in zip(names, runs, scored, rows_of, strict=True):
         part = one.take(np.array(rows, dtype=np.int64))
         ids = [run.sample_ids[row] for row in rows]
-        draws = draw_groups(joint_groups([run.groups for run in runs], ids))
+        draws = resample_groups(joint_groups([run.groups for run in runs], ids))
         # The metric that compares classifiers is the AUC, which needs probabilities.
         has_intervals = part.type != "classification" or part.probabilities is not None
-        found.append(_Scored(name, run, part, draw_metrics(part, draws) if has_intervals else None))
+        found.append(
+            _Scored(name, run, part, resample_metrics(part, draws) if has_intervals else None)
+        )
     return found
 
 
@@ -150,10 +158,10 @@ def _metrics_table(title: str, compared: Sequence[_Scored]) -> Table:
     return Table(title, ["", "Measured on", *(TITLES[name] for name in metrics)], rows, note)
 
 
-def _differences(paired: Sequence[tuple[str, Drawn]]) -> list[tuple[str, str, Score]]:
+def _differences(paired: Sequence[tuple[str, ResampledMetrics]]) -> list[tuple[str, str, Score]]:
     """Return name, first metric, and its difference from the first run, of each other run."""
     (_, first), *others = paired
-    return [(name, *drawn.ahead_of(first)) for name, drawn in others]
+    return [(name, *drawn.paired_difference(first)) for name, drawn in others]
 
 
 def _difference_table(first: str, differences: Sequence[tuple[str, str, Score]]) -> Table:
@@ -175,7 +183,7 @@ def _difference_table(first: str, differences: Sequence[tuple[str, str, Score]])
 
 
 def _interval_drawing(
-    paired: Sequence[tuple[str, Drawn]], differences: Sequence[tuple[str, str, Score]]
+    paired: Sequence[tuple[str, ResampledMetrics]], differences: Sequence[tuple[str, str, Score]]
 ) -> Drawing:
     names, metric = [name for name, _ in paired], differences[0][1]
     scores = [drawn.score()[metric] for _, drawn in paired]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from aam.contract.errors import DataError, UsageError
 from aam.data.metadata import as_numbers, read_metadata
 from aam.data.metrics import ScoredPredictions, compute_metrics
-from aam.members.scores import Score, draw_groups, draw_metrics
+from aam.members.scores import Score, resample_groups, resample_metrics
 from aam.number_format import significant
 from aam.report.figures import Colour
 from aam.report.run import Run
@@ -91,8 +91,8 @@ def _scores_of_models(run: Run, scored: ScoredPredictions) -> dict[str, Mapping[
         # The intervals of classes need probabilities, as the AUC does.
         if scored.type != "classification" or scored.probabilities is not None:
             names = [run.groups.get(name, name) for name in run.sample_ids]
-            draws = draw_groups(np.array(names))
-            found |= draw_metrics(scored, draws).score()
+            draws = resample_groups(np.array(names))
+            found |= resample_metrics(scored, draws).score()
         return {"ensemble": found}
     models = run.scores["models"]
     # A page must not show the metrics of one file beside the predictions of another: either may

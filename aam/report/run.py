@@ -25,7 +25,7 @@ from aam.data.predictions import (
     numeric_predictions,
     read_predictions,
 )
-from aam.members.stability import FOLD_RANK
+from aam.members.importance import FOLD_RANK
 
 F64 = npt.NDArray[np.float64]
 

@@ -40,7 +40,7 @@ F64 = npt.NDArray[np.float64]
 Section = Literal["predictions", "asvs", "learning", "embedding"]
 
 Draw = Callable[[ReportInput], Drawing | None]
-"""Draws one picture; None where the run folder lacks the data."""
+"""BootstrapResamples one picture; None where the run folder lacks the data."""
 
 Tabulate = Callable[[ReportInput], Table | None]
 """Makes one table; None where the run folder lacks the data."""

@@ -13,11 +13,10 @@ from aam.contract.options.commands.studies import Simulate
 from aam.data.sequences import encode
 from aam.data.simulation.simulate import simulate
 from aam.members.base import F64, Labels, Samples, Tokens
-from aam.members.dendrogram import Dendrogram, Places
 from aam.members.kernel import CLADE_SHARES, Kernel
-from aam.members.kernel_inputs import products
+from aam.members.kernel_features import products
 from aam.members.kernel_ridge import PENALTIES, fit_ridge
-from aam.members.relations import AsvRelations
+from aam.members.relations import AsvRelations, Dendrogram, NearestAsvs
 
 ONE = "ACGT" * 25
 SEQUENCES = [ONE, "TTGCA" * 20, "CA" + ONE[2:], ONE[:94] + "TGTGCA", "GGAAC" * 20]
@@ -69,7 +68,7 @@ def test_the_kernel_is_the_sum_over_the_branches(tokens: Tokens, dendrogram: Den
     for clade, length in zip(_clades(dendrogram), dendrogram.lengths_G, strict=True):
         below = np.log10(1 + 1e4 * relative[:, sorted(clade)].sum(axis=1))
         expected += length * np.outer(below, below)
-    features = dendrogram.features(samples.log_abundances, Places.of_training(5))
+    features = dendrogram.features(samples.log_abundances, NearestAsvs.of_training(5))
     assert products(features, features) == pytest.approx(expected, rel=1e-5)
 
 

@@ -19,7 +19,7 @@ from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.inference.stored_networks import read_networks
 from aam.members.base import Labels, Samples
-from aam.members.registry import estimator
+from aam.members.member import estimator
 from aam.members.relations import AsvRelations
 from aam.training import checkpoints
 from tests.support.commands import TINY, read

@@ -8,7 +8,7 @@ import pytest
 from aam.data.splits import Split
 from aam.members.base import Labels
 from aam.members.ensemble import combine_members
-from aam.members.folds import Folds
+from aam.members.scores import Folds
 
 
 def test_the_ensemble_is_the_mean_of_its_members() -> None:

@@ -22,8 +22,8 @@ from aam.members.base import Labels, Rows, Samples
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel, KernelModel, approximation
 from aam.members.kernel_ridge import PENALTIES, fit_ridge, huber_weights, leave_groups_out
+from aam.members.member import estimator as estimator_of
 from aam.members.member import estimators
-from aam.members.registry import estimator as estimator_of
 from aam.members.relations import AsvRelations, mismatches, similarity
 from aam.serialization.model_folder import State
 

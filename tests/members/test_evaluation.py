@@ -13,7 +13,7 @@ from aam.data.splits import make_splits
 from aam.members.base import F64, Labels
 from aam.members.ensemble import combine_members
 from aam.members.evaluation import evaluate
-from aam.members.folds import Folds
+from aam.members.scores import Folds
 from aam.members.tables import held_out_table
 
 NAMES = ("no", "yes")

@@ -26,11 +26,16 @@ from aam.data.simulation.simulate import simulate
 from aam.data.target_transforms import TRANSFORMS, TargetScale
 from aam.data.taxonomy import named_ranks, read_taxonomy
 from aam.members.base import F64, FINEST, Labels, Samples
-from aam.members.effects import kernel_effects
 from aam.members.forest import ForestInputs, as_csc, model_of
 from aam.members.kernel import Kernel, KernelModel
-from aam.members.kernel_inputs import SEQUENCES_ALONE, KernelInputs, Landmarks, Summands
-from aam.members.model import Outputs
+from aam.members.kernel_features import (
+    SEQUENCES_ALONE,
+    KernelInputs,
+    KernelTerms,
+    Landmarks,
+    kernel_effects,
+)
+from aam.members.member import Outputs
 from aam.members.relations import AsvRelations, mismatches, similarity
 from tests.support.artifacts import write_artifact
 from tests.support.commands import aam, pretrain
@@ -193,7 +198,7 @@ def test_effects_are_the_exact_derivatives(
     samples, relations = Samples(counts[:, :7], tokens[:7]), AsvRelations(tokens[2:])
     reference = relations.tokens_FL
     trained = Kernel().read(Samples(counts[:, 2:], reference), relations)
-    summands = Summands(trained.dendrogram, clade_scale) if clade_scale else SEQUENCES_ALONE
+    summands = KernelTerms(trained.dendrogram, clade_scale) if clade_scale else SEQUENCES_ALONE
     number = len(classes) or 1
     model = KernelModel(
         Landmarks.of(trained.with_features(summands), np.arange(14)),

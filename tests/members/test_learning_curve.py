@@ -7,11 +7,11 @@ import pytest
 
 from aam.data.splits import make_splits
 from aam.members.base import Labels, Samples
-from aam.members.folds import Folds
 from aam.members.kernel import Kernel
 from aam.members.learning_curve import LEAST, learning_curve
 from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
+from aam.members.scores import Folds
 from tests.support.run_folders import make_study
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aam.members.stability import stability
+from aam.members.importance import stability
 
 
 def test_equal_lists_agree_and_random_lists_are_no_finding() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from aam.data.metrics import ScoredPredictions
 from aam.members.evaluation import sentence
-from aam.members.scores import Score, draw_groups, draw_metrics
+from aam.members.scores import Score, resample_groups, resample_metrics
 from aam.members.uncertainty import calibrate, fit_temperature, half_width, held_out_half_widths
 
 
@@ -67,13 +67,13 @@ def test_scores_are_drawn_by_group() -> None:
     predicted = actual + rng.normal(size=12)
     one = ScoredPredictions(actual, predicted)
     many = ScoredPredictions(np.repeat(actual, 50), np.repeat(predicted, 50))
-    narrow = draw_metrics(many, draw_groups(np.arange(600), 0)).score()["mae"]
-    wide = draw_metrics(many, draw_groups(np.repeat(np.arange(12), 50), 0)).score()["mae"]
-    alone = draw_metrics(one, draw_groups(np.arange(12), 0)).score()["mae"]
+    narrow = resample_metrics(many, resample_groups(np.arange(600), 0)).score()["mae"]
+    wide = resample_metrics(many, resample_groups(np.repeat(np.arange(12), 50), 0)).score()["mae"]
+    alone = resample_metrics(one, resample_groups(np.arange(12), 0)).score()["mae"]
     assert astuple(wide) == pytest.approx(astuple(alone))
     assert narrow.upper - narrow.lower < (wide.upper - wide.lower) / 3  # type: ignore[operator]
-    single = draw_groups(np.zeros(600, dtype=np.int64), 0)
-    assert draw_metrics(many, single).score()["mae"].lower is None
+    single = resample_groups(np.zeros(600, dtype=np.int64), 0)
+    assert resample_metrics(many, single).score()["mae"].lower is None
 
 
 def test_draws_have_the_scores_of_scikit_learn() -> None:
@@ -82,7 +82,7 @@ def test_draws_have_the_scores_of_scikit_learn() -> None:
 
     rng = np.random.default_rng(0)
     groups = rng.integers(12, size=60)
-    draws = draw_groups(groups, 3, 20)
+    draws = resample_groups(groups, 3, 20)
     rows = [
         np.repeat(np.arange(60), times.astype(int)) for times in np.concatenate([*draws.weights()])
     ]
@@ -94,9 +94,11 @@ def test_draws_have_the_scores_of_scikit_learn() -> None:
     chances = rng.dirichlet(np.ones(3), 60).round(1)
     chances /= chances.sum(axis=1, keepdims=True)
     names = ("a", "b", "c")
-    numbers = draw_metrics(ScoredPredictions(actual, predicted), draws).draws
-    classes = draw_metrics(ScoredPredictions(codes, ranks, (), names, chances), draws).draws
-    ordered = draw_metrics(ScoredPredictions(codes, ranks, (), names, ordered=True), draws).draws
+    numbers = resample_metrics(ScoredPredictions(actual, predicted), draws).draws
+    classes = resample_metrics(ScoredPredictions(codes, ranks, (), names, chances), draws).draws
+    ordered = resample_metrics(
+        ScoredPredictions(codes, ranks, (), names, ordered=True), draws
+    ).draws
     expected = {
         "r2": [metrics.r2_score(actual[one], predicted[one]) for one in rows],
         "mae": [metrics.mean_absolute_error(actual[one], predicted[one]) for one in rows],
@@ -116,7 +118,7 @@ def test_draws_have_the_scores_of_scikit_learn() -> None:
 def test_draws_do_not_depend_on_the_size_of_a_block() -> None:
     """Many samples are scored in several blocks of draws."""
     groups = np.repeat(np.arange(5), 100_000)
-    few, many = draw_groups(np.arange(5), 1, 30), draw_groups(groups, 1, 30)
+    few, many = resample_groups(np.arange(5), 1, 30), resample_groups(groups, 1, 30)
     blocks = [weights_ZM[:, ::100_000] for weights_ZM in many.weights()]
     assert len(blocks) == 15
     np.testing.assert_array_equal(np.concatenate(blocks), np.concatenate([*few.weights()]))
@@ -128,12 +130,12 @@ def test_a_paired_difference_is_narrower_than_the_scores() -> None:
     actual = rng.normal(size=200)
     poor = ScoredPredictions(actual, actual + rng.normal(size=200))
     better = ScoredPredictions(actual, (actual + poor.predicted) / 2)
-    draws = draw_groups(np.arange(200), 0)
-    known = draw_metrics(poor, draws)
-    name, found = draw_metrics(better, draws).ahead_of(known)
+    draws = resample_groups(np.arange(200), 0)
+    known = resample_metrics(poor, draws)
+    name, found = resample_metrics(better, draws).paired_difference(known)
     assert name == "r2"
     assert found.beyond_noise
-    _, same = known.ahead_of(known)
+    _, same = known.paired_difference(known)
     assert same == Score(0.0, 0.0, 0.0)
     assert not same.beyond_noise
 
@@ -153,8 +155,8 @@ def test_ranks_within_folds_have_no_interval() -> None:
     rng = np.random.default_rng(0)
     actual = rng.normal(size=60)
     folds = tuple(str(k % 5) for k in range(60))
-    draws = draw_groups(np.arange(60))
-    score = draw_metrics(ScoredPredictions(actual, actual**3, folds), draws).score()
+    draws = resample_groups(np.arange(60))
+    score = resample_metrics(ScoredPredictions(actual, actual**3, folds), draws).score()
     assert score["spearman"] == Score(1.0, None, None)
     assert score["r2"].lower is not None
 
@@ -169,7 +171,7 @@ def test_intervals_of_spearman_cover_the_truth(correlation: float) -> None:
         rng = np.random.default_rng(study)
         actual, noise = rng.normal(size=(2, 100))
         scored = ScoredPredictions(actual, pearson * actual + math.sqrt(1 - pearson**2) * noise)
-        score = draw_metrics(scored, draw_groups(np.arange(100), study)).score()["spearman"]
+        score = resample_metrics(scored, resample_groups(np.arange(100), study)).score()["spearman"]
         assert score.lower is not None and score.upper is not None
         covered += score.lower <= correlation <= score.upper
     assert 0.92 <= covered / 400 <= 0.98

@@ -8,11 +8,9 @@ import numpy as np
 
 from aam.contract.options.device import DeviceOptions
 from aam.data.covariates import CovariateEncoder
-from aam.members.base import F64, Labels, Rows, Samples, Tokens
-from aam.members.member import Estimator
-from aam.members.model import FittedModel, Importance, Outputs
+from aam.members.base import F64, Labels, Rows, Samples, Tokens, numbers
+from aam.members.member import Estimator, FittedModel, Importance, Outputs
 from aam.members.relations import AsvRelations
-from aam.members.state import numbers
 from aam.serialization.model_folder import State
 
 

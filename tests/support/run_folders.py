@@ -16,10 +16,10 @@ from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import SimulatedStudy, simulate
 from aam.data.splits import Split, make_splits, write_splits
 from aam.members.base import Labels, Samples
-from aam.members.folds import Folds
 from aam.members.forest import Forest
 from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
+from aam.members.scores import Folds
 from aam.members.tables import held_out_table
 
 EPOCHS = 30

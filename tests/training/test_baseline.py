@@ -15,10 +15,10 @@ from aam.cli import main
 from aam.contract.errors import CannotCreate, DataError, UsageError
 from aam.data.splits import Split
 from aam.members.base import Labels, Samples
-from aam.members.folds import Folds
 from aam.members.forest import Forest
 from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
+from aam.members.scores import Folds
 from tests.support.run_folders import make_study
 
 

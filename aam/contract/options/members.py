@@ -50,7 +50,7 @@ MEMBERS = {
     "transformer": MemberEntry(
         "transformer",
         "the network",
-        "aam.members.transformer_model",
+        "aam.members.transformer",
         network=True,
         method="a transformer on the nucleotides and abundances of the ASVs",
         references=("vaswani2017", "paszke2019"),
