@@ -17,11 +17,10 @@ from aam.data.batch_shards import BatchShard
 from aam.data.batches import Batch, make_batch
 from aam.data.study import Study
 from aam.distributed.environment import Ranks
-from aam.distributed.strategies import FSDP_ON_CPU
 from aam.numerics.report import from_json, store_report, to_json
-from aam.performance.memory.batches import LargestBatches
 from aam.performance.memory.fit import largest
 from aam.performance.memory.report import show_step
+from aam.performance.memory.runs import LargestBatches
 from aam.performance.memory.step import StepMemory
 from aam.training.loader import share_of
 from tests.support import local_ranks
@@ -146,11 +145,9 @@ def test_training_and_prediction(
     capsys.readouterr()
     assert aam("memory", "train", *table, *labels, "site", *base) == 0
     whole = capsys.readouterr().out
-    assert "--asv-chunk 256" in whole and ("--fsdp on 8 GPUs" in whole) == FSDP_ON_CPU
     assert aam("memory", "train", *table, *labels, "site", *base, "--freeze-base") == 0
     frozen = capsys.readouterr().out
     assert part("activations", frozen) < part("activations", whole) / 2
-    assert "--asv-chunk 256" not in frozen
     train = ("train", *table, *labels, "site", *base, "--members", "transformer", "--epochs", 1)
     assert aam(*train, "--folds", 1, "--output-dir", model) == 0
     capsys.readouterr()

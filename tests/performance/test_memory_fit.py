@@ -18,6 +18,7 @@ from aam.contract.options.training import LoopOptions, ModelOptions
 from aam.distributed.environment import Ranks
 from aam.performance.memory.fit import MemoryLimit, automatic, choose, limit_of, needed, with_chunk
 from aam.performance.memory.runs import StepSettings, TrainingRun, pretraining_run
+from aam.performance.memory.step import Parallel
 from tests.support.commands import pretrain
 from tests.support.option_groups import option_groups
 
@@ -68,6 +69,12 @@ def test_what_fits_nowhere_is_refused(run: TrainingRun) -> None:
         choose(run, StepSettings(GLOBAL, SpeedOptions()), MemoryLimit(2**20), divide=True)
     with pytest.raises(UsageError, match="--batch-size 12"):
         choose(run, StepSettings(GLOBAL, SpeedOptions()), MemoryLimit(2**20), divide=False)
+
+
+def test_more_ranks_than_samples_are_refused(run: TrainingRun) -> None:
+    settings = StepSettings(GLOBAL, SpeedOptions(), Parallel(32, fsdp=False))
+    with pytest.raises(UsageError, match="12 samples, 32 ranks; give a larger --global-batch-size"):
+        choose(run, settings, MemoryLimit(2**40), divide=True)
 
 
 def test_automatic_settings_that_fit_are_those_of_the_default_training(

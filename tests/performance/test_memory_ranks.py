@@ -19,8 +19,8 @@ from aam.distributed.environment import Ranks
 from aam.distributed.strategies import shard
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
-from aam.performance.memory.ranks import Parallel
 from aam.performance.memory.step import (
+    Parallel,
     StepWorkload,
     TrainingSteps,
     fake,

@@ -28,8 +28,8 @@ from aam.distributed.environment import Ranks, read_environment
 from aam.memory import GIB, memory_available, shown_size
 from aam.numerics.device import arch_of, choose_device, choose_precision, is_gpu
 from aam.numerics.report import from_json, latest_reports, reports_folder
-from aam.performance.memory.ranks import Parallel
 from aam.performance.memory.runs import StepSettings, TrainingRun
+from aam.performance.memory.step import Parallel
 from aam.training import checkpoints, run_folder
 
 FRAGMENTATION = 0.2
@@ -39,7 +39,7 @@ rules gave 1.19, with the largest batch first."""
 ASSUMED = GIB
 """Bytes of a GPU that driver, kernels and BLAS workspace take, where they are not measured."""
 
-LEAST_CHUNK = 64
+MIN_CHUNK = 64
 """Smallest chunk that is considered: smaller ones take time and save little."""
 
 Learn = TypeVar("Learn", Pretrain, Train)
@@ -217,6 +217,12 @@ def choose(
     # has at least one sample.
     samples, least = settings.batch_size, settings.parallel.ranks
     sizes = [size for size in range(samples, least - 1, -1) if samples % size == 0]
+    if not sizes:
+        raise UsageError(
+            "A batch has fewer samples than there are ranks",
+            f"{samples} samples, {least} ranks",
+            "give a larger --global-batch-size, or fewer ranks",
+        )
     for size in sizes if divide else sizes[:1]:
         batch = dataclasses.replace(settings, batch_size=min(size, run.batches.samples))
         steps = max(samples // size, run.loop.gradient_accumulation_steps)
@@ -227,8 +233,7 @@ def choose(
     raise UsageError(
         "No settings fit into memory",
         f"--batch-size {sizes[-1] if divide else samples}, {limit}",
-        "give --gradient-checkpointing, --asv-chunk auto or a smaller --embedding-dim; "
-        "`aam memory` shows what each saves",
+        "give --gradient-checkpointing, --asv-chunk auto or a smaller --embedding-dim",
     )
 
 
@@ -247,7 +252,7 @@ def largest_chunk(run: TrainingRun, settings: StepSettings, limit: MemoryLimit) 
     if fits(0):
         return 0
     asvs = run.batches.asvs(settings.batch_size)
-    powers: list[int] = [2**k for k in range(LEAST_CHUNK.bit_length() - 1, (asvs - 1).bit_length())]
+    powers: list[int] = [2**k for k in range(MIN_CHUNK.bit_length() - 1, (asvs - 1).bit_length())]
     if run.frozen or not powers or not fits(powers[0]):
         return None
     # Each trial predicts a complete step, so powers of two are bisected.

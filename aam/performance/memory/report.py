@@ -1,4 +1,4 @@
-"""Memory report: a predicted step, the GPUs on which it fits, and what other settings change."""
+"""Memory report: a predicted step, the GPUs on which it fits, and the largest settings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from rich.table import Table
 from aam.contract.options.commands.measure import Memory
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
-from aam.contract.options.device import SpeedOptions
-from aam.distributed.strategies import FSDP_ON_CPU
 from aam.memory import GIB, shown_size
 from aam.performance.memory.fit import (
     ASSUMED,
@@ -27,18 +25,11 @@ from aam.performance.memory.fit import (
     needed,
     with_chunk,
 )
-from aam.performance.memory.ranks import Parallel
 from aam.performance.memory.runs import InferenceMemory, StepSettings, TrainingRun
-from aam.performance.memory.step import StepMemory
+from aam.performance.memory.step import Parallel, StepMemory
 
 DEVICES = (16, 24, 32, 64, 80, 128, 192)
 """Memory of common GPUs in GiB."""
-
-ASV_CHUNK = 256
-"""ASVs of a chunk in the table of other settings."""
-
-GPUS = 8
-"""GPUs of FSDP in the table of other settings."""
 
 
 def show_training(run: TrainingRun, options: Pretrain | Train, gpu: Memory) -> None:
@@ -71,7 +62,6 @@ def show_training(run: TrainingRun, options: Pretrain | Train, gpu: Memory) -> N
     console.print(_parts(title, memory, measured))
     console.print(_where(f"A batch of {settings.batch_size} samples", total))
     console.print(_on_apu(total, host, options))
-    console.print(_changes(run, settings, memory, overhead))
     if gpu.device_memory is not None:
         limit = MemoryLimit(round(gpu.device_memory * GIB), overhead)
         for line in _largest(run, settings, limit):
@@ -140,41 +130,6 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
 
 
-def _changes(run: TrainingRun, settings: StepSettings, memory: StepMemory, overhead: int) -> Table:
-    """Compare the settings with others that leave the training as it is, up to rounding."""
-    table = Table("setting", "memory of the GPU", "smallest GPU", box=None, pad_edge=False)
-    table.columns[1].justify = table.columns[2].justify = "right"
-    for name, changed in (("as given", settings), *_others(run, settings)):
-        peak = (memory if changed is settings else run.memory(changed)).peak
-        total = needed(peak, overhead)
-        smallest = next((f"{gib} GiB" for gib in DEVICES if total <= gib * GIB), "none")
-        table.add_row(name, shown_size(total), smallest)
-    return table
-
-
-def _others(run: TrainingRun, settings: StepSettings) -> Iterator[tuple[str, StepSettings]]:
-    speed = settings.speed
-
-    def changed(speed: SpeedOptions) -> StepSettings:
-        return dataclasses.replace(settings, speed=speed)
-
-    recomputed = dataclasses.replace(speed, gradient_checkpointing=True)
-    if not speed.gradient_checkpointing:
-        yield "--gradient-checkpointing", changed(recomputed)
-    if not speed.chunk_size and not run.frozen:
-        chunks = f"--asv-chunk {ASV_CHUNK}"
-        yield chunks, changed(dataclasses.replace(speed, asv_chunk=ASV_CHUNK))
-        if not speed.gradient_checkpointing:
-            both = dataclasses.replace(recomputed, asv_chunk=ASV_CHUNK)
-            yield f"--gradient-checkpointing {chunks}", changed(both)
-    if settings.precision == "none":
-        half = dataclasses.replace(speed, mixed_precision="bf16")
-        yield "--mixed-precision bf16", changed(half)
-    if settings.parallel.ranks == 1 and settings.batch_size >= GPUS and FSDP_ON_CPU:
-        sharded = dataclasses.replace(settings, parallel=Parallel(GPUS, fsdp=True))
-        yield f"--fsdp on {GPUS} GPUs", sharded
-
-
 def _largest(run: TrainingRun, settings: StepSettings, limit: MemoryLimit) -> Iterator[str]:
     """Yield the largest --batch-size and --asv-chunk that fit on a GPU."""
     gib, most = limit.total / GIB, run.batches.samples
@@ -185,7 +140,7 @@ def _largest(run: TrainingRun, settings: StepSettings, limit: MemoryLimit) -> It
     yield (
         f"Largest --batch-size on {gib:g} GiB: {size} of {most}."
         if size
-        else f"No --batch-size fits on {gib:g} GiB: see --embedding-dim and the table above."
+        else f"No --batch-size fits on {gib:g} GiB: try --gradient-checkpointing or --asv-chunk."
     )
     if run.frozen:
         return

@@ -1,34 +1,98 @@
 """Peak memory of a training step, predicted without a GPU and without the memory.
 
 A step runs on fake tensors, which have shapes and no values, while `LiveStorages` counts the bytes
-of all tensors. Gradients and the states of the optimizer exist before it, as in any later step.
+of all tensors. Gradients and the states of the optimizer exist before it, as in any later step. Of
+several ranks the first is predicted, whose shard of a batch is the largest; its process group has
+one process, and its collectives move nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from aam.contract.errors import Unavailable
 from aam.data.batches import Batch
-from aam.distributed.strategies import DTensor, local_tensor, shard
+from aam.distributed.strategies import FSDP_ON_CPU, DTensor, local_tensor, shard
 from aam.numerics.device import Precision
-from aam.performance.memory.ranks import ONE_RANK, Parallel, fake_process_group, use_buckets
 from aam.training.loop import clip_gradients, make_optimizer
 from aam.training.module import TrainingModule
 
 BLOCK = 512
 """Bytes to which PyTorch's GPU allocator rounds every tensor up."""
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Number of ranks, and whether they shard the network (FSDP) or copy it (DDP)."""
+
+    ranks: int = 1
+    fsdp: bool = False
+
+
+ONE_RANK = Parallel()
+
+
+@contextmanager
+def fake_process_group(parallel: Parallel) -> Iterator[DeviceMesh | None]:
+    """Make a process group of the ranks without their processes; yield its mesh for FSDP.
+
+    Raises:
+        Unavailable: PyTorch 2.5, which has no collectives of tensors without values.
+    """
+    if parallel.ranks == 1:
+        yield None
+        return
+    if not FSDP_ON_CPU:
+        raise Unavailable(
+            "The memory of several ranks cannot be predicted with this PyTorch",
+            f"PyTorch {torch.__version__}",
+            "use PyTorch 2.6 or later",
+        )
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    # PyTorch 2.7 needs its kernels for collectives of tensors without values, 2.13 does not.
+    importlib.import_module("torch.distributed._tools.fake_collectives")
+    dist.init_process_group("fake", rank=0, world_size=parallel.ranks, store=FakeStore())
+    try:
+        yield init_device_mesh("cpu", (parallel.ranks,)) if parallel.fsdp else None
+    finally:
+        dist.destroy_process_group()
+
+
+def use_buckets(model: nn.Module) -> None:
+    """Hold all gradients in one tensor, as views (DDP's `gradient_as_bucket_view`).
+
+    The tensor exists from the beginning, and each gradient is copied there when it is complete.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    sizes = [p.numel() for p in trained]
+    parts = torch.split(torch.empty(sum(sizes)), sizes)
+    for parameter, part in zip(trained, parts, strict=True):
+        hook = partial(_keep, part.view_as(parameter))
+        parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+
+
+def _keep(view: Tensor, parameter: Tensor) -> None:
+    if parameter.grad is not None and parameter.grad is not view:
+        view.copy_(parameter.grad)
+        parameter.grad = view
 
 
 @dataclass(frozen=True)
