@@ -81,8 +81,7 @@ def test_everything_that_is_noteworthy_is_found_at_once(tmp_path: Path) -> None:
     path = table(tmp_path, ["s1", "s2", "s3", "s4", "s5", "s6"])
     args = (path, "--metadata", tmp_path / "m.tsv")
     status, found = inspected(*args, "--metadata-column", "site")
-    assert status == 65
-    assert found["error", "target"][0].startswith("A class has no training sample: 1 (")
+    assert status == 0
     assert found["warning", "reads"] == ["fewer than 1000 in samples 6 (s1, s2, s3, s4, s5, ...)"]
     assert any("several regions" in text for text in found["warning", "sequences"])
     assert "Sequences that another feature has too: 1 of 4." in found["fact", "sequences"]
