@@ -190,15 +190,7 @@ class Communicator:
         return values or []
 
     def require_equal(self, values: Mapping[str, object], error: type[AamError]) -> None:
-        """Compare values between all ranks.
-
-        Args:
-            values: name -> value, which is compared as text.
-            error: class of the error, the same on all ranks.
-
-        Raises:
-            AamError: names the first rank that differs from rank 0, and its values.
-        """
+        """Compare values between all ranks."""
         if self.control is None:
             return
         of_ranks = self.all_gather({name: str(value) for name, value in values.items()})

@@ -50,15 +50,7 @@ def interfaces(root: Path = Path("/")) -> list[str]:
 
 
 def check_interfaces(variables: Mapping[str, str], root: Path = Path("/")) -> None:
-    """Refuse settings that name network interfaces which do not exist.
-
-    Args:
-        variables: variables of the environment.
-        root: root of the file system, another one for a capture.
-
-    Raises:
-        UsageError: names the variable, its value and the interfaces of this node.
-    """
+    """Refuse settings that name network interfaces which do not exist."""
     existing = interfaces(root)
     for name in _INTERFACES:
         value = variables.get(name, "")
@@ -376,11 +368,7 @@ def process_group(
 
 
 def _select_gpu(ranks: Ranks) -> torch.device:
-    """Make the GPU of the local rank the current one, and return it.
-
-    Raises:
-        UsageError: there are more processes than GPUs.
-    """
+    """Make the GPU of the local rank the current one, and return it."""
     number = torch.cuda.device_count()
     # Slurm may show each process its own GPU only.
     if ranks.local_world_size > number and not (number == 1 and ranks.launcher == "srun"):
@@ -431,11 +419,7 @@ def _rendezvous(ranks: Ranks) -> Store:
 
 
 def _require_resolvable(ranks: Ranks) -> None:
-    """Check that the address of the first rank can be resolved: PyTorch tries for ten minutes.
-
-    Raises:
-        Unavailable: it cannot.
-    """
+    """Check that the address of the first rank can be resolved: PyTorch tries for ten minutes."""
     try:
         socket.getaddrinfo(ranks.main_address, ranks.main_port, type=socket.SOCK_STREAM)
     except OSError as error:

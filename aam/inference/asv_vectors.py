@@ -131,13 +131,7 @@ class AsvVectors:
 
 
 def open_vectors(options: AsvVectorOptions, encoder: NucleotideEncoder) -> AsvVectors | None:
-    """Open the vectors of an encoder in a folder; none of them if it is new, None without a folder.
-
-    Raises:
-        UsageError: numbers are chosen, but no folder.
-        DataError: a segment is damaged or of a newer version.
-        MissingInput: a segment cannot be read.
-    """
+    """Open the vectors of an encoder in a folder, none if it is new; None without a folder."""
     if options.asv_vectors_dir is None:
         return None
     folder = options.asv_vectors_dir / digest(encoder)

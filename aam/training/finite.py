@@ -99,11 +99,7 @@ class FiniteCheck:
         self._bad_loss = bad if self._bad_loss is None else self._bad_loss | bad
 
     def check_gradients(self, number: int) -> None:
-        """Test the unscaled gradients of an optimizer step (from 1), and the flag of its losses.
-
-        Raises:
-            NotFinite: see above.
-        """
+        """Test the unscaled gradients of an optimizer step (from 1), and the flag of its losses."""
         window, self.window = self.window, []
         bad_loss, self._bad_loss = self._bad_loss, None
         assert bad_loss is not None
@@ -119,11 +115,7 @@ class FiniteCheck:
             raise self._locate(number, window)
 
     def check_validation(self, loss: float, epoch: int, step: int) -> None:
-        """Test the loss of a validation, after an epoch (from 0) and so many steps.
-
-        Raises:
-            NotFinite: it cannot be compared.
-        """
+        """Test the loss of a validation, after an epoch (from 0) and so many steps."""
         if not math.isfinite(loss):
             what = "The validation loss or predictions are not finite"
             raise self._error(step, what, f"epoch {epoch + 1}")

@@ -120,14 +120,7 @@ def check_split(split: Split, loop: LoopOptions) -> None:
 
 
 def fit_split(fit: FitConfig, task: TrainingModule, study: Study, split: Split) -> FitResult:
-    """Train a module on the training samples of a split, with its validation samples.
-
-    Args:
-        fit: options, folder and runtime of this fold.
-        task: network, losses and labels.
-        study: study of all samples.
-        split: rows of `study`; without validation samples the last state is the result.
-    """
+    """Train a module on the training samples of a split, with its validation samples."""
     options, plan, ranks = fit.options, fit.config.plan, fit.runtime.communicator.ranks
     batch_size, sequences = options.loop.batch_samples, task.target is not None
     training = TrainingBatches(
@@ -242,11 +235,7 @@ def _make_loop(
 
 
 def _resume(fit: FitConfig, loop: TrainingLoop, resumed: Path) -> None:
-    """Continue from a checkpoint, with the best one beside it, which may be in another folder.
-
-    Raises:
-        DataError: the checkpoint does not fit the run.
-    """
+    """Continue from a checkpoint, with the best one beside it, which may be in another folder."""
     communicator, stored = fit.runtime.communicator, checkpoints.read(resumed)
     if stored.resume is None:
         raise checkpoints.unusable(resumed, "it has no resume state")

@@ -235,15 +235,7 @@ def check_labels(options: Train, labelled: LabelledStudy) -> None:
 def fit_labels(
     options: Train, labelled: LabelledStudy, split: Split
 ) -> tuple[tuple[float, ...], TargetTransform | None]:
-    """Fit class weights or the transform of a number to the training samples of a split.
-
-    Returns:
-        The weight of each class in the loss, and the transform; None for classes.
-
-    Raises:
-        UsageError: see `class_weights`.
-        DataError: a class has no training sample, or the transform cannot be fitted.
-    """
+    """Fit class weights or the transform of a number to the training samples of a split."""
     values = labelled.values[split.train]
     if not labelled.classes:
         return (), fit_transform(options.target_transform, values)

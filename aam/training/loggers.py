@@ -171,14 +171,7 @@ def require(options: Pretrain | Train) -> None:
 
 
 def open_loggers(options: Pretrain | Train, folder: Path, name: str, step: int) -> list[Logger]:
-    """Open the loggers of a fit, which go on in their runs if the fit is resumed.
-
-    Args:
-        options: options of the command.
-        folder: folder of the fit; the files of a tracker are in the run folder.
-        name: name of the run in a tracker.
-        step: optimizer steps that are done; 0 begins new runs.
-    """
+    """Open the loggers of a fit, which go on in their runs if the fit is resumed."""
     # With the checkpoints, which it belongs to: a folder that is replaced loses both.
     file, ids = folder / "checkpoints" / "trackers.json", dict[str, str]()
     if step and file.exists():

@@ -73,12 +73,7 @@ Encoded = tuple[Tensor, dict[str, LossTerm]]
 
 
 def number_of_chunks(batch: Batch, chunk: int) -> int:
-    """Return the number of chunks of at most `chunk` ASVs; 1 where `chunk` is 0.
-
-    Args:
-        batch: batch, or the shard of one rank, for which the number is the same on every rank.
-        chunk: largest number of ASVs of a chunk, at least 0.
-    """
+    """Return the number of chunks of at most `chunk` ASVs; 1 where `chunk` is 0."""
     asvs = len(batch.tokens_UL)
     if isinstance(batch, BatchShard):
         # FSDP gathers parameters in each chunk, a collective: every rank needs the same number.
@@ -297,11 +292,7 @@ class TrainingModule(nn.Module):
     def _forward(
         self, batch: Batch, tokens_UL: Tensor, masked: bool
     ) -> tuple[dict[str, LossTerm], Tensor | None]:
-        """Return the loss terms, and the outputs [B, C] of the target if there is a target.
-
-        Args:
-            masked: whether to predict masked nucleotides and hidden abundances.
-        """
+        """Return the loss terms, and the outputs [B, C] of the target if there is a target."""
         hidden_BS = batch.hidden_BS if masked else None
         terms: dict[str, LossTerm] = {}
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):

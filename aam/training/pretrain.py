@@ -138,11 +138,7 @@ def _learn(
 
 
 def check_phylogeny(options: Pretrain) -> None:
-    """Refuse pretraining without any loss term, or a UniFrac loss without a phylogeny.
-
-    Raises:
-        UsageError: see above.
-    """
+    """Refuse pretraining without any loss term, or a UniFrac loss without a phylogeny."""
     if options.task.penalty and not has_phylogeny(options.input, options.phylogeny):
         made = " and the store has no tree" if is_store(options.input.table) else ""
         raise UsageError(

@@ -33,15 +33,7 @@ _AT_ONCE = 256
 def batch_plan(
     options: Pretrain | Train, task: MaskOptions, study: Study, depth: int, metric: Metric
 ) -> BatchPlan:
-    """Build the batch plan of a run; loss terms whose weight in `task` is 0 are not prepared.
-
-    Args:
-        options: options of the run, with its seed and token limit.
-        task: weights of the loss terms; those of a frozen encoder are 0.
-        study: study of the run; without phylogeny and distances there is no phylogenetic loss.
-        depth: rarefaction depth; 0 takes all reads.
-        metric: phylogenetic metric of the run.
-    """
+    """Build the batch plan of a run; loss terms whose weight in `task` is 0 are not prepared."""
     related = study.phylogeny is not None or study.distances is not None
     return BatchPlan(
         seed=options.loop.seed,

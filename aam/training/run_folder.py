@@ -270,11 +270,7 @@ def _describe_file(file: dict[str, Any] | None) -> str:
 
 
 def check_lock(folder: Path) -> None:
-    """Refuse a folder that another run writes to; creates no file.
-
-    Raises:
-        CannotCreate: the folder is locked.
-    """
+    """Refuse a folder that another run writes to; creates no file."""
     # A check of a folder must not create it: the command may still be refused.
     if (folder / ".lock").exists():
         with _open(folder) as stream:

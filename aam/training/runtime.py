@@ -179,11 +179,7 @@ def tuned_for(table: Path, torch_version: str, hardware: str) -> str:
 
 
 def check_tuned_for(given: str | None, table: Path, device: torch.device) -> None:
-    """Refuse settings of another study, device or version.
-
-    Raises:
-        UsageError: names what differs.
-    """
+    """Refuse settings of another study, device or version."""
     if given is None:
         return
     here = tuned_for(table, torch.__version__, hardware_name(device))

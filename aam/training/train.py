@@ -143,13 +143,6 @@ def _apply_to_held_out(
     """Predict the held-out samples of a fold.
 
     The first fold also writes the embeddings of the study.
-
-    Args:
-        settings: settings of the fit.
-        labelled: the study with its labels.
-        split: rows of the fold.
-        result: result of the fit, with the chosen checkpoint.
-        asv_vectors_FD: vectors of the ASVs by a frozen encoder; None if it was trained.
     """
     study, config, runtime = labelled.study, settings.config, settings.runtime
     fold, folds, target = settings.fold, settings.folds, settings.config.target
