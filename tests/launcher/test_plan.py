@@ -21,7 +21,7 @@ from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
 from tests.support.decisions import inputs_of
-from tests.support.hosts import MI210, MI300A, Tree
+from tests.support.hosts import MI210, MI300A, RX7900, Tree
 
 CATALOG = catalog_of(load(SHIPPED.read_text()))
 BUILT = tuple(
@@ -126,6 +126,16 @@ def test_a_fault_that_a_variable_avoids(mi300a: Host) -> None:
     assert dict(own.variables)["TORCH_BLAS_PREFER_HIPBLASLT"] == "1"
     other = planned(mi300a, *PRETRAIN, "--image", "rocm64")
     assert "TORCH_BLAS_PREFER_HIPBLASLT" not in dict(other.variables)
+
+
+@pytest.mark.parametrize(("image", "given"), [("rocm72", "1"), ("rocm64", None), ("rocm62", None)])
+def test_experimental_attention_is_requested_where_the_stack_needs_it(
+    tmp_path: Path, image: str, given: str | None
+) -> None:
+    """In aotriton 0.11 gfx1100 is experimental; in 0.10b it was supported."""
+    host = replace(host_of(Tree(tmp_path).cpu().amd(RX7900, 2)), nodes=())
+    plan = planned(host, *PRETRAIN, "--image", image)
+    assert dict(plan.variables).get("TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL") == given
 
 
 # --- commands without the network

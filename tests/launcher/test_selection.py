@@ -89,25 +89,26 @@ def test_captured_hosts_without_a_driver_are_refused(name: str, gpus: str, modul
 @pytest.mark.parametrize(
     ("kind", "driver", "image"),
     [
-        (MI25, None, "rocm64"),  # listed for gfx900, which an old kernel does not state
+        (MI25, None, "rocm72"),  # listed for gfx900, which an old kernel does not state
         (MI50, "6.8.5", "rocm60"),  # the stack that is kept for it
         (MI50, None, "rocm60"),
         (MI50, "6.10.5", "rocm63"),  # a driver that was not tested with ROCm 6.0
         (MI250X, "6.8.5", "rocm64"),
         (MI300A, "6.10.5", "rocm64"),
         (MI300A, "6.16.13", "rocm64"),  # release 30.30
-        (MI300A, "6.14.14", "rocm64"),  # release 30.10, which does not support 7.2
+        (MI300A, "6.14.14", "rocm64"),  # release 30.10
         (MI300A, "6.7.0", "rocm64"),  # ROCm 6.1, which supports 6.3 and 6.4
         (MI300A, "6.3.6", "rocm62"),  # ROCm 6.0, which does not support 6.3
         (RX7900, "6.3.6", "rocm62"),
         (MI50, "6.3.6", "rocm60"),
         (MI210, "6.2.4", "rocm60"),  # ROCm 5.7
         (MI300A, "6.19.0", "rocm64"),  # no table has it
-        (RX7900, None, "rocm64"),
-        ((120001, 0x7550), None, "rocm64"),  # Radeon 9070
+        (RX7900, None, "rocm72"),
+        ((120001, 0x7550), None, "rocm72"),  # Radeon 9070
         ((120001, 0x7550), "6.10.5", "rocm64"),
         ((90500, 0x75A0), None, "rocm72"),  # MI350X
         ((90500, 0x75A0), "6.16.13", "rocm72"),
+        ((90500, 0x75A0), "6.14.14", "rocm72"),
     ],
 )
 def test_amd(tmp_path: Path, kind: tuple[int, int], driver: str | None, image: str) -> None:
@@ -144,7 +145,7 @@ def test_of_several_kinds_the_best_supported_is_used(tmp_path: Path) -> None:
     assert left == [
         (
             "2 x MI100 (gfx908)",
-            "one group of alike GPUs at a time, and rocm64 runs on 1 x MI210 (gfx90a)",
+            "one group of alike GPUs at a time, and rocm72 runs on 1 x MI210 (gfx90a)",
         )
     ]
 
@@ -379,7 +380,7 @@ def test_of_mig_instances_one_is_used(tmp_path: Path) -> None:
 def test_two_vendors_equally_supported_are_not_guessed(tmp_path: Path) -> None:
     tree = Tree(tmp_path).amd(MI210, 1).nvidia(0x20B2, 2, 0, "A100").nvidia_driver("535.1")
     host = detect(tree.root)
-    with pytest.raises(UsageError, match="--image rocm64 or cuda128"):
+    with pytest.raises(UsageError, match="--image rocm72 or cuda128"):
         decide(host)
     assert [g.vendor for g in decide(host, image="cuda").gpus] == ["nvidia"]
     assert [g.vendor for g in decide(host, image="rocm62").gpus] == ["amd"]
