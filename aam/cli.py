@@ -32,7 +32,7 @@ from aam.contract.options import (
 from aam.contract.options import parse as parse_command_line
 from aam.contract.options.commands import WRAPPERS
 from aam.contract.options.contradictions import without_effect
-from aam.contract.options.device import DeviceOptions, ScaleOptions, uses_network
+from aam.contract.options.device import DeviceOptions, RankOptions, ScaleOptions, uses_network
 from aam.contract.preflight import require_columns, require_inputs
 from aam.contract.run_record import Record
 
@@ -77,10 +77,13 @@ def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
     if isinstance(device := getattr(subject, "device", None), DeviceOptions):
         _set_threads(device, os.environ)
     scale = getattr(options, "scale", None)
-    if isinstance(scale, ScaleOptions) and uses_network(options):
+    if isinstance(scale, RankOptions) and uses_network(options):
         from aam.distributed import local_ranks
 
-        number = local_ranks.ranks_to_start(scale, options.device, options.loop.batch_samples)
+        # Only in training do the ranks share each batch.
+        trains = isinstance(scale, ScaleOptions)
+        batch_size = options.loop.batch_samples if trains else None
+        number = local_ranks.ranks_to_start(scale, options.device, batch_size)
         if number:
             return local_ranks.launch(number, arguments, grace=3 * scale.rank_timeout)
         # PyTorch prints long messages about each broken connection; the heartbeat names the failed
@@ -109,7 +112,8 @@ def _result(command: Any, parsed: ParsedCommand, options: Any, measured: Any) ->
     record = Record(parsed.command, options)
     # A command returns an exit status, facts for the run record, or nothing.
     result = command.run(options)
-    record.leave(result if isinstance(result, Mapping) else {})
+    if os.environ.get("RANK", "0") == "0":
+        record.leave(result if isinstance(result, Mapping) else {})
     return result if isinstance(result, int) else 0
 
 

@@ -53,11 +53,12 @@ def main() -> None:
 
 def simulated(folder: Path) -> tuple[Path, Path]:
     """Simulate a study whose samples differ in richness like gut samples."""
-    from aam.contract.options.commands.studies import Simulate
-    from aam.data.simulation.files import write_study
-    from aam.data.simulation.simulate import simulate
+    from aam.contract.options.commands.studies import Example
+    from aam.data.simulation import simulate, write_study
 
-    options = Simulate(output_dir=folder, samples=400, asvs=1000, richness=60, depth=2000)
+    options = Example(
+        output_dir=folder, samples=400, asvs=1000, richness=60, depth=2000, subjects=40
+    )
     write_study(simulate(options), options)
     return folder / "table.biom", folder / "tree.nwk"
 

@@ -1,7 +1,7 @@
 """Growth of memory, time and disk with the number of samples, from a simulated large collection.
 
     python benchmarks/collection.py make FOLDER --study table.biom [--tree tree.nwk] [--samples N]
-    python benchmarks/collection.py measure FOLDER --model RUN [--shards N]
+    python benchmarks/collection.py measure FOLDER --model RUN
 
 `make` writes table.biom, metadata.tsv and, with the tree of the study, tree.nwk into FOLDER, block
 by block. A template is a composition of `--richness` ASVs: the reads of real samples of the study,
@@ -9,9 +9,9 @@ drawn until they have enough ASVs. Every ASV is a real sequence, or a variant of
 substitutions, which stands in the tree beside it. A sample is a template with log-normal noise on
 its abundances, sequenced to a random depth; it has all ASVs of its template.
 
-`measure` runs `aam prepare`, `aam embed`, `aam predict` and both `aam merge`, each in a process
-whose private memory is limited to 4 GiB, and prints their CPU time, peak of resident memory, and
-the bytes and files on disk. A shard that is complete is not computed again.
+`measure` runs `aam prepare`, `aam embed` and `aam predict`, each in a process whose private memory
+is limited to 4 GiB, and prints their CPU time, peak of resident memory, and the bytes and files on
+disk.
 """
 
 from __future__ import annotations
@@ -237,11 +237,7 @@ def measure(options: argparse.Namespace) -> None:
         "predict": (folder / "predictions.tsv", ["--output", str(folder / "predictions.tsv")]),
     }
     for command, (table, given) in outputs.items():
-        for number in range(1, options.shards + 1):
-            shard = f"{number}/{options.shards}"
-            parts = table.with_name(f"{table.name}.shards")
-            step(f"{command} {shard}", parts, command, *common, *given, "--shard", shard)
-        step(f"merge {table.name}", table, "merge", "--output", str(table), "--overwrite")
+        step(command, table, command, *common, *given, "--overwrite")
     console.print(rows)
 
 
@@ -283,7 +279,6 @@ def main() -> None:
     measured = commands.add_parser("measure")
     measured.add_argument("folder", type=Path)
     measured.add_argument("--model", type=Path, required=True, help="run folder of `aam train`")
-    measured.add_argument("--shards", type=int, default=2)
     measured.set_defaults(run=measure)
     options = parser.parse_args()
     options.run(options)

@@ -63,7 +63,7 @@ def prepare(folder: Path) -> Path:
     from aam.cli import main as aam
 
     study, store = folder / "study", folder / "store"
-    assert aam(["simulate", "--output-dir", str(study), "--samples", "1100"]) == 0
+    assert aam(["example", "--output-dir", str(study), "--samples", "1100"]) == 0
     paths = ("--table", study / "table.biom", "--tree", study / "tree.nwk", "--output", store)
     assert aam(["prepare", *map(str, paths)]) == 0
     return store

@@ -66,7 +66,7 @@ def make(folder: Path, samples: int) -> None:
     """Write table.biom, tree.nwk and metadata.tsv."""
     import h5py
 
-    from aam.data.simulation.evolution import evolve_dna, newick, yule_tree
+    from aam.data.simulation import evolve_dna, newick, yule_tree
 
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(5)

@@ -87,18 +87,18 @@ def main() -> None:
             0.100,
         )
         if sif:
-            arguments = ["simulate", "--output-dir", f"{folder}/out", "--samples", "0"]
+            arguments = ["example", "--output-dir", f"{folder}/out", "--samples", "0"]
             table(
                 f"Through Apptainer, {sif.name}",
                 {
-                    "apptainer exec IMAGE aam simulate": [
+                    "apptainer exec IMAGE aam example": [
                         "apptainer",
                         "exec",
                         str(sif),
                         "aam",
                         *arguments,
                     ],
-                    "aam-launch simulate": [*launch, "--image", str(sif), *arguments],
+                    "aam-launch example": [*launch, "--image", str(sif), *arguments],
                 },
                 0.100,
             )

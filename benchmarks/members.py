@@ -28,13 +28,12 @@ from typing import Any
 import numpy as np
 
 from aam.cli import main as aam
-from aam.contract.options.commands.studies import Simulate
+from aam.contract.options.commands.studies import Example
 from aam.contract.options.study import SampleOptions, SplitOptions, TableOptions, TargetOptions
 from aam.data.labels import read_labels, split_samples
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.predictions import numeric_column, read_predictions
-from aam.data.simulation.files import write_study
-from aam.data.simulation.simulate import simulate
+from aam.data.simulation import simulate, write_study
 from aam.data.study import load_study
 from aam.members.base import F64, Labels, Samples
 from aam.members.ensemble import combine_members
@@ -133,7 +132,9 @@ def study_folder(study: str, data: Path, results: Path) -> Path:
     if folder.exists():
         return folder
     if study == "simulated":
-        options = Simulate(output_dir=folder)
+        options = Example(
+            output_dir=folder, samples=200, asvs=2000, richness=185, depth=10_000, subjects=40
+        )
         folder.mkdir(parents=True)
         write_study(simulate(options), options)
         return folder

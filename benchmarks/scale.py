@@ -68,11 +68,19 @@ def main() -> None:
 
 def simulate(folder: Path) -> Path:
     """Make a study of 400 samples and 2,000 ASVs of 150 nt."""
-    from aam.contract.options.commands.studies import Simulate
-    from aam.data.simulation.files import write_study
-    from aam.data.simulation.simulate import simulate as make
+    from aam.contract.options.commands.studies import Example
+    from aam.data.simulation import simulate as make
+    from aam.data.simulation import write_study
 
-    options = Simulate(output_dir=folder, samples=400, subjects=80, seed=SEED)
+    options = Example(
+        output_dir=folder,
+        samples=400,
+        subjects=80,
+        seed=SEED,
+        asvs=2000,
+        richness=185,
+        depth=10_000,
+    )
     write_study(make(options), options)
     return folder
 

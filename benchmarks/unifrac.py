@@ -17,9 +17,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from aam.contract.options.commands.studies import Simulate
-from aam.data.simulation.files import write_study
-from aam.data.simulation.simulate import simulate
+from aam.contract.options.commands.studies import Example
+from aam.data.simulation import simulate, write_study
 
 METRICS = ("unweighted", "weighted_normalized")
 
@@ -30,7 +29,9 @@ def main() -> None:
     samples, tips = (int(word) for word in (sys.argv[2:] + ["1000", "10000"][len(sys.argv) - 2 :]))
     study = folder / f"unifrac-{samples}-{tips}"
     if not (study / "metadata.tsv").exists():
-        options = Simulate(output_dir=study, samples=samples, asvs=tips)
+        options = Example(
+            output_dir=study, samples=samples, asvs=tips, richness=185, depth=10_000, subjects=40
+        )
         write_study(simulate(options), options)
     rows = Table(title=f"{samples:,} samples, {tips:,} tips, one thread, float64")
     for name in ("engine", "metric", "CPU-seconds", "peak MiB"):

@@ -71,7 +71,7 @@ def study() -> str:
     """Simulate a study and pretrain on it."""
     with tempfile.TemporaryDirectory(prefix="aam-smoke-") as folder:
         made, out = f"{folder}/study", f"{folder}/out"
-        _run("aam", "simulate", "--output-dir", made, "--samples", "48", "--asvs", "60",
+        _run("aam", "example", "--output-dir", made, "--samples", "48", "--asvs", "60",
              "--richness", "20", "--seed", "1")  # fmt: skip
         _run("aam", "pretrain", *TINY, "--table", f"{made}/table.biom", "--tree",
              f"{made}/tree.nwk", "--output-dir", out)  # fmt: skip

@@ -13,10 +13,9 @@ import pytest
 import torch
 from hypothesis import settings
 
-from aam.contract.options.commands.studies import Simulate
+from aam.contract.options.commands.studies import Example
 from aam.contract.options.study import PhylogenyOptions, TableOptions
-from aam.data.simulation.files import write_study
-from aam.data.simulation.simulate import simulate
+from aam.data.simulation import simulate, write_study
 from aam.data.study import Study, load_study
 
 torch.set_num_threads(1)
@@ -66,7 +65,7 @@ def pytest_runtest_makereport(
 def study_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with table.biom, tree.nwk and metadata.tsv of 36 samples and 90 ASVs of 60 nt."""
     folder = tmp_path_factory.mktemp("study")
-    options = Simulate(
+    options = Example(
         output_dir=folder,
         samples=36,
         asvs=90,

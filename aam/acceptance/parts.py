@@ -171,7 +171,7 @@ class Context:
                 size = ("--samples", 64, "--asvs", 300, "--length", 100, "--richness", 40,
                         "--depth", 2000)  # fmt: skip
             made = study.with_name(f"{study.name}-new")
-            self.aam("simulate", "--output-dir", made, *size, "--overwrite")
+            self.aam("example", "--output-dir", made, *size, "--overwrite")
             made.rename(study)
         files = ("--table", study / "table.biom", "--tree", study / "tree.nwk")
         batch = 8 if self.small else 64

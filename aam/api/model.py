@@ -17,7 +17,7 @@ from aam.api.tables import Sequences, Table, has_sample_ids, metadata_file, tabl
 from aam.console import as_library
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.options.commands.use import Predict, Report
-from aam.contract.options.device import Device, DeviceOptions
+from aam.contract.options.device import Device, DeviceOptions, RankOptions
 from aam.contract.suggestions import nearest
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
@@ -120,6 +120,7 @@ class Model:
             options = Predict(
                 input=input,
                 device=self.device,
+                scale=RankOptions(),
                 vectors=NO_VECTORS,
                 model=self.path,
                 output=Path("unwritten.tsv"),

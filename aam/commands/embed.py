@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from aam.console import info
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import Embed
-from aam.contract.shards import file_of
 from aam.data.metadata import read_metadata
 from aam.data.ordination import principal_coordinates, write_ordination
-from aam.data.shards import facts_of, finished, take_shard
 from aam.inference.outputs import build_networks, embed, load_samples
+from aam.inference.ranks import rank_share
 from aam.inference.stored_networks import read_networks
 from aam.inference.tables import InferenceSettings, write_embeddings
 from aam.numerics.device import choose_device, print_device
@@ -21,38 +22,25 @@ AXES = 10
 
 
 def run(options: Embed) -> dict[str, object]:
-    """Write embeddings.tsv, ordination.txt and pcoa.png.
+    """Write embeddings.tsv, ordination.txt and pcoa.png; return facts for the run record.
 
-    Of a cross-validated run it is the embedding of the first fold. Of a shard only the embeddings
-    are written.
-
-    Args:
-        options: model, table and output folder of `aam embed`.
-
-    Returns:
-        Facts for the run record: attention backends and, of a shard, its checksum and samples.
-
-    Raises:
-        AamError: see the readers; CannotCreate if files exist already.
+    Of a cross-validated run it is the embedding of the first fold.
     """
     folder = options.output_dir
-    shard = file_of(options)
-    if shard is not None and (facts := finished("embed", options)) is not None:
-        return facts
-    for name in FILES if shard is None else ():
+    for name in FILES:
         refuse_existing(folder / name, options.overwrite)
-    print_device(choose_device(options.device))
-    # One network: embeddings of different networks have no common axes.
-    network = build_networks(read_networks(options.model)[:1], options.device)[0]
-    study = load_samples(options.input, network.config)
-    study = take_shard(study, options)
-    settings = InferenceSettings(options.batch_size, vectors=options.vectors)
-    embeddings_ND = embed(network, study, settings)
+    with rank_share(options.scale, options.device) as share:
+        if share.ranks.world_size == 1:  # a process group prints the device itself
+            print_device(choose_device(options.device))
+        # One network: embeddings of different networks have no common axes.
+        network = build_networks(read_networks(options.model)[:1], options.device)[0]
+        study = load_samples(options.input, network.config)
+        settings = InferenceSettings(options.batch_size, vectors=options.vectors)
+        part = share.take(study, options.batch_size)
+        embeddings_ND = np.concatenate(share.gather(embed(network, part, settings)))
+    if not share.ranks.is_main:
+        return {}
     ids = study.table.sample_ids
-    if shard is not None:
-        write_embeddings(shard, ids, [embeddings_ND])
-        info(f"Embeddings of {len(ids)} samples: {shard}")
-        return {"attention": network.attention, **facts_of(shard, len(ids))}
     coords, explained = principal_coordinates(embeddings_ND, AXES)
     colour = None
     if options.metadata is not None and options.color_by is not None:

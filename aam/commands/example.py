@@ -1,32 +1,21 @@
-"""`aam example`: the simulated study of the tutorial, from the files of the installation."""
+"""`aam example`: a simulated study with known effects, for the tutorial and for tests."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from importlib.resources import files
-
 from aam.console import info
-from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.studies import Example
-
-FILES = ("table.biom", "tree.nwk", "metadata.tsv", "taxonomy.tsv", "README.txt")
+from aam.data.simulation import require_free, simulate, write_study
 
 
 def run(options: Example) -> None:
-    """Write all files of the study, or none.
-
-    Raises:
-        CannotCreate: a file exists and --overwrite is not given, or the folder cannot be written.
-    """
-    places = {name: options.output_dir / name for name in FILES}
-    for place in places.values():
-        refuse_existing(place, options.overwrite)
-    packaged = files("aam.data").joinpath("example")
-    # Each file gets its name when the block ends: an error before that leaves none of them.
-    with ExitStack() as stack:
-        for name, place in places.items():
-            temporary = stack.enter_context(atomic_write(place))
-            temporary.write_bytes(packaged.joinpath(name).read_bytes())
-    info(f"Simulated study: {', '.join(FILES)} in {options.output_dir}")
+    """Simulate the study and write all of its files, or none."""
+    require_free(options)
+    study = simulate(options)
+    places = write_study(study, options)
+    info(
+        f"Simulated study: {len(study.sample_ids)} samples x {len(study.sequences)} ASVs, "
+        f"{study.richness.mean():.0f} ASVs and {study.reads.mean():.0f} reads a sample on average: "
+        f"{', '.join(place.name for place in places)} in {options.output_dir}"
+    )
     table, metadata = options.output_dir / "table.biom", options.output_dir / "metadata.tsv"
     info(f"Next: aam inspect {table} --metadata {metadata} --metadata-column ph")

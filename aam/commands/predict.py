@@ -10,8 +10,7 @@ from aam.console import info
 from aam.contract.files import refuse_existing
 from aam.contract.options.commands.use import Predict
 from aam.contract.preflight import target_folders
-from aam.contract.shards import file_of
-from aam.data.shards import facts_of, finished
+from aam.inference.ranks import rank_share
 from aam.inference.tables import write_table
 from aam.members.model_file import read_trained
 from aam.members.tables import join_targets, predict_table
@@ -19,22 +18,20 @@ from aam.members.tables import join_targets, predict_table
 
 def run(options: Predict) -> dict[str, object]:
     """Predict the target, or each target, of every sample; return facts for the run record."""
-    output = file_of(options) or options.output
-    if options.shard is None:
-        refuse_existing(output, options.overwrite)
-    elif (facts := finished("predict", options)) is not None:
-        return facts
+    refuse_existing(options.output, options.overwrite)
     tables: dict[str, pd.DataFrame] = {}
-    facts = {}
-    for model in target_folders(options.model) or [options.model]:
-        loaded = read_trained(model, options.device)
-        table, comparison = predict_table(loaded, replace(options, model=model))
-        tables[loaded.facts.column] = table
-        for member in loaded.models.values():
-            facts |= member.facts
-        comparison.show()
-    table = join_targets(tables) if len(tables) > 1 else next(iter(tables.values()))
-    write_table(output, table)
-    columns = ", ".join(f"'{column}'" for column in tables)
-    info(f"Predictions of {columns} for {len(table)} samples: {output}")
-    return facts | (facts_of(output, len(table)) if options.shard is not None else {})
+    facts: dict[str, object] = {}
+    with rank_share(options.scale, options.device) as share:
+        for model in target_folders(options.model) or [options.model]:
+            loaded = read_trained(model, options.device)
+            table, comparison = predict_table(loaded, replace(options, model=model), share)
+            tables[loaded.facts.column] = table
+            for member in loaded.models.values():
+                facts |= member.facts
+            comparison.show()
+        table = join_targets(tables) if len(tables) > 1 else next(iter(tables.values()))
+        if share.ranks.is_main:
+            write_table(options.output, table)
+            columns = ", ".join(f"'{column}'" for column in tables)
+            info(f"Predictions of {columns} for {len(table)} samples: {options.output}")
+    return facts

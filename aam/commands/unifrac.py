@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-from numpy.typing import NDArray
 
 from aam.console import info
 from aam.contract.errors import DataError, UsageError
 from aam.contract.files import atomic_write, refuse_existing, write_text
 from aam.contract.options.commands.compare import Unifrac
 from aam.contract.options.device import DeviceOptions
-from aam.contract.shards import Shard, file_of
 from aam.data.distances import DistanceMatrix, checked_suffix, write_distances
+from aam.data.io.distance_files import hdf5_matrix
 from aam.data.metadata import ID_HEADER
-from aam.data.shards import facts_of, finished
 from aam.data.store.files import is_store
 from aam.data.store.reader import open_store
 from aam.data.study import check_store_options, load_table, with_phylogeny
 from aam.data.table import FeatureTable
-from aam.data.unifrac.matrix import faith_pd_of_all, unifrac_matrix
+from aam.data.unifrac.matrix import faith_pd_of_all, fill, unifrac_matrix
 from aam.data.unifrac.phylogeny import Phylogeny
-from aam.data.unifrac.tile_files import write_matrix, write_tiles
-from aam.data.unifrac.tiles import TILE, Tiles
+from aam.data.unifrac.tiles import Tiles
 from aam.data.unifrac.unifrac_binaries import ENGINES
 from aam.memory import GIB, memory_available, shown_size
 from aam.numerics.device import choose_device, print_device
 
 
-def run(options: Unifrac) -> dict[str, object] | None:
-    """Compute and write the matrix, one of its shards, or a TSV of sample-id and faith_pd.
+def run(options: Unifrac) -> None:
+    """Compute and write the matrix, or a TSV of sample-id and faith_pd.
 
     Args:
         options: table, tree, metric, engine and output of `aam unifrac`.
-
-    Returns:
-        Facts of a shard for the run record.
 
     Raises:
         UsageError: options that contradict each other.
@@ -44,55 +36,40 @@ def run(options: Unifrac) -> dict[str, object] | None:
         Unavailable: the requested GPU or engine does not exist.
         CannotCreate: the output exists, or its folder cannot be written to.
     """
-    _check(options)
-    if options.shard is not None:
-        return finished("unifrac", options) or _write_shard(options)
+    output = options.output
+    if options.unifrac_metric != "faith_pd":
+        checked_suffix(output)
+    elif output.suffix != ".tsv":
+        raise UsageError("Faith PD is a TSV", f"'{output.name}'", "end it with .tsv")
+    refuse_existing(output, options.overwrite)
+    if output.suffix == ".npy":
+        refuse_existing(output.with_suffix(".txt"), options.overwrite)
     if options.unifrac_metric == "faith_pd":
         table, phylogeny = _read(options)
-        _write_diversity(options.output, table, faith_pd_of_all(table, phylogeny))
-        info(f"Faith PD of {len(table.sample_ids)} samples is in '{options.output}'.")
-        return None
+        rows = zip(table.sample_ids, faith_pd_of_all(table, phylogeny).tolist(), strict=True)
+        # `repr` keeps all digits of a float64.
+        lines = [f"{ID_HEADER}\tfaith_pd\n", *(f"{name}\t{value!r}\n" for name, value in rows)]
+        write_text(output, "".join(lines))
+        info(f"Faith PD of {len(table.sample_ids)} samples is in '{output}'.")
+        return
     # HDF5 is written tile by tile, so that the matrix need not fit in memory; the binaries of other
     # engines compute it whole.
-    if options.output.suffix == ".h5" and options.engine not in ENGINES:
-        table, tiles = _tiles(options)
+    if output.suffix == ".h5" and options.engine not in ENGINES:
+        device = _device(options)
+        table, phylogeny = _read(options)
         samples = len(table.sample_ids)
-        with atomic_write(options.output) as temporary:
-            low, high = write_matrix(temporary, table.sample_ids, tiles)
+        metric, alpha = options.unifrac_metric, options.unifrac_alpha
+        tiles = Tiles(table.counts, phylogeny, metric, alpha, device, _tile_bytes(options))
+        with atomic_write(output) as temporary, hdf5_matrix(temporary, table.sample_ids) as matrix:
+            low, high = fill(matrix, tiles.compute(tiles.pairs))
     else:
-        matrix = distances(options)
-        write_distances(options.output, matrix)
-        samples = len(matrix.ids)
-        upper = matrix.values[np.triu_indices(samples, 1)]
+        found = distances(options)
+        write_distances(output, found)
+        samples = len(found.ids)
+        upper = found.values[np.triu_indices(samples, 1)]
         low, high = upper.min(initial=np.inf), upper.max(initial=-np.inf)
     spread = f", {low:.3f} to {high:.3f}" if low <= high else ""
-    info(f"Distances of {samples} samples{spread}, are in '{options.output}'.")
-    return None
-
-
-def _write_shard(options: Unifrac) -> dict[str, object]:
-    """Compute and write a shard of the matrix; return its facts for the run record.
-
-    Raises:
-        UsageError: there are more shards than tiles.
-        MissingInput, DataError, Unavailable, CannotCreate: see `run`.
-    """
-    assert options.shard is not None
-    shard, file = Shard.parse(options.shard), file_of(options)
-    assert file is not None
-    table, tiles = _tiles(options)
-    pairs, samples = tiles.pairs, len(table.sample_ids)
-    if shard.count > len(pairs):
-        raise UsageError(
-            "More shards than tiles",
-            f"--shard {shard} of {samples} samples, {len(pairs)} tiles of {TILE} x {TILE}",
-            f"use {len(pairs)} shards or fewer",
-        )
-    part = shard.part(len(pairs))
-    with atomic_write(file) as temporary:
-        write_tiles(temporary, table.sample_ids, tiles, pairs[part.start : part.stop])
-    info(f"Shard {shard}: {len(part)} of {len(pairs)} tiles of {samples} samples, in '{file}'.")
-    return facts_of(file, samples)
+    info(f"Distances of {samples} samples{spread}, are in '{output}'.")
 
 
 def distances(options: Unifrac) -> DistanceMatrix:
@@ -110,18 +87,6 @@ def distances(options: Unifrac) -> DistanceMatrix:
     _check_size(len(table.sample_ids))
     metric, alpha, size = options.unifrac_metric, options.unifrac_alpha, _tile_bytes(options)
     return unifrac_matrix(table, phylogeny, metric, alpha, options.engine, size, device)
-
-
-def _tiles(options: Unifrac) -> tuple[FeatureTable, Tiles]:
-    """Read table and tree, and return the table and the tiles of its matrix.
-
-    Raises:
-        UsageError, MissingInput, DataError, Unavailable: see `run`.
-    """
-    device = _device(options)
-    table, phylogeny = _read(options)
-    metric, alpha, size = options.unifrac_metric, options.unifrac_alpha, _tile_bytes(options)
-    return table, Tiles(table.counts, phylogeny, metric, alpha, device, size)
 
 
 def _device(options: Unifrac) -> str:
@@ -152,29 +117,6 @@ def _check_size(samples: int) -> None:
         )
 
 
-def _check(options: Unifrac) -> None:
-    """Check the options before anything is read."""
-    if options.unifrac_metric == "faith_pd":
-        if options.output.suffix != ".tsv":
-            raise UsageError("Faith PD is a TSV", f"'{options.output.name}'", "end it with .tsv")
-    else:
-        checked_suffix(options.output)
-    if options.shard is not None:
-        _check_shard(options)
-        return
-    refuse_existing(options.output, options.overwrite)
-    if options.output.suffix == ".npy":
-        refuse_existing(options.output.with_suffix(".txt"), options.overwrite)
-
-
-def _check_shard(options: Unifrac) -> None:
-    """Check that the output can be computed in shards."""
-    Shard.parse(options.shard or "")
-    if options.output.suffix != ".h5":
-        given = f"'{options.output.name}'"
-        raise UsageError("Shards are those of a matrix in HDF5", given, "end its name with .h5")
-
-
 def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
     """Read table and tree, and leave out samples whose ASVs are all missing from the tree.
 
@@ -192,10 +134,3 @@ def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
     if options.tree is None:
         raise UsageError("UniFrac needs a tree", "--tree was not given", "give one")
     return with_phylogeny(load_table(options.input), options.tree, options, options.input)
-
-
-def _write_diversity(path: Path, table: FeatureTable, diversity: NDArray[np.float64]) -> None:
-    rows = zip(table.sample_ids, diversity.tolist(), strict=True)
-    # `repr` keeps all digits of a float64.
-    lines = [f"{ID_HEADER}\tfaith_pd\n", *(f"{name}\t{value!r}\n" for name, value in rows)]
-    write_text(path, "".join(lines))

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 from aam import __version__
-from aam.contract import shards
 from aam.contract.errors import DataError
 from aam.contract.files import atomic_write, is_regular, sha256
 from aam.contract.json_files import EDITED, read_json
@@ -76,8 +75,6 @@ def place_of(command: str, options: Any) -> Path | None:
     """Return the path of the run record; None without an output file, or with a run folder."""
     if hasattr(options, "run"):
         return None  # a run folder, see aam.training.run_folder
-    if (shard := shards.file_of(options)) is not None:
-        return beside(shard)
     for spec in specs(type(options)):
         output = value_of(options, spec.field) if spec.role == "output" else None
         if output is not None:

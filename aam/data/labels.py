@@ -1,6 +1,6 @@
 """Labels and splits of samples, from the metadata and the options.
 
-`aam train` and `aam baseline` use the same functions, so that the same options select the same
+`aam train` and `aam inspect` use the same functions, so that the same options select the same
 samples.
 """
 

@@ -1,4 +1,4 @@
-"""Predictions tables: reading what `aam predict`, `aam train` and `aam baseline` write."""
+"""Predictions tables: reading what `aam predict` and `aam train` write."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aam.contract.errors import UsageError
-from aam.contract.options.device import ScaleOptions
+from aam.contract.options.device import RankOptions, ScaleOptions
 from aam.data.batch_balance import even_slice
 
 _PORTS = (15_000, 20_000)
@@ -100,13 +100,15 @@ def read_environment(variables: Mapping[str, str]) -> Ranks:
     return SINGLE_RANK
 
 
-def check_options(scale: ScaleOptions, ranks: Ranks, batch_size: int) -> None:
-    """Refuse options of parallel training that contradict the world size.
+def check_options(scale: RankOptions, ranks: Ranks, batch_size: int | None) -> None:
+    """Refuse options of parallel training that contradict the world size; None: a prediction.
 
     Raises:
         UsageError: several ranks without a strategy, --data-parallel on several nodes, or fewer
             samples in a batch than ranks.
     """
+    if not isinstance(scale, ScaleOptions):
+        return  # ranks of a prediction share no batch
     chosen = scale.distributed or scale.fsdp or scale.data_parallel
     if ranks.world_size > 1 and not chosen:
         raise UsageError(
@@ -120,7 +122,7 @@ def check_options(scale: ScaleOptions, ranks: Ranks, batch_size: int) -> None:
             f"{ranks.world_size} processes, {ranks.local_world_size} on this node",
             "use --distributed",
         )
-    if batch_size < ranks.world_size:
+    if batch_size is not None and batch_size < ranks.world_size:
         raise UsageError(
             "Fewer samples in a batch than processes",
             f"--batch-size {batch_size}, {ranks.world_size} processes",

@@ -21,7 +21,7 @@ from types import FrameType
 
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import GPU
-from aam.contract.options.device import DeviceOptions, ScaleOptions
+from aam.contract.options.device import DeviceOptions, RankOptions, ScaleOptions
 from aam.distributed.environment import Ranks, check_options
 
 STARTED_BY = "AAM_STARTED_BY"
@@ -32,7 +32,7 @@ _PDEATHSIG = 1
 """PR_SET_PDEATHSIG of prctl(2): the signal that a process gets when its parent ends."""
 
 
-def ranks_to_start(scale: ScaleOptions, device: DeviceOptions, batch_size: int) -> int:
+def ranks_to_start(scale: RankOptions, device: DeviceOptions, batch_size: int | None) -> int:
     """Return the number of processes to start, 0 if this process does the work itself.
 
     Raises:
@@ -42,7 +42,8 @@ def ranks_to_start(scale: ScaleOptions, device: DeviceOptions, batch_size: int) 
     if "RANK" in os.environ or int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
         return 0
     number = scale.processes
-    if scale.data_parallel and not number and device.device != "cpu":
+    parallel = isinstance(scale, ScaleOptions) and scale.data_parallel
+    if parallel and not number and device.device != "cpu":
         # PyTorch is imported where it counts the GPUs alone: the parent does without it.
         from torch import cuda
 

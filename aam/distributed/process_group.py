@@ -26,7 +26,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from aam.console import console, info
 from aam.contract.errors import AamError, Interrupted, Unavailable, UsageError
-from aam.contract.options.device import DeviceOptions, ScaleOptions
+from aam.contract.options.device import DeviceOptions, RankOptions, ScaleOptions
 from aam.distributed.collectives import Communicator
 from aam.distributed.environment import Ranks, check_options, read_environment
 from aam.numerics.device import (
@@ -306,14 +306,15 @@ _COLLECTIVE_TIMEOUT = timedelta(hours=2)
 
 @contextmanager
 def process_group(
-    scale: ScaleOptions, device: DeviceOptions, batch_size: int
+    scale: RankOptions, device: DeviceOptions, batch_size: int | None = None
 ) -> Iterator[Communicator]:
     """Join the process group of the run, and leave it at the end of the block.
 
     Args:
         scale: --distributed, --data-parallel, --fsdp and --rank-timeout.
         device: device options of this rank.
-        batch_size: samples of a batch over all ranks; at least one for each rank.
+        batch_size: samples of a batch over all ranks, at least one for each rank; None for a
+            prediction, whose ranks have batches of their own.
 
     Yields:
         The communicator of the ranks; for a single process one that has itself alone.
@@ -331,10 +332,11 @@ def process_group(
     if ranks.world_size > 1 and is_gpu(place):
         place = _select_gpu(ranks)
     print_device(place)
-    if scale.fsdp_sharded_checkpoint:
+    training = scale if isinstance(scale, ScaleOptions) else ScaleOptions()
+    if training.fsdp_sharded_checkpoint:
         info("--fsdp-sharded-checkpoint: no longer needed; every checkpoint is one file.")
-    if ranks.world_size == 1 and not scale.fsdp:
-        if scale.distributed or scale.data_parallel:
+    if ranks.world_size == 1 and not training.fsdp:
+        if training.distributed or training.data_parallel:
             info("One process: torchrun, srun or `aam-launch --gpus` start several.")
         yield Communicator()
         return
@@ -353,11 +355,14 @@ def process_group(
                 world_size=ranks.world_size,
                 timeout=_COLLECTIVE_TIMEOUT,
             )
-            how = "FSDP" if scale.fsdp else "DDP"
-            info(
-                f"{ranks.world_size} processes ({how}), {place.type}, batches of {batch_size} "
-                f"samples: {_each(batch_size, ranks.world_size)} each."
-            )
+            if batch_size is None:
+                info(f"{ranks.world_size} processes, {place.type}.")
+            else:
+                how = "FSDP" if training.fsdp else "DDP"
+                info(
+                    f"{ranks.world_size} processes ({how}), {place.type}, batches of {batch_size} "
+                    f"samples: {_each(batch_size, ranks.world_size)} each."
+                )
             for line in describe_network(os.environ, place.type):
                 info(line)
             yield Communicator(ranks, beat.publish_step, dist.new_group(backend=CONTROL_BACKEND))

@@ -12,7 +12,6 @@ from aam.console import warn
 from aam.contract.options.commands.use import Predict
 from aam.contract.options.members import networks
 from aam.data.metadata import ID_HEADER
-from aam.data.shards import take_shard
 from aam.data.study import load_study
 from aam.data.target_columns import label_names
 from aam.data.target_transforms import OutputRange
@@ -23,6 +22,7 @@ from aam.inference.new_samples import (
     require_known_asvs,
     select_as_trained,
 )
+from aam.inference.ranks import ALONE, RankShare
 from aam.inference.tables import InferenceSettings, require_finite
 from aam.members.base import F64, Samples
 from aam.members.member import reader
@@ -126,12 +126,15 @@ def join_targets(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(parts, axis=1).reset_index()
 
 
-def predict_table(loaded: TrainedModel, options: Predict) -> tuple[pd.DataFrame, Comparison]:
+def predict_table(
+    loaded: TrainedModel, options: Predict, share: RankShare = ALONE
+) -> tuple[pd.DataFrame, Comparison]:
     """Predict every sample of a table with a model and each of its members.
 
     Args:
         loaded: the model, with its members on a device.
         options: table, metadata, batch size and number of passes of `aam predict`.
+        share: samples that this process predicts; all ranks return the whole table.
 
     Returns:
         A row for each sample with sample-id, the prediction of the ensemble, its interval or class
@@ -144,12 +147,13 @@ def predict_table(loaded: TrainedModel, options: Predict) -> tuple[pd.DataFrame,
     """
     facts = loaded.facts
     study = load_study(options.input, max_bp=loaded.max_bp)
-    study = take_shard(select_as_trained(study, facts.options, options.metadata), options)
+    study = select_as_trained(study, facts.options, options.metadata)
     if not options.force:
         require_known_asvs(loaded.training.summary, study)
-    ids = study.table.sample_ids
+    part = share.take(study, options.batch_size)
+    ids = part.table.sample_ids
     covariates = read_covariates(loaded.encoder, options.metadata, ids)
-    samples = Samples.of(study.table, study.tokens_FL, covariates)
+    samples = Samples.of(part.table, part.tokens_FL, covariates)
     settings = InferenceSettings(options.batch_size, options.prediction_passes, options.vectors)
     if options.prediction_passes > 1 and not networks(tuple(loaded.models)):
         warn("Without the member transformer this option has no effect: --prediction-passes.")
@@ -175,5 +179,8 @@ def predict_table(loaded: TrainedModel, options: Predict) -> tuple[pd.DataFrame,
     for found in applied.values():
         columns |= found.columns
     distances_N = loaded.training.distances(samples, loaded.relations)
+    gathered = share.gather((pd.DataFrame(columns), distances_N))
+    table = pd.concat([of_rank for of_rank, _ in gathered], ignore_index=True)
+    distances_N = np.concatenate([of_rank for _, of_rank in gathered])
     comparison = compare(loaded.training.summary, study, distances_N)
-    return pd.DataFrame(columns | comparison.columns), comparison
+    return table.assign(**comparison.columns), comparison

@@ -178,14 +178,17 @@ def _processes(request: Request, gpus: Sequence[Gpu]) -> tuple[list[str], list[D
     if request.option("--processes") is None or not request.uses_network:
         without = "" if request.uses_network else " without the transformer"
         evidence = f"`{request.command}`{without} is one process"
-        raise UsageError("--gpus is for commands that train a network", evidence, "leave it out")
+        raise UsageError(
+            "--gpus is for commands that compute with a network", evidence, "leave it out"
+        )
     if gpus and number > len(gpus):
         evidence = f"--gpus {number}, {len(gpus)} x {gpus[0].product}"
         raise UsageError("More GPUs than there are", evidence, "ask for fewer, or submit a job")
     if number == 1:
         return [], []
     argv = ["--processes", str(number)]
-    argv += [] if any(request.value(flag) for flag in STRATEGIES) else ["--distributed"]
+    if request.option("--distributed") and not any(map(request.value, STRATEGIES)):
+        argv += ["--distributed"]
     why = "one process for each GPU" if gpus else "there is no GPU; they share the cores"
     return argv, [Decision("processes", str(number), why, "command line, --gpus")]
 

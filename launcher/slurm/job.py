@@ -246,7 +246,8 @@ def rank_request(
     """Return the command of a rank: several ranks train together, a restarted job resumes."""
     if continues(request, variables):
         request = request.with_values({"--resume-from": "auto", "--overwrite": False})
-    if ranks > 1 and request.uses_network and not any(map(request.value, STRATEGIES)):
+    trains = request.option("--distributed") is not None and request.uses_network
+    if ranks > 1 and trains and not any(map(request.value, STRATEGIES)):
         request = request.with_values({"--distributed": True})
     if site.values.vendor and image == "auto" and request.computes_on_gpu:
         # Nothing trains on the processor of a node with GPUs unless the user requests it.

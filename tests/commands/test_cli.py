@@ -235,17 +235,17 @@ def test_gpu_is_another_word_for_cuda(command: str) -> None:
 def test_an_unknown_option_is_answered_with_the_nearest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["simulate", "--output-dir", "out", "--sampels", "3"]) == 64
-    expected = "aam: `simulate` has no such option: '--sampels'; did you mean '--samples'?\n"
+    assert main(["example", "--output-dir", "out", "--sampels", "3"]) == 64
+    expected = "aam: `example` has no such option: '--sampels'; did you mean '--samples'?\n"
     assert capsys.readouterr().err == expected
 
 
 @pytest.mark.parametrize(
     "args",
     [
-        ["simulate"],
-        ["simulate", "--output-dir", "out", "--samples", "many"],
-        ["simulate", "--output-dir", "out", "--samples"],
+        ["example"],
+        ["example", "--output-dir", "out", "--samples", "many"],
+        ["example", "--output-dir", "out", "--samples"],
         ["unifrac", "--table", "t", "--tree", "n", "--output", "o", "--unifrac-metric", "wieghted"],
     ],
 )

@@ -92,13 +92,13 @@ OUTPUTS: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("command", ["unifrac", "prepare", "simulate"])
+@pytest.mark.parametrize("command", ["unifrac", "prepare", "example"])
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_outputs(folder: Path, capsys: pytest.CaptureFixture[str], command: str, name: str) -> None:
     output, message = OUTPUTS[name]
     (folder / "full").mkdir()
     (folder / "full" / "mine.txt").write_text("mine")
-    if command == "simulate":
+    if command == "example":
         (folder / "full" / "metadata.tsv").mkdir()
         given = ["--output-dir", folder / output, "--samples", 3, "--asvs", 9, "--richness", 2]
         given += ["--subjects", 3, "--depth", 20]
@@ -158,7 +158,7 @@ def test_leftovers_of_a_killed_process(folder: Path) -> None:
     for path in (living, foreign):
         path.write_text("of another")
     args = ("--samples", 3, "--asvs", 9, "--richness", 2, "--subjects", 3, "--depth", 20)
-    assert aam("simulate", "--output-dir", folder, *args, "--overwrite") == 0
+    assert aam("example", "--output-dir", folder, *args, "--overwrite") == 0
     assert not left.exists()
     assert living.exists()
     assert foreign.exists()

@@ -354,7 +354,7 @@ def test_many_columns_and_classes_are_counted_not_listed(
 def test_a_large_study_takes_seconds(tmp_path: Path) -> None:
     """1,000 samples and 20,000 ASVs with a tree: 2.6 to 3.1 CPU-seconds on busy cores."""
     args = ("--samples", "1000", "--asvs", "20000", "--output-dir", tmp_path / "study")
-    assert aam("simulate", *args) == 0
+    assert aam("example", *args) == 0
     program = [sys.executable, "-m", "aam", "inspect", str(tmp_path / "study" / "table.biom")]
     program += ["--tree", str(tmp_path / "study" / "tree.nwk")]
     program += ["--metadata", str(tmp_path / "study" / "metadata.tsv"), "--metadata-column", "ph"]

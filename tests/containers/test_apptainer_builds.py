@@ -38,7 +38,7 @@ def test_a_launch_reads_the_recorded_labels(engines: Engines, sif: Path) -> None
     assert labels["org.aam.glibc"] == "2.36"
     inside = engines.run(["apptainer", "exec", str(sif), "cat", "/opt/aam/labels.json"])
     assert json.loads(inside.stdout) == labels
-    args = ["explain", "--json", "--runtime", "apptainer", "simulate", "--output-dir"]
+    args = ["explain", "--json", "--runtime", "apptainer", "example", "--output-dir"]
     args.append(str(engines.home / "study"))
     explained = engines.run([PYTHON, "-m", "launcher.cli", *args], cwd=engines.folder)
     assert explained.returncode == 0, explained.stderr

@@ -90,7 +90,7 @@ def test_a_copied_sif_is_recorded_before_a_job_uses_it(alone: Engines) -> None:
     made = alone.run(["apptainer", "build", *fast, str(copied), str(recipe)], cwd=alone.images)
     assert made.returncode == 0, made.stderr
     job = [PYTHON, "-m", "launcher.cli", "--dry-run", "--image", "cpu", "--runtime", "apptainer",
-           "simulate", "--output-dir", str(alone.images / "out")]  # fmt: skip
+           "example", "--output-dir", str(alone.images / "out")]  # fmt: skip
     shutil.copy(copied, place)
     done = alone.run(job, cwd=alone.folder)
     assert done.returncode == 66, done.stderr

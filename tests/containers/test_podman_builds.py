@@ -58,7 +58,7 @@ def test_podman_runs_by_hand_as_any_user_without_root_home_or_network(
     done = engines.run([*hard, image, "--version"], user="root")
     assert done.stdout.startswith("aam "), done.stderr
     tmp_path.chmod(0o777)
-    made = engines.run([*hard, f"--volume={tmp_path}:/out", image, "simulate", "--samples", "48",
+    made = engines.run([*hard, f"--volume={tmp_path}:/out", image, "example", "--samples", "48",
                         "--asvs", "60", "--richness", "20", "--output-dir", "/out/study"],
                        user="root")  # fmt: skip
     assert made.returncode == 0, made.stderr

@@ -16,7 +16,7 @@ from skbio import DistanceMatrix as SkbioMatrix
 
 from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError
 from aam.data.distances import DistanceMatrix, read_distances, write_distances
-from aam.data.io.distance_files import hdf5_array, hdf5_matrix
+from aam.data.io.distance_files import hdf5_matrix
 from tests.support.artifacts import write_artifact
 
 IDS = ("2538.10", "10317.000001020", "NA", "a b")
@@ -69,11 +69,6 @@ def test_a_disk_with_room_for_an_hdf5_file_once_is_enough(
     disk = small_disk(384)
     with hdf5_matrix(disk / "m.h5", [f"s{number}" for number in range(160)]) as matrix:
         matrix[...] = 0.5  # 200 KiB
-    (disk / "m.h5").unlink()
-    # A shard has all ids and few of the distances: the matrix would take 16 times the disk.
-    ids = [f"s{number}" for number in range(900)]
-    with hdf5_array(disk / "part.h5", "distances", (100,), np.float64, ids, {}) as distances:
-        distances[...] = 0.5
 
 
 def test_the_format_is_recognized_by_the_content(tmp_path: Path) -> None:

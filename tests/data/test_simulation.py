@@ -12,20 +12,23 @@ import pytest
 
 from aam.cli import main
 from aam.contract.errors import CannotCreate, UsageError
-from aam.contract.options.commands.studies import Simulate
-from aam.data.simulation.files import truth, write_study
-from aam.data.simulation.simulate import SimulatedStudy, simulate
+from aam.contract.options.commands.studies import Example
+from aam.data.simulation import SimulatedStudy, simulate, truth, write_study
 from aam.data.table import read_table
 from aam.data.taxonomy import named_ranks, read_taxonomy
 
-SMALL = Simulate(
+SMALL = Example(
     output_dir=Path("."), samples=30, asvs=120, length=60, richness=25, depth=800, subjects=6
 )
 
 
 @pytest.fixture(scope="module")
 def default() -> SimulatedStudy:
-    return simulate(Simulate(output_dir=Path(".")))
+    return simulate(
+        Example(
+            output_dir=Path("."), samples=200, asvs=2000, richness=185, depth=10_000, subjects=40
+        )
+    )
 
 
 def unifrac(study: SimulatedStudy, rows: int, metric: str) -> np.ndarray:
@@ -34,7 +37,7 @@ def unifrac(study: SimulatedStudy, rows: int, metric: str) -> np.ndarray:
     import skbio
     from skbio.diversity import beta_diversity
 
-    from aam.data.simulation.evolution import newick
+    from aam.data.simulation import newick
 
     tree = skbio.TreeNode.read(io.StringIO(newick(study.tree, study.sequences)))
     counts = study.counts[: rows * 3 : 3].toarray()
@@ -66,7 +69,7 @@ def test_the_command_writes_what_the_readers_read(tmp_path: Path) -> None:
         "--length",
         "60",
     ]
-    assert main(["simulate", "--output-dir", str(tmp_path), *args]) == 0
+    assert main(["example", "--output-dir", str(tmp_path), *args]) == 0
     study = simulate(SMALL)
     table = read_table(tmp_path / "table.biom")
     assert table.sample_ids == study.sample_ids
@@ -79,7 +82,7 @@ def test_the_command_writes_what_the_readers_read(tmp_path: Path) -> None:
     assert [int(line.split("\t")[4]) for line in lines[2:]] == study.reads.tolist()
     known = json.loads((tmp_path / "truth.json").read_text())
     assert known["measured"]["mean_richness"] == pytest.approx(study.richness.mean(), abs=0.01)
-    assert main(["simulate", "--output-dir", str(tmp_path), *args]) == CannotCreate.status
+    assert main(["example", "--output-dir", str(tmp_path), *args]) == CannotCreate.status
 
 
 def test_the_taxa_are_clades_of_the_tree(tmp_path: Path) -> None:
@@ -166,7 +169,12 @@ def test_a_random_forest_predicts_part_of_the_gradient(default: SimulatedStudy) 
     )
     left = np.square(guessed - default.ph).sum() / np.square(default.ph - default.ph.mean()).sum()
     assert 0.55 < 1 - left < 0.88
-    known = truth(default, Simulate(output_dir=Path(".")))["measured"]["r2_of_the_gradient"]
+    known = truth(
+        default,
+        Example(
+            output_dir=Path("."), samples=200, asvs=2000, richness=185, depth=10_000, subjects=40
+        ),
+    )["measured"]["r2_of_the_gradient"]
     assert 1 - left < known < 1
 
 
@@ -203,7 +211,7 @@ def test_impossible_sizes_are_refused_by_name(wrong: dict[str, int]) -> None:
 
 
 def test_the_smallest_study_works() -> None:
-    tiny = Simulate(
+    tiny = Example(
         output_dir=Path("."), samples=2, asvs=2, length=4, richness=1, depth=1, sites=1, subjects=1
     )
     study = simulate(tiny)

@@ -84,16 +84,16 @@ def test_unifrac_of_a_store_is_the_same(
 
 
 @pytest.mark.parametrize("args", ["--metadata-column ph", "--metadata-column site --classifier"])
-def test_baseline_and_evaluate_on_a_store_give_the_same_result(
+def test_train_and_evaluate_on_a_store_give_the_same_result(
     study_dir: Path, store: Path, tmp_path: Path, args: str
 ) -> None:
-    options = (*args.split(), "--folds", 2, "--n-estimators", 5, "--n-jobs", 1)
+    options = (*args.split(), "--folds", 2, "--members", "forest")
     for name, table, metadata in (
         ("a", study_dir / "table.biom", study_dir / "metadata.tsv"),
         ("b", store, store),
     ):
         given = ("--table", table, "--metadata", metadata, "--output-dir", tmp_path / name)
-        assert aam("baseline", *given, *options) == 0
+        assert aam("train", *given, *options) == 0
         predictions = ("--predictions", tmp_path / "a" / "predictions.tsv", "--metadata", metadata)
         output = ("--output", tmp_path / name / "scores.json")
         assert aam("evaluate", *predictions, *args.split(), *output) == 0

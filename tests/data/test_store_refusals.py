@@ -77,7 +77,7 @@ def test_options_that_contradict_a_store_are_refused(
     fasta = ("--sequences", study_dir / "tree.nwk")
     status = aam("predict", "--table", store, *fasta, "--model", store, "--output", tmp_path / "p")
     assert status != 0
-    status = aam("baseline", "--table", store, *fasta, "--metadata", store, "--metadata-column",
+    status = aam("train", "--table", store, *fasta, "--metadata", store, "--metadata-column",
                  "ph", "--output-dir", tmp_path / "b")  # fmt: skip
     refused(capsys, status, USAGE, "own tree and sequences", "--sequences")
 

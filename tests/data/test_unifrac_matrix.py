@@ -201,7 +201,7 @@ def test_the_command_writes_faith_pd(study: Path) -> None:
             "m.tsv",
             ["--unifrac-metric", "faith_pd", "--engine", "ssu"],
             64,
-            "--engine ssu with --shard or --unifrac-metric faith_pd",
+            "--engine ssu with --unifrac-metric faith_pd",
         ),
         ("m.tsv", ["--unifrac-alpha", "1.5"], 64, "give 0 to 1 for --unifrac-alpha"),
         ("m.tsv", ["--unifrac-alpha", "nan"], 64, "give 0 to 1 for --unifrac-alpha"),

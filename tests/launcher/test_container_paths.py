@@ -115,7 +115,7 @@ def test_a_broken_sif_is_known_before_it_starts(engines: Engines, place: Path) -
     ):
         path = place / f"{name}.sif"
         path.write_bytes(content)
-        args = ["simulate", "--output-dir", str(place / "out"), "--image", str(path)]
+        args = ["example", "--output-dir", str(place / "out"), "--image", str(path)]
         done = engines.launch("apptainer", *args)
         assert done.returncode == 66, done.stderr
         assert "Not a complete SIF" in done.stderr
@@ -124,7 +124,7 @@ def test_a_broken_sif_is_known_before_it_starts(engines: Engines, place: Path) -
 def test_a_folder_in_the_way_is_not_trusted(engines: Engines, place: Path) -> None:
     (place / "aam-1001").mkdir(mode=0o777)
     (place / "aam-1001" / f"local-{os.uname().nodename}").symlink_to("/etc")
-    args = ["simulate", "--output-dir", str(place / "out"), "--scratch", str(place)]
+    args = ["example", "--output-dir", str(place / "out"), "--scratch", str(place)]
     done = engines.launch("apptainer", *args)
     assert done.returncode == 77, done.stderr
     assert shlex.quote(str(place)) in done.stderr or str(place) in done.stderr

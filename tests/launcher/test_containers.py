@@ -55,7 +55,7 @@ def test_the_environment(engines: Engines, place: Path, engine: str, user: str) 
         engine,
         "--image",
         "cpu",
-        "simulate",
+        "example",
         "--output-dir",
         str(place / "out"),
         "--env",
@@ -101,7 +101,7 @@ def test_variables_of_the_shell_do_not_change_the_container(
     hostile |= {"PODMAN_USERNS": "host", "CONTAINER_HOST": "unix:///nothing",
                 "APPTAINERENV_LD_PRELOAD": "/evil.so"}  # fmt: skip
     own = [PYTHON, "-m", "launcher.cli", "--runtime", engine, "--image", "cpu"]
-    args = [*own, "simulate", "--output-dir", str(place / "out")]
+    args = [*own, "example", "--output-dir", str(place / "out")]
     seen = []
     for variables in ({}, hostile):
         line = ["env", *(f"{name}={value}" for name, value in variables.items()), *args]
@@ -140,7 +140,7 @@ def test_a_site_cannot_break_the_promises(engines: Engines, place: Path) -> None
 
 @each
 def test_exit_status_and_streams(engines: Engines, place: Path, engine: str, user: str) -> None:
-    args = ["simulate", "--output-dir", str(place / "out"), "--samples", "42"]
+    args = ["example", "--output-dir", str(place / "out"), "--samples", "42"]
     done = engines.launch(engine, *args, user=user)
     assert done.returncode == 42, done.stderr
     assert json.loads(done.stdout)["args"] == args
@@ -148,7 +148,7 @@ def test_exit_status_and_streams(engines: Engines, place: Path, engine: str, use
 
 @each
 def test_signals_reach_the_program(engines: Engines, place: Path, engine: str, user: str) -> None:
-    args = ["--runtime", engine, "--image", "cpu", "simulate", "--asvs", "0"]
+    args = ["--runtime", engine, "--image", "cpu", "example", "--asvs", "0"]
     line = [PYTHON, "-m", "launcher.cli", *args, "--output-dir", str(place / "out")]
     command = engines.command(line, user=user)
     # runuser forks, and a signal is for what it started, as a batch system's is.

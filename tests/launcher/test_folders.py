@@ -99,7 +99,7 @@ def test_the_job_of_a_private_folder_is_a_number(job: str) -> None:
 def test_a_pasted_line_refuses_them_too(scratch: Path) -> None:
     own = folders(scratch)[0]
     os.symlink(scratch, own)
-    plan = Plan("native", "/bin/echo", ("simulate",), folders=tuple(folders(scratch)))
+    plan = Plan("native", "/bin/echo", ("example",), folders=tuple(folders(scratch)))
     done = subprocess.run(["sh", "-c", shell_line(plan)], capture_output=True, text=True)
     assert done.returncode != 0
     assert done.stdout == ""

@@ -230,7 +230,7 @@ def test_without_a_network_everything_but_a_build_works(tmp_path: Path) -> None:
     for args in (
         ["images"],
         ["images", "verify", "cpu", "--no-test"],
-        ["explain", "simulate", "--output-dir", "out"],
+        ["explain", "example", "--output-dir", "out"],
     ):
         argv = [*isolated, sys.executable, "-m", "launcher.cli", *args]
         done = subprocess.run(argv, cwd=ROOT, env=variables, capture_output=True, text=True,

@@ -190,7 +190,7 @@ def test_inputs_beside_an_output_file_stay_read_only(here: Path) -> None:
 @pytest.mark.parametrize("target", ["/", "/usr", "/etc", "/dev", "//etc", "//"])
 def test_the_image_is_not_hidden(here: Path, target: str) -> None:
     with pytest.raises(ConfigurationError, match="belongs to the image"):
-        mounts(here, "simulate", "--output-dir", target)
+        mounts(here, "example", "--output-dir", target)
     for text in (target, f"/d:/{target}:rw", f"/d:{target}/../{target}/"):
         with pytest.raises(ConfigurationError, match="belongs to the image"):
             fold([parse_bind(text, os.path.exists(text), "")])
@@ -225,7 +225,7 @@ def test_mounts_are_quoted_as_csv() -> None:
 
 
 def test_an_output_in_the_way_of_a_file(here: Path) -> None:
-    request = parse(["simulate", "--output-dir", "data/t.biom/out"])
+    request = parse(["example", "--output-dir", "data/t.biom/out"])
     with pytest.raises(CannotCreate, match="is a file"):
         require_outputs(path_facts(request, str(here)))
 
@@ -233,14 +233,14 @@ def test_an_output_in_the_way_of_a_file(here: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_output(here: Path) -> None:
     (here / "data").chmod(0o555)
-    request = parse(["simulate", "--output-dir", "data/new"])
+    request = parse(["example", "--output-dir", "data/new"])
     with pytest.raises(CannotCreate, match="may not be written"):
         require_outputs(path_facts(request, str(here)))
 
 
 @pytest.mark.skipif(not os.access("/proc", os.X_OK), reason="no procfs")
 def test_a_full_disk_is_known_before(here: Path) -> None:
-    request = parse(["simulate", "--output-dir", "/proc/self/nothing/out"])
+    request = parse(["example", "--output-dir", "/proc/self/nothing/out"])
     with pytest.raises(CannotCreate, match="No room for --output-dir"):
         require_outputs(path_facts(request, str(here)))
 

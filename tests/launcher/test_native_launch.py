@@ -29,7 +29,7 @@ from launcher.plan.settings import LAUNCHER_OPTIONS
 from tests.support.launches import forked
 
 ROOT = Path(__file__).parents[2]
-SIMULATE = ["simulate", "--output-dir", "out"]
+SIMULATE = ["example", "--output-dir", "out"]
 
 
 def launch(*args: str, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -77,8 +77,6 @@ def test_a_word_of_an_option_is_no_file() -> None:
 
 def test_negative_numbers_and_lists_are_values() -> None:
     args = ["--table", "t", "--metadata", "m", "--metadata-column", "y", "--output-dir", "o"]
-    jobs = parse(["baseline", *args, "--n-jobs", "-1"])
-    assert (jobs.value("--n-jobs"), jobs.argv[-1]) == (-1, "--n-jobs=-1")
     train = parse(["train", *args, "--quantiles", "0.1", "0.9", "--no-stratify"])
     assert train.value("--quantiles") == (0.1, 0.9)
     assert parse(train.argv) == train
@@ -88,7 +86,7 @@ def test_a_dry_run_may_be_asked_for_anywhere() -> None:
     for args in (["--dry-run", *SIMULATE], [*SIMULATE, "--dry-run"]):
         request = parse(args)
         assert request.dry_run
-        assert request.argv == ("simulate", "--output-dir", "out")
+        assert request.argv == ("example", "--output-dir", "out")
 
 
 @pytest.mark.parametrize(
@@ -98,15 +96,15 @@ def test_a_dry_run_may_be_asked_for_anywhere() -> None:
         (["qqqq"], "No such command: 'qqqq'; see `aam-launch --help`."),
         (
             [*SIMULATE, "--sampels", "3"],
-            "`simulate` has no such option: '--sampels'; did you mean '--samples'?",
+            "`example` has no such option: '--sampels'; did you mean '--samples'?",
         ),
         (
             [*SIMULATE, "--no-samples"],
-            "`simulate` has no such option: '--no-samples'; did you mean '--samples'?",
+            "`example` has no such option: '--no-samples'; did you mean '--samples'?",
         ),
         (
             [*SIMULATE, "-x"],
-            "`simulate` has no such option: '-x'; see `aam-launch simulate --help`.",
+            "`example` has no such option: '-x'; see `aam-launch example --help`.",
         ),
         (
             [*SIMULATE, "--seed"],
@@ -127,7 +125,7 @@ def test_a_dry_run_may_be_asked_for_anywhere() -> None:
             "values with spaces.",
         ),
         (
-            ["simulate", "3", "--output-dir", "out"],
+            ["example", "3", "--output-dir", "out"],
             "A value without an option: '3'; write each value after its option, and quote "
             "values with spaces.",
         ),
@@ -141,7 +139,7 @@ def test_a_dry_run_may_be_asked_for_anywhere() -> None:
         ),
         (
             [*SIMULATE, "--runtme", "native"],
-            "`simulate` has no such option: '--runtme'; did you mean '--runtime'?",
+            "`example` has no such option: '--runtme'; did you mean '--runtime'?",
         ),
         (
             ["evaluate", "--metadata", "m"],
@@ -233,14 +231,14 @@ def test_the_launcher_becomes_aam(tmp_path: Path) -> None:
     out = tmp_path / "with space, comma: 'quote' ü"
     (out / "x").mkdir(parents=True)
     (out / "table.biom").touch()
-    done = launch("simulate", "--output-dir", str(out), "--samples", "20", "--asvs", "30")
+    done = launch("example", "--output-dir", str(out), "--samples", "20", "--asvs", "30")
     assert done.returncode == 73  # of `aam`, which does not replace a study
     assert done.stderr.startswith("aam: ")
 
 
 def test_a_dry_run_does_what_it_says_when_it_is_pasted(tmp_path: Path) -> None:
     out = tmp_path / "with space, comma: 'quote' ü"
-    args = ["simulate", "--output-dir", str(out), "--samples", "9", "--asvs", "30"]
+    args = ["example", "--output-dir", str(out), "--samples", "9", "--asvs", "30"]
     done = launch("--dry-run", *args, "--richness", "8", "--subjects", "3", "--depth", "100")
     assert done.returncode == 0, done.stderr
     assert not out.exists()
@@ -317,5 +315,5 @@ def test_nothing_heavy_is_imported(argv: list[str]) -> None:
     assert not {
         name for name in foreign if not name.startswith(("_", "__editable__", "sitecustom"))
     }
-    if "simulate" in argv:  # a start runs no program and computes no digest
+    if "example" in argv:  # a start runs no program and computes no digest
         assert not loaded & {"hashlib", "shutil", "subprocess", "tarfile"}

@@ -88,7 +88,7 @@ def test_a_command_gets_only_flags_that_it_has(mi300a: Host) -> None:
     assert decided(planned(mi300a, *predict, "--image", "rocm62"), "flag") == [
         "--attn-implementation math"
     ]
-    simulate = ["simulate", "--output-dir", "/o/s", "--image", "rocm62"]
+    simulate = ["example", "--output-dir", "/o/s", "--image", "rocm62"]
     assert decided(planned(mi300a, *simulate), "flag") == []
 
 
@@ -262,7 +262,7 @@ def test_the_record_is_enough_to_run_again(mi300a: Host) -> None:
     assert (stored["image"], stored["digest"]) == ("rocm62", "sha256:1")
     assert stored["stack"] == "torch 2.5.1"
     assert len(stored["gpus"]) == 4
-    assert RECORD in dict(planned(mi300a, "simulate", "--output-dir", "/o/s").variables)
+    assert RECORD in dict(planned(mi300a, "example", "--output-dir", "/o/s").variables)
     printed = ("evaluate", "--predictions", "/i/p", "--metadata", "/i/m", "--metadata-column", "c")
     assert dict(planned(mi300a, *printed).variables)[RECORD]  # it may name an output
 

@@ -9,9 +9,9 @@ import pytest
 from scipy import sparse
 from sklearn.linear_model import Ridge
 
-from aam.contract.options.commands.studies import Simulate
+from aam.contract.options.commands.studies import Example
 from aam.data.sequences import encode
-from aam.data.simulation.simulate import simulate
+from aam.data.simulation import simulate
 from aam.members.base import F64, Labels, Samples, Tokens
 from aam.members.kernel import CLADE_SHARES, Kernel
 from aam.members.kernel_features import products
@@ -37,7 +37,7 @@ def dendrogram(tokens: Tokens) -> Dendrogram:
 
 @pytest.fixture(scope="module")
 def study() -> tuple[Samples, Labels]:
-    options = Simulate(
+    options = Example(
         output_dir=None,  # type: ignore[arg-type]
         samples=80, asvs=150, length=60, richness=50, depth=3000, subjects=16,
     )  # fmt: skip

@@ -12,11 +12,10 @@ import torch
 
 import aam
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options.commands.studies import Simulate
+from aam.contract.options.commands.studies import Example
 from aam.contract.options.device import DeviceOptions
 from aam.data.covariates import Covariates
-from aam.data.simulation.files import write_study
-from aam.data.simulation.simulate import simulate
+from aam.data.simulation import simulate, write_study
 from aam.inference.stored_networks import read_networks
 from aam.members.base import Labels, Samples
 from aam.members.member import estimator
@@ -33,7 +32,7 @@ COLUMNS = ("--categorical-columns", "batch,site", "--numeric-columns", "offset")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study whose target is the pH and an offset that only the metadata have."""
     folder = tmp_path_factory.mktemp("study")
-    options = Simulate(
+    options = Example(
         output_dir=folder, samples=60, asvs=150, length=60, richness=40, depth=2000, subjects=15
     )
     write_study(simulate(options), options)

@@ -13,11 +13,11 @@ from scipy import sparse
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import Ridge
 
-from aam.contract.options.commands.studies import Simulate
+from aam.contract.options.commands.studies import Example
 from aam.contract.options.device import DeviceOptions
 from aam.contract.schema import Mismatch
 from aam.data.sequences import encode
-from aam.data.simulation.simulate import simulate
+from aam.data.simulation import simulate
 from aam.members.base import Labels, Rows, Samples
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel, KernelModel, approximation
@@ -27,7 +27,7 @@ from aam.members.member import estimators
 from aam.members.relations import AsvRelations, mismatches, similarity
 from aam.serialization.model_folder import State
 
-OPTIONS = Simulate(
+OPTIONS = Example(
     output_dir=None,  # type: ignore[arg-type]
     samples=90, asvs=200, length=60, richness=60, depth=3000, subjects=18,
 )  # fmt: skip

@@ -128,12 +128,12 @@ def test_predictions_outside_the_order_are_refused() -> None:
         class_predictions(table, ["low", "mid"], LEVELS)
 
 
-def test_report_and_baseline(
+def test_report_and_a_run_on_the_same_splits(
     study: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    beside = tmp_path / "baseline"
-    args = ("--member", "kernel", "--splits", run / "splits.tsv", "--output-dir", beside)
-    assert aam("baseline", *labelled(study), *ORDER, *args) == 0
+    beside = tmp_path / "beside"
+    args = ("--members", "kernel", "--splits", run / "splits.tsv", "--output-dir", beside)
+    assert aam("train", *labelled(study), *ORDER, *args) == 0
     own, other = read(run / "predictions.tsv"), read(beside / "predictions.tsv")
     joined = own.merge(other, on=["sample-id", "fold"])
     assert len(joined) == 80

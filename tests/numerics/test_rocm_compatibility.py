@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from aam.cli import main
-from aam.contract.options.commands.studies import Simulate
-from aam.data.simulation.files import write_study
-from aam.data.simulation.simulate import simulate
+from aam.contract.options.commands.studies import Example
+from aam.data.simulation import simulate, write_study
 from aam.inference.stored_networks import read_networks
 
 pytestmark = pytest.mark.rocm
@@ -36,7 +35,7 @@ def on_rocm() -> None:
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rocm")
-    options = Simulate(output_dir=folder, samples=40, asvs=120, length=90, richness=30,
+    options = Example(output_dir=folder, samples=40, asvs=120, length=90, richness=30,
                        depth=900, subjects=10, seed=3)  # fmt: skip
     write_study(simulate(options), options)
     return folder

@@ -90,7 +90,7 @@ def test_short_help_has_the_options_of_readme_and_tutorial(document: str) -> Non
 
 
 def test_options_of_the_public_program_are_there_or_absent() -> None:
-    commands = ("pretrain", "train", "predict", "baseline", "evaluate")
+    commands = ("pretrain", "train", "predict", "evaluate")
     known = {spec.flag for name in commands for spec in specs(find(name) or object)}
     page = (ROOT / "docs" / "from_the_public_aam.md").read_text()
     _, kept, changed, absent = re.split(r"^## .*$", page, flags=re.MULTILINE)

@@ -13,16 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aam.contract import run_record
-from aam.contract.errors import AamError, MissingInput
-from aam.contract.files import write_text
-from aam.contract.options import build, find, specs
+from aam.contract.errors import AamError
+from aam.contract.options import find, specs
 from aam.contract.options.config_file import read_config
-from aam.contract.shards import Shard
 from aam.data.embeddings import read_embeddings
 from aam.data.metrics import compute_metrics
 from aam.data.ordination import write_ordination
-from aam.data.shards import facts_of, merge
 from aam.data.splits import read_splits
 from aam.performance.profile import as_plain, read_profile
 from aam.report import methods, page
@@ -180,35 +176,6 @@ def test_a_report_of_edited_files(whole: Path, name: str) -> None:
     else:
         edits = text_edits(path.read_bytes(), b"," if path.suffix == ".csv" else b"\t")
     assert failures(path, edits, lambda: use(whole)) == []
-
-
-@pytest.fixture
-def shards(tmp_path: Path) -> Path:
-    """The two shards of a table, complete; the name of the table."""
-    output = tmp_path / "out.tsv"
-    kind = typing.cast(type, find("predict"))
-    for number in (1, 2):
-        given = {"--table": tmp_path / "t.biom", "--model": tmp_path, "--output": output}
-        options = build(kind, given | {"--shard": f"{number}/2"})
-        file = Shard(number, 2).file(output)
-        write_text(file, f"sample-id\tpredicted\ns{number}\t1\n")
-        record = run_record.describe("predict", options) | facts_of(file, 1)
-        run_record.write(run_record.beside(file), record)
-    return output
-
-
-def test_edited_shards_are_merged_or_refused(shards: Path) -> None:
-    assert merge(shards)["samples"] == 2
-    first = Shard(1, 2).file(shards)
-    record = run_record.beside(first)
-    assert failures(record, json_edits(record.read_bytes()), lambda: merge(shards)) == []
-    for name in ("1-of-99999999999.tsv", "2-of-1.tsv", "0-of-2.tsv", f"{'9' * 99}-of-1.h5"):
-        (first.parent / name).touch()
-    assert merge(shards)["samples"] == 2
-    first.unlink()
-    first.mkdir()
-    with pytest.raises(MissingInput, match=r"Shards are missing or incomplete: 1 \(1\) of 2"):
-        merge(shards)
 
 
 def test_an_edited_run_record_gives_options_or_is_refused(whole: Path) -> None:

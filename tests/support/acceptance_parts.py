@@ -29,7 +29,7 @@ def crash(context: Context) -> Values:
 def hang(context: Context) -> Values:
     """A command that computes much longer than the part may take."""
     samples = ("--samples", 50_000, "--asvs", 20_000)
-    context.aam("simulate", "--output-dir", context.folder / "large", *samples)
+    context.aam("example", "--output-dir", context.folder / "large", *samples)
     return {}
 
 

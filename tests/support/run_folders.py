@@ -10,10 +10,9 @@ import numpy as np
 
 from aam.contract.options import build, to_plain
 from aam.contract.options.commands import find
-from aam.contract.options.commands.studies import Simulate
+from aam.contract.options.commands.studies import Example
 from aam.data.sequences import encode
-from aam.data.simulation.files import write_study
-from aam.data.simulation.simulate import SimulatedStudy, simulate
+from aam.data.simulation import SimulatedStudy, simulate, write_study
 from aam.data.splits import Split, make_splits, write_splits
 from aam.members.base import Labels, Samples
 from aam.members.forest import Forest
@@ -27,7 +26,7 @@ WHO = {"version": "0.1.0", "host": {"name": "node-1", "cores": 8, "devices": ["S
 
 
 def make_study(folder: Path, samples: int = 120) -> SimulatedStudy:
-    options = Simulate(
+    options = Example(
         output_dir=folder, samples=samples, asvs=300, length=60, richness=60, depth=3000,
         subjects=samples // 4,
     )  # fmt: skip

@@ -299,11 +299,10 @@ def start(folder: Path) -> Cluster:
         pytest.skip("AAM_SLURM names no folder of a Slurm")
     engines = workshop()
     cpu_sif()
-    from aam.contract.options.commands.studies import Simulate
-    from aam.data.simulation.files import write_study
-    from aam.data.simulation.simulate import simulate
+    from aam.contract.options.commands.studies import Example
+    from aam.data.simulation import simulate, write_study
 
-    options = Simulate(output_dir=folder / "study", samples=36, asvs=90, length=60, richness=25,
+    options = Example(output_dir=folder / "study", samples=36, asvs=90, length=60, richness=25,
                        depth=900, subjects=12, seed=7)  # fmt: skip
     write_study(simulate(options), options)
     (folder / "site.yaml").write_text(SITE)

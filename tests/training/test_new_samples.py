@@ -17,10 +17,9 @@ import pytest
 
 from aam.api import AamWarning, load
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options.commands.studies import Simulate
+from aam.contract.options.commands.studies import Example
 from aam.contract.options.device import DeviceOptions
-from aam.data.simulation.files import write_study
-from aam.data.simulation.simulate import simulate
+from aam.data.simulation import simulate, write_study
 from aam.members.model_file import read_trained
 from tests.support.commands import aam, read, train
 from tests.support.models import Editable, rewrite
@@ -94,7 +93,7 @@ def test_samples_that_trained_the_model_are_marked_and_not_scored(
 def other_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study with other sequences."""
     folder = tmp_path_factory.mktemp("other")
-    options = Simulate(
+    options = Example(
         output_dir=folder, samples=20, asvs=90, length=60, richness=25, depth=900, sites=3,
         subjects=10, seed=8,
     )  # fmt: skip

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options.commands.studies import Simulate
-from aam.data.simulation.files import write_study
-from aam.data.simulation.simulate import simulate
+from aam.contract.options.commands.studies import Example
+from aam.data.simulation import simulate, write_study
 from aam.serialization import tensor_file
 from tests.support.commands import aam
 from tests.support.resumed_runs import STOPPED, USR1, alike, arguments_of, part
@@ -20,7 +19,7 @@ from tests.support.resumed_runs import STOPPED, USR1, alike, arguments_of, part
 @pytest.fixture(scope="module")
 def other_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("other")
-    options = Simulate(
+    options = Example(
         output_dir=folder, samples=36, asvs=90, length=60, richness=25, depth=900, subjects=12,
         seed=8,
     )  # fmt: skip

@@ -110,8 +110,26 @@ class SpeedOptions:
 
 
 @dataclass(frozen=True)
-class ScaleOptions:
+class RankOptions:
     """Several processes, started by --processes, `aam-launch --gpus`, torchrun or srun."""
+
+    processes: int = resumable_option(
+        "Processes to start on this machine, one for each GPU or each group of CPU cores; 0: start "
+        "none (one process, or processes of torchrun or srun).",
+        default=0,
+        takes=PROCESSES,
+    )
+    rank_timeout: float = resumable_option(
+        "Seconds without a heartbeat of a process after which it counts as failed and the others "
+        "stop.",
+        default=60.0,
+        takes=SECONDS,
+    )
+
+
+@dataclass(frozen=True)
+class ScaleOptions(RankOptions):
+    """Training by several processes."""
 
     distributed: bool = resumable_option(
         "Split every batch among the processes; each holds the whole network (DDP).",
@@ -130,16 +148,4 @@ class ScaleOptions:
         "Split every batch among all GPUs of this machine; starts one process for each.",
         default=False,
         excludes=("--distributed", "--fsdp"),
-    )
-    processes: int = resumable_option(
-        "Processes to start on this machine, one for each GPU or each group of CPU cores; 0: start "
-        "none (one process, or processes of torchrun or srun).",
-        default=0,
-        takes=PROCESSES,
-    )
-    rank_timeout: float = resumable_option(
-        "Seconds without a heartbeat of a process after which it counts as failed and the others "
-        "stop.",
-        default=60.0,
-        takes=SECONDS,
     )

@@ -14,7 +14,7 @@ import csv
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -176,41 +176,18 @@ def _write_hdf5(path: Path, ids: tuple[str, ...], values: NDArray[Any]) -> None:
         matrix[...] = values
 
 
-def hdf5_matrix(
-    path: Path, ids: Sequence[str], dtype: Any = np.float64
-) -> AbstractContextManager[h5py.Dataset]:
-    """Create a matrix file as ssu writes it, and yield the matrix [N, N] to be filled."""
-    header = {"format": np.array([b"BDSM"]), "version": np.array([b"2020.12"])}
-    return hdf5_array(path, "matrix", (len(ids), len(ids)), dtype, ids, header)
-
-
 @contextmanager
-def hdf5_array(
-    path: Path,
-    name: str,
-    shape: tuple[int, ...],
-    dtype: Any,
-    ids: Sequence[str],
-    more: Mapping[str, NDArray[Any]],
-) -> Iterator[h5py.Dataset]:
-    """Create an HDF5 file, reserve its space on the disk, and yield an array to be filled.
+def hdf5_matrix(path: Path, ids: Sequence[str], dtype: Any = np.float64) -> Iterator[h5py.Dataset]:
+    """Create a matrix file as ssu writes it, and yield the matrix [N, N] to be filled.
 
-    HDF5 can crash the process when it fails to write, so a full disk is found before it writes.
-
-    Args:
-        path: the file.
-        name: name of the array in the file.
-        shape: its shape.
-        dtype: its type.
-        ids: sample ids, as `order`.
-        more: other arrays by name.
+    HDF5 can crash the process when it fails to write, so the space is reserved on the disk, and a
+    full disk is found before it writes.
 
     Raises:
         OSError: the disk is full.
     """
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    small = sum(len(each) + 32 for each in ids) + sum(each.nbytes for each in more.values())
-    _reserve(path, size + 2 * small + _HDF5_BYTES)
+    names = sum(len(each) + 32 for each in ids)
+    _reserve(path, len(ids) ** 2 * np.dtype(dtype).itemsize + 2 * names + _HDF5_BYTES)
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     # The space is taken with the data set, so that no later write needs any; a fill would write all
     # of it once more.
@@ -218,12 +195,11 @@ def hdf5_array(
     properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     with h5py.File(path, "w") as file:
         file.create_dataset("order", data=list(ids), dtype=h5py.string_dtype())
-        for each, values in more.items():
-            file[each] = values
-        file.create_dataset(name, shape, dtype, dcpl=properties)
+        file["format"], file["version"] = np.array([b"BDSM"]), np.array([b"2020.12"])
+        file.create_dataset("matrix", (len(ids), len(ids)), dtype, dcpl=properties)
     _reserve(path, path.stat().st_size)
     with h5py.File(path, "r+") as file:
-        yield file[name]
+        yield file["matrix"]
 
 
 def _reserve(path: Path, size: int) -> None:

@@ -100,7 +100,7 @@ def study(tmp_path_factory):
     os.environ["HOME"] = found.environment["HOME"]  # the cache of q2cli
     command_line()
     folder = found.folder / "study"
-    found.aam("simulate", "--output-dir", folder, "--samples", 60, "--asvs", 90, "--length", 60,
+    found.aam("example", "--output-dir", folder, "--samples", 60, "--asvs", 90, "--length", 60,
               "--richness", 25, "--depth", 900, "--subjects", 20)  # fmt: skip
     # Classes that a reader could take for numbers.
     lines = [line.split("\t") for line in found.metadata.read_text().splitlines()]

@@ -28,7 +28,7 @@ def test_a_table_is_trained_predicted_and_reported(tmp_path):
     folder = tmp_path / "study"
     program = os.environ.get("AAM_EXECUTABLE", "aam")
     subprocess.run(
-        [program, "simulate", "--output-dir", folder, "--samples", "60", "--asvs", "90",
+        [program, "example", "--output-dir", folder, "--samples", "60", "--asvs", "90",
          "--length", "60", "--richness", "25", "--depth", "900", "--subjects", "20"], check=True,
     )  # fmt: skip
     table = rachis.Artifact.import_data(

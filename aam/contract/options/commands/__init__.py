@@ -26,17 +26,13 @@ COMMANDS: dict[str, dict[str, str]] = {
         "pretrain": "pretrain.Pretrain",
     },
     "Models": {
-        "baseline": "compare.BaselineOptions",
         "search": "search.Search",
         "evaluate": "use.Evaluate",
         "embed": "use.Embed",
-        "neighbors": "use.Neighbors",
         "export": "use.Export",
     },
     "Studies": {
-        "simulate": "studies.Simulate",
         "prepare": "studies.Prepare",
-        "merge": "studies.Merge",
         "unifrac": "compare.Unifrac",
     },
     "Performance": {

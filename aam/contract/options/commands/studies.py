@@ -79,60 +79,29 @@ class Prepare:
 
 
 @dataclass(frozen=True)
-class Merge:
-    """Join the shards that `aam predict`, `aam embed` or `aam unifrac` wrote with --shard.
+class Example:
+    """Write a simulated study with known effects, on which the commands of the tutorial run.
+
+    By default 150 samples of 50 subjects, whose communities follow a pH. The same options give the
+    same study everywhere; truth.json has its effects.
 
     Examples:
-        aam merge --output predictions.tsv
-        aam merge --output unifrac.h5 --overwrite
-    """
-
-    output: Path = option(
-        "Table (TSV) or matrix (HDF5) to write; its shards are in the folder OUTPUT.shards.",
-        role="output",
-    )
-    overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
-
-
-@dataclass(frozen=True)
-class Simulate:
-    """Simulate a study with known effects: tree, sequences, counts and metadata.
-
-    Examples:
-        aam simulate --output-dir study
-        aam simulate --output-dir small --samples 60 --asvs 300 --seed 1
+        aam example --output-dir study
+        aam example --output-dir small --samples 60 --asvs 300 --seed 1
     """
 
     output_dir: Path = option(
-        "Folder for table.biom, tree.nwk, metadata.tsv and taxonomy.tsv.", role="output"
+        "Folder for table.biom, tree.nwk, metadata.tsv, taxonomy.tsv and truth.json.", role="output"
     )
-    samples: int = option("Number of samples.", default=200, basic=True)
-    asvs: int = option("Number of ASVs, the tips of the tree.", default=2000, basic=True)
+    samples: int = option("Number of samples.", default=150, basic=True)
+    asvs: int = option("Number of ASVs, the tips of the tree.", default=500, basic=True)
     length: int = option("Nucleotides of each sequence.", default=150)
-    richness: int = option("Approximate number of ASVs in a sample.", default=185)
-    depth: int = option("Mean number of reads in a sample.", default=10_000)
+    richness: int = option("Approximate number of ASVs in a sample.", default=60)
+    depth: int = option("Mean number of reads in a sample.", default=4000)
     sites: int = option("Number of sites (categories).", default=3)
-    subjects: int = option("Number of subjects.", default=40)
+    subjects: int = option("Number of subjects; 0: one for three samples.", default=0)
     planted: int = option(
         "ASVs whose log abundances sum to the column 'response'; 0: no such column.", default=0
     )
     seed: int = option("Seed; the same seed gives the same study.", default=42, basic=True)
-    overwrite: bool = option("Replace an existing study in the folder.", default=False, basic=True)
-
-
-@dataclass(frozen=True)
-class Example:
-    """Write a small simulated study, on which the commands of the tutorial run in seconds.
-
-    150 samples of 50 subjects, whose communities follow a pH: table, tree, metadata and taxonomy.
-    The files are part of the installation, the same everywhere.
-
-    Examples:
-        aam example --output-dir study
-        aam example --output-dir study --overwrite
-    """
-
-    output_dir: Path = option(
-        "Folder for table.biom, tree.nwk, metadata.tsv and taxonomy.tsv.", role="output"
-    )
     overwrite: bool = option("Replace an existing study in the folder.", default=False, basic=True)

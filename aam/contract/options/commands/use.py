@@ -4,14 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aam.contract.options.device import DeviceOptions
+from aam.contract.options.device import DeviceOptions, RankOptions
 from aam.contract.options.field import ONE_OR_MORE, option
 from aam.contract.options.study import TAXONOMY, AsvVectorOptions, TableOptions
-
-SHARD_HELP = (
-    "Part of the samples, as 3/64 (the third of 64), for separate processes; written to {}.shards, "
-    "see `aam merge`."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +21,7 @@ class Predict:
 
     input: TableOptions
     device: DeviceOptions
+    scale: RankOptions
     model: Path = option("Checkpoint or run folder of `aam train`.", role="input")
     output: Path = option("Predictions file to write (TSV).", role="output")
     vectors: AsvVectorOptions
@@ -40,11 +36,6 @@ class Predict:
         "Rarefactions to average over; with several, the standard deviation is written too.",
         default=1,
         takes=ONE_OR_MORE,
-    )
-    shard: str | None = option(
-        SHARD_HELP.format("OUTPUT"),
-        default=None,
-        metavar="I/N",
     )
     force: bool = option(
         "Predict also where no ASV of the table occurs in the training data.", default=False
@@ -64,6 +55,7 @@ class Embed:
 
     input: TableOptions
     device: DeviceOptions
+    scale: RankOptions
     model: Path = option("Checkpoint or run folder of `aam pretrain` or `aam train`.", role="input")
     output_dir: Path = option(
         "Folder for embeddings.tsv, ordination.txt (PCoA) and pcoa.png.", role="output"
@@ -82,61 +74,7 @@ class Embed:
         only_with=("--color-by",),
     )
     batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
-    shard: str | None = option(
-        SHARD_HELP.format("embeddings.tsv"),
-        default=None,
-        metavar="I/N",
-    )
     overwrite: bool = option("Replace existing files.", default=False, basic=True)
-
-
-@dataclass(frozen=True)
-class Neighbors:
-    """Find the nearest samples of a collection by their embedding.
-
-    Examples:
-        aam neighbors --embeddings new/embeddings.tsv --collection qiita/embeddings.tsv \
-        --neighbors 20 --output neighbors.tsv
-        aam neighbors --embeddings qiita/embeddings.tsv --table qiita.aam \
-        --check-unifrac 1000 --output neighbors.tsv
-    """
-
-    embeddings: Path = option("embeddings.tsv of `aam embed`, of the samples.", role="input")
-    output: Path = option("Table to write (TSV): id, rank, neighbor, distance.", role="output")
-    collection: Path | None = option(
-        "embeddings.tsv of the samples to search, by the same model; by default the same table.",
-        default=None,
-        role="input",
-        basic=True,
-    )
-    neighbors: int = option("Neighbors of each sample.", default=10, takes=ONE_OR_MORE, basic=True)
-    unifrac_matrix: Path | None = option(
-        "UniFrac matrix of some samples of the collection: prints how far neighbors and distances "
-        "by embedding agree with it.",
-        default=None,
-        role="input",
-    )
-    check_unifrac: int | None = option(
-        "Compute UniFrac for this many random samples of the collection from --table, and print "
-        "how far neighbors and distances by embedding agree with it.",
-        default=None,
-        takes=ONE_OR_MORE,
-        needs=("--table",),
-        excludes=("--unifrac-matrix",),
-    )
-    table: Path | None = option(
-        "Table of the collection, best the folder of `aam prepare`.",
-        default=None,
-        role="input",
-        needs=("--check-unifrac",),
-    )
-    tree: Path | None = option(
-        "Rooted phylogeny, unless the folder of `aam prepare` has it.",
-        default=None,
-        role="input",
-        needs=("--check-unifrac",),
-    )
-    overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
 
 
 @dataclass(frozen=True)

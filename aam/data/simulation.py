@@ -1,0 +1,487 @@
+"""Simulated study with known truth: ASVs with inherited niches along a gradient of pH.
+
+Each ASV has a niche on the gradient, whose optimum it inherits along the tree (Brownian motion).
+Its fitness in a sample is lower outside the niche and depends on its clade at the site, on the
+subject, and on chance. The ASVs with the highest fitness are present, with log-normal abundances
+and multinomial reads. One sample is simulated at a time, so memory is that of the reads. The same
+seed gives the same study.
+
+Nodes of a tree are numbered so that a parent comes before its children; node 0 is the root.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from math import erf, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from aam import __version__
+from aam.console import track
+from aam.contract.errors import UsageError
+from aam.contract.files import atomic_write, refuse_existing
+from aam.contract.options.commands.studies import Example
+from aam.memory import memory_available, shown_size
+
+KAPPA = 3.0  # rate of transitions over that of transversions
+HEIGHT = 0.4  # mean substitutions per site from the root to a tip
+CLOCK_SHAPE = 4.0  # gamma shape of branch rates, mean 1: a relaxed clock
+SITE_SHAPE = 0.6  # gamma shape of site rates, mean 1: most sites are conserved, as in 16S
+
+_LETTERS = np.frombuffer(b"ACGT", dtype=np.uint8)
+_TRANSITION = 2  # A=0, C=1, G=2, T=3: XOR with 2 is a transition, with 1 or 3 a transversion
+
+PH_LOW, PH_SPAN = 4.0, 5.0
+PH_NOISE = 0.25  # standard deviation of the measured pH around the gradient
+SUBJECT_SHARE = 0.5  # part of the gradient's variance that lies between subjects
+NICHE_WIDTH = (0.18, 0.40)  # of the gradient's span, 10 % and 90 % quantiles about
+SITE_CLADES = 24  # clades whose fitness differs between sites
+SITE_SHIFT = 0.8  # standard deviations of the parts of an ASV's fitness: of its clade at a site,
+SUBJECT_SHIFT = 0.9  # of a subject,
+PREVALENCE = 0.9  # the same in all samples,
+CHANCE = 1.9  # random in each sample
+RESPONSE_NOISE = 0.5  # standard deviation of the response around the sum of the planted effects
+ABUNDANCE_SPREAD = 1.5  # standard deviation of log abundance within a sample
+DEPTH_SPREAD = 0.35
+RICHNESS_SPREAD = 0.2
+
+_MOST_CELLS = 10**12  # hours, at 20 ns to draw the fitness of an ASV in a sample
+_ASV_BYTES = 500
+_COUNT_BYTES = 40
+
+F64 = npt.NDArray[np.float64]
+
+_CREATION_DATE = datetime(2000, 1, 1)  # fixed, so that two tables of one seed are equal
+_FAMILIES, _GENERA = 12, 72  # clades of the tree that the taxonomy names
+
+
+@dataclass(frozen=True)
+class SimulatedTree:
+    """A rooted binary tree.
+
+    Attributes:
+        parents: int64 [2F - 1], the parent of each node; -1 for the root.
+        lengths: float64 [2F - 1], substitutions per site above each node; 0 for the root.
+        tips: int64 [F], the nodes without children.
+    """
+
+    parents: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.float64]
+    tips: npt.NDArray[np.int64]
+
+
+def yule_tree(tips: int, rng: np.random.Generator) -> SimulatedTree:
+    """Simulate a pure-birth (Yule) tree with `tips` (2 or more) tips, on a relaxed clock."""
+    parents, born = [-1, 0, 0], [0.0, 0.0, 0.0]
+    ended: dict[int, float] = {0: 0.0}
+    alive = [1, 2]
+    now = 0.0
+    for lineages in range(2, tips):
+        now += rng.exponential(1 / lineages)
+        place = int(rng.integers(lineages))
+        node = alive[place]
+        ended[node] = now
+        alive[place] = len(parents)
+        alive.append(len(parents) + 1)
+        parents += [node, node]
+        born += [now, now]
+    now += rng.exponential(1 / tips)
+    ends = np.array([ended.get(node, now) for node in range(len(parents))])
+    rates = rng.gamma(CLOCK_SHAPE, 1 / CLOCK_SHAPE, len(parents))
+    lengths = (ends - np.array(born)) * rates * (HEIGHT / now)
+    return SimulatedTree(np.array(parents), lengths, np.sort(np.array(alive)))
+
+
+def clades(tree: SimulatedTree, count: int) -> npt.NDArray[np.int64]:
+    """Return the clade of each tip, int64 [F], where the tree is cut at `count` lineages."""
+    early = min(2 * count, 2 * len(tree.tips)) - 1
+    origin = np.arange(len(tree.parents))
+    for node in range(early, len(origin)):
+        origin[node] = origin[tree.parents[node]]
+    found: npt.NDArray[np.int64] = np.unique(origin[tree.tips], return_inverse=True)[1]
+    return found
+
+
+def brownian(tree: SimulatedTree, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Simulate a trait by Brownian motion; float64 [F], standardised over the tips."""
+    steps = rng.standard_normal(len(tree.parents)) * np.sqrt(tree.lengths)
+    values = np.zeros(len(steps))
+    for node in range(1, len(steps)):
+        values[node] = values[tree.parents[node]] + steps[node]
+    tips = values[tree.tips]
+    standard: npt.NDArray[np.float64] = (tips - tips.mean()) / max(float(tips.std()), 1e-12)
+    return standard
+
+
+def evolve_dna(tree: SimulatedTree, length: int, rng: np.random.Generator) -> tuple[str, ...]:
+    """Evolve `length` nucleotides by Kimura's two-parameter model with gamma rates of sites.
+
+    Equal tips get one more substitution each until all F sequences are distinct.
+    """
+    rates = rng.gamma(SITE_SHAPE, 1 / SITE_SHAPE, length)
+    rates /= rates.mean()
+    codes = np.empty((len(tree.parents), length), dtype=np.uint8)
+    codes[0] = rng.integers(4, size=length)
+    for node in range(1, len(codes)):
+        distance = rates * tree.lengths[node]
+        slow = np.exp(-4 * distance / (KAPPA + 2))
+        fast = np.exp(-2 * distance * (KAPPA + 1) / (KAPPA + 2))
+        transition = 0.25 + 0.25 * slow - 0.5 * fast
+        transversion = 0.5 - 0.5 * slow
+        drawn = rng.random(length)
+        change = np.where(drawn < transition, _TRANSITION, 0)
+        other = (drawn >= transition) & (drawn < transition + transversion)
+        change[other] = np.where(drawn[other] < (transition + transversion / 2)[other], 1, 3)
+        codes[node] = codes[tree.parents[node]] ^ change
+    tips = codes[tree.tips]
+    seen: set[bytes] = set()
+    for row in tips:
+        while row.tobytes() in seen:
+            row[rng.integers(length)] ^= rng.integers(1, 4)
+        seen.add(row.tobytes())
+    return tuple(_LETTERS[row].tobytes().decode("ascii") for row in tips)
+
+
+def newick(tree: SimulatedTree, names: Sequence[str]) -> str:
+    """Write the tree with `names` [F] at its tips, in the order of `tree.tips`."""
+    labels = dict(zip(tree.tips.tolist(), names, strict=True))
+    children: dict[int, list[str]] = {}
+    for node in range(len(tree.parents) - 1, 0, -1):
+        inner = children.pop(node, None)
+        label = labels[node] if inner is None else f"({','.join(inner)})"
+        children.setdefault(int(tree.parents[node]), []).append(f"{label}:{tree.lengths[node]:.9g}")
+    return f"({','.join(children[0])});\n"
+
+
+@dataclass(frozen=True)
+class SimulatedStudy:
+    """A simulated study with its truth; N samples, F ASVs.
+
+    Attributes:
+        sample_ids: N names.
+        sequences: F distinct sequences, the names of the tree's tips.
+        counts: int32 [N, F] reads, without explicit zeros.
+        tree: the tree; tip f is ASV f.
+        gradient: [N], the pH that acts on the ASVs.
+        ph: [N], the pH as measured, 4 to 9.
+        site, subject: int64 [N], numbers from 0.
+        optimum, width: [F], the niche of each ASV in units of pH.
+        planted: int64 [P], ASVs that decide the response; empty without any.
+        effects: [P], 1 or -1, for one standard deviation of their log abundance.
+        response: [N], sum of the effects, and noise.
+    """
+
+    sample_ids: tuple[str, ...]
+    sequences: tuple[str, ...]
+    counts: sparse.csr_array
+    tree: SimulatedTree
+    gradient: F64
+    ph: F64
+    site: npt.NDArray[np.int64]
+    subject: npt.NDArray[np.int64]
+    optimum: F64
+    width: F64
+    planted: npt.NDArray[np.int64]
+    effects: F64
+    response: F64
+
+    @property
+    def reads(self) -> npt.NDArray[np.int64]:
+        """Reads of each sample, [N]."""
+        return np.asarray(self.counts.sum(axis=1, dtype=np.int64)).ravel()
+
+    @property
+    def richness(self) -> npt.NDArray[np.int64]:
+        """ASVs with reads in each sample, [N]."""
+        return np.asarray(np.diff(self.counts.indptr), dtype=np.int64)
+
+
+def _check(options: Example) -> None:
+    """Refuse sizes that contradict each other, or that time and memory do not allow."""
+    longest_name = 4**options.length if options.length < 32 else options.asvs**2
+    limits = (
+        ("samples", options.samples, 2, 10_000_000),
+        ("asvs", options.asvs, 2, min(10_000_000, longest_name // 4)),
+        ("length", options.length, 4, 10_000),
+        ("richness", options.richness, 1, options.asvs),
+        ("depth", options.depth, options.richness, 100_000_000),
+        ("sites", options.sites, 1, options.subjects),
+        ("subjects", options.subjects, 1, options.samples),
+        ("planted", options.planted, 0, options.richness // 2),
+        ("seed", options.seed, 0, 2**63),
+    )
+    for name, value, low, high in limits:
+        if not low <= value <= high:
+            remedy = f"give {low} to {high} with these options"
+            raise UsageError("Invalid size of the study", f"--{name} {value}", remedy)
+    if (cells := options.samples * options.asvs) > _MOST_CELLS:
+        raise UsageError(
+            "The study would take days to simulate",
+            f"--samples {options.samples} x --asvs {options.asvs} are {cells:.0e} draws",
+            f"give at most {_MOST_CELLS:.0e}",
+        )
+    size = _ASV_BYTES * options.asvs + 4 * options.asvs * options.length
+    size += _COUNT_BYTES * options.samples * options.richness
+    if size > (available := memory_available()):
+        raise UsageError(
+            "The study does not fit in memory",
+            f"it takes {shown_size(size)}, {shown_size(available)} are available",
+            "give fewer --samples or --asvs, or a smaller --length or --richness",
+        )
+
+
+def simulate(options: Example) -> SimulatedStudy:
+    """Simulate the study that `options` describes; the output folder is not used.
+
+    Raises:
+        UsageError: sizes that contradict each other, or need too much time or memory.
+    """
+    if not options.subjects:
+        subjects = min(options.samples, max(options.sites, options.samples // 3))
+        options = replace(options, subjects=subjects)
+    _check(options)
+    streams = np.random.default_rng(options.seed).spawn(5)
+    tree = yule_tree(options.asvs, streams[0])
+    sequences = evolve_dna(tree, options.length, streams[1])
+    rng = streams[2]
+    optimum = _uniform(brownian(tree, rng)) * 1.2 - 0.1
+    low, high = np.log(NICHE_WIDTH)
+    width = np.exp(rng.normal((low + high) / 2, (high - low) / 2.56, options.asvs))
+    prevalence = PREVALENCE * rng.standard_normal(options.asvs)
+    shifts = rng.standard_normal((options.sites, SITE_CLADES)) * SITE_SHIFT
+    shifts[rng.random(shifts.shape) < 0.5] = 0
+    clade = clades(tree, SITE_CLADES)
+
+    subject = np.arange(options.samples) * options.subjects // options.samples
+    site = rng.permutation(np.arange(options.subjects) % options.sites)[subject]
+    between = sqrt(SUBJECT_SHARE) * rng.standard_normal(options.subjects)[subject]
+    within = sqrt(1 - SUBJECT_SHARE) * rng.standard_normal(options.samples)
+    gradient = _uniform(between + within)
+    noisy = PH_LOW + PH_SPAN * gradient + rng.normal(0, PH_NOISE, options.samples)
+    ph = np.round(np.clip(noisy, PH_LOW, PH_LOW + PH_SPAN), 2).astype(np.float64)
+
+    rng = streams[3]
+    present = _mean_present(options)
+    columns, reads = [], []
+    common = np.zeros(options.asvs)  # The part of the fitness that a subject's samples share.
+    for row in track(range(options.samples), "Samples", options.samples, "samples"):
+        if row == 0 or subject[row] != subject[row - 1]:
+            individual = SUBJECT_SHIFT * rng.standard_normal(options.asvs)
+            common = prevalence + individual + shifts[site[row], clade]
+        fitness = common - 0.5 * ((gradient[row] - optimum) / width) ** 2
+        found, counted = _sample(fitness, present, options.depth, rng)
+        columns.append(found)
+        reads.append(counted)
+    ends = np.cumsum([0, *(len(found) for found in columns)])
+    counts = sparse.csr_array(
+        (np.concatenate(reads), np.concatenate(columns), ends),
+        shape=(options.samples, options.asvs),
+    )
+    planted, effects, response = _plant(counts, options.planted, streams[4])
+    digits = len(str(options.samples))
+    return SimulatedStudy(
+        sample_ids=tuple(f"S{number:0{digits}d}" for number in range(1, options.samples + 1)),
+        sequences=sequences,
+        counts=counts,
+        tree=tree,
+        gradient=PH_LOW + PH_SPAN * gradient,
+        ph=ph,
+        site=site,
+        subject=subject,
+        optimum=PH_LOW + PH_SPAN * optimum,
+        width=PH_SPAN * width,
+        planted=planted,
+        effects=effects,
+        response=response,
+    )
+
+
+def _plant(
+    counts: sparse.csr_array, number: int, rng: np.random.Generator
+) -> tuple[npt.NDArray[np.int64], F64, F64]:
+    """Choose ASVs of 10 to 90 % prevalence; return them, their effects [P] and the response [N].
+
+    Raises:
+        UsageError: fewer than `number` ASVs have such a prevalence.
+    """
+    prevalence = np.bincount(counts.indices, minlength=counts.shape[1]) / counts.shape[0]
+    candidates = np.flatnonzero((prevalence > 0.1) & (prevalence < 0.9))
+    if number > len(candidates):
+        raise UsageError(
+            "Too few ASVs occur in 10 to 90 % of the samples",
+            f"{len(candidates)} for --planted {number}",
+            "give a smaller --planted",
+        )
+    planted = np.sort(rng.choice(candidates, number, replace=False))
+    effects = rng.choice([-1.0, 1.0], number)
+    reads = counts.sum(axis=1, dtype=np.int64)
+    log = np.log10(1 + 1e4 * counts[:, planted].toarray() / reads[:, None])
+    scaled = (log - log.mean(axis=0)) / log.std(axis=0).clip(min=1e-12)
+    response = scaled @ effects + RESPONSE_NOISE * rng.standard_normal(counts.shape[0])
+    return planted, effects, response
+
+
+def _sample(
+    fitness: F64, present: float, depth: int, rng: np.random.Generator
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Return the ASVs of one sample, ascending, and their reads (1 or more each).
+
+    Args:
+        fitness: [F], of each ASV in the sample, without chance.
+        present: mean number of ASVs that are present, with reads or not.
+        depth: mean number of reads.
+        rng: random numbers.
+    """
+    score = fitness + CHANCE * rng.standard_normal(len(fitness))
+    size = round(present * rng.lognormal(-(RICHNESS_SPREAD**2) / 2, RICHNESS_SPREAD))
+    size = min(max(size, 1), len(fitness))
+    chosen = np.sort(np.argpartition(score, -size)[-size:])
+    rank = score[chosen] - score[chosen].mean()
+    rank /= max(float(rank.std()), 1e-12)
+    log = ABUNDANCE_SPREAD * (0.6 * rank + 0.8 * rng.standard_normal(size))
+    abundance = np.exp(log - log.max())
+    total = max(1, round(depth * rng.lognormal(-(DEPTH_SPREAD**2) / 2, DEPTH_SPREAD)))
+    counted = rng.multinomial(total, abundance / abundance.sum())
+    seen = counted > 0
+    return chosen[seen].astype(np.int32), counted[seen].astype(np.int32)
+
+
+def _mean_present(options: Example) -> float:
+    """Find how many ASVs must be present for `richness` of them to have reads, by bisection."""
+    spread = np.exp(ABUNDANCE_SPREAD * np.random.default_rng(0).standard_normal(20_000))
+    share = spread / spread.mean()
+    low, high = float(options.richness), float(options.asvs)
+    for _ in range(40):
+        middle = (low + high) / 2
+        seen = middle * float(np.mean(1 - np.exp(-options.depth / middle * share)))
+        low, high = (middle, high) if seen < options.richness else (low, middle)
+    return (low + high) / 2
+
+
+def _uniform(values: F64) -> F64:
+    """Map standard normal values to 0..1 by their distribution function."""
+    return np.array([0.5 * (1 + erf(value / sqrt(2))) for value in values.tolist()])
+
+
+FILES = ("table.biom", "tree.nwk", "metadata.tsv", "taxonomy.tsv", "truth.json")
+
+
+def require_free(options: Example) -> None:
+    """Refuse to replace a file of a study without --overwrite."""
+    for name in FILES:
+        refuse_existing(options.output_dir / name, options.overwrite)
+
+
+def write_study(study: SimulatedStudy, options: Example) -> tuple[Path, ...]:
+    """Write table.biom, tree.nwk, metadata.tsv, taxonomy.tsv and truth.json; all or none.
+
+    Table and taxonomy leave out ASVs without reads, the tree does not.
+
+    Args:
+        study: study to write.
+        options: options of `aam example`; --output-dir is the folder of the files.
+
+    Returns:
+        Paths of the five files.
+
+    Raises:
+        CannotCreate: a file exists and `options.overwrite` is false, or no permission.
+    """
+    require_free(options)
+    seen = np.unique(study.counts.indices)
+    writers: tuple[Callable[[Path], Any], ...] = (
+        lambda path: _write_biom(
+            path, study.sample_ids, [study.sequences[f] for f in seen], study.counts[:, seen]
+        ),
+        lambda path: path.write_text(newick(study.tree, study.sequences)),
+        lambda path: path.write_text(_metadata(study)),
+        lambda path: path.write_text(_taxonomy(study, seen)),
+        lambda path: path.write_text(json.dumps(truth(study, options), indent=1) + "\n"),
+    )
+    places = tuple(options.output_dir / name for name in FILES)
+    with ExitStack() as stack:
+        for place, write in zip(places, writers, strict=True):
+            write(stack.enter_context(atomic_write(place)))
+    return places
+
+
+def truth(study: SimulatedStudy, options: Example) -> dict[str, Any]:
+    """Return the content of `truth.json`: parameters, measurements, gradient, niches, effects.
+
+    `r2_of_the_gradient` is the R2 of the unmeasured gradient against the column `ph`, the upper
+    bound for every predictor.
+    """
+    parameters = asdict(options)
+    del parameters["output_dir"], parameters["overwrite"]
+    error = float(np.square(study.ph - study.gradient).sum())
+    spread = float(np.square(study.ph - study.ph.mean()).sum())
+    return {
+        "aam": __version__,
+        "parameters": parameters,
+        "measured": {
+            "asvs_with_reads": len(np.unique(study.counts.indices)),
+            "reads": int(study.reads.sum()),
+            "mean_richness": round(float(study.richness.mean()), 2),
+            "mean_depth": round(float(study.reads.mean()), 2),
+            "r2_of_the_gradient": round(1 - error / spread, 4) if spread else None,
+        },
+        "gradient_ph": dict(zip(study.sample_ids, study.gradient.round(4).tolist(), strict=True)),
+        "niches_ph": {
+            name: [round(optimum, 4), round(width, 4)]
+            for name, optimum, width in zip(
+                study.sequences, study.optimum.tolist(), study.width.tolist(), strict=True
+            )
+        },
+        "planted": {
+            study.sequences[f]: effect
+            for f, effect in zip(study.planted.tolist(), study.effects.tolist(), strict=True)
+        },
+    }
+
+
+def _write_biom(
+    path: Path, samples: Sequence[str], features: Sequence[str], counts: sparse.csr_array
+) -> None:
+    import biom
+    import h5py
+
+    by_feature = sparse.csr_matrix(counts.T, dtype=np.float64)
+    table = biom.Table(by_feature, list(features), list(samples), type="OTU table")
+    content = io.BytesIO()  # HDF5 prints tracebacks of its own when a disk is full.
+    with h5py.File(content, "w") as file:
+        table.to_hdf5(file, f"aam {__version__}", creation_date=_CREATION_DATE)
+    path.write_bytes(content.getvalue())
+
+
+def _metadata(study: SimulatedStudy) -> str:
+    columns: dict[str, tuple[str, list[str]]] = {
+        "ph": ("numeric", [f"{value:.2f}" for value in study.ph]),
+        "site": ("categorical", [f"site-{number + 1}" for number in study.site]),
+        "subject": ("categorical", [f"subject-{number + 1:03d}" for number in study.subject]),
+        "depth": ("numeric", [str(reads) for reads in study.reads]),
+    }
+    if len(study.planted):
+        columns["response"] = ("numeric", [f"{value:.4f}" for value in study.response])
+    lines = [("sample-id", *columns), ("#q2:types", *(kind for kind, _ in columns.values()))]
+    lines += zip(study.sample_ids, *(values for _, values in columns.values()), strict=True)
+    return "".join("\t".join(line) + "\n" for line in lines)
+
+
+def _taxonomy(study: SimulatedStudy, asvs: npt.NDArray[np.int32]) -> str:
+    """Return the taxa of ASVs, clades of the tree, as QIIME 2 writes a taxonomy."""
+    family, genus = (clades(study.tree, count) for count in (_FAMILIES, _GENERA))
+    lines = ["Feature ID\tTaxon"]
+    for asv in asvs.tolist():
+        first, second = family[asv] + 1, genus[asv] + 1
+        taxon = f"d__Simulated; f__Family-{first}; g__Genus-{first}.{second}"
+        lines.append(f"{study.sequences[asv]}\t{taxon}")
+    return "".join(f"{line}\n" for line in lines)

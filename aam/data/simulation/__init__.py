@@ -1,1 +1,0 @@
-"""Simulated studies with known truth: phylogeny, sequences, counts of reads and metadata."""
