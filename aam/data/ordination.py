@@ -71,12 +71,16 @@ def coordinates_of_kernel(kernel_NN: F64) -> tuple[F64, F64]:
     Returns:
         coordinates float64 [N, 2]; fraction of the variance that each axis explains, [2].
     """
-    from scipy.sparse.linalg import eigsh
+    from scipy.sparse.linalg import ArpackError, eigsh
 
     means = kernel_NN.mean(axis=0)
     centred = kernel_NN - means - means[:, None] + means.mean()
     # A start that is not random makes the same axes for the same kernel.
-    values, vectors = eigsh(centred, k=2, v0=np.arange(1.0, len(centred) + 1))
+    try:
+        values, vectors = eigsh(centred, k=2, v0=np.arange(1.0, len(centred) + 1))
+    except ArpackError:
+        # Where all samples are alike, or differ in one direction, the start has no part in it.
+        values, vectors = (each[..., -2:] for each in np.linalg.eigh(centred))
     kept = values[::-1].clip(min=0)
     coordinates = _oriented(vectors[:, ::-1] * np.sqrt(kept))
     return coordinates, kept / max(float(np.trace(centred)), 1e-300)
