@@ -34,11 +34,7 @@ ATTRIBUTES = ("vendor", "device", "class", "uevent")
 
 
 def write(host: Host, file: Path) -> int:
-    """Write the capture and return the number of files in it.
-
-    Raises:
-        CannotCreate: the tar cannot be written.
-    """
+    """Write the capture and return the number of files in it."""
     vendors = VENDORS.values()
     places = [*PLACES, *(place for vendor in vendors for place in vendor.files)]
     attributes = [*ATTRIBUTES, *(name for vendor in vendors for name in vendor.attributes)]

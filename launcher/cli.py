@@ -54,11 +54,7 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _require_host_read(given: Mapping[str, Any], command: str) -> None:
-    """Refuse --host before a command that would run on this host, whatever the capture holds.
-
-    Raises:
-        UsageError: naming the commands that decide for a captured host.
-    """
+    """Refuse --host before a command that would run on this host, whatever the capture holds."""
     reads = HOST in READ.get(command, ()) if command in NAMES else "--dry-run" in given
     if HOST in given and not reads:
         others = ", ".join(f"`{name}`" for name, flags in READ.items() if HOST in flags)

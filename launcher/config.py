@@ -44,9 +44,6 @@ def read(
         flags: the launcher's own options of the command line, flag -> value.
         variables: the environment.
         usual_site: site whose settings count where none is named.
-
-    Raises:
-        ConfigurationError: a file or a variable is wrong.
     """
     user = user_folder("XDG_CONFIG_HOME", variables) / "launch.yaml"
     top: list[Layer] = [from_variables(variables), from_flags(flags)]
@@ -102,9 +99,6 @@ def site(name: str, variables: Mapping[str, str] = os.environ) -> Site:
     Args:
         name: of a site, or path of its file.
         variables: the environment, with `$USER` and `$HOME`.
-
-    Raises:
-        ConfigurationError: there is no such site, or its file is wrong.
     """
     from launcher.slurm.site import HELP, site_of
 
@@ -130,11 +124,7 @@ def sites() -> list[str]:
 
 
 def private_folder(settings: LaunchSettings, uid: int, host: str, job: str | None) -> str:
-    """Return the folder of this user, job and node.
-
-    Raises:
-        ConfigurationError: the job is not a number, so that it could lead to another folder.
-    """
+    """Return the folder of this user, job and node."""
     if job is not None and not (job.isascii() and job.isdigit()):
         remedy = "unset it outside of Slurm"
         raise ConfigurationError("Not the number of a Slurm job", f"SLURM_JOB_ID={job!r}", remedy)
@@ -148,11 +138,7 @@ def catalog(settings: LaunchSettings) -> Catalog:
 
 
 def content(path: Path) -> bytes | None:
-    """Return the content of a settings file, or None if there is no such file.
-
-    Raises:
-        ConfigurationError: the path is no regular file, too long or not readable.
-    """
+    """Return the content of a settings file, or None if there is no such file."""
     try:
         return documents.regular(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -164,11 +150,7 @@ def content(path: Path) -> bytes | None:
 
 
 def entries(path: Path, found: bytes, known: Iterable[str] = SETTING_SPECS) -> dict[str, Entry]:
-    """Return the settings that a file's content holds, each with its line.
-
-    Raises:
-        ConfigurationError: the content is not text or not YAML, or has an unknown key.
-    """
+    """Return the settings that a file's content holds, each with its line."""
     try:
         text = found.decode()
     except UnicodeDecodeError as error:

@@ -39,9 +39,6 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
     Args:
         environment: variables of the process; those of this one by default, and for a capture
             those that it recorded.
-
-    Raises:
-        MissingInput: `root` is not there or cannot be read.
     """
     tree = open_tree(root)
     live = tree.name == "/"

@@ -25,10 +25,6 @@ def regular(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
     """Return the content of a regular file.
 
     A device or a FIFO could be read for ever, so its type is checked before anything is read.
-
-    Raises:
-        OSError: it cannot be opened or read.
-        ValueError: it is no regular file, or larger than `largest` bytes.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(handle, "rb") as stream:
@@ -51,12 +47,7 @@ def user_folder(name: str, variables: Mapping[str, str]) -> Path:
 
 
 def parsed(text: str | bytes) -> Any:
-    """Return the content of a JSON document.
-
-    Raises:
-        ValueError: it is no JSON, is nested too deeply, or holds a NUL character, which no path
-            and no variable can hold.
-    """
+    """Return the content of a JSON document."""
     try:
         content = json.loads(text)
     except RecursionError as error:

@@ -17,11 +17,7 @@ DEEPEST, MOST = 3, 2000  # folders below an input that are searched for links, a
 
 
 def require_inputs(request: Request) -> None:
-    """Check that every input is there and may be read.
-
-    Raises:
-        MissingInput: naming the option and the path.
-    """
+    """Check that every input is there and may be read."""
     for spec, path in request.paths("input"):
         if not os.path.exists(path):
             evidence = f"'{path}' does not exist"
@@ -32,11 +28,7 @@ def require_inputs(request: Request) -> None:
 
 
 def require_outputs(facts: tuple[PathFact, ...]) -> None:
-    """Check that every output can be written: permission of the nearest folder, space on its disk.
-
-    Raises:
-        CannotCreate: naming the option and the folder.
-    """
+    """Check that every output can be written: permission of the nearest folder, and space."""
     for fact in facts:
         if fact.role != "output":
             continue
@@ -56,9 +48,6 @@ def require_space(place: str, cause: str, remedy: str) -> None:
     """Check that the disk of an existing folder has space left, and room for more files.
 
     Quotas are not checked: file systems report them only on writing.
-
-    Raises:
-        CannotCreate: with `cause` and `remedy`.
     """
     facts = os.statvfs(place)
     free = facts.f_bavail * facts.f_frsize

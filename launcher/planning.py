@@ -41,9 +41,6 @@ def gather(
         host_root: "/", or a capture, for which every image of the catalog counts as built.
         settings, mounts, shares_memory: see `plan_launch`.
         usual_site: see `config.read`.
-
-    Raises:
-        AamError: a setting, a capture or a path is wrong.
     """
     try:
         folder = os.getcwd()
@@ -102,9 +99,6 @@ def plan_launch(
         settings: those of a job, decided when it was submitted; by default those of this process.
         mounts: further mounts, such as copies of inputs on the disk of a node.
         shares_memory: other ranks on this node exchange data with this one through /dev/shm.
-
-    Raises:
-        AamError: the launch is impossible, with the reason.
     """
     started = time.time() if starting else None
     inputs = gather(request, host_root, settings, mounts, shares_memory)
@@ -144,10 +138,6 @@ def requested_mounts(
         given: values of --bind.
         live: the paths are those of this host. Those of the command line have to exist; a folder
             of a site's file may be on its compute nodes alone.
-
-    Raises:
-        UsageError: a value without a path.
-        MissingInput: a path that does not exist.
     """
     found = []
     for bind in settings.bind:

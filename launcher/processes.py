@@ -30,10 +30,6 @@ def run(
         timeout: seconds after which it is killed.
         environment: its variables; by default those of this process.
         text: its input.
-
-    Raises:
-        TimeoutError: it takes longer than `timeout`.
-        OSError: it cannot be started.
     """
     # A start that runs no program saves the 2 ms of this import.
     import subprocess

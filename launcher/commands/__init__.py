@@ -16,11 +16,7 @@ T = TypeVar("T")
 
 
 def parse_own(options_class: type[T], argv: Sequence[str], command: str) -> T:
-    """Return the options of one of the launcher's own commands.
-
-    Raises:
-        UsageError: see `parse_options`.
-    """
+    """Return the options of one of the launcher's own commands."""
     options = specs(options_class)
     given = parse_options(options, argv, command, program="aam-launch", others=LAUNCHER_OPTIONS)
     return build(options_class, given)

@@ -67,9 +67,6 @@ def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterat
     """Yield a warning for each fact of a run record that differs in this launch.
 
     Inputs that the command line replaces are others on purpose, and are not compared.
-
-    Raises:
-        DataError: the record is damaged.
     """
     record = read_json(file, RECORD, "run record", "give the run.json of a run")
     if record["aam"] != __version__:

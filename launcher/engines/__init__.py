@@ -46,11 +46,7 @@ def of_format(image_format: str) -> tuple[Engine, ...]:
 
 
 def builders(image_format: str) -> tuple[Builder, ...]:
-    """Return the engines that build and inspect images of a format.
-
-    Raises:
-        Unavailable: there is none.
-    """
+    """Return the engines that build and inspect images of a format."""
     known = tuple(e for e in BUILDERS.values() if e.traits.image_format == image_format)
     if not known:
         remedy = "remove its entry from images.json"
@@ -105,11 +101,7 @@ def shell_line(plan: Plan) -> str:
 
 
 def exec_plan(plan: Plan) -> NoReturn:
-    """Replace this process by the program of a plan.
-
-    Raises:
-        AamError: see `start_plan`.
-    """
+    """Replace this process by the program of a plan."""
     start_plan(plan, lambda argv, variables: os.execve(argv[0], argv, variables))
     raise AssertionError("execve(2) does not return")
 
@@ -119,10 +111,6 @@ def start_plan(plan: Plan, start: Callable[[tuple[str, ...], dict[str, str]], T]
 
     Args:
         start: starts a command line with an environment.
-
-    Raises:
-        CannotCreate, NotPermitted: a folder cannot be made, or belongs to another user.
-        Unavailable: the program cannot be started.
     """
     make_folders(plan)
     argv = command(plan)

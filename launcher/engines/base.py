@@ -67,9 +67,6 @@ def labels(argv: Sequence[str], name: str) -> dict[str, str]:
 
     Args:
         argv: prints LABELS in it.
-
-    Raises:
-        CannotCreate: it has no labels, or those of another image.
     """
     done = processes.run(argv)
     try:
@@ -136,18 +133,10 @@ class Builder(Protocol):
         """Return the disk space that a build needs; `room`: GiB of building and of the image."""
 
     def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
-        """Build, test and label an image, install it, and return its record.
-
-        Raises:
-            CannotCreate: a step failed; nothing but the log is left behind.
-        """
+        """Build, test and label an image, install it, and return its record."""
 
     def pull(self, build: ImageBuild, reference: str, log: BuildLog) -> dict[str, Any]:
-        """Pull an image from a registry, install it, and return its record.
-
-        Raises:
-            CannotCreate: it cannot be had, or is another image.
-        """
+        """Pull an image from a registry, install it, and return its record."""
 
     def exec_argv(self, program: str, place: str, argv: Sequence[str]) -> list[str]:
         """Return the argv that runs a program in an image without anything of the host."""
@@ -156,11 +145,7 @@ class Builder(Protocol):
         """Return whether the recorded image still exists, by a check that takes no time."""
 
     def verify(self, program: str, name: str, recorded: Mapping[str, Any], place: Path) -> str:
-        """Compare an image byte for byte with its record; return the engine's name for it.
-
-        Raises:
-            MissingInput: it does not exist, or differs from its record.
-        """
+        """Compare an image byte for byte with its record; return the engine's name for it."""
 
 
 @dataclass(frozen=True)

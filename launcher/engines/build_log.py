@@ -59,11 +59,7 @@ class BuildLog:
     def run(
         self, argv: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Run a command; lines that begin with "== " or "ok " are shown.
-
-        Raises:
-            CannotCreate: it failed, with the end of its log and what may have been the reason.
-        """
+        """Run a command; lines that begin with "== " or "ok " are shown."""
         with self.path.open("a") as stream:
             stream.write("$ " + " ".join(argv) + "\n")
         process = subprocess.Popen(

@@ -39,7 +39,6 @@ class Docker(OciEngine):
     def detect(
         self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
     ) -> EngineFact:
-        """Return the reason why the daemon cannot be used, as far as its socket tells."""
         fact = EngineFact(self.name, path, traits=self.traits)
         own = f"{environment.get('XDG_RUNTIME_DIR') or f'/run/user/{user_id}'}/docker.sock"
         usual = own if os.path.exists(own) and not os.path.exists(SOCKET) else SOCKET
@@ -55,17 +54,14 @@ class Docker(OciEngine):
         return replace(fact, maps_root=rootless)
 
     def identity_flags(self, plan: Plan) -> list[str]:
-        """Name the user and the groups, and pass all GPUs that need libraries of the host."""
         argv = [f"--user={plan.user[0]}:{plan.user[1]}"]
         argv += [f"--group-add={group}" for group in plan.groups]
         return [*argv, *(["--gpus", "all"] if plan.host_libraries else [])]
 
     def build_flags(self, build: ImageBuild) -> list[str]:
-        """Leave out the provenance, which names the builder."""
         return ["--provenance=false"]
 
     def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
-        """Build an image; refuse --wheels, because Docker mounts no folder in a build."""
         if build.wheels:
             evidence, remedy = f"--wheels {build.wheels}", "use --engine podman or apptainer"
             raise Unavailable("docker mounts no folder while it builds", evidence, remedy)

@@ -14,11 +14,7 @@ from launcher.plan.plan import Plan
 
 
 def make_folders(plan: Plan) -> None:
-    """Make the private and the output folders of a plan, which a container has to find as mounts.
-
-    Raises:
-        CannotCreate, NotPermitted: see `make_private` and `make_outputs`.
-    """
+    """Make the private and the output folders of a plan, which a container finds as mounts."""
     make_private(plan.folders)
     make_outputs(plan.outputs)
 
@@ -29,10 +25,6 @@ def make_private(folders: Sequence[str]) -> None:
     They lie in a scratch folder where others may write, so each folder has to be this user's and
     closed to other writers before anything inside it is made or used. The scratch folder itself has
     to keep others from renaming what is not theirs (a sticky bit where everybody may write).
-
-    Raises:
-        NotPermitted: the path is a link, or a folder that another user owns or may write to.
-        CannotCreate: a folder cannot be made.
     """
     for number, folder in enumerate(folders):
         try:
@@ -53,11 +45,7 @@ def make_private(folders: Sequence[str]) -> None:
 
 
 def make_outputs(folders: Sequence[str]) -> None:
-    """Make output folders and their parents.
-
-    Raises:
-        CannotCreate: one cannot be made.
-    """
+    """Make output folders and their parents."""
     for folder in folders:
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)

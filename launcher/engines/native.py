@@ -33,15 +33,12 @@ class NativeEngine(Engine):
     def detect(
         self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
     ) -> EngineFact:
-        """Return the interpreter; `detect_stack` describes its libraries."""
         return EngineFact(self.name, path, traits=self.traits)
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
-        """Return how Python starts `aam`."""
         return ("-m", "aam")
 
     def command(self, plan: Plan) -> tuple[str, ...]:
-        """Return the command line that runs a plan."""
         return (plan.program, *self.run_flags(plan), *plan.argv)
 
 

@@ -57,7 +57,6 @@ class OciEngine(Engine, Builder):
         """Return the options that make two builds of the same inputs equal."""
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
-        """Return the options of `run`, the mounts and the devices."""
         argv = ["run", "--rm", "--interactive", "--pull=never", "--read-only"]
         argv += ["--tty"] if plan.terminal else []
         argv += ["--network=host", "--pid=host", "--log-driver=none", "--no-healthcheck"]
@@ -73,14 +72,12 @@ class OciEngine(Engine, Builder):
         return (*argv, "--workdir", plan.workdir, "--entrypoint", ENV)
 
     def command(self, plan: Plan) -> tuple[str, ...]:
-        """Return the command line that runs a plan."""
         assert plan.place is not None
         return (plan.program, *self.run_flags(plan), plan.place, *program(plan)[1:])
 
     def needs(
         self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
     ) -> list[SpaceRequirement]:
-        """Return the disk space of the storage, if the engine reports its folder."""
         argv = [program, "info", "--format", self.storage]
         done = processes.run(argv)
         output = done.stdout.strip()
@@ -89,7 +86,6 @@ class OciEngine(Engine, Builder):
         return [SpaceRequirement("storage", Path(output), int(room[0] * GIB), self.move)]
 
     def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
-        """Build an image without labels, then one with the labels that were measured in it."""
         bare, aside = f"{REPOSITORY}:{build.name}-bare", f"{REPOSITORY}:{build.name}-new"
         reference = f"{REPOSITORY}:{build.name}"
         try:
@@ -109,7 +105,6 @@ class OciEngine(Engine, Builder):
         return {"reference": reference, **inspected(build.program, reference), "labels": found}
 
     def pull(self, build: ImageBuild, reference: str, log: BuildLog) -> dict[str, Any]:
-        """Pull an image into the storage, under the name that a build gives it."""
         own = f"{REPOSITORY}:{build.name}"
         log.run([build.program, "pull", reference], build.scratch)
         found = labels(self.exec_argv(build.program, reference, ["cat", LABELS]), build.name)
@@ -138,17 +133,14 @@ class OciEngine(Engine, Builder):
         return [*argv, *self.build_flags(build), *options, str(context)]
 
     def exec_argv(self, program: str, place: str, argv: Sequence[str]) -> list[str]:
-        """Return the argv that runs a program in an image without anything of the host."""
         start = [program, "run", "--rm", "--network=none", "--read-only", "--tmpfs=/tmp"]
         start += ["--pull=never", "--no-healthcheck", "--user=65534:65534"]
         return [*start, "--entrypoint", argv[0], place, *argv[1:]]
 
     def exists(self, program: str, recorded: Mapping[str, Any], place: Path) -> bool:
-        """Return whether the storage has the image that was recorded."""
         return bool(recorded.get("id")) and inspected(program, str(recorded["id"])) != {}
 
     def verify(self, program: str, name: str, recorded: Mapping[str, Any], place: Path) -> str:
-        """Compare the id that the reference has with the recorded one."""
         reference = str(recorded["reference"])
         now = inspected(program, reference).get("id", "gone")
         if now != recorded.get("id"):

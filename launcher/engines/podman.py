@@ -41,7 +41,6 @@ class Podman(OciEngine):
     def detect(
         self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
     ) -> EngineFact:
-        """Return what forbids rootless containers."""
         rootless = user_id and (user_namespaces(tree) or _no_subordinate_ids(tree, user_id))
         # --group-add=keep-groups is an annotation that crun alone reads (podman-run(1)).
         has_crun = which("crun", f"{environment.get('PATH', '')}:/usr/bin:/usr/libexec/podman")
@@ -49,12 +48,10 @@ class Podman(OciEngine):
         return EngineFact(self.name, path, rootless or None, traits=self.traits, loses_groups=lost)
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
-        """Return the options of `run`, after the runtime that keeps groups where there are some."""
         keeps = plan.groups and plan.user[0] != 0
         return (*(("--runtime", "crun") if keeps else ()), *super().run_flags(plan))
 
     def identity_flags(self, plan: Plan) -> list[str]:
-        """Keep the numbers of the user and the groups, which cannot be named one by one."""
         if plan.user[0] == 0:
             argv = [f"--group-add={group}" for group in plan.groups]
         else:
@@ -62,7 +59,6 @@ class Podman(OciEngine):
         return ["--http-proxy=false", *argv]
 
     def build_flags(self, build: ImageBuild) -> list[str]:
-        """Set the date of all files; without layers a failed build leaves nothing behind."""
         plain = ["--format", "docker", "--force-rm", "--layers=false"]
         return [*plain, "--timestamp", str(build.epoch)]
 

@@ -118,7 +118,6 @@ class SifEngine(Engine, Builder):
     def detect(
         self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
     ) -> EngineFact:
-        """Return the program, and what keeps containers from starting."""
         real = os.path.realpath(path)
         place = conf_path(os.path.basename(real), real)
         conf = read_conf(tree, place)
@@ -128,7 +127,6 @@ class SifEngine(Engine, Builder):
                           traits=self.traits)  # fmt: skip
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
-        """Return the options of `exec`, the mounts and the devices."""
         argv = [*contained(plan.host_libraries, plan.host_devices), "--pwd", plan.workdir]
         for mount in plan.mounts:
             argv += mount_option(mount.source, mount.target, mount.writable)
@@ -137,18 +135,12 @@ class SifEngine(Engine, Builder):
         return tuple(argv)
 
     def command(self, plan: Plan) -> tuple[str, ...]:
-        """Return the command line that runs a plan."""
         assert plan.place is not None
         return (plan.program, *self.run_flags(plan), plan.place, *program(plan))
 
     def needs(
         self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
     ) -> list[SpaceRequirement]:
-        """Return the disk space for unpacking, the cache and the image file.
-
-        Setting the cache alone, and not the temporary folder, is the common way to fill /tmp
-        (sylabs/singularity 2030, 2913).
-        """
         building, image = (int(part * GIB) for part in room)
         temporary, temporary_name = self._named("TMPDIR", variables)
         temporary = temporary or Path(variables.get("TMPDIR") or "/tmp")
@@ -169,7 +161,6 @@ class SifEngine(Engine, Builder):
         return None, names[0]
 
     def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
-        """Build or copy a SIF beside its path, test it and rename it."""
         import shutil  # with bz2 and lzma; a start that builds nothing saves 2 ms
 
         archive = build.archive
@@ -195,7 +186,6 @@ class SifEngine(Engine, Builder):
         return {**record_of(place), "labels": found}
 
     def pull(self, build: ImageBuild, reference: str, log: BuildLog) -> dict[str, Any]:
-        """Pull an image of a registry as a SIF beside its path, and rename it."""
         with atomic_write(build.place) as temporary:
             argv = [build.program, "pull", "--force", str(temporary), f"docker://{reference}"]
             log.run(argv, build.scratch, self._building(os.environ))
@@ -214,15 +204,12 @@ class SifEngine(Engine, Builder):
         return [*argv, str(target), f"docker-archive:{archive}" if archive else definition]
 
     def exec_argv(self, program: str, place: str, argv: Sequence[str]) -> list[str]:
-        """Return the argv that runs a program in a SIF without anything of the host."""
         return [program, "exec", "--contain", "--cleanenv", "--no-home", place, *argv]
 
     def exists(self, program: str, recorded: Mapping[str, Any], place: Path) -> bool:
-        """Return whether the file has the size and the time that were recorded."""
         return place.is_file() and difference(place, recorded) is None
 
     def verify(self, program: str, name: str, recorded: Mapping[str, Any], place: Path) -> str:
-        """Compare the SHA-256 of the file with the record."""
         remedy = f"build it again: `aam-launch images build {name} --rebuild`"
         if not place.is_file():
             raise MissingInput("The image is gone", f"'{place}'", remedy)

@@ -101,7 +101,6 @@ class Amd(Vendor):
     install_variables = ("ROCM_PATH", "HIP_PATH")
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
-        """List the GPUs in KFD order, then those on the PCI bus without a driver."""
         found = [_node(tree, name) for name in tree.names(NODES) if name.isdecimal()]
         listed = [gpu for gpu in found if gpu]
         if not all(gpu.readable for gpu in listed):  # the cards of the others are unknown
@@ -122,7 +121,6 @@ class Amd(Vendor):
         return tuple(listed)
 
     def driver(self, tree: HostTree) -> Driver | None:
-        """Return the kernel driver; only AMD's own package states a version."""
         path = "/sys/module/amdgpu/version"
         version = tree.read(path)
         if version is not None:
@@ -132,12 +130,10 @@ class Amd(Vendor):
         return None
 
     def user_space(self, tree: HostTree) -> str | None:
-        """Return the ROCm that is installed on the host."""
         version = tree.read("/opt/rocm/.info/version")
         return f"ROCm {version} in /opt/rocm" if version else None
 
     def fused(self, archs: Sequence[str], arch: str) -> bool:
-        """Return whether aotriton has kernels; it names a family with an x for any digit."""
         return any(
             len(known) == len(arch)
             and all(a in ("x", b) for a, b in zip(known[3:], arch[3:], strict=True))
@@ -151,7 +147,6 @@ class Amd(Vendor):
         least: str | None,
         ranges: Sequence[DriverRange],
     ) -> str | None:
-        """Return the reason why AMD does not list the image's ROCm for the driver."""
         known = range_of(driver.version, ranges)
         release = ".".join(pins.get("rocm", "").split(".")[:2])
         if known and release and release not in known.serves:
@@ -159,7 +154,6 @@ class Amd(Vendor):
         return None
 
     def driver_text(self, driver: Driver, ranges: Sequence[DriverRange]) -> str:
-        """Return the version of the driver and the ROCm releases that it supports."""
         known = range_of(driver.version, ranges)
         if known is None:
             name = f"driver {driver.version}" if driver.version else "the kernel's own driver"
@@ -167,7 +161,6 @@ class Amd(Vendor):
         return f"driver {driver.version} ({known.release}) supports ROCm {known.tested}"
 
     def driver_warning(self, driver: Driver, ranges: Sequence[DriverRange]) -> Finding | None:
-        """Return a finding if no table has the driver."""
         if range_of(driver.version, ranges):
             return None
         severity: Severity = "warning" if driver.version else "note"
@@ -185,7 +178,6 @@ class Amd(Vendor):
     def checks(
         self, host: Host, gpus: Sequence[Gpu], served: Callable[[str], bool]
     ) -> list[Finding]:
-        """Return a warning if the arch that the runtime reports is overridden."""
         overrides = [f"{name}={host.environment[name]}" for name in OVERRIDES
                      if name in host.environment]  # fmt: skip
         archs = sorted({gpu.arch for gpu in gpus if gpu.arch})

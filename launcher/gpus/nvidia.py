@@ -60,7 +60,6 @@ class Nvidia(Vendor):
     )
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
-        """List the GPUs by PCI address, then those on the PCI bus without a driver."""
         functions = {f.address: f for f in pci.functions(tree, PCI_VENDOR)}
         driven = tree.names(f"{ROOT}/gpus")
         if not functions and not driven:
@@ -79,22 +78,15 @@ class Nvidia(Vendor):
         return tuple(found)
 
     def driver(self, tree: HostTree) -> Driver | None:
-        """Return the kernel driver and its version."""
         path = f"{ROOT}/version"
         text = tree.read(path)
         return None if text is None else Driver("nvidia", nvidia_driver_version(text), path)
 
     def serves(self, archs: Sequence[str], arch: str) -> bool:
-        """Return whether code runs on `arch`.
-
-        CUDA code runs on every chip of the same major capability and no smaller minor one (CUDA
-        programming guide, "binary compatibility").
-        """
         major, minor = arch[3:-1], arch[-1]
         return any(known[3:-1] == major and known[-1] <= minor for known in archs)
 
     def capability(self, arch: str) -> int:
-        """Return the compute capability; 80 for "sm_80"."""
         return whole_number(arch.removeprefix(self.arch_prefix)) or 0
 
 

@@ -61,7 +61,6 @@ class TarTree(HostTree):
             path = parent or "/"
 
     def text(self, path: str) -> str:
-        """Return the content; a member of mode 000 stands for an unreadable file."""
         if path not in self.files:
             raise FileNotFoundError(path)
         content = self.files[path]
@@ -70,11 +69,9 @@ class TarTree(HostTree):
         return content
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a folder."""
         return natural(self.folders.get(path.rstrip("/"), set()))
 
     def has(self, path: str) -> bool:
-        """Return whether `path` exists."""
         return path in self.files or path in self.folders
 
 
@@ -82,9 +79,6 @@ def _unpacked(file: Path) -> bytes:
     """Return the bytes of a tar, which may be compressed.
 
     A few kilobytes can decompress to any size, so no more than LARGEST_TAR bytes are taken.
-
-    Raises:
-        OSError, EOFError, ValueError: it cannot be read, is damaged, or is too large.
     """
     packed = documents.regular(file, LARGEST_TAR)
     for magic, opener in COMPRESSED.items():

@@ -68,11 +68,7 @@ class Manifest:
 
 
 def parse_manifest(text: str) -> Manifest:
-    """Read a manifest.
-
-    Raises:
-        MissingInput: it is damaged, naming the field.
-    """
+    """Read a manifest."""
     try:
         manifest = decode_json(text, Manifest, "capture", MANIFEST)
     except DataError as error:
@@ -117,7 +113,6 @@ class FolderTree(HostTree):
         self.manifest = parse_manifest(self.text(f"/{MANIFEST}")) if captured else Manifest()
 
     def text(self, path: str) -> str:
-        """Return the content; a file of mode 000 in a capture stands for an unreadable one."""
         place = self.root + path
         try:
             if self.root and not os.stat(place).st_mode & 0o444:
@@ -130,7 +125,6 @@ class FolderTree(HostTree):
             raise PermissionError(path) from error
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a folder."""
         try:
             with os.scandir(self.root + path) as entries:
                 return natural(entry.name for entry in islice(entries, MOST_NAMES))
@@ -138,16 +132,11 @@ class FolderTree(HostTree):
             return []
 
     def has(self, path: str) -> bool:
-        """Return whether `path` exists."""
         return os.path.lexists(self.root + path)
 
 
 def open_tree(root: Path) -> HostTree:
-    """Return the tree at `root`.
-
-    Raises:
-        MissingInput: it is neither a folder nor a file, or it holds neither sys/ nor proc/.
-    """
+    """Return the tree at `root`."""
     if not root.exists():
         raise MissingInput("No such capture", f"'{root}'", "name a tar or a folder with sys/")
     tree: HostTree

@@ -73,9 +73,6 @@ def find_builder(requested: str | None, image_format: str | None = None) -> Inst
 
     Args:
         image_format: of `EngineTraits.image_format`; None: any.
-
-    Raises:
-        Unavailable: there is none, or it is too old.
     """
     suitable = builders(image_format) if image_format else tuple(BUILDERS.values())
     names = [engine.name for engine in suitable if requested in (None, engine.name)]
@@ -191,11 +188,7 @@ def stoppable() -> Iterator[None]:
 
 
 def require_space(needs: Sequence[SpaceRequirement]) -> None:
-    """Check the disk space, summed over the requirements of each file system.
-
-    Raises:
-        CannotCreate: there is not, or a folder is not there, with the variable to set.
-    """
+    """Check the disk space, summed over the requirements of each file system."""
     taken: dict[int, int] = {}
     for need in needs:
         place = next(folder for folder in (need.folder, *need.folder.parents) if folder.exists())
@@ -209,11 +202,7 @@ def require_space(needs: Sequence[SpaceRequirement]) -> None:
 
 
 def require_wheels(folder: Path | None) -> Path | None:
-    """Return the absolute path of the folder of --wheels, if one is given.
-
-    Raises:
-        MissingInput: it has no wheels.
-    """
+    """Return the absolute path of the folder of --wheels, if one is given."""
     if folder is not None and not any(folder.glob("*.whl")):
         remedy = "fill it: pip download --no-deps --require-hashes -r containers/locks/NAME.txt"
         raise MissingInput("No wheels to install from", f"'{folder}'", remedy)

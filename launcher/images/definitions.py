@@ -43,11 +43,7 @@ class BuildSources:
 
 
 def sources() -> BuildSources:
-    """Find the parts of a build.
-
-    Raises:
-        MissingInput: this installation has no definitions.
-    """
+    """Find the parts of a build."""
     package = Path(aam.__file__).parent
     beside = package.parent / "containers"
     if (beside / INSTALL).is_file():
@@ -64,9 +60,6 @@ def arguments(image: Image, given: Sequence[str] | None) -> dict[str, str]:
     """Return the build arguments of an image, with those `given` as NAME=VALUE.
 
     Engines refuse an unknown argument late, or use the default of a misspelt one; hence the check.
-
-    Raises:
-        UsageError: an unknown name, one given twice, or no value.
     """
     known = dict(image.arguments)
     if not known:
@@ -101,11 +94,7 @@ def by_digest(reference: str) -> str:
 
 
 def lock_of(sources: BuildSources, name: str) -> Path:
-    """Return the lock of an image.
-
-    Raises:
-        MissingInput: there is none.
-    """
+    """Return the lock of an image."""
     lock = sources.containers / "locks" / f"{name}.txt"
     if not lock.is_file():
         remedy = "choose one of `aam-launch images`"
@@ -114,12 +103,7 @@ def lock_of(sources: BuildSources, name: str) -> Path:
 
 
 def require_locked(name: str, arguments: Mapping[str, str]) -> None:
-    """Check that the base is named by its digest, and that the lock has the hash of PyTorch.
-
-    Raises:
-        MissingInput: there is no lock.
-        UsageError: one of them is not.
-    """
+    """Check that the base is named by its digest, and that the lock has the hash of PyTorch."""
     lock = lock_of(sources(), name)
     base, torch = arguments["BASE"], arguments["TORCH"]
     if "@sha256:" not in base:

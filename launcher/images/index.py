@@ -38,11 +38,7 @@ FACTS = {
 
 
 def read(folder: Path) -> Entries:
-    """Return the entries of a folder's images.json; empty if there is none.
-
-    Raises:
-        ConfigurationError: it is damaged.
-    """
+    """Return the entries of a folder's images.json; empty if there is none."""
     path = folder / LIST
     try:
         content = documents.parsed(documents.regular(path, LARGEST))
@@ -62,11 +58,7 @@ def entry(entries: Entries, image: str, image_format: str) -> Mapping[str, Any]:
 
 
 def write(folder: Path, image: str, image_format: str, facts: Mapping[str, Any] | None) -> None:
-    """Set an entry, or remove it where `facts` is None.
-
-    Raises:
-        CannotCreate: the folder cannot be written.
-    """
+    """Set an entry, or remove it where `facts` is None."""
     with locked(folder, LIST):
         entries = read(folder)
         of_image = {**entries.pop(image, {}), image_format: facts}
@@ -77,11 +69,7 @@ def write(folder: Path, image: str, image_format: str, facts: Mapping[str, Any] 
 
 
 def of_image(folder: Path, name: str, image_format: str | None) -> dict[str, Mapping[str, Any]]:
-    """Return the entries of an image by format: those of all formats, or that of one.
-
-    Raises:
-        MissingInput: images.json has none.
-    """
+    """Return the entries of an image by format: those of all formats, or that of one."""
     recorded = read(folder).get(name, {})
     found = {k: facts for k, facts in recorded.items() if image_format in (None, k)}
     if not found:
@@ -110,9 +98,6 @@ def locked(folder: Path, name: str, what: str = "") -> Iterator[None]:
         folder: the image folder. Files that are made meanwhile have its access.
         name: of the lock.
         what: work under the lock, for the message before this process waits for another one.
-
-    Raises:
-        CannotCreate: the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

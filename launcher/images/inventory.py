@@ -28,12 +28,7 @@ ARCH_PREFIXES = tuple(vendor.arch_prefix for vendor in VENDORS.values() if vendo
 
 
 def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
-    """List the built images.
-
-    Raises:
-        ConfigurationError: images.json is damaged.
-        MissingInput: an image requested by its path is not there.
-    """
+    """List the built images."""
     folder = Path(settings.image_dir.value)
     listed = index.read(folder)
     found: list[BuiltImage] = []

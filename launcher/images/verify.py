@@ -26,12 +26,7 @@ WRONG = 1
 
 
 def verify(image: Image, engine: str | None, folder: Path, test: bool) -> None:
-    """Verify every recorded form of an image, or that of one engine.
-
-    Raises:
-        MissingInput: the image is not recorded, not there, or another one than was recorded.
-        Unavailable: its own test, or `aam check`, fails.
-    """
+    """Verify every recorded form of an image, or that of one engine."""
     requested = BUILDERS[engine].traits.image_format if engine else None
     place = folder / f"{image.name}.sif"
     for image_format, recorded in index.of_image(folder, image.name, requested).items():

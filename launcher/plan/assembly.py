@@ -168,9 +168,6 @@ def _processes(request: Request, gpus: Sequence[Gpu]) -> tuple[list[str], list[D
 
     Each process takes one of the GPUs that are used; without any each takes some cores, which is
     how several processes are tried on a laptop.
-
-    Raises:
-        UsageError: more than there are GPUs, or a command that is one process.
     """
     number = request.launcher_options.get("--gpus")
     if number is None:

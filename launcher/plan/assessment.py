@@ -74,9 +74,6 @@ def assess(inputs: LaunchInputs) -> Assessment:
 
     Args:
         inputs: of the launch.
-
-    Raises:
-        UsageError: an unknown image.
     """
     situation = _sort(Situation(inputs, inputs.gpu_use, survey(inputs.host, inputs.catalog)))
     found = tuple((c, reasons(c, situation)) for c in _candidates(situation))
@@ -177,11 +174,7 @@ def _engines(situation: Situation) -> tuple[str, ...]:
 
 
 def _unlisted(name: str, situation: Situation) -> Image:
-    """Return an image that is requested by a path or a reference.
-
-    Raises:
-        UsageError: there is no such image.
-    """
+    """Return an image that is requested by a path or a reference."""
     inputs = situation.inputs
     if not any(found.image == name for found in inputs.built):
         return inputs.catalog.require(name)

@@ -95,11 +95,7 @@ class Catalog:
         return next((image for image in self.images if image.name == name), None)
 
     def require(self, name: str, noun: str = "image") -> Image:
-        """Return the image called `name`, which messages call a `noun`.
-
-        Raises:
-            UsageError: there is none, with the nearest name.
-        """
+        """Return the image called `name`, which messages call a `noun`."""
         found = self.image(name)
         if found is None:
             known = [image.name for image in self.images]
@@ -135,11 +131,7 @@ def _tuples(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def extended(catalog: Catalog, images: tuple[Entry, ...]) -> Catalog:
-    """Return the catalog with images of configurations changed or added.
-
-    Raises:
-        ConfigurationError: an image that is no mapping or has an unknown key.
-    """
+    """Return the catalog with images of configurations changed or added."""
     found = {image.name: image for image in catalog.images}
     for entry in images:
         for name, keys in _mapping(entry.value, "images", entry.where).items():

@@ -57,12 +57,6 @@ def decide(inputs: LaunchInputs) -> Choice:
 
     Args:
         inputs: of the launch; the host may be one that is only described.
-
-    Raises:
-        Unavailable: every candidate has a reason against it.
-        UsageError: an unknown image, or GPUs of two vendors between which nothing decides.
-        ConfigurationError: variables that name no GPU or contradict each other, and neither GPUs
-            of another vendor nor the processor are requested or chosen instead.
     """
     assessment = assess(inputs)
     chosen = next((c for c, found in assessment.candidates if not found), None)

@@ -104,9 +104,6 @@ def parse_bind(text: str, exists: bool, origin: str) -> Mount:
     """Read a value of --bind: PATH, PATH:TARGET or PATH:TARGET:rw.
 
     A path that exists as it is written is taken whole, colons and all.
-
-    Raises:
-        UsageError: the path or the target is empty.
     """
     source, target, writable = text, text, False
     if not exists:
@@ -156,9 +153,6 @@ def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
     Of two mounts at one place the writable one stays, else the last. What lies in an output folder
     (not: in the folder of an output file) or in a read-only input is already visible there. A link
     that is visible there leads on, so what it leads to is mounted where that is.
-
-    Raises:
-        ConfigurationError: a target would hide a part of the image.
     """
     mounts = [replace(mount, target=normal(mount.target)) for mount in mounts]
     chosen: dict[str, Mount] = {}
@@ -187,9 +181,6 @@ def require_passable(mounts: Iterable[Mount], argv: Iterable[str]) -> None:
 
     Engines store arguments as JSON, which holds no byte that is not UTF-8, and read --mount
     as CSV, which has one kind of line end (`docs/containers.md` names the tried versions).
-
-    Raises:
-        UsageError: naming the first that is not.
     """
     for name in argv:
         if any("\udc80" <= mark <= "\udcff" for mark in name):

@@ -217,9 +217,6 @@ def _below_dev(mounts: Iterable[Mount]) -> bool:
     """Return whether a mount lies below /dev, such as one of /dev/shm, the host's own.
 
     An engine that gives a container a /dev of its own has no place there to mount anything.
-
-    Raises:
-        ConfigurationError: it is one of another place, which the host's /dev need not have.
     """
     below = [mount for mount in mounts if mount.target.startswith("/dev/")]
     for mount in below:

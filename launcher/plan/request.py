@@ -60,9 +60,6 @@ def parse(argv: Sequence[str], *, incomplete: bool = False) -> Request:
     Args:
         argv: the arguments.
         incomplete: allow required options to be absent (for `explain`).
-
-    Raises:
-        UsageError: see `request_of`.
     """
     launcher_options, rest = parse_known(LAUNCHER_OPTIONS.values(), argv)
     return request_of(launcher_options, rest, incomplete=incomplete)
@@ -71,12 +68,7 @@ def parse(argv: Sequence[str], *, incomplete: bool = False) -> Request:
 def request_of(
     launcher_options: Mapping[str, Any], argv: Sequence[str], *, incomplete: bool = False
 ) -> Request:
-    """Return the request of a command line without the launcher's own options.
-
-    Raises:
-        UsageError: an unknown command or option, an option without its value, a value that does not
-            suit its option, or a required option that is not given.
-    """
+    """Return the request of a command line without the launcher's own options."""
     parsed = parse_command_line(
         argv, program="aam-launch", others=LAUNCHER_OPTIONS, incomplete=incomplete
     )

@@ -178,11 +178,7 @@ Layer = Mapping[str, Entry | tuple[Entry, ...]]
 
 
 def merge(layers: Sequence[Layer]) -> LaunchSettings:
-    """Put layers together, lowest first, and check every value.
-
-    Raises:
-        ConfigurationError: a value of the wrong type.
-    """
+    """Put layers together, lowest first, and check every value."""
     merged: dict[str, list[Entry]] = {key: [] for key in SETTING_SPECS}
     for layer in layers:
         for key, given in layer.items():
@@ -217,11 +213,7 @@ def merge(layers: Sequence[Layer]) -> LaunchSettings:
 
 
 def of_file(layer: Mapping[str, Entry], home: str) -> dict[str, Entry]:
-    """Return the layer of a settings file with `~` as the home folder.
-
-    Raises:
-        ConfigurationError: a relative path, which would count from wherever a command is started.
-    """
+    """Return the layer of a settings file with `~` as the home folder."""
 
     def absolute(key: str, text: Any, where: str) -> Any:
         if not isinstance(text, str):  # `merge` reports the type
@@ -243,11 +235,7 @@ def of_file(layer: Mapping[str, Entry], home: str) -> dict[str, Entry]:
 
 
 def from_variables(variables: Mapping[str, str]) -> dict[str, Entry]:
-    """Read the layer of AAM_LAUNCH_* variables; items of a list by newlines or `;`.
-
-    Raises:
-        ConfigurationError: a variable that names no setting, with the nearest that does.
-    """
+    """Read the layer of AAM_LAUNCH_* variables; items of a list by newlines or `;`."""
     layer = {}
     for name in sorted(variables):
         if not name.startswith(PREFIX):
@@ -297,9 +285,6 @@ def require_type(key: str, kind: str, value: Any, where: str) -> None:
 
     Args:
         kind: a key of VALUE_TYPES.
-
-    Raises:
-        ConfigurationError: it has another one.
     """
     types, wanted = VALUE_TYPES[kind]
     right = isinstance(value, types) and isinstance(value, bool) == (kind == "switch")

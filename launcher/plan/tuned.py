@@ -48,9 +48,6 @@ def tuned_options(
         tuned: see `tuned_for`.
         arch: of the GPUs that are used, "cpu" without one.
         taken: arguments that are added for other reasons.
-
-    Raises:
-        ConfigurationError, UsageError: a wrong option or value, with its file and line.
     """
     argv: list[str] = []
     decisions: list[Decision] = []
@@ -68,11 +65,7 @@ def tuned_options(
 def tuned_variables(
     tuned: Sequence[Entry], arch: str, present: Collection[str]
 ) -> tuple[dict[str, str], list[Decision]]:
-    """Return the variables that are not `present`, and the decisions.
-
-    Raises:
-        ConfigurationError: a wrong name or value, with its file and line.
-    """
+    """Return the variables that are not `present`, and the decisions."""
     found: dict[str, str] = {}
     decisions = []
     for name, entry in _measured(tuned, arch, "env").items():
@@ -111,11 +104,7 @@ def _measured(tuned: Sequence[Entry], arch: str, part: str) -> dict[str, Entry]:
 
 
 def _require_known(name: Any, known: Sequence[str], key: str, where: str) -> None:
-    """Refuse a key that is not `known`.
-
-    Raises:
-        ConfigurationError: names it, and the nearest.
-    """
+    """Refuse a key that is not `known`."""
     if name not in known:
         remedy = nearest(str(name), known, f"known are {', '.join(known)}")
         raise ConfigurationError("An unknown key", f"'{name}' of {key} in {where}", remedy)

@@ -68,9 +68,6 @@ def select(
 
     Args:
         gpus: all of the host, those of a vendor in the order in which its driver lists them.
-
-    Raises:
-        ConfigurationError: a variable names a GPU that is not there, or two contradict each other.
     """
     listed = tuple(gpu for gpu in gpus if gpu.vendor == vendor and gpu.driven)
     ours = tuple(gpu for gpu in listed if gpu.readable)
