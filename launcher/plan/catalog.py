@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import ConfigurationError, UsageError
+from aam.contract.records import Entry, Mismatch, convert
 from aam.contract.suggestions import nearest
-from aam.contract.yaml_document import Entry
 from launcher.gpus.base import DriverRange
 
 SHIPPED = Path(__file__).parents[1] / "catalog.yaml"
@@ -40,8 +40,8 @@ class Image:
 
     name: str
     title: str
-    vendor: str | None
-    pins: Mapping[str, str]
+    vendor: str | None = None
+    pins: Mapping[str, str] = field(default_factory=dict)
     machines: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
     attention: tuple[str, ...] = ()
@@ -116,66 +116,39 @@ class Catalog:
 
 def catalog_of(content: Mapping[str, Any]) -> Catalog:
     """Return the catalog that a document (that of SHIPPED) describes."""
-    return Catalog(
-        images=tuple(_image(name, keys, "catalog") for name, keys in content["images"].items()),
-        drivers={
-            vendor: tuple(DriverRange(release=name, **_tuples(r)) for name, r in releases.items())
-            for vendor, releases in content["drivers"].items()
-        },
-        faults=tuple(StackFault(name=k, **_tuples(f)) for k, f in content["faults"].items()),
+    ranges = {
+        vendor: tuple(
+            convert({**keys, "release": name}, DriverRange) for name, keys in found.items()
+        )
+        for vendor, found in content["drivers"].items()
+    }
+    faults = (
+        convert({**keys, "name": name}, StackFault) for name, keys in content["faults"].items()
     )
-
-
-def _tuples(keys: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(v) if isinstance(v, list) else v for key, v in keys.items()}
+    return extended(Catalog((), ranges, tuple(faults)), (Entry(content["images"], "catalog"),))
 
 
 def extended(catalog: Catalog, images: tuple[Entry, ...]) -> Catalog:
     """Return the catalog with images of configurations changed or added."""
     found = {image.name: image for image in catalog.images}
     for entry in images:
-        for name, keys in _mapping(entry.value, "images", entry.where).items():
-            keys = _mapping(keys, name, entry.where)
-            base = vars(found[name]) if name in found else {"title": name, "vendor": None}
-            unknown = [key for key in keys if key not in KEYS]
-            if unknown:
-                evidence = f"'{unknown[0]}' of image {name} in {entry.where}"
-                remedy = nearest(unknown[0], KEYS, f"known are {', '.join(KEYS)}")
-                raise ConfigurationError("An unknown key", evidence, remedy)
-            try:
-                found[name] = _image(name, {**base, **keys}, entry.where)
-            except (TypeError, ValueError, AttributeError) as error:
-                evidence = f"image {name} in {entry.where}, {error}"
-                remedy = "compare it with launcher/catalog.yaml"
-                raise ConfigurationError("A value of the wrong type", evidence, remedy) from error
-    return Catalog(tuple(found.values()), catalog.drivers, catalog.faults)
+        try:
+            named = convert(entry.value, dict[str, dict[str, Any]], "images")
+            for name, keys in named.items():
+                unknown = next((key for key in keys if key not in KEYS), None)
+                if unknown is not None:
+                    evidence = f"'{unknown}' of image {name} in {entry.where}"
+                    remedy = nearest(unknown, KEYS, f"known are {', '.join(KEYS)}")
+                    raise ConfigurationError("An unknown key", evidence, remedy)
+                known = found.get(name)
+                base = {key: getattr(known, key) for key in KEYS} if known else {"title": name}
+                own = {**base, **keys, "name": name, "source": entry.where}
+                found[name] = convert(own, Image, f"image {name}")
+        except Mismatch as error:
+            remedy = "compare it with launcher/catalog.yaml"
+            evidence = f"{error} in {entry.where}"
+            raise ConfigurationError("A value of the wrong type", evidence, remedy) from error
+    return replace(catalog, images=tuple(found.values()))
 
 
 KEYS = tuple(f.name for f in fields(Image) if f.name not in ("name", "source"))
-
-
-def _image(name: str, keys: Mapping[str, Any], source: str) -> Image:
-    building, image = keys.get("room", (0, 0))
-    return Image(
-        name=str(name),
-        title=str(keys["title"]),
-        vendor=keys["vendor"],
-        pins={key: str(value) for key, value in keys.get("pins", {}).items()},
-        machines=tuple(keys.get("machines", ())),
-        archs=tuple(keys.get("archs", ())),
-        attention=tuple(keys.get("attention", ())),
-        prefer=dict(keys.get("prefer", {})),
-        least_driver=keys.get("least_driver"),
-        definition=keys.get("definition"),
-        arguments={key: str(value) for key, value in keys.get("arguments", {}).items()},
-        room=(float(building), float(image)),
-        sif=keys.get("sif") and str(keys["sif"]),
-        reference=keys.get("reference") and str(keys["reference"]),
-        source=source,
-    )
-
-
-def _mapping(value: Any, what: str, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigurationError("Not a mapping", f"'{what}' in {where}", "write `key: value`")
-    return value
