@@ -64,7 +64,7 @@ class Runtime:
     stop: StopRequests = field(default_factory=StopRequests)
 
 
-def check_resources(options: Pretrain | Train) -> None:
+def check_resources(options: Learn) -> None:
     """Refuse a precision that the device lacks, or a network that cannot be built on it.
 
     The estimate counts the transformer layers alone, without activations, so that it refuses only
@@ -76,7 +76,7 @@ def check_resources(options: Pretrain | Train) -> None:
     """
     device, model = choose_device(options.device), options.model
     check_tuned_for(options.speed.tuned_for, options.input.table, device)
-    choose_precision(options.speed.mixed_precision, arch_of(device))
+    numbers_of_host(options)  # refuses a precision that the device lacks
     # A pretrained encoder has the sizes of its model, not those of the options.
     if options.pretrained_encoder is not None:
         return
@@ -156,8 +156,8 @@ def make_runtime(
         Unavailable: the device does not work, or no attention backend computes correctly on it.
     """
     options = numbers_of_host(options)
-    device = choose_device(options.device)
-    precision = choose_precision(options.speed.mixed_precision, arch_of(device))
+    device, precision = choose_device(options.device), options.speed.mixed_precision
+    assert precision != "auto"
     recomputes = options.speed.recomputes
     chosen = choose_attention(options.device, device, sizes, policy, precision, recomputes)
     workers = int(options.device.num_workers)

@@ -26,11 +26,12 @@ from aam.contract.options.training import LoopOptions
 from aam.data.io.text import read_text
 from aam.distributed.environment import Ranks, read_environment
 from aam.memory import GIB, memory_available, shown_size
-from aam.numerics.device import arch_of, choose_device, choose_precision, is_gpu
+from aam.numerics.device import choose_device, is_gpu
 from aam.numerics.report import from_json, latest_reports, reports_folder
 from aam.performance.memory.runs import StepSettings, TrainingRun
 from aam.performance.memory.step import Parallel
 from aam.training import checkpoints, run_folder
+from aam.training.runtime import numbers_of_host
 
 FRAGMENTATION = 0.2
 """Memory that the allocator reserves beyond what is allocated, relative to that: a replay of its
@@ -129,11 +130,10 @@ def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
         return options
     ranks = read_environment(os.environ)
     limit = limit_of(options.device, ranks)
-    # Decided here, since the prediction takes `auto` for bf16.
-    precision = choose_precision(speed.mixed_precision, arch_of(choose_device(options.device)))
     settings = StepSettings(
         loop.batch_samples,
-        dataclasses.replace(speed, mixed_precision=precision),
+        # With the precision of this host: the prediction takes `auto` for bf16.
+        numbers_of_host(options).speed,
         Parallel(ranks.world_size, options.scale.fsdp),
     )
     run = read(options)
