@@ -204,7 +204,7 @@ def show_results(scores: Mapping[str, Any]) -> None:
         (warn if repeated else info)(sentence)
     members = [name for name in scores["models"] if name not in (ENSEMBLE, DUMMY)]
     for name, model in scores["models"].items():
-        if members != [name]:  # the ensemble is its only member
+        if name != ENSEMBLE or len(members) > 1:  # the ensemble is its only member
             info(f"{name}, {scores['part']}: {shown_metrics(model['metrics'])}")
     if "inputs" in scores:
         show_inputs(scores["inputs"], scores["part"])

@@ -142,6 +142,7 @@ def page(given: ReportInput, place: Path) -> str:
         pretraining=run.target is None,
         result=result_of(given),
         better=is_better(run.scores),
+        repeated=bool((run.scores or {}).get("repeated_samples")),
         measured_on=measured_on(run),
         tiles=tiles(given),
         tables=tabulate("predictions", given),
