@@ -37,14 +37,14 @@ _SHRINKAGE = 2.0
 _LEAF = 10
 """Samples in a leaf of the decision tree, at least."""
 
-_MOST_CATEGORIES = 0.5
+_MAX_CATEGORIES = 0.5
 """Categories of a column, relative to its samples; more are names."""
 
 _SAME = 0.99
 """Absolute rank correlation with a number, AUC of classes, or weighted kappa of ordered ones, from
 which a column is another form of the target."""
 
-_MOST_COLUMNS = 1000
+_MAX_COLUMNS = 1000
 """Columns that are tested; each takes about 5 ms of CPU time and a split."""
 
 _LEADING = 5
@@ -96,14 +96,14 @@ def associations(
     """
     tested: dict[str, npt.NDArray[Any]] = {DEPTH: np.log(study.reads)}
     names = [name for name in metadata.columns if name not in skipped]
-    if len(names) > _MOST_COLUMNS:
+    if len(names) > _MAX_COLUMNS:
         warn(
-            f"The metadata has {len(names)} columns; the first {_MOST_COLUMNS} are tested for "
+            f"The metadata has {len(names)} columns; the first {_MAX_COLUMNS} are tested for "
             "confounding. Give fewer columns, those that may matter first, to test all."
         )
     tested |= {
         name: _numbers_or_texts(metadata.values(name, study.table.sample_ids))
-        for name in names[:_MOST_COLUMNS]
+        for name in names[:_MAX_COLUMNS]
     }
     labels = folds.labels
     metric, function = next(iter(SCORED[labels.type].items()))
@@ -236,7 +236,7 @@ def _predictions(values_N: npt.NDArray[Any], folds: Folds) -> Iterator[F64]:
         return
     if numeric:
         yield _by_tree(code_N, folds)
-    if len(categories) <= _MOST_CATEGORIES * len(values_N):
+    if len(categories) <= _MAX_CATEGORIES * len(values_N):
         yield _by_category(code_N, folds)
 
 

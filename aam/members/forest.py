@@ -34,7 +34,7 @@ from aam.serialization.model_folder import State
 LEVELS = (0.03, 0.1)
 """Mean part of the positions at which two ASVs of a clade differ, at most."""
 
-_MOST_DENSE = 2**29
+_MAX_DENSE = 2**29
 """Bytes up to which columns are dense: up to half the time for numbers, the same for classes."""
 
 _FAR = 1e4
@@ -246,7 +246,7 @@ class Forest(Estimator[ForestInputs]):
             # Classes with few samples are accepted.
             warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
             forest.fit(
-                matrix.toarray() if 4 * np.prod(matrix.shape) < _MOST_DENSE else as_csc(matrix),
+                matrix.toarray() if 4 * np.prod(matrix.shape) < _MAX_DENSE else as_csc(matrix),
                 labels.values.astype(np.int64)
                 if labels.classes
                 else (labels.values - shift) / scale,

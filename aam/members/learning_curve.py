@@ -16,7 +16,7 @@ from aam.members.scores import LEVEL, TITLES, Folds, Score, training_rows
 FRACTIONS = (1 / 8, 1 / 4, 1 / 2)
 """Parts of the groups in training; a kernel takes the cube of each in time."""
 
-LEAST = 8
+MIN_GROUPS = 8
 """Groups to which a model is fitted."""
 
 
@@ -37,7 +37,7 @@ def learning_curve(
 
     Returns:
         {model, metric, units, points, sentence}; points: [{units, value, lower, upper}], of which
-        the first has the fewest units. None with fewer than twice `LEAST` groups in training.
+        the first has the fewest units. None with fewer than twice `MIN_GROUPS` groups in training.
     """
     labels = dataclasses.replace(folds.labels, values=folds.scale.forward(folds.labels.values))
     rows_of = [training_rows(split) for split in folds.splits]
@@ -48,7 +48,7 @@ def learning_curve(
     drawn, numbers = [], []
     for fraction in FRACTIONS:
         sizes = [int(fraction * len(groups)) for groups in shuffled]
-        if min(sizes) < LEAST:
+        if min(sizes) < MIN_GROUPS:
             continue
         predictions = []
         for rows, groups, size, split in zip(rows_of, shuffled, sizes, folds.splits, strict=True):

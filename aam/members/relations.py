@@ -141,10 +141,10 @@ class Dendrogram:
 WIDTH = 3.0
 """Mismatches at which the similarity of two ASVs is 1/e."""
 
-MOST_LINKED = 10_000
+MAX_LINKED = 10_000
 """With more ASVs there are no clades: the distances of all pairs need 12 bytes each."""
 
-_MOST_KEPT = 16_384
+_MAX_KEPT = 16_384
 """ASVs of which the mismatches of all pairs are kept in memory, 4 bytes each: 1 GiB."""
 
 _NUCLEOTIDES = range(1, 5)
@@ -163,7 +163,7 @@ class AsvRelations:
 
     def mismatches(self, tokens_UL: Tokens) -> Iterator[tuple[slice, F32]]:
         """Yield blocks of ASVs of the study, and the mismatches [U, K] of U ASVs with them."""
-        kept = tokens_UL is self.tokens_FL and len(tokens_UL) <= _MOST_KEPT
+        kept = tokens_UL is self.tokens_FL and len(tokens_UL) <= _MAX_KEPT
         for chunk in chunks(len(self.tokens_FL)):
             if kept:
                 yield chunk, self._mismatches_FF[:, chunk]
@@ -208,9 +208,9 @@ class AsvRelations:
     def linkage(self) -> F64 | None:
         """SciPy's matrix of the average linkage, [F - 1, 4]; None for fewer than 2 or too many."""
         number = len(self.tokens_FL)
-        if number > MOST_LINKED:
-            info(f"No clades are read: {number} ASVs, more than {MOST_LINKED}.")
-        if not 2 <= number <= MOST_LINKED:
+        if number > MAX_LINKED:
+            info(f"No clades are read: {number} ASVs, more than {MAX_LINKED}.")
+        if not 2 <= number <= MAX_LINKED:
             return None
         merges: F64 = linkage(squareform(self._mismatches_FF, checks=False), "average")
         return merges

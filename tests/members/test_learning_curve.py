@@ -8,7 +8,7 @@ import pytest
 from aam.data.splits import make_splits
 from aam.members.base import Labels, Samples
 from aam.members.kernel import Kernel
-from aam.members.learning_curve import LEAST, learning_curve
+from aam.members.learning_curve import MIN_GROUPS, learning_curve
 from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
 from aam.members.scores import Folds
@@ -34,7 +34,7 @@ def test_more_groups_predict_better(study: tuple[Samples, np.ndarray, np.ndarray
         "kernel", "r2", "groups of subject",
     )  # fmt: skip
     points = curve["points"]
-    assert [point["units"] for point in points] == [LEAST + 2, 20, 40]
+    assert [point["units"] for point in points] == [MIN_GROUPS + 2, 20, 40]
     assert points[0]["value"] < points[-1]["value"]
     assert points[-1]["value"] == pytest.approx(folds.drawn(found.predictions_MC).whole["r2"])
     assert all(point["lower"] < point["value"] < point["upper"] for point in points)
