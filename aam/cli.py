@@ -34,7 +34,6 @@ from aam.contract.options.commands import WRAPPERS
 from aam.contract.options.contradictions import without_effect
 from aam.contract.options.device import DeviceOptions, RankOptions, ScaleOptions, uses_network
 from aam.contract.preflight import require_columns, require_inputs
-from aam.contract.run_record import Record
 
 OWN: dict[str, type] = {"completion": completion.Completion}
 """Commands that `aam-launch` does not pass on, because it has its own."""
@@ -109,6 +108,8 @@ def _result(command: Any, parsed: ParsedCommand, options: Any, measured: Any) ->
     if parsed.command in WRAPPERS:
         command.run(options, measured)
         return 0
+    from aam.contract.run_record import Record  # msgspec takes 15 ms, which a refusal saves
+
     record = Record(parsed.command, options)
     # A command returns an exit status, facts for the run record, or nothing.
     result = command.run(options)

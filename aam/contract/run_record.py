@@ -17,35 +17,48 @@ import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Any, get_type_hints
+
+import msgspec
 
 from aam import __version__
 from aam.contract.errors import DataError
 from aam.contract.files import atomic_write, is_regular, sha256
-from aam.contract.json_files import EDITED, read_json
 from aam.contract.options import find, specs, to_plain
-from aam.contract.options.field import ZERO_OR_MORE, fits, numbered
+from aam.contract.options.field import fits, numbered
+from aam.contract.records import EDITED, Count, Mismatch, convert, read_json
 
 INPUT = {"path": str, "bytes?": int, "sha256": str}
-RECORD: dict[str, Any] = {
-    "aam": str,
-    "command": str,
-    "argv?": list[str],
-    "started?": str,
-    "finished?": str,
-    "seconds?": float,
-    "host?": dict[str, Any],
-    "versions?": dict[str, Any],
-    "options": dict[str, Any],
-    "inputs?": {str: INPUT},
-    "samples?": (int, dict[str, Annotated[int, ZERO_OR_MORE]]),
-    "asvs?": int,
-    "rarefy_depth?": int | None,
-    "parameters?": int,
-    "epochs?": (int, list[int]),
-    "members?": list[str],
-}
-"""Schema of a run record; the facts of a command may be any others."""
+
+
+class InputFile(msgspec.Struct):
+    """An input of a run."""
+
+    path: str
+    sha256: str
+    bytes: Count = 0
+
+
+class RecordFields(msgspec.Struct):
+    """Entries of a run record; the facts of a command may be any others."""
+
+    aam: str
+    command: str
+    options: dict[str, Any]
+    argv: list[str] = []
+    started: str = ""
+    finished: str = ""
+    seconds: float = 0
+    host: dict[str, Any] = {}
+    versions: dict[str, Any] = {}
+    inputs: dict[str, InputFile] = {}
+    samples: int | dict[str, Count] = 0
+    asvs: int = 0
+    rarefy_depth: int | None = None
+    parameters: int = 0
+    epochs: int | list[int] = 0
+    members: list[str] = []
+
 
 LIBRARIES = ("torch", "safetensors", "numpy", "scipy", "pandas", "scikit-bio", "biom-format",
              "scikit-learn")  # fmt: skip
@@ -95,7 +108,11 @@ def read(path: Path) -> dict[str, Any]:
         MissingInput: there is no such file, or it cannot be read.
         DataError: it is damaged, or was edited to another schema.
     """
-    content: dict[str, Any] = read_json(path, RECORD, "run record")
+    content: dict[str, Any] = read_json(path, dict[str, Any], "run record")
+    try:
+        convert(content, RecordFields)
+    except Mismatch as error:
+        raise DataError("The run record is damaged", f"'{path}', {error}", EDITED) from error
     command, wrong = find(content["command"]), f"command is '{content['command']}'"
     if command is None or (wrong := _wrong_option(command, content["options"], "options") or ""):
         raise DataError("The run record is damaged", f"'{path}', {wrong}", EDITED)

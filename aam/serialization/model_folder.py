@@ -13,26 +13,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from aam import __version__
-from aam.contract import run_record, schema
+from aam.contract import run_record
 from aam.contract.errors import AamError, DataError, MissingInput
 from aam.contract.files import require
 from aam.contract.folders import atomic_folder
-from aam.contract.json_files import read_json
-from aam.contract.options.field import ZERO_OR_MORE
 from aam.contract.preflight import MODEL, target_folders
-from aam.contract.schema import Mismatch
+from aam.contract.records import Count, Mismatch, check_format, convert, read_json
 from aam.memory import memory_available, shown_size
 
 FORMAT = 1
@@ -43,8 +42,8 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 Command = Literal["pretrain", "train"]
 
 _REMEDY = "copy the model again, or train it again"
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
-"""Names of parts, which are names of files."""
+_Part = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,100}$")]
+"""Name of a part, which becomes that of a file: one with a slash would lead out of the folder."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +63,24 @@ class State:
 class StoredFile:
     """Size and SHA-256 of a file."""
 
-    bytes: Annotated[int, ZERO_OR_MORE]
+    bytes: Count
     sha256: str
 
 
-_HEADER = {
-    "command": Command,
-    "members": dict[str, dict[str, Any]],
-    "files": dict[str, StoredFile],
-}
+class _Version(msgspec.Struct):
+    """Entries of `model.json` of any version."""
+
+    format: int
+    version: str
+    checksum: str
+
+
+class _Header(msgspec.Struct):
+    """Entries of `model.json` besides the version and the facts."""
+
+    command: Command
+    members: dict[str, dict[str, Any]]
+    files: dict[_Part, StoredFile]
 
 
 @dataclass(frozen=True)
@@ -221,26 +229,22 @@ def read(path: Path) -> ModelFolder:
     """
     folder = find(path)
     file = folder / HEADER
-    content = read_json(file, dict[str, Any], "model", _REMEDY)
+    content: dict[str, Any] = read_json(file, dict[str, Any], "model", _REMEDY)
     try:
-        known = {"format": int, "version": str, "checksum": str}
-        version = schema.parse(known, content, HEADER)
+        version = convert(content, _Version, HEADER)
     except Mismatch as error:
         evidence = f"'{file}', {error}"
         raise DataError("Not a model of this program", evidence, "name a run folder") from error
-    place = f"'{file}', aam {version['version']}"
-    schema.check_format("model", version["format"], FORMAT, place)
+    check_format("model", version.format, FORMAT, f"'{file}', aam {version.version}")
     if content.pop("checksum") != checksum(content):
         raise damaged(f"'{file}' was changed: its checksum differs")
     try:
-        header = schema.parse(_HEADER, content, HEADER)
-        # Names of parts become paths: one with a slash would lead out of the folder.
-        if wrong := [name for name in header["files"] if not _NAME.fullmatch(name)]:
-            raise Mismatch(f"{HEADER} has a file '{wrong[0]}'")
+        header = convert(content, _Header, HEADER)
     except Mismatch as error:
         raise damaged(f"'{file}', {error}") from error
-    facts = {k: v for k, v in content.items() if k not in (*_HEADER, "format", "version")}
-    return ModelFolder(folder, header["command"], header["members"], facts, header["files"])
+    known = {*_Header.__struct_fields__, "format", "version"}
+    facts = {key: value for key, value in content.items() if key not in known}
+    return ModelFolder(folder, header.command, header.members, facts, header.files)
 
 
 def checksum(content: Mapping[str, Any]) -> str:

@@ -266,7 +266,6 @@ def test_a_member_that_is_not_registered(
 ) -> None:
     def change(content: Editable) -> None:
         content.settings["boosting"] = {}
-        content.facts["weights"]["boosting"] = 0.5
 
     assert predict(rewrite(run, tmp_path / "changed", change)) == DATA
     found = sentence(capsys)
