@@ -67,7 +67,7 @@ class StoredFile:
     sha256: str
 
 
-class _Version(msgspec.Struct):
+class _ModelVersion(msgspec.Struct):
     """Entries of `model.json` of any version."""
 
     format: int
@@ -231,7 +231,7 @@ def read(path: Path) -> ModelFolder:
     file = folder / HEADER
     content: dict[str, Any] = read_json(file, dict[str, Any], "model", _REMEDY)
     try:
-        version = convert(content, _Version, HEADER)
+        version = convert(content, _ModelVersion, HEADER)
     except Mismatch as error:
         evidence = f"'{file}', {error}"
         raise DataError("Not a model of this program", evidence, "name a run folder") from error
