@@ -10,8 +10,10 @@ lets the ranks save a checkpoint and queues the job again; SIGUSR2 lets them sav
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -46,6 +48,10 @@ RANK = "--rank"
 ENV = "AAM_JOB_ENV_"
 """Prefix of the variables in which sbatch passes the values of --env: no file has them."""
 CANCELLED = 128 + signal.SIGTERM
+FAILED = re.compile(
+    r"srun: error: .*\btasks? [-,0-9]+: (?:Exited with exit code (\d+)|([A-Z][a-z ]+))"
+)
+SIGNALS = {signal.strsignal(number): int(number) for number in signal.Signals}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -119,7 +125,9 @@ def batch(argv: Sequence[str]) -> int:
     log(f"start {start}, `aam {request.command}` on "
         f"{variables.get('SLURM_JOB_NODELIST', os.uname().nodename)}")  # fmt: skip
     own = [sys.executable, "-m", "launcher.slurm.job", RANK, *argv]
+    before = os.fstat(2).st_size
     status = _srun(nodes, ranks, own)
+    status = first_failure(before) or status
     reason, steps = stop_file.requested(stop), stop_file.steps_made(stop)
     again, status, message = decide(status, reason, steps, cancelled)
     log(message)
@@ -156,6 +164,25 @@ def _srun(nodes: int, ranks: int, argv: Sequence[str]) -> int:
     # `sbatch --export=NONE` leaves NONE here, and srun would pass no variable to the ranks.
     variables = {**os.environ, "SLURM_EXPORT_ENV": "ALL"}
     return subprocess.run([*srun, *argv], env=variables, check=False).returncode
+
+
+def first_failure(before: int) -> int:
+    """Return the exit status of the rank that failed first, by srun's lines in the log; 0: unknown.
+
+    srun itself returns the highest, which is that of the ranks that Slurm ended because of it.
+
+    Args:
+        before: bytes of the log when srun was started.
+    """
+    if not stat.S_ISREG(os.fstat(2).st_mode):
+        return 0
+    with suppress(OSError), open("/proc/self/fd/2", "rb") as stream:
+        stream.seek(before)
+        for line in stream:
+            if found := FAILED.match(line.decode(errors="replace")):
+                code, name = found.groups()
+                return int(code) if code else 128 + SIGNALS.get(name.strip(), signal.SIGKILL)
+    return 0
 
 
 def decide(status: int, reason: str, steps: int, cancelled: bool) -> tuple[bool, int, str]:

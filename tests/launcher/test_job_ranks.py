@@ -174,6 +174,35 @@ def test_the_batch_process_starts_the_ranks_and_ends_with_their_status(
     assert not list(place.glob("aam-*/7-*"))
 
 
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("srun: error: n1: task 1: Killed", 137),
+        ("srun: error: n1: tasks 0-1,3: Exited with exit code 65", 65),
+        ("srun: error: n2: task 3: Bus error (core dumped)", 135),
+        ("srun: error: the node is gone", 143),
+    ],
+)
+def test_the_status_is_that_of_the_rank_that_failed_first(
+    place: Path, line: str, status: int
+) -> None:
+    """srun returns the highest status: that of the ranks that Slurm ended because of the first."""
+    late = "srun: error: n1: task 0: Terminated" if "task" in line else ""
+    program(place, "srun", f"echo '{line}' >&2; echo '{late}' >&2; exit 143")
+    with (place / "log").open("a+") as log:
+        log.write("srun: error: n1: task 9: Exited with exit code 9\n")  # of an earlier start
+        log.flush()
+        done = subprocess.run(
+            [sys.executable, "-m", "launcher.slurm.job", "--site", "workstation",
+             *(word.format(folder=place) for word in PRETRAIN)],
+            env={"PATH": f"{place}/bin:{os.environ['PATH']}", "HOME": str(place),
+                 "PYTHONPATH": str(ROOT), "TMPDIR": str(place), "SLURM_JOB_ID": "7"},
+            stderr=log, cwd=place, check=False,
+        )  # fmt: skip
+    assert done.returncode == status
+    assert (place / "log").read_text().endswith(f"aam-job: ended with status {status}\n")
+
+
 def test_a_signal_before_the_limit_queues_the_job_again(place: Path) -> None:
     """In place of the ranks a program waits for the request, and counts steps as `aam` does."""
     folder = f"{place}/aam-{os.geteuid()}/7-{os.uname().nodename}"

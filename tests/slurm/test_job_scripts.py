@@ -22,9 +22,10 @@ def test_what_slurm_refuses_is_reported_before_anything_is_queued(cluster: Clust
     words = cluster.pretraining("refused", 1)
     for more, status, sentence in (
         (["--partition", "nowhere"], 64, "No such partition: "),
-        (["--reservation", "none"], 64, "Slurm refuses the job: "),
+        (["--sbatch", "reservation=none"], 64, "Slurm refuses the job: "),
         (["--time", "25", "--nodes", "3"], 64, "More nodes than the site allows"),
-        (["--time", "2:00:00"], 64, "More time than the site allows"),
+        (["--time", "2:00:00"], 64, "More time than the partition allows"),
+        (["--time", "2:00:00", "--force"], 64, "More time than the partition allows"),
     ):
         done = cluster.launch(*own, *more, *words)
         assert (done.returncode, done.stdout) == (status, ""), done.stderr

@@ -86,7 +86,7 @@ def prepare(cluster: Cluster) -> None:
         "partition": "cluster", "nodes": 2, "max_nodes": 2, "max_time": "24:00:00",
         "whole_nodes": True, "gpus_per_node": 4, "modules": ["singularitypro", "rocm"],
         "runtime": "singularity", "shared": [str(COSMOS)], "home": f"{COSMOS}/nfs/home",
-        "image_dir": f"{COSMOS}/vast/scratch/$USER/containers", "sync_seconds": 1,
+        "image_dir": f"{COSMOS}/vast/scratch/$USER/containers",
         "images": {"rocm63": {"vendor": "cpu", "room": [5, 1], "arguments": arguments}},
     }  # fmt: skip
     (cluster.folder / "cosmos.yaml").write_text(yaml.safe_dump(site))
