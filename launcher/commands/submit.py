@@ -83,11 +83,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
 
 
 def job_of(request: Request, options: SubmitOptions) -> Job:
-    """Return the job of a command, with the problems that keep it from running.
-
-    Raises:
-        AamError: no plan can be made.
-    """
+    """Return the job of a command, with the problems that keep it from running."""
     inputs = gather(request, usual_site=PLAIN_SITE)
     here, paths, force = inputs.host, inputs.paths, request.force
     site = config.site(inputs.settings.site.value or PLAIN_SITE)
@@ -217,9 +213,6 @@ def queue_all(
         dry_run: print the scripts, and the problems as warnings.
         last_waits_for_all: only the last job waits, for all others, which run side by side.
         after: see `queue.submit`.
-
-    Raises:
-        AamError: the first problem that keeps one from running, or Slurm refuses one.
     """
     different = list({job.script: job for job in jobs}.values())
     if dry_run:
@@ -287,10 +280,6 @@ def reserved(
         folder: it is a folder.
         queued: returns what Slurm has in its queue. It is called under the lock, because a list
             from before lacks the job of a submission that held the lock meanwhile.
-
-    Raises:
-        CannotCreate: a job that may still write has it, or another submission is under way.
-        Unavailable: `queued` raises it.
     """
     file = place / ".aam-job" if folder else place.with_name(f".{place.name}.aam-job")
     try:

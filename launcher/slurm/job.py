@@ -96,11 +96,7 @@ def private_folder(request: Request, variables: Mapping[str, str]) -> Path:
 
 
 def batch(argv: Sequence[str]) -> int:
-    """Run the ranks of a job and return its exit status; queue it again where that is due.
-
-    Raises:
-        AamError: the command line is wrong, or a folder of the job cannot be made.
-    """
+    """Run the ranks of a job and return its exit status; queue it again where that is due."""
     variables = os.environ
     _, request = parsed(argv, variables)
     private, number = private_folder(request, variables), variables["SLURM_JOB_ID"]
@@ -215,11 +211,7 @@ def decide(status: int, reason: str, steps: int, cancelled: bool) -> tuple[bool,
 
 
 def rank(argv: Sequence[str]) -> NoReturn:
-    """Replace this process by `aam` as a direct launch on this node would.
-
-    Raises:
-        AamError: the node, an input or the image is not as the job needs it.
-    """
+    """Replace this process by `aam` as a direct launch on this node would."""
     job, request = parsed(argv, os.environ)
     for name in [name for name in os.environ if name.startswith(ENV)]:
         del os.environ[name]

@@ -93,10 +93,6 @@ def stage(paths: Sequence[Path], folder: Path, most_gb: int) -> dict[Path, Path]
 
     Returns:
         The copy of each file; nothing if they stay.
-
-    Raises:
-        MissingInput: a file cannot be read, or its copy is not equal to it.
-        CannotCreate: a copy cannot be written.
     """
     place = f"'{folder}' on {os.uname().nodename}"
     copies: dict[Path, Path] = {}

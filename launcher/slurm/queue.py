@@ -68,11 +68,7 @@ def available() -> bool:
 
 
 def test(script: str) -> str:
-    """Let Slurm check a script without queueing it; return why it would have to wait, or nothing.
-
-    Raises:
-        AamError: Slurm refuses it.
-    """
+    """Let Slurm check a script without queueing it; return why it would wait, or nothing."""
     try:
         _sbatch(script, "--test-only")
     except UsageError as error:
@@ -90,9 +86,6 @@ def submit(script: str, after: Sequence[str] = (), condition: str = "afterok") -
         after: numbers of jobs that have to end first.
         condition: on that end (sbatch(1), --dependency). afterok: all have succeeded, and this job
             is cancelled if one fails; afterany: whatever their status.
-
-    Raises:
-        AamError: Slurm refuses it.
     """
     depends = [f"--dependency={condition}:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
     printed = _sbatch(script, "--parsable", *(depends if after else [])).strip()
@@ -104,11 +97,7 @@ def submit(script: str, after: Sequence[str] = (), condition: str = "afterok") -
 
 
 def cancel(numbers: Sequence[str]) -> None:
-    """Cancel jobs.
-
-    Raises:
-        AamError: Slurm does not respond, or refuses.
-    """
+    """Cancel jobs."""
     done = _run(["scancel", *numbers])
     if done.returncode != 0:
         remedy = "`aam-launch jobs` lists yours"
@@ -116,12 +105,8 @@ def cancel(numbers: Sequence[str]) -> None:
 
 
 def queued() -> dict[str, Queued]:
-    """Return this user's jobs that Slurm still lists, by number.
-
-    Raises:
-        Unavailable: Slurm does not respond.
-    """
-    done = _run(["squeue", "--noheader", "--me", "--states=all", "--array", "--format=%i|%T|%L|%r"])
+    """Return this user's jobs that Slurm still lists, by number."""
+    done = _run(["squeue", "--noheader", "--me", "--states=all", "--format=%i|%T|%L|%r"])
     if done.returncode != 0:
         remedy = "try again later; `scontrol ping` shows when"
         raise Unavailable("Slurm does not respond", _last(done.stderr), remedy)
@@ -130,11 +115,7 @@ def queued() -> dict[str, Queued]:
 
 
 def requeue(number: str) -> None:
-    """Queue a running job again; Slurm ends this process with the job.
-
-    Raises:
-        Unavailable: Slurm does not respond, or refuses.
-    """
+    """Queue a running job again; Slurm ends this process with the job."""
     done = _run(["scontrol", "requeue", number])
     if done.returncode != 0:
         raise Unavailable("The job cannot be queued again", _last(done.stderr), "submit it again")

@@ -72,10 +72,6 @@ def allocation_of(
         site: where it runs.
         log: file of the output, as sbatch takes it.
         partition: limits of its partition, where Slurm is asked.
-
-    Raises:
-        AamError: several ranks for a command that runs in one process, no time limit, or a value
-            that would become something else in a line of the script.
     """
     facts, command = site.values, request.command
     trains = has_option(command, "--resume-from")
@@ -202,9 +198,6 @@ def script(
         python: absolute path of the interpreter of the launcher.
         code: folder that holds the package `launcher`.
         argv: arguments of `launcher.slurm.job`.
-
-    Raises:
-        AamError: a value that no script can hold.
     """
     for module in site.values.modules:
         _require(MODULE, module, site.where("modules"))

@@ -152,9 +152,6 @@ def site_of(name: str, entries: Mapping[str, Entry], variables: Mapping[str, str
         name: of the site.
         entries: top-level entries of the file, with their places.
         variables: values of `$USER` and `$HOME`.
-
-    Raises:
-        ConfigurationError: a value of the wrong type, or a key of a fact that does not exist.
     """
     facts: dict[str, Fact] = {}
     values: dict[str, Any] = {}

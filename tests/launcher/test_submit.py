@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from aam.contract.errors import CannotCreate, Unavailable
 from aam.contract.options import parse_known, specs
+from launcher import config
 from launcher.commands.submit import reserved
 from launcher.engines.sif import record_of
 from launcher.images import index
@@ -150,6 +151,19 @@ def test_a_job_in_an_image_for_the_processor_needs_no_gpu_of_its_nodes(place: Pa
     words = job_words((place / ".local/state/aam/jobs/41.sh").read_text())
     assert "--device" not in words
     assert words[words.index("--digest") + 1].startswith("sha256:")
+
+
+def test_the_site_of_an_administrator_gives_settings_without_being_named(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "sites").mkdir()
+    (place / "sites/slurm.yaml").write_text("title: ours\nruntime: native\npartition: p\n")
+    monkeypatch.setattr(config, "SITES", (place / "sites", *config.SITES))
+    done = submit(place, *WORDS[2:], "--device", "cpu", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "--partition=p" in header(done.stdout)
+    words = job_words(done.stdout)
+    assert words[words.index("--runtime") + 1] == "native"
 
 
 def test_a_node_of_an_unknown_cluster_decides_by_its_gpus(place: Path) -> None:
