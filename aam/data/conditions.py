@@ -9,7 +9,8 @@ A condition is one or more comparisons joined by `and`:
 Columns may be in [brackets] or quotes, values in quotes; values that contain ` and `, ` or `, a
 comma, a bracket or an operator must be: `!= A or B = 1` would else exclude one value that no sample
 has. Values are equal as in `Metadata.values`: 18.0 is 18. A sample without a value in the column
-meets no comparison, not even `!=`, as in SQL and in QIIME 2's --p-where.
+meets no comparison, not even `!=`, as in SQL and in QIIME 2's --p-where. A value that a comparison
+names is a value, also `None` or `NA`.
 """
 
 from __future__ import annotations
@@ -87,10 +88,11 @@ class ColumnComparison:
                 )
             met: npt.NDArray[np.bool_] = _ORDER[self.operator](values, as_numbers(self.values))
         else:
-            equal = np.isin(texts, [normalized(value) for value in self.values])
+            cells = [normalized(text or "") for text in metadata.texts(self.column, sample_ids)]
+            equal = np.isin(cells, [normalized(value) for value in self.values])
             if self.operator == "!=" and not equal.any():
                 warn(f"No sample has {self.column}={self.values[0]}, which --where excludes.")
-            met = known & (equal if self.operator == "in" else ~equal)
+            met = equal if self.operator == "in" else known & ~equal
         return met
 
 

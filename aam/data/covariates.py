@@ -20,7 +20,7 @@ from aam.console import warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.field import ABOVE_ZERO
 from aam.contract.options.study import CovariateOptions
-from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers, listed_columns
+from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers, listed_columns, number_remedy
 from aam.data.splits import Split
 
 UNKNOWN = 0
@@ -291,7 +291,7 @@ def _numbers(name: str, metadata: Metadata, sample_ids: Sequence[str]) -> F64:
             f"The column '{name}' of --numeric-columns is not numeric",
             f"distinct values that are not numbers, infinite or beyond {LARGEST_NUMBER:g}: "
             f"{first_few(wrong)}",
-            "correct them, or name it in --categorical-columns",
+            number_remedy(wrong, "correct them, or name it in --categorical-columns"),
         )
     return values
 

@@ -122,7 +122,7 @@ def inspect(input: TableOptions, tree: Path | None, metadata: Path | None) -> In
     names = _names(input.table) if table is None else table
     if table is not None:
         _table(found, table)
-    if names is not None:
+    if names is not None and len(names.feature_ids):
         tokens_FL = _sequences(found, names.feature_ids, input.sequences)
         if table is not None:
             found.study = Study(table, tokens_FL)

@@ -63,6 +63,7 @@ LARGEST_NUMBER = 1e30
 """Larger numbers overflow in squares and in single precision."""
 
 _DIFFERENCES: tuple[tuple[str, Callable[[str], str]], ...] = (
+    ("blanks at the ends", str.strip),
     ("upper and lower case", str.lower),
     ("'.', '_' and '-'", lambda name: re.sub(r"[._-]", ".", name)),
     ("zeros at the beginning or the end", lambda name: name.strip("0").rstrip(".")),
@@ -198,7 +199,7 @@ def read_metadata(path: Path) -> Metadata:
                 SampleMetadata.load(plain.name)  # checks the types that the file states
             # With every column categorical values keep their spelling. Its time grows with the
             # number of columns, so the columns are read from the header alone.
-            columns = _columns_of(text.splitlines(keepends=True)) or ()
+            columns = _columns_of(io.StringIO(text, newline="")) or ()
             as_text = dict.fromkeys(columns, "categorical")
             frame = SampleMetadata.load(plain.name, column_types=as_text).to_dataframe()
         except (MetadataFileError, csv.Error, ValueError) as error:
@@ -331,7 +332,9 @@ def _refused(path: Path, text: str, error: Exception) -> DataError:
         return DataError(
             f"The column '{column}' is not numeric, as the line #q2:types of '{path}' states",
             f"values that are not numbers, {first_few(wrong)}",
-            number_remedy(wrong, "correct them, or the type in that line"),
+            "leave missing cells of a typed column empty, as QIIME 2 demands"
+            if wrong and all(map(is_missing, wrong))
+            else number_remedy(wrong, "correct them, or the type in that line"),
         )
     if (line := _long_row(text)) is not None:
         number, name, cells, named = line

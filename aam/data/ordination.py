@@ -11,7 +11,7 @@ import numpy.typing as npt
 from aam.contract.errors import DataError, reason_of
 from aam.contract.files import write_text
 from aam.contract.json_files import EDITED
-from aam.data.io.text import read_text
+from aam.data.io.text import lines_of, read_text
 
 F64 = npt.NDArray[np.float64]
 
@@ -124,7 +124,7 @@ def read_ordination(path: Path) -> tuple[tuple[str, ...], F64, F64]:
     Raises:
         MissingInput, DataError: it is absent or is no such file.
     """
-    lines = read_text(path, "ordination").splitlines()
+    lines = lines_of(read_text(path, "ordination"))
     try:
         explained = lines[next(k for k, x in enumerate(lines) if x.startswith("Proportion")) + 1]
         start = next(k for k, line in enumerate(lines) if line.startswith("Site\t"))

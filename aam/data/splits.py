@@ -19,7 +19,7 @@ import numpy.typing as npt
 from aam.console import info
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import atomic_write
-from aam.data.io.text import read_text
+from aam.data.io.text import lines_of, read_text
 from aam.data.metadata import ID_HEADER
 
 Rows = npt.NDArray[np.int64]
@@ -143,7 +143,7 @@ def read_splits(
         DataError: not a splits file, an unknown part, a sample twice in a fold, no training sample,
             or neither validation nor test samples.
     """
-    lines = read_text(path, "splits file").splitlines()
+    lines = lines_of(read_text(path, "splits file"))
     header = lines[0] if lines else ""
     if header.split("\t")[:3] != HEADER.split("\t")[:3]:
         raise DataError("Not a splits file", f"'{path}'", f"its first line must be '{HEADER}'")

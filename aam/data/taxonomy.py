@@ -8,7 +8,7 @@ from pathlib import Path
 from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
 from aam.data.io.artifact import read_payload
-from aam.data.io.text import decoded
+from aam.data.io.text import decoded, lines_of
 
 _ID_HEADERS = ("feature id", "feature-id", "#otu id", "#otuid")
 
@@ -31,7 +31,7 @@ def read_taxonomy(path: Path) -> dict[str, str]:
         DataError: no columns `Feature ID` and `Taxon`, an incomplete line, or duplicated ids.
     """
     data = read_payload(require(path, "taxonomy"), "taxonomy.tsv", "FeatureData[Taxonomy")
-    lines = decoded(data, path, "taxonomy").splitlines()
+    lines = lines_of(decoded(data, path, "taxonomy"))
     header = [name.strip().lower() for name in lines[0].split("\t")] if lines else []
     if not header or header[0] not in _ID_HEADERS or "taxon" not in header:
         start = f"begins with '{lines[0][:60]}'" if lines else "is empty"

@@ -54,8 +54,20 @@ class Samples:
     def of(
         cls, table: FeatureTable, tokens_FL: Tokens, covariates: Covariates | None = None
     ) -> Samples:
-        """Gather the counts of a table, which may be memory-mapped."""
+        """Gather the counts of a table, which may be memory-mapped.
+
+        Reads of equal sequences in several columns are summed in the first of these.
+        """
         counts = table.counts[np.arange(len(table.sample_ids))]
+        features, length = tokens_FL.shape
+        if features and length:  # a forest without sequences has tokens of length 0
+            rows_F = np.ascontiguousarray(tokens_FL).view(np.dtype((np.void, length))).ravel()
+            _, first, inverse = np.unique(rows_F, return_index=True, return_inverse=True)
+            if len(first) < features:
+                columns = first[inverse][counts.indices]
+                parts = (counts.data, columns, counts.indptr)
+                counts = sparse.csr_array(parts, shape=counts.shape)
+                counts.sum_duplicates()
         return cls(counts, tokens_FL, covariates, table.sample_ids)
 
     def take(self, rows: Rows) -> Samples:

@@ -147,6 +147,9 @@ def read_json(table: OpenTable) -> TableBlocks:
         content = json.loads(text)
         samples = [str(column["id"]) for column in content["columns"]]
         features = [str(row["id"]) for row in content["rows"]]
+        if content.get("shape", [len(features), len(samples)]) != [len(features), len(samples)]:
+            shape = f"{len(features)} rows and {len(samples)} columns"
+            raise ValueError(f"its shape is {content['shape']}, but it has {shape}")
         is_sparse = content.get("matrix_type", "sparse") == "sparse"
         width = 3 if is_sparse else len(samples)
         matrix = np.array(content["data"], dtype=np.float64).reshape(-1, width)

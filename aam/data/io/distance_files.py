@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from aam.contract.errors import DataError, reason_of
 from aam.data.io.artifact import DAMAGE, is_artifact, read_payload
-from aam.data.io.text import decoded, read_text
+from aam.data.io.text import decoded, lines_of, read_text
 from aam.memory import check_memory, memory_budget
 
 _ID_NAMES = ("order", "ids", "sample_ids")
@@ -56,6 +56,8 @@ def read_matrix_file(path: Path, max_bytes: int | None = None) -> MatrixContent:
         else:
             data = read_payload(path, "distance-matrix.tsv", "DistanceMatrix", budget // 4)
             ids, values = _read_text(decoded(data, path, "distance matrix"), path)
+        if values.dtype.kind not in "biuf":
+            raise ValueError(f"its values are of the type {values.dtype}")
         return ids, values.astype(np.float32, copy=False)
     except (*DAMAGE, csv.Error, TypeError, SyntaxError, MemoryError) as error:
         evidence = f"'{path}', {reason_of(error)}"
@@ -83,7 +85,7 @@ def _read_npz(path: Path, budget: int) -> MatrixContent:
 
 def _read_npy(path: Path, budget: int) -> MatrixContent:
     ids_path = path.with_suffix(".txt")
-    ids = tuple(read_text(ids_path, "list of ids").splitlines()) if ids_path.is_file() else None
+    ids = tuple(lines_of(read_text(ids_path, "list of ids"))) if ids_path.is_file() else None
     try:
         # Mapping allocates nothing, whatever the header describes.
         values = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -58,6 +58,8 @@ def parse(text: bytes, source: str) -> NewickTree:
     text = _without_comments(text.removeprefix(b"\xef\xbb\xbf"), source)
     if not text.strip(b"; \t\r\n"):
         raise DataError("The tree is empty", source, "give a Newick file with the ASVs as tips")
+    if text.lstrip()[:6].upper() == b"#NEXUS":
+        raise DataError("The tree is NEXUS, not Newick", source, "export it as Newick")
     parents: list[int] = []
     starts: list[int] = []
     lengths: list[float] = []

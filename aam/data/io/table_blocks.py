@@ -111,6 +111,12 @@ def check_ids(ids: Sequence[str], what: str) -> None:
         raise DataError(f"Duplicated {what} ids", first_few(twice), f"give each {what} one id")
     if unnamed := sum(not name.strip() for name in ids):
         raise DataError(f"{what.capitalize()}s without an id", str(unnamed), "name them")
+    try:
+        "\n".join(ids).encode()
+    except UnicodeEncodeError as error:
+        part = ascii(error.object[error.start : error.end])
+        cause = f"A {what} id is no text"
+        raise DataError(cause, f"it has half a character, {part}", "write the ids anew") from error
 
 
 def unreadable(form: str, error: Exception) -> DataError:

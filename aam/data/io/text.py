@@ -60,6 +60,16 @@ def decoded(data: bytes, path: Path, what: str) -> str:
         ) from error
 
 
+def lines_of(text: str) -> list[str]:
+    r"""Split text at LF and CR LF alone: an id may have the other line ends of `str.splitlines`.
+
+    >>> lines_of("a\u2028b\r\nc\n")
+    ['a\u2028b', 'c']
+    """
+    lines = text.replace("\r\n", "\n").split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
 def read_text(path: Path, what: str) -> str:
     """Read a small text file.
 

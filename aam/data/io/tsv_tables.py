@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,9 @@ _CELL_BYTES = 70
 """Bytes of memory that the cell of a line takes, as a string of Python and as a number."""
 _NAME_BYTES = 100
 _TAXONOMY = frozenset({"taxonomy", "taxon", "consensus lineage", "consensuslineage"})
-_SAMPLE_HEADERS = frozenset({"#sampleid", "#sample id", "sampleid", "sample-id", "sample_name"})
+_SAMPLE_HEADERS = frozenset(
+    {"#sampleid", "#sample id", "sampleid", "sample-id", "sample_name", "sample", "samples"}
+)
 
 
 def read_tsv(table: OpenTable) -> TableBlocks:
@@ -33,9 +35,20 @@ def read_tsv(table: OpenTable) -> TableBlocks:
     """
     lines = _lines(table)
     header, first = _header(lines)
-    samples = header[1:]
-    if samples[-1].strip().lower() in _TAXONOMY:
-        info(f"The column '{samples.pop().strip()}' of the table is not read.")
+    quoted = all(len(name) > 1 and name[0] == name[-1] == '"' for name in header[1:])
+    samples = [_unquoted(name) for name in header[1:]] if quoted else header[1:]
+    columns: list[int] | None = None  # cells with counts; all without a column of taxa
+    names = [name.strip().lower() for name in samples]
+    if not _TAXONOMY.isdisjoint(names):
+        left_out = [k for k, name in enumerate(names) if name in _TAXONOMY | {"confidence"}]
+        shown = "', '".join(samples[k].strip() for k in left_out)
+        several = len(left_out) > 1
+        info(
+            f"The column{'s' * several} '{shown}' of the table {'are' if several else 'is'} not "
+            "read."
+        )
+        columns = [k for k in range(len(samples)) if k not in left_out]
+        samples = [samples[k] for k in columns]
     features: list[str] = []
     sizes = np.zeros(len(samples), dtype=np.int64)
 
@@ -49,14 +62,15 @@ def read_tsv(table: OpenTable) -> TableBlocks:
                     f"line {number} has {len(cells)} cells, the header {len(header)}",
                     "is the file cut off, or are blanks used for tabs?",
                 )
-            values = _numbers(cells[1 : len(samples) + 1], number)
+            counts = cells[1:] if columns is None else [cells[1 + k] for k in columns]
+            values = _numbers(counts, number)
             found = np.flatnonzero(values)
             sizes[found] += 1
             entries = np.empty(len(found), dtype=_ENTRY)
             entries["row"], entries["column"] = found, len(features)
             entries["value"] = values[found]
             yield entries
-            features.append(cells[0])
+            features.append(_unquoted(cells[0]) if quoted else cells[0])
             size += len(cells[0]) + _NAME_BYTES + (0 if table.scratch else 3 * entries.nbytes)
             table.check_size(size, "the content of the file")
 
@@ -116,7 +130,7 @@ def _lines(table: OpenTable) -> Iterator[tuple[int, str]]:
 
 
 def _header(lines: Iterator[tuple[int, str]]) -> tuple[list[str], list[tuple[int, str]]]:
-    """Return the cells of the header, and the line after it if it is already read."""
+    """Return the cells of the header, and the lines after it that are already read."""
     first, comment = "", ""
     plain: list[tuple[int, str]] = []
     for number, line in lines:
@@ -146,7 +160,19 @@ def _header(lines: Iterator[tuple[int, str]]) -> tuple[list[str], list[tuple[int
             f"the first column is '{header[0]}'",
             f"{TRANSPOSED} (is it the metadata?)",
         )
-    return header, plain if is_commented else []
+    if is_commented:
+        return header, plain
+    # R's write.table leaves out the header of the column of row names.
+    following = list(islice(lines, 1))
+    if following and following[0][1].count("\t") == len(header):
+        header = ["", *header]
+    return header, following
+
+
+def _unquoted(name: str) -> str:
+    """Return an id without the quotes of R's write.table."""
+    is_quoted = len(name) > 1 and name[0] == name[-1] == '"'
+    return name[1:-1].replace('\\"', '"').replace('""', '"') if is_quoted else name
 
 
 def _numbers(cells: list[str], line: int) -> NDArray[Any]:

@@ -16,7 +16,7 @@ import io
 import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +105,7 @@ def read_phylogeny(
             return cached
     tree = parse(text, f"'{path}'")
     if root_at_midpoint:
-        tree = parse(_rooted_at_midpoint(text, path), f"'{path}', rooted at its midpoint")
+        tree = _rooted_at_midpoint(tree, path)
     elif (branches := np.count_nonzero(tree.parents == tree.parents.size - 1)) > 2:
         raise DataError(
             "The tree is not rooted",
@@ -127,25 +127,32 @@ def _check_size(size: int, budget: int, path: Path) -> None:
     check_memory("tree", f"'{path}'", size, budget, remedy)
 
 
-def _rooted_at_midpoint(text: bytes, path: Path) -> bytes:
-    """Return the Newick of the tree rooted halfway between its two most distant tips."""
+def _rooted_at_midpoint(tree: NewickTree, path: Path) -> NewickTree:
+    """Root a tree halfway between its two most distant tips."""
     with without_torch():
         from skbio import TreeNode
         from skbio.tree import TreeError
 
+    # Tips are numbered: the writer of scikit-bio changes blanks and quotes of labels.
+    number_of = dict(zip(tree.tips.tolist(), range(tree.tips.size), strict=True))
+    lengths = [None if np.isnan(length) else length for length in tree.lengths.tolist()]
+    nodes = [
+        TreeNode(f"t{number_of[node]}" if node in number_of else None, length)
+        for node, length in enumerate(lengths)
+    ]
+    rooted = io.StringIO()
     try:
-        tree = TreeNode.read(
-            io.StringIO(text.decode("utf-8", "replace")), "newick", convert_underscores=False
-        )
-        rooted = io.StringIO()
-        tree.root_at_midpoint().write(rooted)
+        for node, parent in enumerate(tree.parents.tolist()[:-1]):
+            nodes[parent].append(nodes[node])
+        nodes[-1].root_at_midpoint().write(rooted)
     except (TreeError, TypeError, ValueError, AttributeError, LookupError) as error:
         raise DataError(
             "The tree cannot be rooted at its midpoint",
             f"'{path}', {error}",
             "give a rooted tree with a length on every branch",
         ) from error
-    return rooted.getvalue().encode()
+    found = parse(rooted.getvalue().encode(), f"'{path}', rooted at its midpoint")
+    return replace(found, names=[tree.names[int(name[1:])] for name in found.names])
 
 
 def _match(

@@ -1,0 +1,174 @@
+"""Right input of other programs is read, and wrong input is refused with its own remedy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aam.contract.errors import DataError
+from aam.data.conditions import rows_where
+from aam.data.distances import read_distances
+from aam.data.io.newick import parse
+from aam.data.metadata import read_metadata
+from aam.data.ordination import read_ordination, write_ordination
+from aam.data.splits import Split, read_splits, write_splits
+from aam.data.table import read_table
+from aam.data.taxonomy import read_taxonomy
+from aam.data.unifrac.phylogeny import read_phylogeny
+from tests.support.commands import aam, read
+from tests.support.run_folders import make_study
+
+Capture = pytest.CaptureFixture[str]
+ODD = ("a\u0085b", "a\u2028b", "a\x0bb")
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("s1\ts2\nf1\t1\t2\nf2\t3\t4\n", ""),
+        ('"s1"\t"s2"\n"f1"\t1\t2\n"f2"\t3\t4\n', ""),
+        ('""\t"s1"\t"s2"\n"f1"\t1\t2\n"f2"\t3\t4\n', ""),
+        ("#OTU ID\ttaxonomy\ts1\ts2\nf1\tk\t1\t2\nf2\tk\t3\t4\n", "column 'taxonomy' of"),
+        (
+            "#OTU ID\ts1\ts2\tTaxon\tConfidence\nf1\t1\t2\tk\t0.9\nf2\t3\t4\tk\t0.9\n",
+            "columns 'Taxon', 'Confidence' of the table are not read",
+        ),
+    ],
+)
+def test_tables_of_other_programs(tmp_path: Path, capsys: Capture, text: str, message: str) -> None:
+    found = read_table(written(tmp_path / "t.tsv", text))
+    assert (found.sample_ids, found.feature_ids) == (("s1", "s2"), ("f1", "f2"))
+    assert found.counts.toarray().tolist() == [[1, 3], [2, 4]]
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_table_of_samples_by_features_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.tsv", "sample\tf1\tf2\ns1\t1\t2\n")
+    with pytest.raises(DataError, match="The rows are samples"):
+        read_table(path)
+
+
+def biom_1(path: Path, name: str = "s1", **changed: object) -> Path:
+    content = {
+        "columns": [{"id": name}], "rows": [{"id": "f1"}, {"id": "f2"}], "shape": [2, 1],
+        "matrix_type": "sparse", "data": [[0, 0, 3]],
+    }  # fmt: skip
+    return written(path, json.dumps({**content, **changed}))
+
+
+def test_biom_1_with_another_shape_and_half_characters(tmp_path: Path) -> None:
+    assert read_table(biom_1(tmp_path / "a.biom")).counts.sum() == 3
+    with pytest.raises(DataError, match=r"its shape is \[5, 9\], but it has 2 rows and 1 columns"):
+        read_table(biom_1(tmp_path / "b.biom", shape=[5, 9]))
+    with pytest.raises(DataError, match="A sample id is no text"):
+        read_table(biom_1(tmp_path / "c.biom", name="a\ud800"))
+
+
+@pytest.mark.parametrize("text", ["#OTU ID\ts1\ts2\n", "json"])
+def test_inspect_of_a_table_without_features(tmp_path: Path, capsys: Capture, text: str) -> None:
+    path = tmp_path / "t.biom"
+    biom_1(path, rows=[], shape=[0, 1], data=[]) if text == "json" else written(path, text)
+    assert aam("inspect", path) == DataError.status
+    assert "The feature table has no reads" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("kind", ["complex128", "datetime64[D]"])
+def test_values_that_are_no_distances(tmp_path: Path, kind: str) -> None:
+    np.save(tmp_path / "m.npy", np.zeros((2, 2)).astype(kind))
+    with pytest.raises(DataError, match="its values are of the type"):
+        read_distances(tmp_path / "m.npy", ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("condition", "rows"),
+    [
+        ("abx in (None, high)", [0, 2]),
+        ("abx=None", [0]),
+        ("abx!=None", [2, 3]),
+        ("abx=NA", [1]),
+        ("abx!=low", [2]),
+    ],
+)
+def test_a_value_that_a_condition_names_is_meant(
+    tmp_path: Path, condition: str, rows: list[int]
+) -> None:
+    text = "sample-id\tabx\ns0\tNone\ns1\tNA\ns2\thigh\ns3\tlow\ns4\t\n"
+    metadata = read_metadata(written(tmp_path / "m.tsv", text))
+    ids = [f"s{k}" for k in range(5)]
+    assert rows_where(condition, metadata, ids).tolist() == rows
+
+
+def test_ids_with_other_line_ends_are_read_back(tmp_path: Path) -> None:
+    splits = (Split(np.array([0, 1]), np.array([2]), np.array([], dtype=np.int64)),)
+    write_splits(tmp_path / "s.tsv", ODD, splits)
+    found = read_splits(tmp_path / "s.tsv", ODD)[0]
+    assert found[0].train.tolist() == [0, 1]
+    write_ordination(tmp_path / "o.txt", ODD, np.eye(3)[:, :2], np.array([0.5, 0.25]))
+    assert read_ordination(tmp_path / "o.txt")[0] == ODD
+    taxa = "".join(f"{name}\td__A\n" for name in ODD)
+    path = written(tmp_path / "t.tsv", f"Feature ID\tTaxon\n{taxa}")
+    assert tuple(read_taxonomy(path)) == ODD
+
+
+@pytest.mark.parametrize("name", ["{} x", "it's {}", "a_{}"])
+def test_midpoint_rooting_keeps_labels(tmp_path: Path, name: str) -> None:
+    tips = [name.format(chr(65 + k)) for k in range(5)]
+    text = quoted = "((A:1,B:2):1,(C:3,D:4):0.5,E:1);"
+    plain = written(tmp_path / "plain.nwk", text)
+    for k, tip in enumerate(tips):
+        label = tip.replace("'", "''")
+        quoted = quoted.replace(f"{chr(65 + k)}:", f"'{label}':")
+    one, _ = read_phylogeny(plain, list("ABCDE"), root_at_midpoint=True)
+    other, _ = read_phylogeny(written(tmp_path / "q.nwk", quoted), tips, root_at_midpoint=True)
+    for field in ("lengths_G", "indptr", "indices"):
+        np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
+
+
+def test_nexus_is_named() -> None:
+    with pytest.raises(DataError, match="The tree is NEXUS, not Newick"):
+        parse(b"#NEXUS\nbegin trees;\ntree a = (b,c);\nend;\n", "'t.nex'")
+
+
+def test_missing_in_a_typed_column(tmp_path: Path) -> None:
+    text = "sample-id\tage\n#q2:types\tnumeric\na\t1\nb\tmissing\n"
+    with pytest.raises(DataError, match="leave missing cells of a typed column empty"):
+        read_metadata(written(tmp_path / "m.tsv", text))
+
+
+def test_ids_that_differ_in_blanks(tmp_path: Path) -> None:
+    metadata = read_metadata(written(tmp_path / "m.tsv", "sample-id\tx\ns1\t1\ns2\t2\n"))
+    assert metadata.likely_reason(["s1 ", "s2 "]) == "blanks at the ends"
+
+
+@pytest.mark.medium
+def test_equal_sequences_in_several_columns_are_one_asv(tmp_path: Path, capsys: Capture) -> None:
+    """The reads of an ASV are divided among two columns of its sequence."""
+    study = tmp_path / "study"
+    make_study(study, samples=40)
+    model = tmp_path / "run"
+    data = ("--table", study / "table.biom", "--metadata", study / "metadata.tsv")
+    assert aam("train", *data, "--metadata-column", "ph", "--output-dir", model) == 0
+    table = read_table(study / "table.biom")
+    counts = table.counts.toarray().T
+    lines = ["\t".join(["#OTU ID", *table.sample_ids])]
+    for name, row in zip(table.feature_ids, counts, strict=True):
+        half = row // 2
+        lines += ["\t".join([name, *map(str, row - half)])]
+        lines += ["\t".join([name.lower(), *map(str, half)])] * bool(half.any())
+    split = written(tmp_path / "split.tsv", "\n".join(lines) + "\n")
+    tables = {"plain": study / "table.biom", "split": split}
+    for name, path in tables.items():
+        output = ("--output", tmp_path / f"predicted-{name}.tsv")
+        assert aam("predict", "--table", path, "--model", model, *output) == 0
+    plain, other = (read(tmp_path / f"predicted-{name}.tsv") for name in tables)
+    assert {"predicted", "distance"} < set(plain.columns)
+    for column in plain.select_dtypes("number").columns.difference(["known_reads"]):
+        np.testing.assert_allclose(plain[column], other[column], atol=1e-6, err_msg=column)
