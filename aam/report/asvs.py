@@ -288,7 +288,7 @@ def asv_name(row: Mapping[str, str]) -> str:
     sequences of one region are all alike.
 
     >>> asv_name({"feature-id": "ACGT" * 30, "taxon": "d__Bacteria; g__Blautia"})
-    'Bacteria; Blautia c1ab7d'
+    'd__Bacteria; g__Blautia 5622e6'
     """
     name = row["feature-id"]
     is_sequence = len(name) > ID_LETTERS and not set(name.upper()) - set("ACGTURYSWKMBDHVN")
