@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from aam.contract import yaml_document
 from aam.contract.errors import ConfigurationError
+from aam.contract.records import Entry
 from aam.contract.suggestions import nearest
-from aam.contract.yaml_document import Entry
 from launcher import documents
 from launcher.documents import user_folder
 from launcher.engines import ENGINES
-from launcher.plan.catalog import SHIPPED, Catalog, catalog_of, extended
+from launcher.plan.catalog import Catalog, extended, shipped
 from launcher.plan.settings import (
     SETTING_SPECS,
     LaunchSettings,
@@ -134,7 +134,7 @@ def private_folder(settings: LaunchSettings, uid: int, host: str, job: str | Non
 
 def catalog(settings: LaunchSettings) -> Catalog:
     """Return the catalog of this package, with the images of configurations."""
-    return extended(catalog_of(yaml_document.load(SHIPPED.read_text())), settings.images)
+    return extended(shipped(), settings.images)
 
 
 def content(path: Path) -> bytes | None:

@@ -18,36 +18,45 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypedDict
 
-from aam.contract import schema
-from aam.contract.errors import CannotCreate, ConfigurationError, MissingInput
+from aam.contract.errors import CannotCreate, ConfigurationError, DataError, MissingInput
 from aam.contract.files import atomic_write, try_lock
+from aam.contract.records import convert, decode_json
 from launcher import documents
 
 LIST = "images.json"
 DAY = 86400
 LARGEST = 64 << 20
 Entries = dict[str, dict[str, Mapping[str, Any]]]
-FACTS = {
-    **{f"{name}?": str for name in ("sha256", "digest", "reference", "id", "verified")},
-    **{f"{name}?": int for name in ("bytes", "mtime_ns", "built")},
-    "labels?": dict[str, str],
-}
-"""Schema of what is recorded of an image in a format, as far as it is read."""
+
+
+class Facts(TypedDict, total=False):
+    """What is recorded of an image in a format, as far as it is read."""
+
+    sha256: str
+    digest: str | None
+    reference: str
+    id: str
+    verified: str
+    bytes: int
+    mtime_ns: int
+    built: int
+    labels: dict[str, str]
 
 
 def read(folder: Path) -> Entries:
     """Return the entries of a folder's images.json; empty if there is none."""
     path = folder / LIST
     try:
-        content = documents.parsed(documents.regular(path, LARGEST))
-        entries: Entries = schema.parse({str: {str: FACTS}}, content, "the list")
+        content = documents.regular(path, LARGEST)
+        entries: Entries = decode_json(content, Entries, "list of images", f"'{path}'")
+        convert(entries, dict[str, dict[str, Facts]], "the list")
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        remedy = "remove it, then `aam-launch images add` or `build`"
-        evidence = f"'{path}', {error}"
+    except (OSError, ValueError, DataError) as error:
+        remedy = "remove it, then `aam-launch images build NAME --from FILE`"
+        evidence = error.evidence if isinstance(error, DataError) else f"'{path}', {error}"
         raise ConfigurationError("A damaged list of images", evidence, remedy) from error
     return entries
 

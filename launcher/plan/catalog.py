@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from aam.contract.errors import ConfigurationError, UsageError
 from aam.contract.records import Entry, Mismatch, convert
 from aam.contract.suggestions import nearest
@@ -126,6 +128,11 @@ def catalog_of(content: Mapping[str, Any]) -> Catalog:
         convert({**keys, "name": name}, StackFault) for name, keys in content["faults"].items()
     )
     return extended(Catalog((), ranges, tuple(faults)), (Entry(content["images"], "catalog"),))
+
+
+def shipped() -> Catalog:
+    """Return the catalog of this package, whose YAML has aliases, which those of users may not."""
+    return catalog_of(yaml.load(SHIPPED.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
 def extended(catalog: Catalog, images: tuple[Entry, ...]) -> Catalog:

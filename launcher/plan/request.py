@@ -19,7 +19,8 @@ GpuUse = Literal["required", "allocated", "automatic", "never"]
 """Options require a GPU, an allocation has one, one is used where it is there, or none ever."""
 
 JSON = "--json"
-"""The option of both programs: of `explain` and similar commands, else of the command."""
+SHARED = (JSON, "--force")
+"""Options of both programs: of the command where it has them, but for `explain` and the like."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,9 @@ def request_of(
         wrapped=parsed.wrapped,
         program=parsed.program,
     )
-    if JSON in launcher_options and request.option(JSON) and not incomplete:
-        own = {flag: value for flag, value in launcher_options.items() if flag != JSON}
-        return replace(request, given={**parsed.given, JSON: True}, launcher_options=own)
+    shared = [flag for flag in SHARED if flag in launcher_options and request.option(flag)]
+    if shared and not incomplete:
+        given = {**parsed.given, **{flag: launcher_options[flag] for flag in shared}}
+        own = {flag: value for flag, value in launcher_options.items() if flag not in shared}
+        return replace(request, given=given, launcher_options=own)
     return request

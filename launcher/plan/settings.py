@@ -15,8 +15,8 @@ from typing import Any
 from aam.contract.errors import ConfigurationError
 from aam.contract.options import OptionSpec, specs
 from aam.contract.options.field import ONE_OR_MORE, flag_of, option
+from aam.contract.records import Entry
 from aam.contract.suggestions import nearest
-from aam.contract.yaml_document import Entry
 from launcher.gpus import VENDORS
 
 PREFIX = "AAM_LAUNCH_"

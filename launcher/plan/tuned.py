@@ -17,8 +17,8 @@ from typing import Any
 from aam.contract.errors import ConfigurationError
 from aam.contract.options import arguments
 from aam.contract.options.config_file import typed
+from aam.contract.records import Entry
 from aam.contract.suggestions import nearest
-from aam.contract.yaml_document import Entry
 from launcher.findings import Decision
 from launcher.plan.request import Request
 from launcher.plan.settings import VARIABLE, LaunchSettings, require_type

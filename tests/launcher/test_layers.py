@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import ConfigurationError
-from aam.contract.yaml_document import entries, load
+from aam.contract.yaml_document import entries
 from launcher import config, documents
-from launcher.plan.catalog import SHIPPED, catalog_of, extended
+from launcher.plan.catalog import extended, shipped
 from launcher.plan.settings import SETTING_SPECS, from_flags, from_variables, merge
 
 LAUGHS = "bind:\n" + "\n".join(
@@ -139,7 +139,7 @@ def test_images_of_a_configuration() -> None:
         "images:\n  rocm63: {sif: /s/my.sif}\n  mine: {title: Mine, vendor: amd, archs: [gfx906]}\n"
     )
     found = entries(text, "x.yaml", SETTING_SPECS)
-    catalog = extended(catalog_of(load(SHIPPED.read_text())), (found["images"],))
+    catalog = extended(shipped(), (found["images"],))
     changed, added = catalog.image("rocm63"), catalog.image("mine")
     assert changed is not None
     assert added is not None
@@ -151,14 +151,14 @@ def test_images_of_a_configuration() -> None:
     assert (added.vendor, added.archs) == ("amd", ("gfx906",))
     wrong = entries("images:\n  rocm63: {siff: /s}\n", "x.yaml", SETTING_SPECS)
     with pytest.raises(ConfigurationError, match="did you mean 'sif'"):
-        extended(catalog_of(load(SHIPPED.read_text())), (wrong["images"],))
+        extended(shipped(), (wrong["images"],))
 
 
 @pytest.mark.parametrize("text", ["{pins: 3}", "{archs: 3}", "{arguments: [a]}", "{room: {}}"])
 def test_images_with_values_of_the_wrong_type(text: str) -> None:
     found = entries(f"images: {{mine: {text}}}", "x.yaml", SETTING_SPECS)
     with pytest.raises(ConfigurationError, match=r"image mine\..* in x.yaml:1"):
-        extended(catalog_of(load(SHIPPED.read_text())), (found["images"],))
+        extended(shipped(), (found["images"],))
 
 
 @pytest.mark.parametrize("sort", ["fifo", "device", "folder", "long"])

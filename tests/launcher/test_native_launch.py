@@ -24,7 +24,7 @@ from launcher.cli import main
 from launcher.engines import shell_line
 from launcher.engines.native import LIBRARIES, missing
 from launcher.plan.plan import Plan
-from launcher.plan.request import JSON, Request, parse
+from launcher.plan.request import SHARED, Request, parse
 from launcher.plan.settings import LAUNCHER_OPTIONS
 from tests.support.launches import forked
 
@@ -159,13 +159,21 @@ def test_a_typo_is_answered_with_the_nearest_name(args: list[str], sentence: str
 def test_no_option_belongs_to_both_programs(command: str) -> None:
     kind = find(command)
     assert kind is not None
-    assert {spec.flag for spec in specs(kind)} & set(LAUNCHER_OPTIONS) <= {JSON}
+    assert {spec.flag for spec in specs(kind)} & set(LAUNCHER_OPTIONS) <= set(SHARED)
 
 
 def test_json_is_of_the_command_that_has_it() -> None:
     assert parse(["--json", "check", "--quick"]).argv == ("check", "--quick", "--json")
     assert "--json" in parse(["check", "--json"], incomplete=True).launcher_options
     assert "--json" in parse([*SIMULATE, "--json"]).launcher_options
+
+
+def test_force_is_of_the_command_that_has_it() -> None:
+    predict = ["predict", "--table", "/t", "--model", "/m", "--output", "/o/p.tsv", "--force"]
+    request = parse(predict)
+    assert request.argv[-1] == "--force"
+    assert not request.force
+    assert parse([*SIMULATE, "--force"]).force
 
 
 @pytest.mark.parametrize("command", options.NAMES)

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import ConfigurationError, NotPermitted, Unavailable, UsageError
-from aam.contract.yaml_document import load
 from launcher.detect import detect
 from launcher.engines import ENGINES, command, shell_line
 from launcher.host.facts import DeviceNode, EngineFact, Host, User
 from launcher.plan.assembly import RECORD, assemble_plan
-from launcher.plan.catalog import SHIPPED, catalog_of
+from launcher.plan.catalog import shipped
 from launcher.plan.decision import decide as choose
 from launcher.plan.inputs import BuiltImage, LaunchContext, NativeStack
 from launcher.plan.mounts import Mount
@@ -23,7 +22,7 @@ from launcher.plan.request import parse
 from tests.support.decisions import inputs_of
 from tests.support.hosts import MI210, MI300A, RX7900, Tree
 
-CATALOG = catalog_of(load(SHIPPED.read_text()))
+CATALOG = shipped()
 BUILT = tuple(
     BuiltImage(image.name, ("apptainer", "podman", "docker"), f"/i/{image.name}.sif", "sha256:1")
     for image in CATALOG.images

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from aam.contract.yaml_document import load
 from launcher.engines import ENGINES
 from launcher.host.facts import EngineFact, Host, Slurm
-from launcher.plan.catalog import SHIPPED, catalog_of
+from launcher.plan.catalog import shipped
 from launcher.plan.decision import Choice
 from launcher.plan.decision import decide as choose
 from launcher.plan.inputs import BuiltImage, LaunchContext, LaunchInputs, NativeStack
 from launcher.plan.request import GpuUse, Request
 from launcher.plan.settings import Entry, LaunchSettings, from_flags, merge
 
-CATALOG = catalog_of(load(SHIPPED.read_text()))
+CATALOG = shipped()
 ALL = tuple(
     BuiltImage(image.name, ("apptainer", "podman"), f"/i/{image.name}.sif")
     for image in CATALOG.images
