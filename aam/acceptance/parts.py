@@ -165,6 +165,8 @@ class Context:
     def pretraining(self) -> list[object]:
         """Return `pretrain` and its options on the simulated study, which is made once."""
         study = self.shared / ("study-small" if self.small else "study")
+        while self.rank and self.left and not (study / "tree.nwk").is_file():
+            time.sleep(0.2)  # the first rank makes it
         if not (study / "tree.nwk").is_file():
             size: tuple[object, ...] = ("--samples", 1100)
             if self.small:

@@ -70,7 +70,7 @@ def test_a_part_that_fails_gives_one_sentence(
 @pytest.mark.medium
 def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     found = result(made_up.hang, tmp_path, seconds=3.0)
-    assert (found.verdict, found.summary) == ("failed", "`aam simulate` had no result in time")
+    assert (found.verdict, found.summary) == ("failed", "`aam example` had no result in time")
     mark = str(context(tmp_path).folder / "large").encode()
     lines = [file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if file.exists()]
     assert not [line for line in lines if mark in line]
