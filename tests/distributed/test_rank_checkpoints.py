@@ -88,7 +88,7 @@ def test_checkpoints_of_all_strategies_have_the_same_entries(halves: Path) -> No
         assert states[0]["param_groups"] == states[1]["param_groups"]
         for name, state in states[0]["state"].items():
             same(states[1]["state"][name], state)
-        assert other["resume"]["position"] == one["resume"]["position"]
+        assert other["resume"]["progress"] == one["resume"]["progress"]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,14 @@ def same_runs(one: Path, two: Path) -> None:
         pair = [tensor_file.read(f / path.relative_to(one)) for f in (one, two)]
         assert alike(pair[0]["state_dict"], pair[1]["state_dict"]), path.relative_to(one)
         states = [content["resume"] for content in pair]
-        for key in ("position", "best", "waited", "sums", "optimizer", "schedule", "scaler"):
+        for key in (
+            "progress",
+            "best",
+            "epochs_without_improvement",
+            "sums",
+            "optimizer",
+            "scaler",
+        ):
             assert alike(states[0][key], states[1][key]), f"{path.relative_to(one)}: {key}"
     for path in sorted(one.rglob("*.tsv")):
         assert path.read_bytes() == (two / path.relative_to(one)).read_bytes(), path.name
