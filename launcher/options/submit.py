@@ -100,7 +100,7 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class JobsCancel:
-    """Cancel jobs; a training saves a checkpoint first, which --resume-from auto continues.
+    """Cancel jobs; the last checkpoint of a training stays, for --resume-from auto.
 
     Examples:
         aam-launch jobs cancel 4711
