@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from aam.acceptance.result import AcceptanceFile, ImageRun, read
-from aam.contract import yaml_document
+from aam.contract.records import decode_yaml
 from aam.numerics.report import WRONG
 from launcher.gpus import VENDORS
 from launcher.plan.catalog import SHIPPED, Catalog, catalog_of
@@ -39,7 +39,7 @@ def read_files(folder: Path = FOLDER) -> dict[str, AcceptanceFile]:
 
 def shipped_catalog() -> Catalog:
     """Return the catalog of the launcher."""
-    return catalog_of(yaml_document.load(SHIPPED.read_text()))
+    return catalog_of(decode_yaml(SHIPPED.read_text(), dict[str, Any], str(SHIPPED)))
 
 
 def stacks(files: Files) -> str:

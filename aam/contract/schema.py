@@ -15,12 +15,22 @@ import types
 import typing
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, Union
 
+from aam.contract import records
+from aam.contract.errors import DataError
 from aam.contract.options.field import Range
-from aam.contract.records import Mismatch, check_format
+from aam.contract.records import EDITED, Mismatch
 
-__all__ = ["Mismatch", "check_format", "like", "parse"]
+
+def read_json(path: Path, expected: Any, what: str, remedy: str = EDITED) -> Any:
+    """Read a JSON file, see `aam.contract.records.read_json`, and validate its content."""
+    content: Any = records.read_json(path, Any, what, remedy)
+    try:
+        return parse(expected, content, "the content")
+    except Mismatch as error:
+        raise DataError(f"The {what} is damaged", f"'{path}', {error}", remedy) from error
 
 
 def parse(expected: Any, value: Any, place: str) -> Any:

@@ -31,8 +31,8 @@ from aam.console import info
 from aam.contract.errors import DataError
 from aam.contract.files import sha256
 from aam.contract.folders import atomic_folder, remove_abandoned
-from aam.contract.json_files import read_json
 from aam.contract.options.study import AsvVectorOptions
+from aam.contract.schema import read_json
 from aam.data.store.files import ArrayDescription, Header, read_arrays, write_array
 from aam.data.store.integrity import check_files
 from aam.memory import shown_size

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.field import ONE_OR_MORE, SEEDS, ZERO_OR_MORE
-from aam.contract.schema import Mismatch
+from aam.contract.records import Mismatch
 from aam.data.conditions import rows_where
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.metadata import read_metadata

@@ -19,7 +19,7 @@ from aam.contract.errors import DataError
 from aam.contract.options.field import ABOVE_ZERO, INSIDE_ONE, ONE_OR_MORE, ZERO_OR_MORE
 from aam.contract.options.study import CovariateOptions, Metric
 from aam.contract.options.training import LossType
-from aam.contract.schema import Mismatch
+from aam.contract.records import Mismatch, check_format
 from aam.data.batches import BatchPlan
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.sequences import VOCABULARY as LETTERS
@@ -213,7 +213,7 @@ def from_plain(stored: Any, source: str) -> ModelConfig:
     """
     version = schema.parse(_VERSION, stored, "aam")
     place = f"{source}, aam {version['version']}"
-    schema.check_format("checkpoint", version["format"], FORMAT, place)
+    check_format("checkpoint", version["format"], FORMAT, place)
     if version["vocabulary"] != "".join(LETTERS):
         raise DataError(
             "The checkpoint has a different vocabulary",

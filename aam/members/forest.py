@@ -24,7 +24,7 @@ from scipy.cluster.hierarchy import fcluster
 
 from aam.contract import schema
 from aam.contract.options.device import DeviceOptions
-from aam.contract.schema import Mismatch
+from aam.contract.records import Mismatch
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.members.base import F64, Labels, Rows, Samples, Tokens, indices, numbers
 from aam.members.member import Estimator, FittedModel, Importance, Outputs

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from aam.contract import schema
-from aam.contract.schema import Mismatch
+from aam.contract.records import Mismatch
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.target_transforms import TRANSFORMS, contrasts
 from aam.members.base import F64, Arrays, Rows, Tokens, indices, numbers

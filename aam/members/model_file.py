@@ -23,7 +23,7 @@ from aam.contract.options.device import DeviceOptions
 from aam.contract.options.field import ABOVE_ZERO, ZERO_OR_MORE
 from aam.contract.options.members import MEMBERS
 from aam.contract.options.training import TransformName
-from aam.contract.schema import Mismatch
+from aam.contract.records import Mismatch
 from aam.data.covariates import CovariateEncoder
 from aam.data.sequences import MASK
 from aam.data.target_transforms import OutputRange, TargetScale

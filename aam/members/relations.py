@@ -23,7 +23,7 @@ from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
 from aam.console import info
-from aam.contract.schema import Mismatch
+from aam.contract.records import Mismatch
 from aam.data.sequences import PAD
 from aam.members.base import F64, Arrays, Rows, Tokens, indices, numbers
 

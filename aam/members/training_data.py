@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aam.contract.schema import Mismatch
+from aam.contract.records import Mismatch
 from aam.data.splits import Split
 from aam.data.study import Study
 from aam.inference import new_samples

@@ -23,7 +23,7 @@ from aam.console import info
 from aam.contract.errors import Interrupted
 from aam.contract.options.commands.train import Train
 from aam.contract.options.device import DeviceOptions
-from aam.contract.schema import Mismatch
+from aam.contract.records import Mismatch
 from aam.data.batches import FIXED_DRAW, make_batch, reading_plan
 from aam.data.covariates import CovariateEncoder
 from aam.data.rarefaction import rarefy

@@ -23,8 +23,8 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.config_file import typed
 from aam.contract.options.contradictions import without_effect
 from aam.contract.preflight import target_folder
+from aam.contract.records import Entry, read_yaml_entries
 from aam.contract.suggestions import nearest
-from aam.contract.yaml_document import Entry, read_entries
 from aam.data.conditions import rows_where
 from aam.data.labels import split_samples
 from aam.data.metadata import Metadata, listed_columns, read_metadata
@@ -133,7 +133,7 @@ def loss_options(path: Path, columns: Sequence[str]) -> dict[str, dict[str, Any]
     """
     known = {spec.flag[2:]: spec for spec in specs(Train) if spec.field in _OF_TARGET}
     options: dict[str, dict[str, Any]] = {}
-    for column, entry in read_entries(path, "file for --loss-config", columns).items():
+    for column, entry in read_yaml_entries(path, "file for --loss-config", columns).items():
         if not isinstance(entry.value, dict):
             evidence = f"'{column}' in {entry.where}"
             raise ConfigurationError("No options of a target", evidence, "write `option: value`")

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from aam.contract import run_record
 from aam.contract.errors import MissingInput
-from aam.contract.json_files import read_json
 from aam.contract.options.study import ordered_levels
+from aam.contract.schema import read_json
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.embeddings import read_embeddings
 from aam.data.io.text import numbers, read_rows

@@ -12,9 +12,9 @@ from typing import Any
 
 from aam import __version__
 from aam.contract.files import sha256
-from aam.contract.json_files import read_json
 from aam.contract.options import parse_known
 from aam.contract.options.command_line import CONFIG
+from aam.contract.schema import read_json
 from launcher.engines import exec_plan, shell_line
 from launcher.findings import Finding, warn
 from launcher.host.facts import Host

@@ -15,7 +15,7 @@ from sklearn.linear_model import Ridge
 
 from aam.contract.options.commands.studies import Example
 from aam.contract.options.device import DeviceOptions
-from aam.contract.schema import Mismatch
+from aam.contract.records import Mismatch
 from aam.data.sequences import encode
 from aam.data.simulation import simulate
 from aam.members.base import Labels, Rows, Samples

@@ -33,7 +33,8 @@ from aam import __version__
 from aam.contract import schema
 from aam.contract.errors import DataError, MissingInput
 from aam.contract.files import sha256
-from aam.contract.json_files import read_json
+from aam.contract.records import Mismatch
+from aam.contract.schema import read_json
 
 HEADER = "store.json"
 FORMAT = 1
@@ -183,7 +184,7 @@ def read_header(path: Path) -> Header:
         raise damaged(f"'{file}' was changed")
     try:
         found = schema.parse(_CONTENT, content, HEADER)
-    except schema.Mismatch as error:
+    except Mismatch as error:
         raise damaged(f"'{file}', {error}") from error
     return Header(found["arrays"], found["metadata"], found["made_from"], checksum)
 
