@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from aam.contract.options.study import TargetType
-from aam.contract.schema import Mismatch
+from aam.contract.records import Mismatch
 from aam.data.covariates import Covariates
 from aam.data.table import FeatureTable
 

@@ -95,9 +95,9 @@ def test_train_and_evaluate_on_a_store_give_the_same_result(
         given = ("--table", table, "--metadata", metadata, "--output-dir", tmp_path / name)
         assert aam("train", *given, *options) == 0
         predictions = ("--predictions", tmp_path / "a" / "predictions.tsv", "--metadata", metadata)
-        output = ("--output", tmp_path / name / "scores.json")
+        output = ("--output", tmp_path / name / "evaluated.json")
         assert aam("evaluate", *predictions, *args.split(), *output) == 0
-    same_files(tmp_path / "a", tmp_path / "b", "predictions.tsv", "splits.tsv", "scores.json")
+    same_files(tmp_path / "a", tmp_path / "b", "predictions.tsv", "splits.tsv", "evaluated.json")
 
 
 def same_files(a: Path, b: Path, *names: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aam.contract.errors import DataError, reason_of
 from aam.contract.files import require
-from aam.contract.json_files import EDITED
+from aam.contract.records import EDITED
 from aam.memory import check_memory, memory_budget
 
 _OBJECT_BYTES = 8
