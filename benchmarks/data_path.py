@@ -63,7 +63,8 @@ def prepare(folder: Path) -> Path:
     from aam.cli import main as aam
 
     study, store = folder / "study", folder / "store"
-    assert aam(["example", "--output-dir", str(study), "--samples", "1100"]) == 0
+    size = "--samples 1100 --asvs 2000 --richness 185 --depth 10000 --subjects 40"
+    assert aam(["example", "--output-dir", str(study), *size.split()]) == 0
     paths = ("--table", study / "table.biom", "--tree", study / "tree.nwk", "--output", store)
     assert aam(["prepare", *map(str, paths)]) == 0
     return store

@@ -168,7 +168,8 @@ class Context:
         while self.rank and self.left and not (study / "tree.nwk").is_file():
             time.sleep(0.2)  # the first rank makes it
         if not (study / "tree.nwk").is_file():
-            size: tuple[object, ...] = ("--samples", 1100)
+            size: tuple[object, ...] = ("--samples", 1100, "--asvs", 2000, "--richness", 185,
+                                        "--depth", 10_000, "--subjects", 40)  # fmt: skip
             if self.small:
                 size = ("--samples", 64, "--asvs", 300, "--length", 100, "--richness", 40,
                         "--depth", 2000)  # fmt: skip
