@@ -154,7 +154,7 @@ def joint_groups(
         sample_ids: ids of the M samples, of which each run has all.
 
     >>> joint_groups([{"a": "x", "b": "x"}, {"b": "y", "c": "y"}], ["a", "b", "c", "d"]).tolist()
-    ['x', 'x', 'x', 'd']
+    ['a', 'a', 'a', 'd']
     """
     pairs = [(k, g.get(name, name)) for name in sample_ids for k, g in enumerate(groups_of)]
     nodes = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import TINY, aam
+from tests.support.commands import aam
 
 PROGRAM = """
 import json, sys
@@ -25,8 +25,6 @@ assert aam.load(sys.argv[1]).predict(sys.argv[2])["predicted"].notna().all()
 print(json.dumps([0, sorted(sys.modules)]))
 """
 
-TRAINING = ("aam.training", "aam.distributed", "aam.performance", "aam.golden")
-
 
 def imported(*arguments: object, program: str = PROGRAM) -> set[str]:
     """Run a program, and return the modules that it has imported."""
@@ -38,32 +36,24 @@ def imported(*arguments: object, program: str = PROGRAM) -> set[str]:
     return set(modules)
 
 
-def of(packages: tuple[str, ...], modules: set[str]) -> set[str]:
-    return {name for name in modules if name in packages or name.startswith(packages)}
-
-
 @pytest.fixture(scope="module")
-def runs(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("runs")
+def run(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "estimators"
     data = ("--table", study_dir / "table.biom", "--metadata", study_dir / "metadata.tsv")
-    given = (*data, "--metadata-column", "ph", "--folds", 2)
-    members = ("--members", "transformer", "--device", "cpu")
-    assert aam("train", *given, "--output-dir", folder / "estimators") == 0
-    assert aam("train", *given, *members, *TINY, "--output-dir", folder / "networks") == 0
-    return {name: folder / name for name in ("estimators", "networks")}
+    assert aam("train", *data, "--metadata-column", "ph", "--folds", 2, "--output-dir", folder) == 0
+    return folder
 
 
 @pytest.mark.medium
 def test_a_kernel_and_a_forest_predict_without_pytorch(
-    runs: dict[str, Path], study_dir: Path, tmp_path: Path
+    run: Path, study_dir: Path, tmp_path: Path
 ) -> None:
-    table = ("--table", study_dir / "table.biom", "--model", runs["estimators"])
+    table = ("--table", study_dir / "table.biom", "--model", run)
     for name, output in (("predict", "p.tsv"), ("importance", "i.tsv")):
         modules = imported(name, *table, "--output", tmp_path / output)
         assert "torch" not in modules
-        assert of(TRAINING, modules) == set()
-    assert "torch" not in imported("report", "--run-dir", runs["estimators"])
-    arguments = runs["estimators"], study_dir / "table.biom"
+    assert "torch" not in imported("report", "--run-dir", run)
+    arguments = run, study_dir / "table.biom"
     assert "torch" not in imported(*arguments, program=LOAD)
 
 
@@ -80,18 +70,3 @@ def test_a_kernel_and_a_forest_train_without_pytorch(study_dir: Path, tmp_path: 
     data = ("--table", study_dir / "table.biom", "--metadata", study_dir / "metadata.tsv")
     given = (*data, "--metadata-column", "ph", "--folds", 2, "--members", "kernel", "forest")
     assert "torch" not in imported("train", *given, "--output-dir", tmp_path / "run")
-
-
-@pytest.mark.medium
-def test_networks_are_applied_without_training_code(
-    runs: dict[str, Path], study_dir: Path, tmp_path: Path
-) -> None:
-    given = ("--table", study_dir / "table.biom", "--model", runs["networks"], "--device", "cpu")
-    for name, output in (
-        ("predict", ("--output", tmp_path / "p.tsv")),
-        ("embed", ("--output-dir", tmp_path / "embedded")),
-        ("importance", ("--output", tmp_path / "i.tsv")),
-    ):
-        modules = imported(name, *given, *output)
-        assert "torch" in modules
-        assert of(TRAINING, modules) == set()
