@@ -96,7 +96,8 @@ def study(
     score = signal * factor + rng.normal(size=subjects)[subject]
     if target == "varying":
         score += rng.normal(size=number)
-    classes, levels = (), ()
+    classes: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()
     if target in ("two", "three", "ordered", "rare"):
         names = ("a", "b") if target in ("two", "rare") else ("a", "b", "c")
         limits = {"two": [0.5], "rare": [0.85]}.get(target, [1 / 3, 2 / 3])
@@ -135,7 +136,7 @@ def member_scores(samples: TrainingSamples, folds: Folds) -> Iterator[tuple[str,
     predictions |= {"uncalibrated": combined.uncalibrated_MC}
     predictions |= {"mean": np.mean(list(combined.members.values()), axis=0)}
     for model, predictions_MC in (
-        predictions | combined.members | {"dummy": folds.dummy_MC}
+        predictions | dict(combined.members) | {"dummy": folds.dummy_MC}
     ).items():
         yield f"{name} {model}", value_of(metric, folds.scored(predictions_MC))
 
