@@ -26,14 +26,14 @@ def test_an_output_that_is_full_is_said(folder: Path) -> None:
     ("content", "named"),
     [
         ("[" * 100_000, "nested too deeply"),
-        ('{"cpu": 5}', "cpu is 5, not dict"),
-        ('{"cpu": {"sif": 5}}', "cpu.sif is 5, not dict"),
+        ('{"cpu": 5}', "cpu is 5, expected a mapping"),
+        ('{"cpu": {"sif": 5}}', "cpu.sif is 5, expected a mapping"),
         ('{"cpu": {"podman": {"reference": "a\\u0000b"}}}', "NUL"),
         (
             '{"cpu": {"podman": {"reference": "a", "labels": [1]}}}',
-            "cpu.podman.labels is of type list",
+            "cpu.podman.labels is a list, expected a mapping",
         ),
-        ('{"cpu": {"podman": {"reference": 5}}}', "reference is 5, not str"),
+        ('{"cpu": {"podman": {"reference": 5}}}', "reference is 5, expected text"),
     ],
 )
 def test_a_damaged_list_of_images_is_one_sentence(folder: Path, content: str, named: str) -> None:

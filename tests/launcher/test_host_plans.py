@@ -216,9 +216,9 @@ CASES: dict[str, Case] = {
     "no GPU": Case(lambda tree: tree.cpu(), "cpu", devices=()),
     "captured: 4 x MI300A": Case("mi300a-4apu-spx", "rocm64", devices=(128, 136, 144, 152),
                                  variable="0,1,2,3"),
-    "captured: 8 x MI210": Case("mi210-8gpu", "rocm64"),
+    "captured: 8 x MI210": Case("mi210-8gpu", "rocm72"),
     "captured: MI300X, CPX": Case("mi300x-cpx", "rocm64"),
-    "captured: MI100": Case("mi100", "rocm64"),
+    "captured: MI100": Case("mi100", "rocm72"),
     "captured: integrated": Case("phoenix-igpu", "cpu", devices=()),
 }  # fmt: skip
 

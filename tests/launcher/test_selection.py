@@ -47,9 +47,9 @@ from tests.support.hosts import (
     ("name", "image", "count"),
     [
         ("mi300a-4apu-spx", "rocm64", 4),
-        ("mi210-8gpu", "rocm64", 8),
+        ("mi210-8gpu", "rocm72", 8),
         ("mi300x-cpx", "rocm64", 63),
-        ("mi100", "rocm64", 1),
+        ("mi100", "rocm72", 1),
         ("phoenix-igpu", "cpu", 0),
     ],
 )
