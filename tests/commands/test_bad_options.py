@@ -39,7 +39,7 @@ def test_models_of_another_kind(
     foreign = bench.work / "foreign"
     foreign.mkdir()
     (foreign / "model.json").write_text('{"layers": [1, 2]}')
-    refused(predict(foreign), DATA, "Not a model of this program", "has no 'checksum'")
+    refused(predict(foreign), DATA, "Not a model of this program", "has no 'format'")
 
 
 def test_checkpoints_of_another_kind(bench: Bench, trained: Path, refused: Refused) -> None:
