@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from aam.acceptance.result import AcceptanceFile, ImageRun, read
-from aam.contract.records import decode_yaml
 from aam.numerics.report import WRONG
 from launcher.gpus import VENDORS
-from launcher.plan.catalog import SHIPPED, Catalog, catalog_of
+from launcher.plan.catalog import Catalog, shipped
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "acceptance"
@@ -35,11 +34,6 @@ def read_files(folder: Path = FOLDER) -> dict[str, AcceptanceFile]:
         AamError: a file is not what `aam acceptance` wrote.
     """
     return {path.name: read(path) for path in sorted(folder.glob("*.json"))}
-
-
-def shipped_catalog() -> Catalog:
-    """Return the catalog of the launcher."""
-    return catalog_of(decode_yaml(SHIPPED.read_text(), dict[str, Any], str(SHIPPED)))
 
 
 def stacks(files: Files) -> str:
@@ -136,7 +130,7 @@ def pages(files: Files, catalog: Catalog) -> dict[Path, str]:
 
 def main() -> None:
     """Write the tables."""
-    for path, text in pages(read_files(), shipped_catalog()).items():
+    for path, text in pages(read_files(), shipped()).items():
         path.write_text(text, encoding="utf-8")
 
 

@@ -22,7 +22,7 @@ from launcher.plan.tuned import tuned_for, tuned_options
 
 SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "draw_acceptance.py"))
 FILES: Mapping[str, AcceptanceFile] = SCRIPT["read_files"]()
-CATALOG: Catalog = SCRIPT["shipped_catalog"]()
+CATALOG: Catalog = SCRIPT["shipped"]()
 ATTENTION = "--attn-implementation"
 FASTER = 1.1
 """Ratio of speeds above which another image than the preferred one counts as faster."""
