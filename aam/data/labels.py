@@ -138,7 +138,7 @@ def split_samples(
         read, of_file = read_splits(options.splits, sample_ids)
         labels = of_file if labels is None else labels
         if labels is not None:
-            _check_groups(read, labels)
+            _check_groups(read, labels, options.group_column)
         _check_classes(read, codes, refuse=False)
         return read, labels
     number = _auto_folds(labels or sample_ids) if folds == "auto" else folds
@@ -178,7 +178,7 @@ def _check_classes(
             warn(f"{cause}, so they cannot measure a model: {evidence}.")
 
 
-def _check_groups(splits: Sequence[Split], labels: Sequence[str]) -> None:
+def _check_groups(splits: Sequence[Split], labels: Sequence[str], column: str | None) -> None:
     """Refuse splits of a file that divide a group between parts."""
     for split in splits:
         parts = [{labels[row] for row in getattr(split, part)} for part in PARTS]
@@ -187,5 +187,6 @@ def _check_groups(splits: Sequence[Split], labels: Sequence[str]) -> None:
             raise DataError(
                 "The splits file divides groups between training, validation and test samples",
                 first_few(sorted(divided)),
-                "choose another file, or other groups",
+                "choose another file, or "
+                + ("correct its column group" if column is None else "leave out --group-column"),
             )

@@ -181,7 +181,7 @@ def test_numbers_as_categories_and_rare_ones(
     shown = capsys.readouterr().err
     assert "that no sample has in 'stage': 1 (4)." in shown
     assert "fitted to the held-out samples of the only split" in " ".join(shown.split())
-    assert " ranks; it holds" in shown
+    assert " ranks of their prediction" in " ".join(shown.split())
     assert set(read(tmp_path / "stage" / "predictions.tsv")["predicted"]) <= {1, 2, 3, 4}
     assert train(study, tmp_path / "rare", *ORDER, column="rare") == 0
     assert "Classes of 'rare' with a single sample: 1 (high)." in capsys.readouterr().err

@@ -215,7 +215,7 @@ def test_a_transformer_alone_has_intervals_and_confounders(
     metadata.to_csv(tmp_path / "metadata.tsv", sep="\t", index=False)
     args = ("--members", "transformer", "--metadata", tmp_path / "metadata.tsv", *TINY)
     assert train(study, tmp_path / "run", *args) == 0
-    assert "'temperature' determines the target" in capsys.readouterr().err
+    assert "'temperature' determines 'ph'" in capsys.readouterr().err
     found = read(tmp_path / "run" / "predictions.tsv")
     assert (found["lower"] < found["predicted"]).all()
     assert found["predicted"].equals(found["transformer_predicted"])
@@ -380,14 +380,12 @@ def test_options_of_the_network_without_it_are_named(
 @pytest.mark.medium
 def test_damaged_ensembles_are_refused(run: Path, study: Path, tmp_path: Path) -> None:
     for changed in (
-        lambda content: content.facts["weights"].pop("kernel"),
         lambda content: content.facts.pop("training"),
         lambda content: content.facts.update(temperature=0.0),
         lambda content: content.facts.update(levels=["a"]),
         lambda content: content.facts.update(stranger=1),
         lambda content: content.settings["kernel"].update(gamma="wide"),
         lambda content: content.arrays["forest"].pop("values"),
-        lambda content: content.settings.pop("forest"),
         lambda content: content.settings.clear(),
         lambda content: content.arrays.pop("training"),
         lambda content: content.arrays["training"].update(tokens=np.full((300, 60), 9, np.uint8)),
