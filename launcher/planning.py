@@ -122,7 +122,7 @@ def _check(choice: Choice) -> None:
     built = choice.built
     if built is not None and ENGINES[choice.engine].traits.image_format == SIF:
         if sif_id(built.place) is None:
-            raise MissingInput("Not a SIF", f"'{built.place}'", "build or copy it again")
+            raise MissingInput("Not a complete SIF", f"'{built.place}'", "build or copy it again")
         if built.mismatch:
             evidence, remedy = built.mismatch
             cause = "The image is not the recorded one"

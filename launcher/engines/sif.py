@@ -113,6 +113,8 @@ class SifEngine(Engine, Builder):
             passed=tuple(f"{prefix}_{name}" for prefix in PREFIXES for name in SAFE),
             several_ranks=True,
             inside=f"{name.upper()}ENV_",
+            # The shell in which these engines set variables (mvdan.cc/sh) ends its input there.
+            ends_value="\x80",
         )
 
     def detect(
@@ -243,13 +245,18 @@ def is_set_uid(real: str) -> bool:
 
 
 def sif_id(path: str | Path) -> str | None:
-    """Return "sif:UUID", the id that a build gives to a SIF (sylabs/sif, sif.go); None: no SIF."""
+    """Return "sif:UUID", the id that a build gives to a SIF; None for what is no complete SIF.
+
+    The header (sylabs/sif, sif.go) ends with offset and size of the data, the last part of a file.
+    """
     try:
         with open(path, "rb") as stream:
-            head = stream.read(64)
+            head = stream.read(128)
+            size = os.fstat(stream.fileno()).st_size
     except OSError:
         return None
-    return f"sif:{head[48:64].hex()}" if head[32:41] == b"SIF_MAGIC" else None
+    end = sum(int.from_bytes(head[at : at + 8], "little") for at in (112, 120))
+    return f"sif:{head[48:64].hex()}" if head[32:41] == b"SIF_MAGIC" and size >= end else None
 
 
 def record_of(place: Path) -> dict[str, Any]:

@@ -115,6 +115,7 @@ class EngineTraits:
         passed: variables that reach it although a pattern hides them.
         several_ranks: a job of several ranks can be started with it, without set-up of the nodes.
         inside: what the name of a variable of the engine begins with that it sets in a container.
+        ends_value: a character after which it loses the value of such a variable.
     """
 
     image_format: str = ""
@@ -125,6 +126,7 @@ class EngineTraits:
     passed: tuple[str, ...] = ()
     several_ranks: bool = False
     inside: str = ""
+    ends_value: str = ""
 
 
 @dataclass(frozen=True)

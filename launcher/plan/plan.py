@@ -184,16 +184,8 @@ def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) 
         argv=argv,
         variables=tuple(variables.items()),
         unset=environment.unset(host.environment, traits),
-        # An engine has a meaning of its own for these in its environment.
         unseen=tuple(
-            name
-            for name in variables
-            if name not in ENGINES_OWN
-            and (
-                name in settings.env
-                or environment.SECRET.search(name)
-                or environment.matches(name, settings.pass_env)
-            )
+            name for name, value in variables.items() if _is_unseen(name, value, settings, traits)
         ),
         inside=traits.inside,
         image=choice.image.name,
@@ -211,6 +203,26 @@ def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) 
         decisions=(*decisions, *library_decisions),
     )
     return _with_devices(plan, host, choice, traits)
+
+
+def _is_unseen(name: str, value: str, settings: LaunchSettings, traits: EngineTraits) -> bool:
+    """Return whether a variable reaches a container by the environment of the engine.
+
+    Those do that may be secrets, unless the engine would lose the value on the way.
+    """
+    if name in ENGINES_OWN:  # an engine has a meaning of its own for these
+        return False
+    secret = environment.SECRET.search(name) is not None
+    if not traits.ends_value or traits.ends_value not in value:
+        asked = name in settings.env or environment.matches(name, settings.pass_env)
+        return secret or asked
+    if secret:
+        cause, evidence = (
+            "A secret that the engine cannot take",
+            f"{name} has U+{ord(traits.ends_value):04X}",
+        )
+        raise ConfigurationError(cause, evidence, "remove that character, or use another --runtime")
+    return False
 
 
 def _below_dev(mounts: Iterable[Mount]) -> bool:

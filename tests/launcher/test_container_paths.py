@@ -136,7 +136,7 @@ def test_files_in_shared_memory(engines: Engines, place: Path, engine: str, user
     memory = Path(f"/dev/shm/aam-test-{os.getpid()}")
     try:
         table = study(memory / "in")
-        shutil.chown(memory, USER)
+        shutil.chown(memory, user)
         args = ["pretrain", "--table", str(table), "--output-dir", str(memory / "out")]
         seen = engines.probe(engine, *args, "--scratch", str(memory), user=user)
         assert seen["environment"]["HOME"].startswith(f"{memory}/aam-")

@@ -176,7 +176,7 @@ def test_a_file_that_is_no_sif_is_refused(folder: Path) -> None:
     (folder / "short.sif").write_bytes(b"#!")
     assert sif_id(folder / "short.sif") is sif_id(folder / "absent.sif") is None
     done = launch(folder, "explain", "--image", str(folder / "short.sif"), *RUN)
-    assert (done.returncode, "Not a SIF" in done.stderr) == (66, True), done.stderr
+    assert (done.returncode, "Not a complete SIF" in done.stderr) == (66, True), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -337,6 +337,14 @@ def test_what_a_user_sets_stands_in_no_command_line(mi300a: Host, engine: str) -
     assert prefix or "--env MY_TOKEN" in words
 
 
+def test_a_value_that_apptainer_loses_is_set_inside(mi300a: Host) -> None:
+    args = (*PRETRAIN, "--runtime", "apptainer", "--image", "rocm63", "--env")
+    words = command(planned(mi300a, *args, "NAME=a\x80b"))
+    assert "NAME=a\x80b" in words[words.index("/usr/bin/env") :]
+    with pytest.raises(ConfigurationError, match=r"MY_TOKEN has U\+0080"):
+        planned(mi300a, *args, "MY_TOKEN=a\x80b")
+
+
 def test_podman_without_crun_loses_the_groups_that_own_gpus(mi300a: Host) -> None:
     podman = replace(FACTS[1], loses_groups="its runtime crun, which keeps them, is absent")
     args = (*PRETRAIN, "--runtime", "podman", "--image", "rocm63")

@@ -95,5 +95,5 @@ def engine(folder: Path, name: str, answer: str = "") -> Path:
 def sif(path: Path, *, name: bytes = b"u" * 16) -> Path:
     """Write a file that begins as a SIF; `name` is the id that a build gives it."""
     head = b"#!/usr/bin/env run-singularity\n\x00SIF_MAGIC\x0001\x0002\x00"
-    path.write_bytes(head + name + b"x" * 100)
+    path.write_bytes(head + name + bytes(100))
     return path
