@@ -27,7 +27,7 @@ def test_no_network_names_the_step_and_the_way_without(alone: Engines) -> None:
 
 @pytest.mark.slow
 def test_a_disk_that_fills_up_during_a_build_leaves_nothing(alone: Engines) -> None:
-    """The image folder is a file system of 20 MiB, and the base takes more as a SIF."""
+    """The image folder has room until the build starts, then 20 MiB; the base takes more."""
     archive = alone.images.with_suffix(".tar")
     save = ["podman", "save", "--format", "docker-archive", "--output", str(archive), base(alone)]
     pulled = alone.run(["podman", "pull", "--quiet", base(alone)], user="root")
@@ -35,7 +35,10 @@ def test_a_disk_that_fills_up_during_a_build_leaves_nothing(alone: Engines) -> N
     try:
         assert alone.run(save, user="root", timeout=300).returncode == 0
         archive.chmod(0o644)
-        small = f"mount -t tmpfs -o size=20m,mode=777 tmpfs {alone.images}"
+        log = f"{alone.images}/logs/cpu-apptainer.log"
+        wait = f"for i in $(seq 6000); do [ ! -e {log} ] || break; sleep 0.01; done"
+        small = f"mount -t tmpfs -o size=2g,mode=777 tmpfs {alone.images}\n"
+        small += f"({wait}; mount -o remount,size=20m {alone.images}) > /dev/null 2>&1 &"
         build = [PYTHON, *LAUNCH, "build", "cpu", "--engine", "apptainer", "--from", str(archive)]
         # The listing is made in the mount namespace of the build, in which the file system is.
         script = '"$@"; status=$?; ls -A "$AAM_IMAGE_DIR" >&2; exit $status'
