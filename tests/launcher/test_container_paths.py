@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, example, given
 from hypothesis import settings as rules
 from hypothesis import strategies as st
 
@@ -85,6 +85,7 @@ few = rules(
 @each
 @few
 @given(names=st.tuples(NAMES, NAMES, NAMES, NAMES), values=st.lists(VALUES, min_size=5, max_size=5))
+@example(names=("a", "b", "c", "d"), values=["", "\x80", "$A `b`", "a,b\n", "'\"\\"])
 def test_paths_and_values_arrive_unchanged(
     engines: Engines, engine: str, user: str, names: tuple[str, ...], values: list[str]
 ) -> None:
