@@ -71,6 +71,7 @@ def test_podman_runs_by_hand_as_any_user_without_root_home_or_network(
 def test_from_podman_to_a_sif_without_a_registry(engines: Engines) -> None:
     """Root holds the image in podman, saves it as an archive, and makes the SIF."""
     archive = engines.images / "rocm63.tar"
+    archive.unlink(missing_ok=True)  # of a run that was killed; podman adds to no archive
     held = recorded(engines, "rocm63", "podman")
     save = ["podman", "save", "--format", "docker-archive", "--output", str(archive)]
     assert engines.run([*save, str(held["id"])], user="root").returncode == 0
