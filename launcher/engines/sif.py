@@ -206,7 +206,9 @@ class SifEngine(Engine, Builder):
         return [*argv, str(target), f"docker-archive:{archive}" if archive else definition]
 
     def exec_argv(self, program: str, place: str, argv: Sequence[str]) -> list[str]:
-        return [program, "exec", "--contain", "--cleanenv", "--no-home", place, *argv]
+        # Root of a container lacks capabilities that Apptainer asks for without a namespace.
+        namespace = ("--userns",) if os.geteuid() == 0 else ()
+        return [program, "exec", *namespace, "--contain", "--cleanenv", "--no-home", place, *argv]
 
     def exists(self, program: str, recorded: Mapping[str, Any], place: Path) -> bool:
         return place.is_file() and difference(place, recorded) is None
