@@ -239,6 +239,9 @@ def _trained(folder: ModelFolder, device: DeviceOptions) -> TrainedModel:
     facts: ModelFacts = schema.parse(ModelFacts, folder.facts, model_folder.HEADER)
     if len(facts.levels) != (facts.odds is not None and len(facts.odds.cutpoints) + 1):
         raise Mismatch("levels and cutpoints differ")
+    # A mean without one of its members is another one.
+    if absent := sorted(folder.files.keys() - folder.members.keys() - {_TRAINING}):
+        raise Mismatch(f"the member '{absent[0]}' has arrays and no settings")
     arrays = folder.arrays(_TRAINING)
     tokens_FL = arrays.get("tokens", np.empty(0))
     if tokens_FL.dtype != np.uint8 or tokens_FL.ndim != 2:

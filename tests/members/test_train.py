@@ -386,6 +386,7 @@ def test_damaged_ensembles_are_refused(run: Path, study: Path, tmp_path: Path) -
         lambda content: content.facts.update(stranger=1),
         lambda content: content.settings["kernel"].update(gamma="wide"),
         lambda content: content.arrays["forest"].pop("values"),
+        lambda content: content.settings.pop("forest"),
         lambda content: content.settings.clear(),
         lambda content: content.arrays.pop("training"),
         lambda content: content.arrays["training"].update(tokens=np.full((300, 60), 9, np.uint8)),
