@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aam.contract import yaml_document
 from aam.contract.errors import ConfigurationError
-from aam.contract.records import Entry
+from aam.contract.records import Entry, yaml_entries
 from aam.contract.suggestions import nearest
 from launcher import documents
 from launcher.documents import user_folder
@@ -155,7 +154,7 @@ def entries(path: Path, found: bytes, known: Iterable[str] = SETTING_SPECS) -> d
         text = found.decode()
     except UnicodeDecodeError as error:
         raise _unreadable(path, str(error)) from error
-    return yaml_document.entries(text, str(path), known)
+    return yaml_entries(text, str(path), known)
 
 
 def _file(path: Path, known: Iterable[str] = SETTING_SPECS) -> dict[str, Entry]:

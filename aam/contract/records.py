@@ -43,7 +43,7 @@ Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 MAX_BYTES = 64 << 20
 """Bytes of a document; the largest, of scores and records, have some hundred kilobytes."""
 
-MAX_DEPTH = 32
+MAX_DEPTH, MAX_YAML_DEPTH = 32, 20
 """Levels of lists and mappings: PyYAML's C loader recurses without a limit and would crash."""
 
 EDITED = "restore the file if it was edited, or make it again"
@@ -347,10 +347,13 @@ def _loader() -> Any:
                 raise yaml.constructor.ConstructorError(
                     None, None, "a key that is no text", key_node.start_mark
                 )
+            where = f"{self.file}:{key_node.start_mark.line + 1}"
             if key in found:
-                problem = f"the key '{key}' twice"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            found[key] = self.construct_object(value_node, deep=True)
+                raise ConfigurationError("A key twice", f"'{key}' in {where}", "keep one of them")
+            try:
+                found[key] = self.construct_object(value_node, deep=True)
+            except (ValueError, OverflowError) as error:
+                raise _no_value(where, error) from error
         return found
 
     members = {"yaml_implicit_resolvers": resolvers, "construct_mapping": construct_mapping}
@@ -371,14 +374,15 @@ def _yaml(text: str, name: str) -> tuple[Any, Any]:
                 raise ConfigurationError("An alias in YAML", evidence, "write its value out")
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1
-                if depth > MAX_DEPTH:
-                    evidence = f"{where}, more than {MAX_DEPTH} levels"
+                if depth > MAX_YAML_DEPTH:
+                    evidence = f"{where}, more than {MAX_YAML_DEPTH} levels"
                     raise ConfigurationError("Lists nested too deeply", evidence, "correct it")
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
             elif isinstance(event, yaml.ScalarEvent) and "\0" in event.value:
                 raise ConfigurationError("A NUL character in a value", where, "remove it")
         loader = _loader()(text)
+        loader.file = name
         try:
             root = loader.get_single_node()
             return ({} if root is None else loader.construct_document(root)), root
@@ -389,9 +393,14 @@ def _yaml(text: str, name: str) -> tuple[Any, Any]:
         where = f"{name}:{mark.line + 1}" if mark else name
         problem = getattr(error, "problem", None) or "it cannot be read"
         raise ConfigurationError("Broken YAML", f"{where}, {problem}", "correct it") from error
-    except (ValueError, OverflowError) as error:  # a date with month 13, a number too long
-        remedy = "correct it, or quote it to make it text"
-        raise ConfigurationError("Not a value", f"{name}, {error}", remedy) from error
+    except (ValueError, OverflowError) as error:
+        raise _no_value(name, error) from error
+
+
+def _no_value(where: str, error: Exception) -> ConfigurationError:
+    """Return the error of a date with month 13, or of a number that is too long."""
+    remedy = "correct it, or quote it to make it text"
+    return ConfigurationError("Not a value", f"{where}, {error}", remedy)
 
 
 def _line(root: Any, path: Sequence[str | int]) -> int:

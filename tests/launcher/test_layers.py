@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import ConfigurationError
-from aam.contract.yaml_document import entries
+from aam.contract.records import yaml_entries
 from launcher import config, documents
 from launcher.plan.catalog import extended, shipped
 from launcher.plan.settings import SETTING_SPECS, from_flags, from_variables, merge
@@ -138,7 +138,7 @@ def test_images_of_a_configuration() -> None:
     text = (
         "images:\n  rocm63: {sif: /s/my.sif}\n  mine: {title: Mine, vendor: amd, archs: [gfx906]}\n"
     )
-    found = entries(text, "x.yaml", SETTING_SPECS)
+    found = yaml_entries(text, "x.yaml", SETTING_SPECS)
     catalog = extended(shipped(), (found["images"],))
     changed, added = catalog.image("rocm63"), catalog.image("mine")
     assert changed is not None
@@ -149,14 +149,14 @@ def test_images_of_a_configuration() -> None:
         "x.yaml:1",
     )
     assert (added.vendor, added.archs) == ("amd", ("gfx906",))
-    wrong = entries("images:\n  rocm63: {siff: /s}\n", "x.yaml", SETTING_SPECS)
+    wrong = yaml_entries("images:\n  rocm63: {siff: /s}\n", "x.yaml", SETTING_SPECS)
     with pytest.raises(ConfigurationError, match="did you mean 'sif'"):
         extended(shipped(), (wrong["images"],))
 
 
 @pytest.mark.parametrize("text", ["{pins: 3}", "{archs: 3}", "{arguments: [a]}", "{room: {}}"])
 def test_images_with_values_of_the_wrong_type(text: str) -> None:
-    found = entries(f"images: {{mine: {text}}}", "x.yaml", SETTING_SPECS)
+    found = yaml_entries(f"images: {{mine: {text}}}", "x.yaml", SETTING_SPECS)
     with pytest.raises(ConfigurationError, match=r"image mine\..* in x.yaml:1"):
         extended(shipped(), (found["images"],))
 
