@@ -30,20 +30,6 @@ def memory_available(root: Path = Path("/")) -> int:
     return max(0, min((limit for limit in limits if limit is not None), default=_UNKNOWN))
 
 
-def page_cache(root: Path = Path("/")) -> int | None:
-    """Return the bytes of files that the host keeps in memory; None where it does not say.
-
-    On an APU they are in the memory that the GPU uses too.
-
-    Args:
-        root: where proc is mounted.
-
-    >>> page_cache(Path("no-such-folder")) is None
-    True
-    """
-    return _field(root / "proc/meminfo", "Cached")
-
-
 def memory_budget(max_memory_gb: float | str = "auto") -> int:
     """Return the bytes that reading may use: `max_memory_gb` GiB, or half of the available ones."""
     if isinstance(max_memory_gb, str):

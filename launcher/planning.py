@@ -42,11 +42,7 @@ def gather(
         settings, mounts, shares_memory: see `plan_launch`.
         usual_site: see `config.read`.
     """
-    try:
-        folder = os.getcwd()
-    except FileNotFoundError as error:
-        remedy = "change to another one with `cd`"
-        raise MissingInput("The current folder is gone", "it was removed", remedy) from error
+    folder = os.getcwd()
     settings = settings or config.read(request.launcher_options, os.environ, usual_site)
     catalog = config.catalog(settings)
     host = detect(host_root)

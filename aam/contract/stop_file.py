@@ -1,7 +1,6 @@
 """Stop file: a job writes it; `aam` then saves a checkpoint and ends.
 
-The file holds `requeue` (the job continues later), `end` (save, then end) or `limit` (the time
-limit is near). `aam` counts its steps in the file `steps` beside it.
+The file holds `requeue` (the job continues later) or `end` (save, then end). `aam` counts its steps in the file `steps` beside it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from aam.contract.files import write_text
 VARIABLE = "AAM_STOP_FILE"
 """Environment variable that names the file to `aam`."""
 
-REQUEUE, END, LIMIT = "requeue", "end", "limit"
+REQUEUE, END = "requeue", "end"
 
 FEWEST_STEPS = 3
 """Optimizer steps that a start has to make before its time limit, or it does not start again."""

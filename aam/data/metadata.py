@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import gzip
 import io
 import re
 import tempfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,22 +205,6 @@ def read_metadata(path: Path) -> Metadata:
     ids = tuple(str(name) for name in frame.index)
     known = frame.astype(object).where(frame.notna(), "")
     return Metadata(ids, {str(name): known[name].tolist() for name in known.columns})
-
-
-def read_header(path: Path) -> Metadata | None:
-    """Read the columns of a metadata TSV without its samples and without scikit-bio.
-
-    Returns:
-        Metadata of no sample; None for a store, an artifact, or a file whose header QIIME 2's rules
-        refuse, which `read_metadata` reports.
-    """
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as stream:
-            lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-            columns = _columns_of(lines)
-    except (OSError, EOFError, ValueError, csv.Error, zlib.error):
-        return None
-    return None if columns is None else Metadata((), dict.fromkeys(columns, ()))
 
 
 def _columns_of(lines: Iterable[str]) -> list[str] | None:

@@ -132,7 +132,7 @@ def evaluate(
         )
     }
     compared = (ENSEMBLE, *combined.members) if len(combined.members) > 1 else ()
-    verdict = judge(column, drawn[ENSEMBLE], drawn[DUMMY], folds, test)
+    verdict = verdict_of(column, drawn[ENSEMBLE], drawn[DUMMY], folds, test)
     return {
         "verdict": asdict(verdict),
         "column": column,
@@ -162,7 +162,7 @@ def evaluate(
     }
 
 
-def judge(
+def verdict_of(
     column: str,
     model: ResampledMetrics,
     dummy: ResampledMetrics,

@@ -13,8 +13,9 @@ from pathlib import Path
 from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.train import Train
+from aam.contract.preflight import metadata_columns
 from aam.data.labels import check_options
-from aam.data.metadata import listed_columns, read_header
+from aam.data.metadata import Metadata, listed_columns
 from aam.distributed.environment import read_environment
 
 TRANSFORMER = "transformer"
@@ -43,16 +44,17 @@ def resolve(options: Train) -> Train:
 
 
 def _check_columns(options: Train) -> None:
-    """Check the names of the columns by the header of the metadata, where it is plain text."""
-    header = read_header(options.target.metadata)
+    """Check the options of several targets by the header of the metadata, where it is plain text.
+
+    That the columns exist is checked before a command starts (`preflight.require_columns`).
+    """
+    header = metadata_columns(options.target.metadata)
     if header is None:
         return
-    columns = listed_columns((options.target.metadata_column,), header)
+    known = Metadata((), dict.fromkeys(header, ()))
+    columns = listed_columns((options.target.metadata_column,), known)
     if len(columns) > 1:
         check_targets(options, columns)
-    group = options.split.group_column
-    for column in (*columns, *(() if group is None else (group,))):
-        header.require(column)
 
 
 def several_processes(options: Train) -> bool:

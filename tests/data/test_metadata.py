@@ -10,12 +10,12 @@ import pytest
 
 from aam.contract.errors import DataError, MissingInput
 from aam.contract.options.study import TargetOptions
+from aam.contract.preflight import metadata_columns
 from aam.data.labels import read_labels
 from aam.data.metadata import (
     MISSING,
     Metadata,
     groups,
-    read_header,
     read_metadata,
 )
 from aam.data.target_columns import class_target, numeric_target, ordinal_target
@@ -177,10 +177,9 @@ def test_a_row_with_more_cells_than_columns_is_named(tmp_path: Path) -> None:
 def test_the_header_is_read_without_the_samples(tmp_path: Path) -> None:
     path = tmp_path / "metadata.tsv.gz"
     path.write_bytes(gzip.compress(b'\xef\xbb\xbf# comment\n\n"Sample ID"\t x \ty\ns1\t1\n'))
-    header = read_header(path)
-    assert header is not None and list(header.columns) == ["x", "y"]
+    assert metadata_columns(path) == ["x", "y"]
     path.write_text("a,b\n")
-    assert read_header(path) is None
+    assert metadata_columns(path) is None
 
 
 def test_an_empty_column_has_no_groups(tmp_path: Path) -> None:

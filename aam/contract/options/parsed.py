@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -132,16 +132,6 @@ class ParsedCommand:
     def _values(self, options: Iterable[OptionSpec]) -> dict[str, Any]:
         flags = {spec.flag for spec in options}
         return {flag: value for flag, value in self.given.items() if flag in flags}
-
-    def with_paths(self: Self, change: Callable[[Path], Path]) -> Self:
-        """Return the command with every path replaced by what `change` returns for it."""
-
-        def changed(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(map(changed, value))
-            return change(value) if isinstance(value, Path) else value
-
-        return replace(self, given={k: changed(value) for k, value in self.given.items()})
 
     def with_values(self: Self, values: Mapping[str, Any]) -> Self:
         """Return the command with values of options added or replaced."""
