@@ -1,6 +1,7 @@
 """Stop file: a job writes it; `aam` then saves a checkpoint and ends.
 
-The file holds `requeue` (the job continues later) or `end` (save, then end). `aam` counts its steps in the file `steps` beside it.
+The file holds `requeue` (the job continues later) or `end` (save, then end). `aam` counts
+its steps in the file `steps` beside it.
 """
 
 from __future__ import annotations
