@@ -128,13 +128,7 @@ def _check(choice: Choice) -> None:
 def requested_mounts(
     settings: LaunchSettings, live: bool, given: Sequence[str] = ()
 ) -> tuple[Mount, ...]:
-    """Return the mounts of --bind and of configurations.
-
-    Args:
-        given: values of --bind.
-        live: the paths are those of this host. Those of the command line have to exist; a folder
-            of a site's file may be on its compute nodes alone.
-    """
+    """Return the mounts of --bind and of configurations."""
     found = []
     for bind in settings.bind:
         mount = parse_bind(bind.value, os.path.exists(bind.value), bind.source)

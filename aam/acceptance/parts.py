@@ -122,17 +122,7 @@ class Context:
         variables: Mapping[str, str] = NONE,
         without: Collection[str] = (),
     ) -> str:
-        """Run a command of `aam` and return its standard output.
-
-        Args:
-            arguments: name of the command and its arguments, which become text.
-            accept: exit statuses that are no failure.
-            variables: environment variables that are added.
-            without: environment variables that are removed.
-
-        Raises:
-            PartFailure: it hangs, or its status is not among `accept`.
-        """
+        """Run a command of `aam` and return its standard output."""
         log = self.folder / f"{arguments[0]}.txt"
         # The stop request of a job is for this process; its commands would end with it.
         removed = {STOP_FILE, *without}

@@ -100,11 +100,7 @@ class AcceptanceFile:
 
 
 def write(path: Path, content: AcceptanceFile) -> None:
-    """Write the file atomically, without names of this host, its users and folders.
-
-    Raises:
-        CannotCreate: it cannot be written.
-    """
+    """Write the file atomically, without names of this host, its users and folders."""
     node = platform.node()
     names = {node, node.partition(".")[0], os.environ.get("SLURMD_NODENAME", "")}
     with contextlib.suppress(OSError, KeyError, RuntimeError):  # no entry in /etc/passwd
@@ -146,12 +142,7 @@ def checksum(plain: Mapping[str, Any]) -> str:
 
 
 def read(path: Path) -> AcceptanceFile:
-    """Read the acceptance.json of this or another host, which is untrusted input.
-
-    Raises:
-        MissingInput: there is no such file.
-        DataError: it is too large, of another schema, was edited, or holds what no file has.
-    """
+    """Read the acceptance.json of this or another host, which is untrusted input."""
     remedy = "take the file as `aam acceptance` wrote it"
     try:
         with require(path, "acceptance file").open("rb") as stream:
@@ -190,11 +181,7 @@ def read(path: Path) -> AcceptanceFile:
 
 
 def _check(value: Any) -> None:
-    """Refuse what cannot be printed on one line or computed with.
-
-    Raises:
-        ValueError: a text is too long or has control characters, or a number is too large.
-    """
+    """Refuse what cannot be printed on one line or computed with."""
     if isinstance(value, str):
         halves = any("\ud800" <= character <= "\udfff" for character in value)
         if halves or printable(value, MAX_TEXT) != value:

@@ -162,13 +162,7 @@ def _run(
 
 
 def run_part(part: AcceptancePart, context: Context, reference: Mapping[str, float]) -> PartResult:
-    """Measure a part and compare the result; every failure is one sentence.
-
-    Args:
-        part: entry of the registry `PARTS`.
-        context: place of the measurement.
-        reference: speeds of the part in another file, by name; may be empty.
-    """
+    """Measure a part and compare the result; every failure is one sentence."""
     began = time.monotonic()
     measured: dict[str, Any] = {}
     outcome: Outcome = "failed"
@@ -206,12 +200,7 @@ def compared(
 
 
 def _require_same_host(host: Mapping[str, Any], here: Mapping[str, Any], folder: Path) -> None:
-    """Refuse a folder with measurements of other GPUs or another model of CPU.
-
-    Args:
-        host: facts in the file; empty before the part `host` is measured.
-        here: facts about this host.
-    """
+    """Refuse a folder with measurements of other GPUs or another model of CPU."""
     for name in ("arch", "gpus", "cpu"):
         if host and host.get(name) != here[name]:
             raise CannotCreate(

@@ -10,11 +10,7 @@ from aam.distributed.environment import read_environment
 
 
 def run(options: Acceptance) -> int:
-    """Measure the parts that are left; return 1 if one is wrong or failed.
-
-    Raises:
-        AamError: see `aam.acceptance.runner.run`.
-    """
+    """Measure the parts that are left; return 1 if one is wrong or failed."""
     if read_environment(os.environ).is_main:
         info(f"Acceptance, at most {options.minutes:g} min; results in {options.output_dir}.")
     # PyTorch takes 4 CPU-seconds to import, before which the first line is there.

@@ -32,18 +32,7 @@ from aam.numerics.stack import Identity
 
 
 def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
-    """Measure the attention backends and print the report.
-
-    Args:
-        options: device, size of the check, timeout of a backend, and format of the report.
-        backends: attention backends to measure.
-
-    Returns:
-        The exit status: 0 if every usable backend is correct, else 1.
-
-    Raises:
-        Unavailable: a requested GPU does not exist or does not respond, or no backend runs.
-    """
+    """Measure the attention backends and print the report."""
     device = choose_device(DeviceOptions(device=options.device))
     if device.type == "cpu" and options.device == "auto":
         info("No GPU was found; the CPU is measured.")

@@ -18,13 +18,7 @@ from aam.report.terminal import print_table
 
 
 def run(options: Compare) -> None:
-    """Print the tables, and write the page if --output is given; an existing one is replaced.
-
-    Raises:
-        UsageError: fewer than two run folders.
-        MissingInput, DataError: see `read_run` and `comparison`.
-        CannotCreate: the page cannot be written.
-    """
+    """Print the tables, and write the page if --output is given; an existing one is replaced."""
     if len(options.run_dirs) < 2:
         raise UsageError("One run cannot be compared", str(*options.run_dirs), "name two or more")
     runs = [read_run(folder) for folder in options.run_dirs]

@@ -15,17 +15,7 @@ from aam.report.terminal import show
 
 
 def run(options: Evaluate) -> None:
-    """Print the metrics, and write them as JSON if --output is given.
-
-    Args:
-        options: predictions, metadata and column of `aam evaluate`.
-
-    Raises:
-        MissingInput: a file does not exist.
-        UsageError: --where is not a condition, or --ordinal is no order.
-        DataError: no sample in common, no such column, or values that are not numeric.
-        CannotCreate: the output exists or cannot be written.
-    """
+    """Print the metrics, and write them as JSON if --output is given."""
     if options.output is not None:
         refuse_existing(options.output, options.overwrite)
     frame = read_predictions(options.predictions, options.metadata_column)

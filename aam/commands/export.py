@@ -11,19 +11,7 @@ from aam.members.model_file import read
 
 
 def run(options: Export) -> dict[str, object]:
-    """Write an ONNX file for each network of the model.
-
-    Args:
-        options: model and output folder of `aam export`.
-
-    Returns:
-        For the run record: file -> largest difference of ONNX Runtime from PyTorch, relative to the
-        largest output.
-
-    Raises:
-        AamError: see `read` and `export`; CannotCreate if a file exists.
-        DataError: no member has a form in ONNX.
-    """
+    """Write an ONNX file for each network of the model."""
     # ONNX Runtime is compared with PyTorch on the CPU.
     folder, model = options.output_dir, read(options.model, DeviceOptions(device="cpu"))
     encoders = [encoder for one in model.models.values() for encoder in one.asv_encoders()]

@@ -30,20 +30,7 @@ from aam.numerics.device import arch_of, choose_device, choose_precision
 
 
 def run(options: GoldenGenerate | GoldenCompare) -> int:
-    """Save the golden case, or compare it with a golden folder.
-
-    Args:
-        options: folder, device and precision of `aam golden generate` or `aam golden compare`.
-
-    Returns:
-        The exit status: 1 if a stage differs by more than rounding, else 0.
-
-    Raises:
-        UsageError, Unavailable: a device or precision that is not there.
-        CannotCreate: the folder holds a golden run, or cannot be written to.
-        NotFinite: this stack computes values that are not finite.
-        MissingInput, DataError: the golden run is not there, damaged, or of another version.
-    """
+    """Save the golden case, or compare it with a golden folder."""
     folder, stack = options.golden_dir, options.stack
     if isinstance(options, GoldenGenerate):
         refuse_existing(folder / FILE, options.overwrite)

@@ -24,15 +24,7 @@ from aam.report.asvs import draw_attention
 
 
 def run(options: ImportanceOptions) -> None:
-    """Write the importance of every ASV of a table, or the attention to the ASVs of a sample.
-
-    Args:
-        options: model, table, method and outputs of `aam importance`.
-
-    Raises:
-        AamError: see the readers, `importance_table` and `attention_table`; CannotCreate if an
-            output exists.
-    """
+    """Write the importance of every ASV of a table, or the attention to the ASVs of a sample."""
     picture = options.output.with_suffix(".png") if options.attention is not None else None
     # Before the model is read: a refusal after the computation would cost minutes.
     for path in (options.output, options.clades, picture):

@@ -28,14 +28,7 @@ MARKS = {"fact": "", "warning": "warning", "error": "ERROR"}
 
 
 def run(options: Inspect) -> int:
-    """Print the findings as a table or as JSON.
-
-    Args:
-        options: table, sequences, tree, metadata and column of `aam inspect`.
-
-    Returns:
-        The exit status of the first error; 0 without errors.
-    """
+    """Print the findings as a table or as JSON."""
     input = TableOptions(table=options.table, sequences=options.sequences, drop_empty_samples=True)
     found = inspect(input, options.tree, options.metadata)
     if options.metadata_column is not None and found.metadata is not None:

@@ -14,17 +14,7 @@ from aam.performance.memory.runs import predict_inference, pretraining_run, trai
 
 
 def run(options: Memory, measured: Pretrain | Train | Predict | Embed) -> None:
-    """Print the memory of a step on the samples with most ASVs, and the GPUs on which it fits.
-
-    Args:
-        options: options of `aam memory`.
-        measured: options of the command whose memory is predicted.
-
-    Raises:
-        AamError: see the readers.
-        UsageError: --device-memory of a command that does not train.
-        DataError: the model has no network.
-    """
+    """Print the memory of a step on the samples with most ASVs, and the GPUs on which it fits."""
     if isinstance(measured, Pretrain):
         show_training(pretraining_run(measured), measured, options)
     elif isinstance(measured, Train):

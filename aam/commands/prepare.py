@@ -17,16 +17,7 @@ from aam.data.store.writer import prepare
 
 
 def run(options: Prepare) -> None:
-    """Write a store, or verify the checksums of one.
-
-    Args:
-        options: tables, sequences, tree, metadata and output of `aam prepare`.
-
-    Raises:
-        UsageError: no output, or a store as input.
-        MissingInput, DataError: see the readers.
-        CannotCreate: the output exists, or cannot be written.
-    """
+    """Write a store, or verify the checksums of one."""
     output = options.output
     if options.verify:
         for folder in options.table:
@@ -51,11 +42,7 @@ def run(options: Prepare) -> None:
 
 
 def _refuse_existing(output: Path, overwrite: bool) -> None:
-    """Reject an existing output; `--overwrite` replaces a prepared study only.
-
-    Raises:
-        CannotCreate: it exists, or is not a prepared study.
-    """
+    """Reject an existing output; `--overwrite` replaces a prepared study only."""
     if not os.path.isdir(output):  # pathlib's raises for a name that is too long.
         refuse_existing(output, overwrite=False)
     elif not overwrite:

@@ -32,18 +32,7 @@ TIMEOUT = 600.0
 
 
 def run(options: Profile, measured: Pretrain | Train | tuple[str, ...]) -> None:
-    """Print the limit of a run, its categories and longest kernels, or two runs side by side.
-
-    Args:
-        options: of `aam profile`.
-        measured: options of the command of which steps are recorded; otherwise a file is read.
-
-    Raises:
-        UsageError: neither a command nor a file, or no folder for the trace.
-        MissingInput: a file does not exist.
-        DataError: a file is not a profile, is damaged, or has no kernels; the command fails.
-        CannotCreate: the trace of a command exists, or cannot be written.
-    """
+    """Print the limit of a run, its categories and longest kernels, or two runs side by side."""
     if not isinstance(measured, tuple):
         _record(options, measured)
         return

@@ -10,14 +10,7 @@ from aam.report.page import write_report
 
 
 def run(options: Report) -> None:
-    """Write the page, or one for each target; existing ones are replaced.
-
-    Raises:
-        MissingInput: not a run folder, or no such metadata file.
-        DataError: a file of the run is damaged, or the column does not exist.
-        UsageError: --color-by without metadata; --output for several targets.
-        CannotCreate: the page cannot be written.
-    """
+    """Write the page, or one for each target; existing ones are replaced."""
     targets = target_folders(options.run_dir)
     if targets and options.output is not None:
         evidence = f"--output {options.output}, {len(targets)} targets in '{options.run_dir}'"

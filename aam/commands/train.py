@@ -8,14 +8,7 @@ from aam.members.option_checks import resolve
 
 
 def run(options: Train) -> None:
-    """Train the members, and print the scores of the folds.
-
-    Args:
-        options: data, target, members and run folder of `aam train`.
-
-    Raises:
-        AamError: see `check_run_folder`, `resolve` and `train_targets`.
-    """
+    """Train the members, and print the scores of the folds."""
     # Both checks come before the imports of PyTorch and scikit-learn, which take 3 CPU-seconds.
     check_run_folder(options.run.output_dir, is_usable(options.run))
     options = resolve(options)

@@ -51,16 +51,7 @@ gfx906 is the MI50."""
 
 
 def run(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> None:
-    """Search, print what was measured, and write settings.yaml and tune.json.
-
-    Args:
-        options: options of `aam tune`.
-        measured: options of the command that is measured, or the arguments of a program.
-
-    Raises:
-        AamError: no step is measured, this is one of several ranks, there is no GPU where one is
-            requested, or the command or program fails with the given options.
-    """
+    """Search, print what was measured, and write settings.yaml and tune.json."""
     ranks = read_environment(os.environ)
     if ranks.world_size > 1:
         raise UsageError(

@@ -25,17 +25,7 @@ from aam.numerics.device import choose_device, print_device
 
 
 def run(options: Unifrac) -> None:
-    """Compute and write the matrix, or a TSV of sample-id and faith_pd.
-
-    Args:
-        options: table, tree, metric, engine and output of `aam unifrac`.
-
-    Raises:
-        UsageError: options that contradict each other.
-        MissingInput, DataError: see the readers.
-        Unavailable: the requested GPU or engine does not exist.
-        CannotCreate: the output exists, or its folder cannot be written to.
-    """
+    """Compute and write the matrix, or a TSV of sample-id and faith_pd."""
     output = options.output
     if options.unifrac_metric != "faith_pd":
         checked_suffix(output)
@@ -103,11 +93,7 @@ def _tile_bytes(options: Unifrac) -> int:
 
 
 def _check_size(samples: int) -> None:
-    """Reject a matrix of float64 that does not fit in memory.
-
-    Raises:
-        DataError: it is larger.
-    """
+    """Reject a matrix of float64 that does not fit in memory."""
     size = 8 * samples**2
     if size > (available := memory_available()):
         raise DataError(
@@ -118,12 +104,7 @@ def _check_size(samples: int) -> None:
 
 
 def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
-    """Read table and tree, and leave out samples whose ASVs are all missing from the tree.
-
-    Raises:
-        UsageError: no tree.
-        MissingInput, DataError: see the readers.
-    """
+    """Read table and tree, and leave out samples whose ASVs are all missing from the tree."""
     path = options.input.table
     if is_store(path):
         check_store_options(options.input, options.tree)

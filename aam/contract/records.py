@@ -149,12 +149,7 @@ class Entry:
 
 
 def read_yaml(path: Path, expected: type[T], what: str) -> T:
-    """Read a YAML file as a value of a type, see `decode_yaml`; `what` is its name in messages.
-
-    Raises:
-        MissingInput: it does not exist or cannot be read.
-        ConfigurationError: see `decode_yaml`.
-    """
+    """Read a YAML file as a value of a type, see `decode_yaml`; `what` is its name in messages."""
     return decode_yaml(_text(path, what), expected, str(path))
 
 
@@ -162,10 +157,6 @@ def decode_yaml(text: str, expected: type[T], name: str) -> T:
     """Decode a YAML document as a value of a type; `name` is its file, for messages.
 
     An empty document is an empty mapping. 24:00:00 is text.
-
-    Raises:
-        ConfigurationError: broken YAML, an alias, a key twice, an unknown key (with the nearest
-            known one), or a value of another type or out of range, with the line.
     """
     value, root = _yaml(text, name)
     try:

@@ -86,9 +86,6 @@ def like(own: Any, stored: Any, place: str) -> Any:
     """Return the state of a new object, with stored values in place of those of the same keys.
 
     Keys of one side alone are of another version: unknown stored keys are ignored.
-
-    Raises:
-        Mismatch: a value is of another type, a list of another length, or a number is NaN.
     """
     if isinstance(own, dict):
         entries = _typed(dict, stored, place)

@@ -274,14 +274,6 @@ def choose_masked(
 ) -> npt.NDArray[np.bool_]:
     """Choose nucleotides to mask.
 
-    Args:
-        tokens_UL: tokens; only A, C, G and T are masked.
-        ratio: expected fraction of nucleotides masked, 0 to below 1.
-        rng: random numbers.
-
-    Returns:
-        bool [U, L], True where masked.
-
     >>> tokens_UL = np.array([[1, 2, 3, 4, 5, 0]], dtype=np.uint8)
     >>> choose_masked(tokens_UL, 0.9999, np.random.default_rng(0)).tolist()
     [[True, True, True, True, False, False]]

@@ -68,11 +68,7 @@ class ColumnComparison:
     values: tuple[str, ...]
 
     def meets(self, metadata: Metadata, sample_ids: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Return which samples meet the comparison, bool [N].
-
-        Raises:
-            DataError: no such column, or values of it that are not numbers and are to be ordered.
-        """
+        """Return which samples meet the comparison, bool [N]."""
         texts = metadata.values(self.column, sample_ids)
         known = texts != ""
         if self.operator in _ORDER:
@@ -98,12 +94,6 @@ class ColumnComparison:
 
 def parse_condition(condition: str) -> tuple[ColumnComparison, ...]:
     """Parse a condition into its comparisons, all of which a sample must meet.
-
-    Args:
-        condition: one or more comparisons joined by `and`, in the forms above.
-
-    Raises:
-        UsageError: it is not of the forms above, or orders by something that is not a number.
 
     >>> parse_condition("age >= 2 and site in (gut, skin)")[1]
     ColumnComparison(column='site', operator='in', values=('gut', 'skin'))

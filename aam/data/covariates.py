@@ -215,11 +215,7 @@ def read_covariates(
 
 
 def require_columns(metadata: Metadata, columns: Sequence[str]) -> None:
-    """Refuse metadata without columns that a model reads.
-
-    Raises:
-        DataError: names all that are absent.
-    """
+    """Refuse metadata without columns that a model reads."""
     if absent := [name for name in columns if name not in metadata.columns]:
         raise DataError(
             f"The metadata lacks columns that the model reads: {', '.join(absent)}",

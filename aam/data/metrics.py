@@ -285,12 +285,7 @@ def class_auc(scored: ScoredPredictions, code: int, weights_ZN: F64) -> F64:
 def _concordance(
     score_N: F64, positive_N: npt.NDArray[np.bool_], fold_N: Codes, weights_ZN: F64
 ) -> tuple[F64, F64]:
-    """Count the pairs of a positive and a negative sample of the same fold.
-
-    Returns:
-        Pairs in which the positive sample has the higher score, ties counted half, and all pairs,
-        both float64 [Z].
-    """
+    """Count the pairs of a positive and a negative sample of the same fold."""
     order = np.lexsort((score_N, fold_N))
     begins_fold = np.diff(fold_N[order], prepend=-1) != 0
     begins_tie = begins_fold | (np.diff(score_N[order], prepend=np.nan) != 0)

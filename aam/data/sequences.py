@@ -47,15 +47,6 @@ def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
     """Read FASTA (gzipped or not) or a FeatureData[Sequence] artifact: id -> sequence.
 
     The id is the first word after '>'; letters are kept as they are, line breaks are removed.
-
-    Args:
-        path: the file.
-        max_bytes: bytes of memory that reading may use; None for half of the available memory.
-
-    Raises:
-        MissingInput: there is no such file.
-        DataError: not FASTA, does not fit in memory, no sequence, a sequence without letters, or
-            duplicated ids.
     """
     budget = max_bytes or memory_budget()
     name, semantic = "dna-sequences.fasta", "FeatureData[Sequence"
@@ -109,17 +100,7 @@ def sequences_of(
 ) -> tuple[str, ...]:
     """Return the sequence of each feature: the id itself, or the record with that id.
 
-    Args:
-        feature_ids: F names.
-        records: file, or sequences by name; None if the ids are the sequences.
-        max_bytes: bytes of memory that reading may use; None for half of the available memory.
-
     Ids of 32 or 40 hexadecimal digits must be the MD5 or SHA-1 of the sequence, as in QIIME 2.
-
-    Raises:
-        MissingInput: `records` is not a file.
-        DataError: `records` is None and ids are not sequences; ids are absent from it; an id is
-            not the hash of its sequence; see also `read_sequences`.
     """
     if records is None:
         other = [name for name in feature_ids if not is_sequence(name)]
@@ -157,19 +138,6 @@ def encode(
 
     Lower case and U are read as A, C, G, T. A message gives the number of sequences that are
     normalized, cut, or equal to another one.
-
-    Args:
-        sequences: F sequences of IUPAC nucleotide letters, without gaps.
-        max_bp: letters to keep of each; None keeps all.
-        max_bytes: bytes of memory that the codes may use; None for half of the available memory.
-
-    Returns:
-        uint8 [F, L], L the length of the longest after the cut.
-
-    Raises:
-        UsageError: `max_bp` is below 1.
-        DataError: a sequence is empty or has a gap or another letter; the codes do not fit in
-            memory.
 
     >>> encode(["ACGT", "AN"], max_bp=None).tolist()
     [[1, 2, 3, 4], [1, 5, 0, 0]]

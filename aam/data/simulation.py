@@ -308,11 +308,7 @@ def simulate(options: Example) -> SimulatedStudy:
 def _plant(
     counts: sparse.csr_array, number: int, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.int64], F64, F64]:
-    """Choose ASVs of 10 to 90 % prevalence; return them, their effects [P] and the response [N].
-
-    Raises:
-        UsageError: fewer than `number` ASVs have such a prevalence.
-    """
+    """Choose ASVs of 10 to 90 % prevalence; return them, their effects [P] and the response [N]."""
     prevalence = np.bincount(counts.indices, minlength=counts.shape[1]) / counts.shape[0]
     candidates = np.flatnonzero((prevalence > 0.1) & (prevalence < 0.9))
     if number > len(candidates):
@@ -333,14 +329,7 @@ def _plant(
 def _sample(
     fitness: F64, present: float, depth: int, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Return the ASVs of one sample, ascending, and their reads (1 or more each).
-
-    Args:
-        fitness: [F], of each ASV in the sample, without chance.
-        present: mean number of ASVs that are present, with reads or not.
-        depth: mean number of reads.
-        rng: random numbers.
-    """
+    """Return the ASVs of one sample, ascending, and their reads (1 or more each)."""
     score = fitness + CHANCE * rng.standard_normal(len(fitness))
     size = round(present * rng.lognormal(-(RICHNESS_SPREAD**2) / 2, RICHNESS_SPREAD))
     size = min(max(size, 1), len(fitness))

@@ -129,19 +129,6 @@ def read_splits(
 
     Samples that are not in the file are not used, and ids of the file that are not in `sample_ids`
     neither; a message lists both.
-
-    Args:
-        path: a `splits.tsv`, as `write_splits` writes it.
-        sample_ids: ids of the N samples of this run.
-
-    Returns:
-        One split for each fold of the file, with rows of `sample_ids`; and the group of each
-        sample, itself where the file has none, or None for a file without groups.
-
-    Raises:
-        MissingInput: no such file.
-        DataError: not a splits file, an unknown part, a sample twice in a fold, no training sample,
-            or neither validation nor test samples.
     """
     lines = lines_of(read_text(path, "splits file"))
     header = lines[0] if lines else ""

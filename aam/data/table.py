@@ -137,21 +137,7 @@ def check_reads(
     source: str,
     drop_empty_samples: bool,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Refuse samples without reads or print that they are left out; print unused features.
-
-    Args:
-        richness_N: features of each sample.
-        prevalence_F: samples with each feature.
-        sample_ids: N names.
-        source: the table, or names of several, for messages.
-        drop_empty_samples: leave out samples without reads.
-
-    Returns:
-        The samples and the features with reads.
-
-    Raises:
-        DataError: no reads at all; samples without reads, and `drop_empty_samples` is false.
-    """
+    """Refuse samples without reads or print that they are left out; print unused features."""
     samples, features = np.flatnonzero(richness_N), np.flatnonzero(prevalence_F)
     if not len(samples):
         shape = f"{source} is {len(richness_N)} samples x {len(prevalence_F)} features"

@@ -29,15 +29,7 @@ _FEW_SAMPLES = 10
 def numeric_target(
     metadata: Metadata, column: str, sample_ids: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the samples with a number in `column`, and the numbers.
-
-    Returns:
-        rows int64 [n], ascending positions in `sample_ids`; values float64 [n], finite.
-
-    Raises:
-        DataError: no such column; no sample in common or none with a value; a value that is
-            not a finite number; one number in all samples.
-    """
+    """Return the samples with a number in `column`, and the numbers."""
     rows, texts = _labelled(metadata, column, sample_ids)
     values = as_numbers(texts)
     if wrong := [texts[place] for place in np.flatnonzero(np.isnan(values)).tolist()]:
@@ -67,16 +59,7 @@ def numeric_target(
 def class_target(
     metadata: Metadata, column: str, sample_ids: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]:
-    """Return the samples with a class in `column`, their codes, and the classes.
-
-    Returns:
-        rows int64 [n], ascending positions in `sample_ids`; codes int64 [n], positions in the
-        classes; the names of the classes, sorted.
-
-    Raises:
-        DataError: no such column; no sample in common or none with a value; one class only; more
-            than half of the values are different numbers.
-    """
+    """Return the samples with a class in `column`, their codes, and the classes."""
     rows, texts = _labelled(metadata, column, sample_ids, classes=True)
     labels = [normalized(text) for text in texts]
     classes = tuple(sorted(set(labels)))
@@ -96,19 +79,7 @@ def class_target(
 def ordinal_target(
     metadata: Metadata, column: str, sample_ids: Sequence[str], levels: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the samples with a category in `column`, and the ranks of their categories.
-
-    Args:
-        levels: all categories, the lowest first.
-
-    Returns:
-        rows int64 [n], ascending positions in `sample_ids`; ranks int64 [n], from 0.
-
-    Raises:
-        UsageError: fewer than two levels, or one twice.
-        DataError: no such column; no sample in common or none with a value; one category only; a
-            category that is not among the levels.
-    """
+    """Return the samples with a category in `column`, and the ranks of their categories."""
     order = f"--ordinal {','.join(levels)}"
     names = [normalized(level) for level in levels]
     if len(names) < 2 or len(set(names)) < len(names) or "" in names:
@@ -158,16 +129,6 @@ def _warn_of_single(column: str, labels: Sequence[str]) -> None:
 def encode_labels(labels: Sequence[str], classes: Sequence[str]) -> NDArray[np.int64]:
     """Encode labels as numbers of their classes.
 
-    Args:
-        labels: names of classes.
-        classes: names of all classes, without repeats.
-
-    Returns:
-        int64 [N], place of each label in `classes`.
-
-    Raises:
-        KeyError: a label is not a class.
-
     >>> encode_labels(["sick", "well", "sick"], ["well", "sick"]).tolist()
     [1, 0, 1]
     """
@@ -192,15 +153,7 @@ def _labelled(
     named: Sequence[str] = (),
     classes: bool = False,
 ) -> tuple[NDArray[np.int64], list[str]]:
-    """Return positions and values of labelled samples; print how many are left out, and why.
-
-    Args:
-        metadata: metadata of the study.
-        column: name of the column with the labels.
-        sample_ids: N ids, of which the positions are counted.
-        named: values that are not missing, since the user names them.
-        classes: warn about missing values that may be classes, such as "none".
-    """
+    """Return positions and values of labelled samples; print how many are left out, and why."""
     texts = metadata.texts(column, sample_ids)
     present = [(row, text) for row, text in enumerate(texts) if text is not None]
     known = [(row, text) for row, text in present if text in named or not is_missing(text)]

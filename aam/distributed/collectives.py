@@ -244,9 +244,6 @@ class Communicator:
 def digest(value: Any) -> str:
     """Return a short digest of arrays, tensors, texts, numbers and containers of them.
 
-    Raises:
-        TypeError: a value of another type.
-
     >>> digest([1, 2]) == digest((1, 2)), digest([1, 2]) == digest([2, 1])
     (True, False)
     """

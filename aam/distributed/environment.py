@@ -101,12 +101,7 @@ def read_environment(variables: Mapping[str, str]) -> Ranks:
 
 
 def check_options(scale: RankOptions, ranks: Ranks, batch_size: int | None) -> None:
-    """Refuse options of parallel training that contradict the world size; None: a prediction.
-
-    Raises:
-        UsageError: several ranks without a strategy, --data-parallel on several nodes, or fewer
-            samples in a batch than ranks.
-    """
+    """Refuse options of parallel training that contradict the world size; None: a prediction."""
     if not isinstance(scale, ScaleOptions):
         return  # ranks of a prediction share no batch
     chosen = scale.distributed or scale.fsdp or scale.data_parallel

@@ -76,13 +76,7 @@ def check_interfaces(variables: Mapping[str, str], root: Path = Path("/")) -> No
 def describe_network(
     variables: Mapping[str, str], device: str, root: Path = Path("/")
 ) -> list[str]:
-    """Return lines with the backend, the settings, the interfaces and the network plugin.
-
-    Args:
-        variables: variables of the environment.
-        device: type of the device, "cpu" or "cuda".
-        root: root of the file system, another one for a capture.
-    """
+    """Return lines with the backend, the settings, the interfaces and the network plugin."""
     existing = interfaces(root)
     if device == "cpu":
         chosen = variables.get("GLOO_SOCKET_IFNAME", "chosen by gloo")
@@ -162,11 +156,7 @@ class Heartbeat:
 
     @contextmanager
     def monitor(self) -> Iterator[None]:
-        """Publish heartbeats and detect failures while the block runs.
-
-        Raises:
-            RankFailure: another rank failed; it replaces the error that this caused here.
-        """
+        """Publish heartbeats and detect failures while the block runs."""
         thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         thread.start()
         try:

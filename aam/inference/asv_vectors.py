@@ -63,15 +63,7 @@ class AsvVectors:
     segments: tuple[tuple[Hashes, Vectors], ...]
 
     def fill(self, hashes_F: Hashes, vectors_FD: Tensor) -> npt.NDArray[np.bool_]:
-        """Copy the known vectors to their rows of `vectors_FD`.
-
-        Args:
-            hashes_F: int64, hashes of the sequences of a study, see `hash_sequences`.
-            vectors_FD: float32 on any device; rows of unknown sequences stay as they are.
-
-        Returns:
-            bool [F], which rows are known.
-        """
+        """Copy the known vectors to their rows of `vectors_FD`."""
         known_F = np.zeros(len(hashes_F), dtype=np.bool_)
         for hashes, vectors in self.segments:
             rows = np.flatnonzero(~known_F)
@@ -87,17 +79,6 @@ class AsvVectors:
         """Write a segment with the vectors of further sequences; return them as they are read.
 
         Incomplete segments of killed writers are removed.
-
-        Args:
-            hashes_F: int64, hashes of the sequences; of several equal ones the first is written.
-            vectors_FD: float32, vectors of the same sequences.
-
-        Returns:
-            float32 [F, D], rounded to the type of the folder.
-
-        Raises:
-            DataError: a vector is too large for float16.
-            CannotCreate: the folder cannot be written to, or its disk is full.
         """
         unique, rows = np.unique(hashes_F, return_index=True)
         rounded_FD = vectors_FD.to(self.dtype)

@@ -53,10 +53,6 @@ def score_matrix(target: Target) -> F64:
 
     A number is in the units of the target, or of its logarithm with a logarithmic transform.
 
-    Returns:
-        float64 [outputs, scores]: one column for a number and for two classes, else one for each
-        class.
-
     >>> score_matrix(Target("diet", ("carnivore", "herbivore"))).ravel().tolist()
     [-1.0, 1.0]
     """

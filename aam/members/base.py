@@ -183,11 +183,7 @@ T = TypeVar("T", bound=Inputs)
 
 
 def numbers(arrays: Arrays, name: str, *shape: int | None) -> F64:
-    """Return an array of finite numbers as float64; None in `shape` for any length.
-
-    Raises:
-        Mismatch: it is missing, of another type or shape, or not finite.
-    """
+    """Return an array of finite numbers as float64; None in `shape` for any length."""
     array = _of_shape(arrays, name, shape)
     if array.dtype.kind != "f" or not np.isfinite(array).all():
         raise Mismatch(f"the array '{name}' does not hold finite numbers")
@@ -195,11 +191,7 @@ def numbers(arrays: Arrays, name: str, *shape: int | None) -> F64:
 
 
 def indices(arrays: Arrays, name: str, below: int, *shape: int | None) -> Rows:
-    """Return an array of indices from 0 to `below` - 1 as int64.
-
-    Raises:
-        Mismatch: it is missing, of another type or shape, or out of range.
-    """
+    """Return an array of indices from 0 to `below` - 1 as int64."""
     array = _of_shape(arrays, name, shape)
     if array.dtype.kind != "i" or (array.size and not 0 <= array.min() <= array.max() < below):
         raise Mismatch(f"the array '{name}' does not hold indices from 0 to {below - 1}")

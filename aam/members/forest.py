@@ -209,11 +209,6 @@ class Forest(Estimator[ForestInputs]):
     def fit(self, inputs: ForestInputs, labels: Labels, seed: int) -> ForestModel:
         """Grow the trees on all samples.
 
-        Args:
-            inputs: N samples: abundances of ASVs and of clades, and covariates.
-            labels: labels of the same samples.
-            seed: seed of the bootstrap samples and of the columns that a node may split.
-
         >>> counts = sparse.csr_array(np.array([[9, 1], [8, 2], [1, 9], [2, 8]]))
         >>> samples = Samples(counts, np.array([[1, 2], [3, 4]], dtype=np.uint8))
         >>> forest = Forest(n_estimators=20, n_jobs=1)

@@ -104,13 +104,6 @@ def permutation_importance(
 
     A number changes by the absolute difference, in its units; classes by half the sum of the
     absolute differences of their probabilities (total variation, 0 to 1).
-
-    Args:
-        loaded: the model.
-        study: samples; a network draws its reads once, before the permutations.
-        covariates: metadata that the model reads; None if it reads the counts alone.
-        asvs: columns of the study.
-        groups_N: group of each sample, within which reads are permuted; None for one group.
     """
     whole = Samples.of(study.table, study.tokens_FL, covariates)
     facts, ensemble, classes = loaded.facts, loaded.facts.ensemble, bool(loaded.facts.classes)

@@ -221,18 +221,7 @@ class Kernel(Estimator[KernelInputs]):
         return KernelInputs(weights, smoothed_NF, norms_N, places, dendrogram, samples.covariates)
 
     def fit(self, inputs: KernelInputs, labels: Labels, seed: int) -> KernelModel:
-        """Fit every sum of kernels, width and penalty; keep the least left-out error.
-
-        Args:
-            inputs: N samples.
-            labels: labels of the same samples; a group is left out as a whole.
-            seed: seed of the choice of landmarks, where there are more samples than `largest`.
-
-        Returns:
-            A classifier's outputs are indicators of the classes, which a logistic regression of the
-            left-out predictions turns into log probabilities; a number's are fitted once more with
-            Huber's weights, where that does not raise the left-out squared error.
-        """
+        """Fit every sum of kernels, width and penalty; keep the least left-out error."""
         samples = len(inputs.norms_N)
         rows = np.arange(samples)
         if samples > self.largest:

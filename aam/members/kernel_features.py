@@ -227,13 +227,6 @@ def kernel_effects(
 
     A number has one output, in its units; two classes have the log odds of the second; more classes
     have the log probability of each minus the mean of all.
-
-    Args:
-        model: fitted kernel.
-        inputs: samples over which the derivatives are averaged, as the kernel reads them.
-        tokens_UL: sequences of the ASVs of `inputs`.
-        relations: relations of the ASVs of the training study.
-        outputs: classes of the target, or its scale.
     """
     dual_RC, slopes_N = model.dual_RC, np.ones(len(inputs.norms_N))
     if outputs.classes:
@@ -257,13 +250,6 @@ def mean_gradients(
 
     The derivative of a sample is multiplied by its slope; that of an ASV is the mean over the
     samples that have it. The linear kernel has the derivative of all samples in common.
-
-    Args:
-        model: fitted kernel.
-        dual_RC: coefficients of the landmarks for each output, float64.
-        slopes_N: derivative of what is explained by the output of the kernel, for each sample;
-            1 where they are the same.
-        inputs, tokens_UL, relations: see `kernel_effects`.
     """
     weights = sparse.csc_array(inputs.weights)
     having_U = np.diff(weights.indptr)

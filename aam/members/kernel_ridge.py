@@ -46,12 +46,6 @@ def fit_ridge(
     The centred kernel, or its Nyström approximation from the landmarks, with rows and columns
     multiplied by the square roots of the weights, is U diag(values) U^T.
 
-    Args:
-        kernel_NR: float64, kernel of the samples and the landmarks.
-        landmarks: int64 [R], rows of the landmarks.
-        labels: labels of the N samples; their groups are left out.
-        weights_N: weights of the squared errors, above 0; all equal by default.
-
     >>> x_N = np.arange(6.0)
     >>> labels = Labels.of(2 * x_N, (), None)
     >>> ridge = fit_ridge(np.outer(x_N, x_N), np.arange(6), labels)
@@ -112,14 +106,6 @@ def leave_groups_out(
     multiplied by S, the square roots of the weights, whose mean is 1. Leaving out a group whose
     residuals are r leaves the residuals (I - H of the group)^-1 r (Cook and Weisberg 1982,
     Residuals and Influence in Regression). P penalties, K eigenvectors.
-
-    Args:
-        U: eigenvectors of the weighted, centred kernel, float64 [N, K].
-        shrunk_PK: factor 0 to 1 by which each penalty shrinks each eigenvector.
-        projected: weighted, centred labels by eigenvector, float64 [K, C].
-        y_NC: labels.
-        groups: int64 [N], the group of each sample; a single group is left out by sample.
-        weights_N: positive weights of the samples, of mean 1.
     """
     samples, roots_N1 = len(y_NC), np.sqrt(weights_N)[:, None]
     mean_C = weights_N @ y_NC / samples

@@ -95,14 +95,7 @@ class FittedModel(Protocol[Reads]):
     def importance(
         self, inputs: Reads, tokens_UL: Tokens, relations: AsvRelations, outputs: Outputs
     ) -> Importance:
-        """Compute how much the predictions depend on each of U ASVs.
-
-        Args:
-            inputs: samples.
-            tokens_UL: ASVs of the samples.
-            relations: relations of the ASVs of the training study.
-            outputs: what the model predicts.
-        """
+        """Compute how much the predictions depend on each of U ASVs."""
         ...
 
     def state(self) -> State:
@@ -116,12 +109,7 @@ class FittedModel(Protocol[Reads]):
         return MemberPrediction(scale.inverse(self.predict(inputs)))
 
     def prepared(self, samples: Samples) -> tuple[FittedModel[Reads], Samples]:
-        """Prepare many predictions of samples that have the ASVs of these.
-
-        Returns:
-            A model that does not repeat what all of them have in common, and the samples with the
-            reads that it draws.
-        """
+        """Prepare many predictions of samples that have the ASVs of these."""
         return self, samples
 
     @property
@@ -247,30 +235,13 @@ class Reader(ABC, Generic[T]):
 
     @abstractmethod
     def read(self, samples: Samples, relations: AsvRelations) -> T:
-        """Compute the inputs of samples; nothing is learnt here.
-
-        Args:
-            samples: samples of the training study, with the sequences of `relations`, or of
-                another study.
-            relations: relations of the ASVs of the training study; the model refers to an ASV by
-                its row.
-        """
+        """Compute the inputs of samples; nothing is learnt here."""
 
     @abstractmethod
     def restore(
         self, state: State, asvs: int, outputs: int, device: DeviceOptions
     ) -> FittedModel[T]:
-        """Build a model from its state.
-
-        Args:
-            state: result of `FittedModel.state`.
-            asvs: number of ASVs of the training study.
-            outputs: number of outputs, C.
-            device: device of a network.
-
-        Raises:
-            Mismatch: the state has other settings or arrays, or values out of range.
-        """
+        """Build a model from its state."""
 
 
 class Estimator(Reader[T]):

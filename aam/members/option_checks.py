@@ -86,11 +86,7 @@ def choose_members(options: Train) -> tuple[str, ...]:
 
 
 def _check_processes(options: Train) -> None:
-    """Refuse several processes without the transformer: each would train the same models.
-
-    Raises:
-        UsageError: --processes, torchrun or srun start several.
-    """
+    """Refuse several processes without the transformer: each would train the same models."""
     number = options.scale.processes
     if not options.uses_network and (number > 1 or several_processes(options)):
         started = f"--processes {number}" if number > 1 else "started by torchrun or srun"
@@ -120,11 +116,7 @@ def check_targets(options: Train, columns: Sequence[str]) -> None:
 
 
 def _check_network(options: Train) -> None:
-    """Refuse options of the transformer that contradict each other.
-
-    Raises:
-        UsageError: see the messages.
-    """
+    """Refuse options of the transformer that contradict each other."""
     if several_processes(options) and options.covariates.columns:
         raise UsageError(
             "The transformer reads metadata columns in one process only",

@@ -99,12 +99,7 @@ class Dendrogram:
         return member_UG
 
     def abundances(self, weights: sparse.csr_array, places: NearestAsvs) -> sparse.csr_array:
-        """Return FINEST times the relative abundance below each branch, float64 [N, G].
-
-        Args:
-            weights: [N, U], see `base.Samples.log_abundances`.
-            places: places of the U ASVs.
-        """
+        """Return FINEST times the relative abundance below each branch, float64 [N, G]."""
         # The abundances follow from the log weights, so that a stored model needs no counts.
         data = 10.0 ** weights.data.astype(np.float64) - 1
         relative = sparse.csr_array((data, weights.indices, weights.indptr), weights.shape)
@@ -239,9 +234,6 @@ def mismatches(one_UL: Tokens, two_VL: Tokens) -> F32:
     """Return the positions at which each pair of sequences differs, float32 [U, V].
 
     A position counts half where one of the two has no nucleotide (its end, or an ambiguous letter).
-
-    Args:
-        one_UL, two_VL: sequences, codes of `aam.data.sequences`; their lengths may differ.
 
     >>> one = np.array([[1, 2, 3]], dtype=np.uint8)
     >>> mismatches(one, np.array([[1, 2, 4], [1, 2, 0]], dtype=np.uint8)).tolist()

@@ -106,11 +106,7 @@ def describe(
 def restore(
     plain: SummaryNumbers, arrays: Mapping[str, npt.NDArray[Any]], asvs: int
 ) -> TrainingData:
-    """Validate the data in a model of a study of `asvs` ASVs.
-
-    Raises:
-        Mismatch: an array is missing, or of another type, shape or number of samples.
-    """
+    """Validate the data in a model of a study of `asvs` ASVs."""
     summary = new_samples.restore(plain, arrays)
     of_landmarks = {
         name.removeprefix(_LANDMARKS): array

@@ -297,10 +297,6 @@ def contributed_effects(contributions: Contributions, features: sparse.csr_array
 
     It is the slope of the regression of the contributions of an ASV on its feature, times the
     standard deviation of the feature. For a linear model of the features it is the exact effect.
-
-    Args:
-        contributions: contributions of the U ASVs of the study.
-        features: float [N, U].
     """
     mean_U, spread_U = moments(features)
     effects = []

@@ -39,14 +39,6 @@ def half_width(residuals_M: F64, groups: Rows, coverage: float = COVERAGE) -> fl
 
     It is infinite with too few groups: 1 / (groups + 1) must not exceed 1 - coverage.
 
-    Args:
-        residuals_M: absolute errors of held-out samples, in any unit.
-        groups: int64 [M], the group of each sample.
-        coverage: probability to lie in the interval, above 0 and below 1.
-
-    Returns:
-        The half width, in the unit of the residuals.
-
     >>> half_width(np.arange(1.0, 20.0), np.arange(19)), half_width(np.ones(5), np.arange(5))
     (18.0, inf)
     """
@@ -62,11 +54,6 @@ def held_out_half_widths(residuals_M: F64, groups: Rows, coverage: float = COVER
     """Return for each held-out sample the half width that all other groups give, float64 [M].
 
     Their coverage is honest: no sample is in the residuals that set its own interval.
-
-    Args:
-        residuals_M: absolute residuals of held-out samples, in any unit.
-        groups: int64 [M], the group of each sample.
-        coverage: see `half_width`.
     """
     widths = np.empty(len(residuals_M))
     for group in np.unique(groups):
@@ -95,10 +82,6 @@ def fit_temperature(probabilities_MC: F64, codes_M: Rows) -> float:
 
 def calibrate(probabilities_MC: F64, temperature: float) -> F64:
     """Divide log probabilities by a temperature; the most probable class stays the same.
-
-    Args:
-        probabilities_MC: float64, rows of sum 1.
-        temperature: above 0; more than 1 makes the probabilities less certain.
 
     >>> calibrate(np.array([[0.9, 0.1]]), 2.0).round(2).tolist()
     [[0.75, 0.25]]
@@ -134,11 +117,6 @@ def fit_proportional_odds(ranks_M: F64, codes_M: Rows, levels: int) -> Proportio
     Each sample is an observation for each cutpoint (Li and Lin 2007, "Ordinal regression by
     extended binary classification"). Half an observation on either side of each cutpoint keeps a
     category without samples finite. Predictions that fall with the truth get the slope 0.
-
-    Args:
-        ranks_M: predicted ranks, real numbers.
-        codes_M: int64, true ranks from 0 to K - 1.
-        levels: number of categories K, at least 2.
 
     >>> odds = fit_proportional_odds(np.array([0.1, 0.9, 2.1]), np.array([0, 1, 2]), 3)
     >>> median_codes(odds.probabilities(np.array([0.0, 1.0, 2.0]))).tolist()

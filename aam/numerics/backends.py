@@ -199,18 +199,7 @@ def choose_backends(
     environment: Mapping[str, str],
     policy: BackendPolicy,
 ) -> SelectedBackends:
-    """Select the backends of a run.
-
-    Args:
-        options: requested backend, and whether to measure.
-        plan: the quick check of what the run computes.
-        device: device of the run.
-        environment: variables of the environment, which name the folder of the check reports.
-        policy: candidate backends, and the devices on which they are measured.
-
-    Raises:
-        Unavailable: no backend computes correctly, or the GPU does not respond.
-    """
+    """Select the backends of a run."""
     by_name = {backend.name: backend for backend in policy.backends}
     report, evidence, warnings = _report(options, plan, device, environment, policy)
     status_of = _trial(by_name, device, plan.dtypes)

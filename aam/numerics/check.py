@@ -401,12 +401,7 @@ _REMEDY = "look at the kernel log (`dmesg`), use another node, or --device cpu"
 
 
 def _next(events: Connection, patience: float, begun: Begin, device: torch.device) -> Event | None:
-    """Return the next event, None at the end.
-
-    Raises:
-        EOFError: the process ended.
-        Unavailable: no event comes in time, or the process reports that it cannot start.
-    """
+    """Return the next event, None at the end."""
     if not events.poll(patience):
         raise Unavailable(
             "The GPU responds but computes nothing",

@@ -128,9 +128,6 @@ FIRST_CUDA_WITH_BF16 = 80
 def has_bf16(arch: str) -> bool | None:
     """Return whether an architecture supports bf16; None for an unknown one.
 
-    Args:
-        arch: architecture such as gfx942, sm_90 or cpu.
-
     >>> has_bf16("gfx942"), has_bf16("sm_75"), has_bf16("gfx9999")
     (True, False, None)
     """

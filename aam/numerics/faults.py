@@ -118,16 +118,7 @@ Again = Callable[[], ProbeResult]
 def identify_fault(
     probe: Probe, given: ProbeInput, found: ProbeResult, true: ProbeResult, again: Again
 ) -> KernelFault | None:
-    """Return the fault of a result; None if it is right.
-
-    Args:
-        probe: the probe.
-        given: its inputs.
-        found: result of the backend.
-        true: expected result.
-        again: function that runs the probe once more with separate tensors instead of views of a
-            packed one.
-    """
+    """Return the fault of a result; None if it is right."""
     allowed = tolerance(probe)
     errors = differences(found, true)
     if all(within_tolerance(part, allowed) for part in errors):

@@ -171,17 +171,7 @@ def expected_for_mask(given: ProbeInput, mask: Tensor | None) -> ProbeResult:
 def run_probe(
     backend: Backend, given: ProbeInput, device: torch.device, packed: bool = True
 ) -> ProbeResult:
-    """Run a probe forward and backward on a backend and device.
-
-    Args:
-        backend: implementation of attention to probe.
-        given: inputs on the CPU, see `probe_input`.
-        device: device on which the backend runs.
-        packed: whether to pass views of one tensor, as the model does, or separate tensors.
-
-    Raises:
-        RuntimeError: raised by the backend.
-    """
+    """Run a probe forward and backward on a backend and device."""
     qkv = given.qkv_NK3HE.to(device).permute(2, 0, 3, 1, 4)
     mask = None if given.mask_N11K is None else given.mask_N11K.to(device)
     qkv = qkv.detach().requires_grad_() if packed else qkv.contiguous().detach().requires_grad_()
@@ -235,12 +225,6 @@ def tolerance(probe: Probe) -> float:
     Each of `ROUNDINGS` values is off by at most one unit of the dtype, and sums over K members are
     accumulated in float32, each addition off by one of its units at worst.
 
-    Args:
-        probe: the probe, whose dtype and number of members decide.
-
-    Returns:
-        Difference relative to the largest true value, above 0.
-
     >>> shape = Shape("sample encoder", sets=2, heads=1, members=64, width=16)
     >>> [f"{tolerance(Probe(shape, dtype, 'each')):.0e}" for dtype in ("fp32", "bf16")]
     ['9e-06', '6e-02']
@@ -256,10 +240,6 @@ def differences(found: ProbeResult, true: ProbeResult) -> tuple[Difference, ...]
 
 def difference(found: Tensor, true: Tensor) -> Difference:
     """Compare one part of a result, output or gradient, with the expected one.
-
-    Args:
-        found: result [N, H, K, E] in float64.
-        true: expected result of the same shape.
 
     >>> true = torch.ones(1, 1, 2, 2, dtype=torch.float64)
     >>> [round(slope, 6) for slope in difference(1.01 * true, true).slopes_N]

@@ -80,9 +80,6 @@ def aotriton_version(folder: Path) -> str | None:
     Since 0.9 the library carries "AOTriton 0.9.2" in its ELF section `.comment` (ROCm/aotriton PR
     74); 0.9.1 states 0.9.0 (pytorch PR 148615). Older ones state nothing, and the version of torch
     does not imply it: AMD's own builds of one torch version hold different ones.
-
-    Returns:
-        "0.9.2"; "unknown" for a library without a version; None without a library.
     """
     libraries = sorted(folder.glob("libaotriton_v2.so*"))
     for library in libraries:

@@ -323,14 +323,7 @@ def early_difference(losses: Sequence[float], default: Sequence[float]) -> float
 def compare_losses(
     losses: Sequence[float], default: Sequence[float], parity: Parity, noise: float
 ) -> tuple[bool, str]:
-    """Compare the losses of the first steps one by one; return whether they pass, and a sentence.
-
-    Args:
-        losses, default: losses of the setting and of the default, from step 0 on.
-        parity: change of the losses that the setting may cause.
-        noise: largest difference of a run from moved weights, or of a repeated run for "same
-            numbers": 0 where the device repeats a run exactly.
-    """
+    """Compare the losses of the first steps one by one; return the verdict and a sentence."""
     bad = next((k for k in range(len(losses)) if not math.isfinite(losses[k])), None)
     if bad is not None:
         return False, f"the loss of step {bad} is {losses[bad]}"
@@ -400,11 +393,7 @@ class SettingSearch:
         return {name: v for one in self.chosen.values() for name, v in one.values.items()}
 
     def run(self, values: Settings, steps: int, noise_seed: int | None = None) -> RunResult:
-        """Return the steps of one run.
-
-        Raises:
-            DataError: the workload fails without any change.
-        """
+        """Return the steps of one run."""
         argv = self.workload(values, self.folder)
         found = run_workload(argv, steps, self.folder, self.options.step_timeout, noise_seed)
         if found.failure and values in ({}, self.no_dropout):
@@ -491,12 +480,7 @@ class SettingSearch:
         go_on: Callable[[Setting, RunResult, RunResult], bool] = lambda setting, run, first: True,
         chosen: bool = True,
     ) -> list[Trial]:
-        """Measure settings in turns; the first is the one that the others are compared with.
-
-        Args:
-            go_on: whether a setting is measured further, after its first run and the first's.
-            chosen: whether all settings are measured together with those chosen so far.
-        """
+        """Measure settings in turns; the first is the one that the others are compared with."""
         before = self.values if chosen else {}
         rounds, warmup = self.options.rounds, self.options.warmup_steps
         runs: dict[str, list[RunResult]] = {one.label: [] for one in settings}

@@ -31,12 +31,6 @@ def predict_alone(
     """Return the held-out predictions [M, C] of the members without counts, and without metadata.
 
     Without an estimator among the members, all default estimators read the metadata alone.
-
-    Args:
-        members: estimators by name.
-        samples: counts and covariates.
-        folds: labels and splits.
-        of_counts: held-out predictions of networks that read the counts alone.
     """
 
     def predict(
@@ -62,16 +56,7 @@ def predict_alone(
 def compare_inputs(
     columns: Sequence[str], predictions: Mapping[str, F64], folds: Folds
 ) -> dict[str, Any]:
-    """Score each input on the held-out samples.
-
-    Args:
-        columns: metadata columns that the model reads.
-        predictions: held-out predictions [M, C] of `METADATA`, `COUNTS` and `BOTH`.
-        folds: labels and splits.
-
-    Returns:
-        The entry `inputs` of scores.json, see `aam.members.evaluation`.
-    """
+    """Score each input on the held-out samples."""
     drawn = {name: folds.drawn(predictions_MC) for name, predictions_MC in predictions.items()}
     differences = [compare(drawn, BOTH, one, folds.units) for one in (METADATA, COUNTS)]
     adds = [one["beyond_noise"] and one["value"] > 0 for one in differences]

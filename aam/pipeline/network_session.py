@@ -96,11 +96,7 @@ class NetworkSession(Session):
 def network_session(
     options: Train, labelled: LabelledStudy | None = None, policy: BackendPolicy | None = None
 ) -> Iterator[NetworkSession]:
-    """Join the group of the ranks; --batch-size and --asv-chunk are chosen where they are `auto`.
-
-    Raises:
-        AamError: see `process_group`, `automatic` and `check_resources`.
-    """
+    """Join the group of the ranks; choose --batch-size and --asv-chunk where they are `auto`."""
     options = automatic(options, partial(training_run, labelled=labelled))
     with ExitStack() as ranks:
         group = process_group(options.scale, options.device, options.loop.batch_samples)

@@ -75,11 +75,7 @@ class RepeatedSamples:
 def find_repeated_samples(
     options: Train, study: LabelledStudy, folds: Folds
 ) -> RepeatedSamples | None:
-    """Return the column of the metadata whose values are most clearly repeated subjects.
-
-    Returns:
-        None where no column is one, where the groups are given, or where the splits divide none.
-    """
+    """Return the column of the metadata whose values are most clearly repeated subjects."""
     if options.split.group_column is not None:
         return None
     neighbour_N = _neighbours(study, folds)
@@ -107,18 +103,7 @@ def score_with_groups(
     repeated: RepeatedSamples,
     given_MC: npt.NDArray[np.float64] | None,
 ) -> dict[str, Any] | None:
-    """Score the kernel on a split that keeps the subjects together, beside the split of the run.
-
-    Args:
-        samples: samples of the study.
-        folds: labels and splits of the run.
-        repeated: the subjects.
-        given_MC: predictions of the held-out samples by the kernel of the run; None if it has none.
-
-    Returns:
-        {column, groups, metric, given, grouped, sentence}; None where such a split cannot be made
-        or has no score.
-    """
+    """Score the kernel on a split that keeps the subjects together, beside the split of the run."""
     kernel = estimator("kernel")
     codes = category_codes(options.target, study.values) if options.split.stratify else None
     groups_N = np.unique(repeated.labels, return_inverse=True)[1]

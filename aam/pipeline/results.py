@@ -49,18 +49,7 @@ def write_results(
     found: Sequence[Association],
     repeated: RepeatedSamples | None,
 ) -> tuple[dict[str, Any], dict[str, Any], TrainedModel]:
-    """Write model, predictions, scores and ordination.
-
-    Args:
-        options: options of the run; its folder exists.
-        study: labels, splits and metadata.
-        result: result of the training.
-        found: columns that predict the target by themselves, see `associations`.
-        repeated: subjects that the split divides; None without any.
-
-    Returns:
-        Facts for the run record, the content of scores.json, and the model.
-    """
+    """Write model, predictions, scores and ordination."""
     folds = result.folds
     model = model_of(options, study, result)
     model.save(options.run.output_dir / MODEL)
@@ -81,13 +70,7 @@ def write_results(
 
 
 def model_of(options: Train, labelled: LabelledStudy, result: Result) -> TrainedModel:
-    """Return the model for new samples: the members, their combination, and the training data.
-
-    Args:
-        options: options of the run, which the model records.
-        labelled: study whose samples the model was trained on.
-        result: members with their models, and the ensemble.
-    """
+    """Return the model for new samples: the members, their combination, and the training data."""
     folds, study, samples = result.folds, labelled.study, result.samples
     labels, scale = folds.labels, folds.scale
     training = describe(

@@ -84,13 +84,6 @@ class Axis:
 def read_axis(text: str) -> Axis:
     """Read an item of --vary.
 
-    Args:
-        text: NAME=LOW..HIGH or NAME=A,B with the name of an option of `aam train`; an option of
-            several values has them joined by `+`, as in members=kernel,kernel+forest.
-
-    Raises:
-        UsageError: not NAME=VALUES, not an option that can vary, or a value that it does not take.
-
     >>> read_axis("lr=0.0001..0.01").limits
     (0.0001, 0.01)
     >>> read_axis("members=kernel,kernel+forest").choices["kernel+forest"]

@@ -42,11 +42,7 @@ _SEARCH = "search"
 
 
 def import_optuna() -> Any:
-    """Import Optuna; it prints warnings alone.
-
-    Raises:
-        Unavailable: Optuna is not installed.
-    """
+    """Import Optuna; it prints warnings alone."""
     try:
         import optuna
     except ModuleNotFoundError as error:
@@ -59,20 +55,7 @@ def import_optuna() -> Any:
 def open_studies(
     folder: Path, given: str | None, names: Sequence[str], identity: Mapping[str, str]
 ) -> list[Any]:
-    """Open the Optuna studies of a search, or create them.
-
-    Args:
-        folder: output folder of the search.
-        given: value of --storage: None for SQLite in the folder, `journal`, or the URL of a
-            database.
-        names: names of the studies, in the order of the result.
-        identity: all that decides the scores, equal in all processes of the search: name of an
-            option or a file -> value or checksum.
-
-    Raises:
-        CannotCreate: the folder has other files, and no search in this storage.
-        UsageError: the storage has a search with another identity, or cannot be opened.
-    """
+    """Open the Optuna studies of a search, or create them."""
     optuna = import_optuna()
     # Two processes might both find no study, and store two different identities of the search.
     with _one_at_a_time(folder):
@@ -111,12 +94,7 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 def _storage(folder: Path, given: str | None) -> Any:
-    """Open Optuna's storage.
-
-    Raises:
-        CannotCreate: the folder has other files, and no search in this storage.
-        UsageError: the storage cannot be opened.
-    """
+    """Open Optuna's storage."""
     storages = import_optuna().storages
     files: dict[str | None, str] = {None: DATABASE, "journal": JOURNAL}
     # Hidden files may be those of a job that reserved the folder.
@@ -163,21 +141,7 @@ def run_trials(
     report: Callable[[int], None] = lambda finished: None,
     count_running: bool = False,
 ) -> None:
-    """Run trials until `total` of a study are finished, those of other processes included.
-
-    Args:
-        study: study of Optuna, which other processes may share.
-        objective: function from a trial to its score, which is maximized.
-        total: finished trials at which to end.
-        stop: stop requests, checked between two trials.
-        report: called after each trial with the number of finished trials.
-        count_running: running trials of other processes count as finished. A later call without it
-            makes up for those that do not end.
-
-    Raises:
-        Interrupted: a stop is requested.
-        NotFinite: no trial has a score.
-    """
+    """Run trials until `total` of a study are finished, those of other processes included."""
     states = (*FINISHED, "RUNNING") if count_running else FINISHED
     while len(trials := _in_states(study, states)) < total:
         stop_if_requested(stop)

@@ -79,16 +79,7 @@ def session(
     labelled: LabelledStudy | None = None,
     policy: BackendPolicy | None = None,
 ) -> Iterator[Session]:
-    """Start the session of a run, and end it with the block.
-
-    Args:
-        options: options of the run, as `resolve` returns them.
-        labelled: the study, if it is read already.
-        policy: attention backends to choose from; None for those of PyTorch.
-
-    Raises:
-        AamError: see `aam.pipeline.network_session`.
-    """
+    """Start the session of a run, and end it with the block."""
     if not options.uses_network:
         yield Session(options)
         return

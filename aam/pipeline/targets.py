@@ -124,13 +124,7 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
 
 
 def loss_options(path: Path, columns: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Read the options of single targets (--loss-config): target -> field of `Train` -> value.
-
-    Raises:
-        MissingInput: the file does not exist.
-        ConfigurationError: broken YAML, an unknown target, or an option that is not of a target.
-        UsageError: a value that does not suit its option.
-    """
+    """Read the options of single targets (--loss-config): target -> field of `Train` -> value."""
     known = {spec.flag[2:]: spec for spec in specs(Train) if spec.field in _OF_TARGET}
     options: dict[str, dict[str, Any]] = {}
     for column, entry in read_yaml_entries(path, "file for --loss-config", columns).items():
@@ -159,11 +153,7 @@ def _warn_without_effect(options: Train, of_target: Mapping[str, Mapping[str, An
 def _write_splits(
     options: Train, columns: Sequence[str], study: Study, metadata: Metadata, path: Path
 ) -> None:
-    """Split the samples that have a value of any target.
-
-    Raises:
-        DataError: two targets have no sample in common, or see `split_samples`.
-    """
+    """Split the samples that have a value of any target."""
     sample_ids = study.table.sample_ids
     inside = rows_where(options.target.where, metadata, sample_ids)
     ids = [sample_ids[row] for row in inside]

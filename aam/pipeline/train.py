@@ -65,23 +65,6 @@ def train(
 
     The only files are the checkpoints from which a network resumes, in the run folder of the
     session's options.
-
-    Args:
-        study: labels, splits and metadata.
-        samples: samples of the study, see `samples_of`.
-        folds: folds of the study, see `folds_of`.
-        estimators: members that are fitted in memory, by name.
-        session: ranks and device; it makes the members that are networks.
-        record_fact: function that adds facts to the run record.
-        final: also make the models for new samples, and compare the inputs of models that read
-            metadata columns. The score of a trial needs neither.
-
-    Returns:
-        Members, their held-out predictions and the ensemble; None on ranks other than the first.
-
-    Raises:
-        Interrupted: a stop is requested.
-        NotFinite: a loss or a prediction of a network is not finite.
     """
     compares = final and study.covariates is not None
     # Networks come first, since all ranks train them. `leave` then ends the group of the ranks: one

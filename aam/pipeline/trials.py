@@ -44,40 +44,17 @@ class Trials:
 
     @classmethod
     def of(cls, base: Train, folder: Path) -> Trials:
-        """Read the study of a search, and split it.
-
-        Raises:
-            AamError: see `read_inputs` and `label_study`.
-        """
+        """Read the study of a search, and split it."""
         labelled = label_study(base, *read_inputs(base, sequence_length(base)), base.split)
         return cls(base, folder, labelled, samples_of(labelled))
 
     def score(self, values: Mapping[str, Any], split: Split) -> float:
-        """Train with other values of options, and return the score of a split's test samples.
-
-        Args:
-            values, split: see `predict_held_out`.
-
-        Returns:
-            The first metric of `SCORED`; NaN where it is not defined.
-
-        Raises:
-            AamError: see `predict_held_out`.
-        """
+        """Train with other values of options, and return the score of a split's test samples."""
         _, function = next(iter(SCORED[self.base.target.type].items()))
         return value_of(function, self.predict_held_out(values, split))
 
     def predict_held_out(self, values: Mapping[str, Any], split: Split) -> ScoredPredictions:
-        """Train with other values of options, and predict the test samples of a split.
-
-        Args:
-            values: values of options of `aam train`, by field.
-            split: rows of the study of this search.
-
-        Raises:
-            NotFinite: a loss or a prediction of a network is not finite.
-            AamError: see `session`, `folds_of` and `train`.
-        """
+        """Train with other values of options, and predict the test samples of a split."""
         options = replaced(self.base, values)
         options = dataclasses.replace(options, members=choose_members(options), folds=1)
         # Trials share the study and what estimators compute from it, unless they vary how it is

@@ -127,14 +127,7 @@ def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> 
 def importance_figure(
     names: Sequence[str], sizes: Sequence[float], classes: Sequence[str], unit: str
 ) -> Figure:
-    """Plot the importance of U ASVs as bars, the first at the top.
-
-    Args:
-        names: U names.
-        sizes: U values, negative where more of the ASV lowers the prediction.
-        classes: class of each value, whose score changes; "" for a number.
-        unit: name of the values.
-    """
+    """Plot the importance of U ASVs as bars, the first at the top."""
     from matplotlib.patches import Patch
 
     figure, axes = blank(4.6, 1.2 + 0.26 * len(names))
@@ -210,14 +203,7 @@ def heat_picture(given: ReportInput) -> Drawing | None:
 def heat_figure(
     shares: npt.NDArray[np.float64], names: Sequence[str], columns: Sequence[str], along: str
 ) -> Figure:
-    """Plot a matrix of numbers from 0 to 1 as shades.
-
-    Args:
-        shares: [U ASVs, C columns].
-        names: U names.
-        columns: C classes, or ranges of the target.
-        along: name of the target.
-    """
+    """Plot a matrix of numbers from 0 to 1 as shades."""
     from matplotlib.patches import Rectangle
 
     figure, axes = blank(4.6, 1.5 + 0.26 * len(names))

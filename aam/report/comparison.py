@@ -204,14 +204,7 @@ def _interval_drawing(
 def _interval_figure(
     names: Sequence[str], scores: Sequence[Interval], differences: Sequence[Interval], metric: str
 ) -> Figure:
-    """Plot the score of each run with its interval, and the difference from the first run.
-
-    Args:
-        names: names of R runs.
-        scores: R scores.
-        differences: R - 1 differences from the first.
-        metric: name of the score.
-    """
+    """Plot the score of each run with its interval, and the difference from the first run."""
     from matplotlib.figure import Figure
 
     rows = len(names)
@@ -255,13 +248,7 @@ def _overlay_drawing(shared: Sequence[_Scored]) -> Drawing:
 
 @styled
 def _overlay_figure(names: Sequence[str], runs: Sequence[ScoredPredictions], target: str) -> Figure:
-    """Plot predicted against true numbers of several runs.
-
-    Args:
-        names: names of the runs.
-        runs: their predictions of the same samples.
-        target: name of the axes.
-    """
+    """Plot predicted against true numbers of several runs."""
     figure, axes = blank(4.6, 4.6)
     both = np.concatenate([np.concatenate([one.actual, one.predicted]) for one in runs])
     ends = (both.min(), both.max())
@@ -281,12 +268,7 @@ def _overlay_figure(names: Sequence[str], runs: Sequence[ScoredPredictions], tar
 
 @styled
 def _recall_figure(names: Sequence[str], runs: Sequence[ScoredPredictions]) -> Figure:
-    """Plot the recall of the most frequent classes, a point for each run.
-
-    Args:
-        names: names of the runs.
-        runs: their predicted classes of the same samples.
-    """
+    """Plot the recall of the most frequent classes, a point for each run."""
     first = runs[0]
     times = np.bincount(first.actual, minlength=len(first.classes))
     most = np.sort(np.argsort(-times, kind="stable")[:MAX_CLASSES])
@@ -339,11 +321,7 @@ def _scored(run: Run, first: Run) -> ScoredPredictions:
 
 
 def _require_same_labels(shared: Sequence[_Scored]) -> None:
-    """Refuse runs whose metadata have other values of the target for the same samples.
-
-    Raises:
-        DataError: a label of a run is not that of the first.
-    """
+    """Refuse runs whose metadata have other values of the target for the same samples."""
     first = _labels(shared[0].scored)
     for one in shared[1:]:
         labels = _labels(one.scored)

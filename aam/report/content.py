@@ -129,19 +129,7 @@ def _scores_of_models(run: Run, scored: ScoredPredictions) -> dict[str, Mapping[
 def choose_colours(
     run: Run, metadata: Path | None, columns: Sequence[str], categories: Sequence[str]
 ) -> tuple[Colour, ...]:
-    """Return the colours of the samples of `run.described_ids`.
-
-    Args:
-        run: the run; its metadata file and target are the defaults.
-        metadata: metadata file (--metadata); None for that of the run.
-        columns: columns to show (--color-by); if empty, the target, the group and columns with few
-            values.
-        categories: columns whose numbers are names (--categories).
-
-    Raises:
-        UsageError: --color-by without metadata.
-        MissingInput, DataError: see `read_metadata`.
-    """
+    """Return the colours of the samples of `run.described_ids`."""
     recorded = run.facts.get("inputs", {}).get("--metadata", {}).get("path")
     path = metadata or (Path(recorded) if recorded else None)
     if not run.described_ids:

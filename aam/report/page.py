@@ -124,12 +124,7 @@ def write_report_of_run(folder: Path, table: FeatureTable) -> Path | None:
 
 
 def page(given: ReportInput, place: Path) -> str:
-    """Return the HTML page of a run.
-
-    Args:
-        given: the run, its colours and unit.
-        place: the file to write, for the addresses of tables.
-    """
+    """Return the HTML page of a run."""
     run = given.run
     title, sentence = heading(run)
     finished = run.facts.get("finished")

@@ -115,9 +115,6 @@ def roc_figure(scored: ScoredPredictions) -> Figure:
 
     Of several folds it is the mean of their curves at each false positive rate, weighted by their
     pairs of samples: its area is the AUC of `aam.data.metrics`.
-
-    Args:
-        scored: predictions with probabilities.
     """
     from sklearn.metrics import roc_curve
 
@@ -159,9 +156,6 @@ def precision_recall_figure(scored: ScoredPredictions) -> Figure:
 
     Of several folds it is the mean of their curves at each recall, weighted by the samples of the
     class.
-
-    Args:
-        scored: predictions with probabilities.
     """
     from sklearn.metrics import average_precision_score, precision_recall_curve
 
@@ -243,13 +237,7 @@ def agreement_picture(given: ReportInput) -> Drawing | None:
 
 @styled
 def agreement_figure(scored: ScoredPredictions, target: str, limits_N2: F64 | None) -> Figure:
-    """Plot predicted against true numbers, with the line of equality and prediction intervals.
-
-    Args:
-        scored: N samples.
-        target: name of the axes.
-        limits_N2: of the prediction intervals; None for none.
-    """
+    """Plot predicted against true numbers, with the line of equality and prediction intervals."""
     figure, axes = blank(4.6, 4.2)
     both = np.concatenate([scored.actual, scored.predicted])
     if limits_N2 is not None:

@@ -96,14 +96,7 @@ def _curve_figure(
     title: str,
     mark: str | None = None,
 ) -> Figure:
-    """Plot columns of metrics.csv over epochs; several folds are thin lines below their mean.
-
-    Args:
-        curves: curves of at least one fold, each with a column `epoch` (from 0).
-        columns: column -> its name in the legend; the first is dashed if there are two.
-        title: above the axes.
-        mark: column whose lowest point is marked as the chosen epoch; only with one fold.
-    """
+    """Plot columns of metrics.csv over epochs; several folds are thin lines below their mean."""
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = blank(3.7, 2.75)

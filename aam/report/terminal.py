@@ -158,14 +158,6 @@ def with_interval(name: str, score: Score | None) -> str:
 def spread(name: str, folds: Mapping[str, Mapping[str, float | None]]) -> tuple[str, str]:
     """Format mean and standard deviation (n - 1) of a metric over the folds.
 
-    Args:
-        name: name of the metric.
-        folds: metrics by fold; folds in which the metric is not defined are left out.
-
-    Returns:
-        Mean and standard deviation; both "" for the number of samples and with fewer than two
-        folds.
-
     >>> spread("r2", {"1": {"r2": 0.5}, "2": {"r2": 0.7}, "3": {"r2": None}})
     ('0.600', '0.141')
     """
@@ -191,12 +183,7 @@ def rich_table(content: Table) -> rich.table.Table:
 
 
 def fitted(content: Table, width: int) -> rich.table.Table:
-    """Convert a table, with rows and columns exchanged where that makes it narrow enough.
-
-    Args:
-        content: the table.
-        width: columns of the terminal.
-    """
+    """Convert a table, with rows and columns exchanged where that makes it narrow enough."""
     heads, *rows = zip(content.heads, *content.rows, strict=True)
     exchanged = rich_table(Table(content.title, heads, rows))
     table = rich_table(content)

@@ -180,12 +180,7 @@ def write(
 
 
 def find(path: Path) -> Path:
-    """Return the model folder at `path`: a run folder, its folder `model`, or a copy of that.
-
-    Raises:
-        MissingInput: there is none, or it is of several targets.
-        DataError: it is of an earlier version.
-    """
+    """Return the model folder at `path`: a run folder, its folder `model`, or a copy of that."""
     if not path.exists():
         raise MissingInput("No model", f"'{path}' does not exist", "name a run folder")
     for folder in (path, path / MODEL):
@@ -249,9 +244,6 @@ def read(path: Path) -> ModelFolder:
 
 def checksum(content: Mapping[str, Any]) -> str:
     """Return the checksum of the other entries of `model.json`.
-
-    Args:
-        content: plain values, which JSON can hold.
 
     >>> checksum({"a": 1, "b": 2}) == checksum({"b": 2, "a": 1})
     True

@@ -116,14 +116,6 @@ def compile_in_place(
     """Compile `module` in place and compare it with itself; return why it stays eager, or "".
 
     Its mode, its gradients and the random state do not change.
-
-    Args:
-        module: module that returns a tensor or a tuple of tensors.
-        arguments: arguments of the call; the shapes may differ later.
-        context: autocast context of the precision in which it will run.
-        precision: precision of that context, for the tolerance.
-        products: matrix products in a row of the module, for the tolerance.
-        inner: inner dimension of the largest of them.
     """
 
     def outputs() -> tuple[Tensor, ...]:

@@ -138,20 +138,7 @@ def run(
     validation: FixedBatches | None,
     more: Sequence[Observer] = (),
 ) -> FitResult:
-    """Train a module and return its best checkpoint; without validation samples, the last one.
-
-    Args:
-        fit: options, folder and runtime of this fold.
-        task: network, losses and labels.
-        training: training batches.
-        validation: validation batches; None without validation samples.
-        more: further observers.
-
-    Raises:
-        Interrupted: a stop was requested; the last checkpoint is written.
-        NotFinite: a loss, a gradient or a validation is not finite.
-        DataError: the checkpoint of --resume-from does not fit the run.
-    """
+    """Train a module and return its best checkpoint; without validation samples, the last one."""
     freeze_unused(task, training.plan, training.study)
     fit.record_fact("precision", fit.runtime.precision)
     loop = _make_loop(fit, task, training, validation, more)

@@ -38,16 +38,7 @@ def choose_depth(study: Study, options: SampleOptions) -> int:
 
 
 def deep_enough(study: Study, depth: int, several: bool = False) -> npt.NDArray[np.int64]:
-    """Return the rows of the samples that reach the depth; print the ids of the others.
-
-    Args:
-        study: N samples.
-        depth: number of reads that the transformer draws from each sample.
-        several: whether other members are trained on the same samples.
-
-    Raises:
-        DataError: fewer than two samples reach it.
-    """
+    """Return the rows of the samples that reach the depth; print the ids of the others."""
     rows = np.flatnonzero(study.reads >= depth)
     if len(rows) < 2:
         raise DataError(
@@ -186,15 +177,6 @@ def class_weights(
     text: str, classes: tuple[str, ...], samples_C: npt.NDArray[np.int64]
 ) -> tuple[float, ...]:
     """Return the weight of each class in the loss; nothing for equal weights.
-
-    Args:
-        text: value of --class-weights: "none", "balanced" or "CLASS=WEIGHT,...", where classes that
-            are not named have the weight 1.
-        classes: C names.
-        samples_C: number of training samples of each class, at least 1.
-
-    Raises:
-        UsageError: an unknown class, one given twice, or a weight that is not a number above 0.
 
     >>> class_weights("balanced", ("sick", "well"), np.array([10, 30]))
     (2.0, 0.6666666666666666)

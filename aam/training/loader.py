@@ -140,15 +140,7 @@ def loader(
     pin: bool,
     prefetch: int = 2,
 ) -> DataLoader[Batch]:
-    """Build the data loader; each item of the dataset is a complete batch.
-
-    Args:
-        batches: data set whose items are complete batches.
-        sampler: order of the training batches; None for the fixed order of a validation.
-        workers: number of worker processes; 0 loads in this process.
-        pin: whether to copy batches to page-locked memory, for a GPU.
-        prefetch: number of batches that each worker prepares ahead.
-    """
+    """Build the data loader; each item of the dataset is a complete batch."""
     # Automatic batching is off, since `make_batch` collects the samples: it needs all of them to
     # hold each distinct ASV once.
     return DataLoader(

@@ -154,11 +154,7 @@ LOGGERS: dict[LoggerName, type[Logger]] = {
 
 
 def require(options: Pretrain | Train) -> None:
-    """Refuse loggers that are not installed.
-
-    Raises:
-        Unavailable: names the package.
-    """
+    """Refuse loggers that are not installed."""
     for name in options.run.logger:
         module = LOGGERS[name].module
         if importlib.util.find_spec(module) is None:

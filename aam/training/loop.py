@@ -181,12 +181,7 @@ class TrainingLoop:
         return time.monotonic() - self._began
 
     def run(self) -> None:
-        """Train, validate and save until the run is complete.
-
-        Raises:
-            Interrupted: a stop was requested, and the last checkpoint is written.
-            NotFinite: a loss, a gradient or a validation is not finite.
-        """
+        """Train, validate and save until the run is complete."""
         if self.complete:
             return
         first, end = self.progress.step, End.FAILED
@@ -337,13 +332,7 @@ class TrainingLoop:
         self.communicator.barrier()
 
     def resume(self, weights: Mapping[str, Tensor], state: ResumeState) -> None:
-        """Continue from a checkpoint; all ranks call this.
-
-        Raises:
-            DataError: the weights have other names or shapes than the network.
-            Mismatch: the state is of another optimizer or schedule, or its progress lies beyond
-                the last batch of an epoch.
-        """
+        """Continue from a checkpoint; all ranks call this."""
         if state.progress.batch >= self.sampler.steps:
             raise Mismatch(f"resume.progress.batch is {state.progress.batch}, beyond the epoch")
         strategies.load_model(self.task, weights)

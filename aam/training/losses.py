@@ -44,14 +44,6 @@ class LossTerm:
 def nucleotide_loss(logits_UL4: Tensor, labels_UL: Tensor) -> tuple[LossTerm, LossTerm]:
     """Return cross-entropy and accuracy of the masked nucleotides.
 
-    Args:
-        logits_UL4: logits of the bases A, C, G and T of every nucleotide.
-        labels_UL: tokens that the mask replaced, 1 to 4; 0 where nothing is masked.
-
-    Returns:
-        The sum of the cross-entropy in nats, and the number of correct predictions, each with the
-        number of masked nucleotides.
-
     >>> labels_UL = torch.tensor([[1, 0, 4]])
     >>> logits_UL4 = 100.0 * torch.eye(4)[torch.tensor([[0, 0, 2]])]
     >>> entropy, correct = nucleotide_loss(logits_UL4, labels_UL)
@@ -73,15 +65,7 @@ def distance_loss(
     all_AD: Tensor | None = None,
     first: int = 0,
 ) -> LossTerm:
-    """Return the squared error of the distance of every two samples, without the diagonal.
-
-    Args:
-        head: map from two embeddings to their predicted distance.
-        local_BD: embeddings of the samples of this rank; each is paired with all later samples.
-        distances_BA: UniFrac of the samples of this rank to all samples of the batch.
-        all_AD: embeddings of all samples of the batch; None if `local_BD` are all.
-        first: row of the first of `local_BD` in `all_AD`.
-    """
+    """Return the squared error of the distance of every two samples, without the diagonal."""
     all_AD = local_BD if all_AD is None else all_AD
     rows, columns = distances_BA.shape
     # Above the diagonal of the complete matrix, so that over all ranks each pair counts once.
@@ -92,13 +76,7 @@ def distance_loss(
 
 
 def count_loss(predicted_BS: Tensor, counts_BS: Tensor, hidden_BS: Tensor) -> LossTerm:
-    """Return the squared error of the log10 relative abundances that are hidden.
-
-    Args:
-        predicted_BS: predicted log10 of the relative abundance of each ASV of each sample.
-        counts_BS: number of reads of each ASV of each sample, 0 where there is none.
-        hidden_BS: True where the abundance was hidden from the network.
-    """
+    """Return the squared error of the log10 relative abundances that are hidden."""
     # Relative to all reads, the hidden ones included: the label is the abundance in the sample.
     total_B1 = counts_BS.sum(dim=1, keepdim=True).clamp_min(1)
     log_BS = (counts_BS.clamp_min(1) / total_B1).log10()
@@ -109,13 +87,7 @@ def count_loss(predicted_BS: Tensor, counts_BS: Tensor, hidden_BS: Tensor) -> Lo
 
 
 def diversity_loss(predicted_B: Tensor, diversity_B: Tensor) -> LossTerm:
-    """Return the squared error of standardized Faith PD.
-
-    Args:
-        predicted_B: outputs of the diversity head.
-        diversity_B: Faith PD of the samples, less the mean of the training samples, over their
-            standard deviation.
-    """
+    """Return the squared error of standardized Faith PD."""
     error = (at_least_fp32(predicted_B) - diversity_B).square().sum()
     return LossTerm(error, torch.as_tensor(len(predicted_B), device=error.device))
 
@@ -124,13 +96,7 @@ class NumericLoss(Protocol):
     """Loss of a numeric target."""
 
     def __call__(self, error_BC: Tensor, target: Target) -> Tensor:
-        """Return the mean loss of a batch, a scalar.
-
-        Args:
-            error_BC: outputs minus labels on the transformed scale, float32 or float64; a column
-                for each quantile, or one.
-            target: the target, which has the parameters of its loss.
-        """
+        """Return the mean loss of a batch, a scalar."""
         ...
 
 
@@ -173,11 +139,6 @@ def target_loss(target: Target, outputs_BC: Tensor, target_B: Tensor) -> LossTer
 
     Their quotient over all ranks is the mean that one process computes, however the samples are
     divided among the ranks.
-
-    Args:
-        target: the target, which has the weights of its classes or the type of its loss.
-        outputs_BC: outputs of the network, or logits of the classes; computed in at least float32.
-        target_B: codes of the classes, int64, or transformed numbers; B may be 0.
 
     >>> outputs_BC, labels_B = torch.tensor([[1.0], [4.0]]), torch.tensor([1.0, 2.0])
     >>> float(target_loss(Target("age", loss_type="mse"), outputs_BC, labels_B).mean)

@@ -84,15 +84,7 @@ def number_of_chunks(batch: Batch, chunk: int) -> int:
 def encode_asvs(
     net: NucleotideEncoder, tokens_UL: Tensor, labels_UL: Tensor | None, ragged: bool, chunks: int
 ) -> Encoded:
-    """Return the vectors [U, D] and the terms of the nucleotide loss, none without labels.
-
-    Args:
-        net: nucleotide encoder.
-        tokens_UL: sequences, with masks where there are labels.
-        labels_UL: tokens that the mask replaced, 0 where nothing is masked; None without the loss.
-        ragged: whether a sequence has fewer patches than others.
-        chunks: number of chunks of nearly equal size; 1 stores the activations of all ASVs.
-    """
+    """Return the vectors [U, D] and the terms of the nucleotide loss, none without labels."""
 
     def encode(tokens_KL: Tensor, labels_KL: Tensor | None) -> Encoded:
         # The loss is a part of the chunk, so that the hidden states of its patches are not kept.
@@ -425,17 +417,7 @@ class GradientStep:
         return loss
 
     def add_gradients(self, batch: Batch, last: bool, batches: int) -> Tensor:
-        """Add the scaled gradients of a batch to those of the step, and return its loss.
-
-        Args:
-            batch: batch on the device, or the shard of this rank.
-            last: whether the batch is the last one of its optimizer step.
-            batches: number of batches of this step, whose losses are averaged; the last step of an
-                epoch may have fewer than `self.batches`.
-
-        Returns:
-            The unscaled loss of the batch, a scalar without gradient.
-        """
+        """Add the scaled gradients of a batch to those of the step, and return its loss."""
         # DDP reduces the gradients of the ranks once, with the last batch; FSDP with every batch.
         local = not last and isinstance(self.model, DistributedDataParallel)
         with self.model.no_sync() if local else nullcontext():  # type: ignore[operator]
@@ -471,14 +453,7 @@ def score(
     labels_B: npt.NDArray[np.float64],
     folds: Sequence[str] = (),
 ) -> ScoredPredictions:
-    """Join decoded predictions and labels of the same samples for `aam.data.metrics`.
-
-    Args:
-        target: target that decoded the predictions.
-        predictions_BC: predictions in the units of the target, or class probabilities.
-        labels_B: numbers in the units of the target, or codes of the classes.
-        folds: name of the fold of each sample; empty for a single fold.
-    """
+    """Join decoded predictions and labels of the same samples for `aam.data.metrics`."""
     predicted_B = target.point_predictions(predictions_BC)
     if not target.classes:
         return ScoredPredictions(labels_B, predicted_B, tuple(folds))

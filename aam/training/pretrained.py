@@ -47,13 +47,7 @@ def batch_plan(
 
 
 def diversity_scale(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) -> DiversityScale:
-    """Return mean and spread of Faith PD in the training samples, if it is the metric.
-
-    Args:
-        study: study with its phylogeny; without one the scale is the identity.
-        plan: batch plan, whose metric decides.
-        rows: int64 [n], training samples.
-    """
+    """Return mean and spread of Faith PD in the training samples, if it is the metric."""
     if plan.metric != "faith_pd" or study.phylogeny is None:
         return DiversityScale()
     chunks = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))

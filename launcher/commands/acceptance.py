@@ -26,11 +26,7 @@ SPARE_MINUTES = 15
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
-    """Measure in each image of --image (`NAME,NAME`); with a site, and outside of its jobs, queue.
-
-    Returns:
-        The highest exit status.
-    """
+    """Measure in each image of --image (`NAME,NAME`); with a site, outside of jobs, queue a job."""
     names = [name for name in launcher_options.get("--image", "").split(",") if name]
     each = [{**launcher_options, "--image": name} for name in names] or [dict(launcher_options)]
     site = config.read(each[0], os.environ).site.value

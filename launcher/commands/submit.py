@@ -206,14 +206,7 @@ def node_of(site: Site, here: Host, gpus_used: int) -> Host:
 def queue_all(
     jobs: Sequence[Job], dry_run: bool, last_waits_for_all: bool = False, after: str = "afterok"
 ) -> int:
-    """Queue jobs of one output, each after the one before; or print their scripts.
-
-    Args:
-        jobs: in their order.
-        dry_run: print the scripts, and the problems as warnings.
-        last_waits_for_all: only the last job waits, for all others, which run side by side.
-        after: see `queue.submit`.
-    """
+    """Queue jobs of one output, each after the one before; or print their scripts."""
     different = list({job.script: job for job in jobs}.values())
     if dry_run:
         for problem in dict.fromkeys(str(p) for job in different for p in job.problems):
@@ -274,12 +267,6 @@ def reserved(
     """Reserve an output while a job is submitted; call the value with the job's number.
 
     A hidden file of the output holds the number of the job that writes to it.
-
-    Args:
-        place: the output.
-        folder: it is a folder.
-        queued: returns what Slurm has in its queue. It is called under the lock, because a list
-            from before lacks the job of a submission that held the lock meanwhile.
     """
     file = place / ".aam-job" if folder else place.with_name(f".{place.name}.aam-job")
     try:

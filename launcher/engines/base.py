@@ -63,11 +63,7 @@ def program(plan: Plan) -> tuple[str, ...]:
 
 
 def labels(argv: Sequence[str], name: str) -> dict[str, str]:
-    """Return what was measured in an image when it was built, and check that it is image `name`.
-
-    Args:
-        argv: prints LABELS in it.
-    """
+    """Return what was measured in an image when it was built, and check that it is image `name`."""
     done = processes.run(argv)
     try:
         found: dict[str, str] = msgspec.json.decode(done.stdout, type=dict[str, str])

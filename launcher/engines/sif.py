@@ -80,13 +80,7 @@ CONF_KEYS = ("user bind control", "allow container sif", "allow setuid", "enable
 
 
 def contained(host_libraries: str, host_devices: bool = False) -> list[str]:
-    """Return the options that isolate a container.
-
-    Args:
-        host_libraries: the vendor whose libraries of the host are bound; those of the others are
-            kept out, whatever the site's configuration is.
-        host_devices: give it the host's /dev, with /dev/shm.
-    """
+    """Return the options that isolate a container."""
     argv = ["exec", "--cleanenv", "--no-eval", "--no-home"]
     if host_devices:
         argv += ["--no-mount", "home,cwd,tmp,hostfs,bind-paths"]
@@ -235,12 +229,7 @@ SINGULARITY = SifEngine("singularity", least=(4, 0))
 
 
 def is_set_uid(real: str) -> bool:
-    """Return whether a program has a set-uid starter.
-
-    Args:
-        real: the program without links: /usr/bin/singularity may be a link to apptainer, whose
-            starter lies in a folder of its own name.
-    """
+    """Return whether a program has a set-uid starter."""
     program = Path(real)
     found = (s for place in STARTERS for s in program.parents[1].glob(place.format(program.name)))
     return any(starter.stat().st_mode & 0o4000 for starter in found)

@@ -101,13 +101,7 @@ def shown(facts: Mapping[str, Any], image_format: str) -> str:
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str, what: str = "") -> Iterator[None]:
-    """Hold the lock `.NAME.lock` of a folder; the kernel releases it when its holder ends.
-
-    Args:
-        folder: the image folder. Files that are made meanwhile have its access.
-        name: of the lock.
-        what: work under the lock, for the message before this process waits for another one.
-    """
+    """Hold the lock `.NAME.lock` of a folder; the kernel releases it when its holder ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         umask = os.umask(0o077 & ~folder.stat().st_mode)

@@ -62,12 +62,7 @@ def container_variables(
     requested: Mapping[str, tuple[str | None, str]],
     private: str,
 ) -> tuple[dict[str, str], list[Decision]]:
-    """Return the variables of a container and the decisions about them.
-
-    Args:
-        extra_patterns: names that a configuration lets in; a final * matches any ending.
-        requested: variable -> its value (None: that of the launcher) and its source.
-    """
+    """Return the variables of a container and the decisions about them."""
     fixed = {
         **FIXED,
         "HOME": (f"{private}/home", "a private one, not the user's"),

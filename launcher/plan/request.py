@@ -56,12 +56,7 @@ class Request(ParsedCommand):
 
 
 def parse(argv: Sequence[str], *, incomplete: bool = False) -> Request:
-    """Parse the arguments after `aam-launch`; the caller handles help and version.
-
-    Args:
-        argv: the arguments.
-        incomplete: allow required options to be absent (for `explain`).
-    """
+    """Parse the arguments after `aam-launch`; the caller handles help and version."""
     launcher_options, rest = parse_known(LAUNCHER_OPTIONS.values(), argv)
     return request_of(launcher_options, rest, incomplete=incomplete)
 

@@ -281,11 +281,7 @@ def _kind(key: str) -> str:
 
 
 def require_type(key: str, kind: str, value: Any, where: str) -> None:
-    """Check the type of a value of a settings or site file.
-
-    Args:
-        kind: a key of VALUE_TYPES.
-    """
+    """Check the type of a value of a settings or site file."""
     types, wanted = VALUE_TYPES[kind]
     right = isinstance(value, types) and isinstance(value, bool) == (kind == "switch")
     if kind == "number":

@@ -41,14 +41,7 @@ def tuned_for(request: Request, settings: LaunchSettings) -> tuple[Entry, ...]:
 def tuned_options(
     request: Request, tuned: Sequence[Entry], arch: str, taken: Collection[str]
 ) -> tuple[list[str], list[Decision]]:
-    """Return the arguments to add to a command, and the decisions.
-
-    Args:
-        request: the command.
-        tuned: see `tuned_for`.
-        arch: of the GPUs that are used, "cpu" without one.
-        taken: arguments that are added for other reasons.
-    """
+    """Return the arguments to add to a command, and the decisions."""
     argv: list[str] = []
     decisions: list[Decision] = []
     for name, entry in _measured(tuned, arch, "options").items():

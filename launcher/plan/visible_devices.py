@@ -64,11 +64,7 @@ class DeviceSelection:
 def select(
     vendor: str, gpus: Sequence[Gpu], variables: Mapping[str, str], slurm: Slurm | None
 ) -> DeviceSelection:
-    """Reconcile everything that limits the GPUs of `vendor`.
-
-    Args:
-        gpus: all of the host, those of a vendor in the order in which its driver lists them.
-    """
+    """Reconcile everything that limits the GPUs of `vendor`."""
     listed = tuple(gpu for gpu in gpus if gpu.vendor == vendor and gpu.driven)
     ours = tuple(gpu for gpu in listed if gpu.readable)
     cards = len({gpu.card for gpu in listed if gpu.card})

@@ -166,9 +166,6 @@ def first_failure(before: int) -> int:
     """Return the exit status of the rank that failed first, by srun's lines in the log; 0: unknown.
 
     srun itself returns the highest, which is that of the ranks that Slurm ended because of it.
-
-    Args:
-        before: bytes of the log when srun was started.
     """
     if not stat.S_ISREG(os.fstat(2).st_mode):
         return 0
@@ -182,14 +179,7 @@ def first_failure(before: int) -> int:
 
 
 def decide(status: int, reason: str, steps: int, cancelled: bool) -> tuple[bool, int, str]:
-    """Return whether a job is queued again, its exit status, and the line about its end in the log.
-
-    Args:
-        status: the highest exit status of the ranks, by srun.
-        reason: of the stop request, or nothing.
-        steps: optimizer steps of this start; the first rank counts them when it has saved.
-        cancelled: Slurm has ended the job.
-    """
+    """Return whether a job is queued again, its exit status, and the last line of its log."""
     if cancelled:
         return False, CANCELLED, "cancelled; the last checkpoint is complete"
     # When the first rank of a stopped run ends, Slurm ends the others by a signal.

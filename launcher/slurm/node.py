@@ -63,13 +63,7 @@ def interfaces(patterns: Sequence[str], sys: Path = SYS) -> list[str]:
 def network(
     present: Mapping[str, str], patterns: Sequence[str], plugin: Sequence[str], sys: Path = SYS
 ) -> dict[str, str]:
-    """Return the variables with which NCCL, RCCL and gloo use the fast network.
-
-    Args:
-        present: variables that the user has set; they stay.
-        patterns: names of interfaces, the preferred first.
-        plugin: folders of the host that may hold a network plugin.
-    """
+    """Return the variables with which NCCL, RCCL and gloo use the fast network."""
     found = interfaces(patterns, sys)
     variables: dict[str, str] = {}
     if found:
@@ -86,13 +80,6 @@ def stage(paths: Sequence[Path], folder: Path, most_gb: int) -> dict[Path, Path]
 
     Folders stay where they are; so does everything if the files together exceed `most_gb`, the
     space that is left, or if the folder is in memory, where copies count as memory of the job.
-
-    Args:
-        paths: inputs of the command.
-        folder: private folder of the job on the node.
-
-    Returns:
-        The copy of each file; nothing if they stay.
     """
     place = f"'{folder}' on {os.uname().nodename}"
     copies: dict[Path, Path] = {}

@@ -64,15 +64,7 @@ def has_option(command: str, flag: str) -> bool:
 def allocation_of(
     request: Request, given: SubmitOptions, site: Site, log: str, partition: Partition | None = None
 ) -> Allocation:
-    """Return what a job requests of Slurm.
-
-    Args:
-        request: the command.
-        given: options of the job.
-        site: where it runs.
-        log: file of the output, as sbatch takes it.
-        partition: limits of its partition, where Slurm is asked.
-    """
+    """Return what a job requests of Slurm."""
     facts, command = site.values, request.command
     trains = has_option(command, "--resume-from")
     fits_network = trains and not has_option(command, TRIALS) and request.uses_network
@@ -190,15 +182,7 @@ def over_limits(
 def script(
     what: Allocation, site: Site, about: Sequence[str], python: str, code: str, argv: Sequence[str]
 ) -> str:
-    """Return the script of a job.
-
-    Args:
-        what: what it requests.
-        about: lines about the job, which become comments.
-        python: absolute path of the interpreter of the launcher.
-        code: folder that holds the package `launcher`.
-        argv: arguments of `launcher.slurm.job`.
-    """
+    """Return the script of a job."""
     for module in site.values.modules:
         _require(MODULE, module, site.where("modules"))
     lines = ["#!/bin/bash", *(f"#SBATCH {_directive(option)}" for option in what.options)]

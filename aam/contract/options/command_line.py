@@ -66,12 +66,7 @@ class Parser(argparse.ArgumentParser):
 def parse_known(
     options: Iterable[OptionSpec], argv: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return flag -> value of the `options` that are given, and the other arguments in order.
-
-    Raises:
-        UsageError: an option without its value, a value that does not suit its option, or numbers
-            out of range.
-    """
+    """Return flag -> value of the `options` that are given, and the other arguments in order."""
     parser = Parser()
     for spec in (options := tuple(options)):
         parser.add(spec)
@@ -102,20 +97,7 @@ def parse_options(
     others: Collection[str] = (),
     incomplete: bool = False,
 ) -> dict[str, Any]:
-    """Return flag -> value of the options that a command line gives to a command.
-
-    Args:
-        options: options of the command.
-        argv: the arguments after the command.
-        command: its name, for messages.
-        program: its program, for messages.
-        others: options that are not of this command but may be meant by a misspelt one.
-        incomplete: required options may be absent.
-
-    Raises:
-        UsageError: an unknown option, an option without its value, a value without an option or one
-            that does not suit it, or a required option that is not given.
-    """
+    """Return flag -> value of the options that a command line gives to a command."""
     known = {spec.flag: spec for spec in options}
     given, rest = parse_known(known.values(), argv)
     unknown = next((argument for argument in rest if names_an_option(argument)), None)
@@ -137,11 +119,7 @@ def parse_options(
 
 
 def require_all(options: Iterable[OptionSpec], given: Collection[str], command: str) -> None:
-    """Check that every required option is given.
-
-    Raises:
-        UsageError: names those that are not.
-    """
+    """Check that every required option is given."""
     if lacking := absent(options, given):
         remedy = f"give a value for {'each' if len(lacking) > 1 else 'it'}"
         raise UsageError(f"`{command}` lacks required options", ", ".join(lacking), remedy)
@@ -172,11 +150,7 @@ def arguments(options: Iterable[OptionSpec], given: Mapping[str, Any]) -> tuple[
 
 
 def check(options: Any) -> None:
-    """Check that all numbers of an options object are in the range of their option.
-
-    Raises:
-        UsageError: names each number out of range, and its range.
-    """
+    """Check that all numbers of an options object are in the range of their option."""
     _check_ranges(specs(type(options)), values_by_flag(options))
 
 
@@ -196,11 +170,7 @@ def _check_ranges(options: Iterable[OptionSpec], values: Mapping[str, Any]) -> N
 
 
 def convert(spec: OptionSpec, text: str) -> Any:
-    """Return the value of an option that a text gives.
-
-    Raises:
-        UsageError: the text does not suit the type of the option.
-    """
+    """Return the value of an option that a text gives."""
     types = members(spec.type)
     choices = {str(value): value for value in spec.choices}
     choices |= {word: value for word, value in SYNONYMS.items() if value in choices}

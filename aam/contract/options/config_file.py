@@ -34,19 +34,7 @@ class _RecordedOptions(msgspec.Struct):
 
 
 def read_config(path: Path, options: Iterable[OptionSpec], command: str) -> dict[str, Any]:
-    """Return flag -> value of the options that a file gives to a command.
-
-    Args:
-        path: YAML with `option: value` lines, or the run.json of a run or its folder.
-        options: options of the command.
-        command: its name; a run record must be of the same command.
-
-    Raises:
-        MissingInput: the file does not exist or cannot be read.
-        ConfigurationError: broken YAML, or a key that is no option of the command.
-        UsageError: a value that does not suit its option, or a record of another command.
-        DataError: the file is no run record.
-    """
+    """Return flag -> value of the options that a file gives to a command."""
     known = {spec.field: spec for spec in options}
     path = path / "run.json" if path.is_dir() else path
     if path.suffix != ".json":

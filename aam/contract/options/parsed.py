@@ -145,20 +145,7 @@ def parse(
     others: Collection[str] = (),
     incomplete: bool = False,
 ) -> ParsedCommand:
-    """Parse a command line of `aam`.
-
-    Args:
-        argv: the command and its options.
-        program: name of the program, for messages.
-        others: options that are not of the command but may be meant by a misspelt one.
-        incomplete: whether required options may be absent; they are then not compared with others.
-
-    Raises:
-        UsageError: an unknown command or option, an option without its value, a value that does not
-            suit its option, options that contradict each other, or a required option that is
-            absent.
-        AamError: see `aam.contract.options.config_file.read_config`.
-    """
+    """Parse a command line of `aam`."""
     name, rest = split_command(argv, program=program)
     if name not in WRAPPERS:
         given = parse_command(name, rest, program=program, others=others, incomplete=incomplete)

@@ -50,9 +50,6 @@ def is_artifact(path: Path) -> bool:
     """Return whether a file is an artifact: a zip named .qza or with a VERSION entry.
 
     A damaged zip named .qza counts, so that `open_payload` can report the damage.
-
-    Raises:
-        MissingInput: there is no such file.
     """
     with require(path, "file").open("rb") as stream:
         if stream.read(len(_ZIP_MAGIC)) != _ZIP_MAGIC:
@@ -67,11 +64,7 @@ def is_artifact(path: Path) -> bool:
 
 
 def is_compressed(path: Path) -> bool:
-    """Return whether a file is compressed: an artifact or a gzip file.
-
-    Raises:
-        MissingInput: there is no such file.
-    """
+    """Return whether a file is compressed: an artifact or a gzip file."""
     with require(path, "file").open("rb") as stream:
         return stream.read(2) == _GZIP_MAGIC or is_artifact(path)
 
@@ -85,20 +78,7 @@ def read_payload(path: Path, name: str, semantic: str, max_bytes: int | None = N
 def open_payload(
     path: Path, name: str, semantic: str, max_bytes: int | None = None
 ) -> io.BufferedReader:
-    """Open the payload of an artifact, the content of a gzip file, or a plain file.
-
-    Args:
-        path: the file.
-        name: the file to read in the data folder of an artifact, such as `feature-table.biom`.
-        semantic: the beginning of an artifact's type, such as `FeatureTable` or
-            `FeatureData[Sequence`.
-        max_bytes: largest size of the payload; None for half of the available memory.
-
-    Raises:
-        MissingInput: there is no such file.
-        DataError: the payload is larger than `max_bytes`; the archive is damaged, is not an
-            artifact, is of another type, or has no such file. Reading the stream raises it too.
-    """
+    """Open the payload of an artifact, the content of a gzip file, or a plain file."""
     limit = max_bytes or memory_budget()
     if is_artifact(path):
         with _report_damage(path), zipfile.ZipFile(path) as archive:

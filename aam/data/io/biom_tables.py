@@ -68,13 +68,7 @@ def read_hdf5(table: OpenTable) -> TableBlocks:
 
 
 def _dataset(file: Any, name: str, table: OpenTable) -> Any:
-    """Return a vector of an HDF5 file.
-
-    Raises:
-        KeyError: there is no dataset `name`.
-        ValueError: the dataset is not a vector, or its content is in another file.
-        DataError: a chunk does not fit in memory.
-    """
+    """Return a vector of an HDF5 file."""
     import h5py
 
     found = file[name]
@@ -109,11 +103,7 @@ def _integers(values: Any) -> NDArray[Any]:
 
 
 def _columns(indices: NDArray[Any], indptr: NDArray[np.int64], features: int) -> NDArray[np.int32]:
-    """Return the features of some samples as int32 [entries].
-
-    Raises:
-        ValueError: there is no such feature, or a sample has two values for one.
-    """
+    """Return the features of some samples as int32 [entries]."""
     if not indices.size:
         return indices.astype(np.int32)
     low, high = int(indices.min()), int(indices.max())
@@ -174,11 +164,7 @@ def read_json(table: OpenTable) -> TableBlocks:
 def _indices(
     triples: NDArray[np.float64], shape: tuple[int, int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows and columns of triples [entries, 3].
-
-    Raises:
-        ValueError: an index is not an integer or outside the table, or a pair occurs twice.
-    """
+    """Return the rows and columns of triples [entries, 3]."""
     for axis, name in enumerate(("row", "column")):
         given = triples[:, axis]
         wrong = ~((given >= 0) & (given < shape[axis]) & (given == np.floor(given)))

@@ -37,15 +37,7 @@ MatrixContent = tuple[tuple[str, ...] | None, NDArray[Any]]
 
 
 def read_matrix_file(path: Path, max_bytes: int | None = None) -> MatrixContent:
-    """Read the ids and values of a matrix file.
-
-    Args:
-        path: the file.
-        max_bytes: bytes of memory that the matrix may use; None for half of the available memory.
-
-    Raises:
-        DataError: the file has none of the formats, or does not fit in memory.
-    """
+    """Read the ids and values of a matrix file."""
     budget = max_bytes or memory_budget()
     with path.open("rb") as stream:
         magic = stream.read(8)

@@ -46,15 +46,7 @@ class NewickTree:
 
 
 def parse(text: bytes, source: str) -> NewickTree:
-    """Parse one rooted tree.
-
-    Args:
-        text: Newick in UTF-8, with or without the final semicolon.
-        source: name of the text in messages.
-
-    Raises:
-        DataError: the text is empty or not a Newick tree; the message gives the character.
-    """
+    """Parse one rooted tree."""
     text = _without_comments(text.removeprefix(b"\xef\xbb\xbf"), source)
     if not text.strip(b"; \t\r\n"):
         raise DataError("The tree is empty", source, "give a Newick file with the ASVs as tips")

@@ -62,23 +62,7 @@ def open_blocks(
     block_bytes: int = BLOCK_BYTES,
     max_bytes: int | None = None,
 ) -> TableBlocks:
-    """Open a feature table for reading counts of reads block by block.
-
-    Args:
-        path: a file of `TABLE_FORMATS`, plain, gzipped or in a QIIME 2 artifact.
-        scratch: folder for temporary files of unpacking and sorting; None to use memory.
-        block_bytes: largest size of a block; a larger sample is a block of its own.
-        max_bytes: bytes of memory that reading may use; None for half of the available memory.
-
-    Returns:
-        The table with unique ids; its blocks are int32 [n, F], all counts above 0, sorted.
-
-    Raises:
-        MissingInput: there is no such file.
-        DataError: the file is no table, is damaged, is transposed, does not fit in memory, or has
-            duplicated or missing ids. Reading blocks raises it too, and for values that are not
-            integers from 0 to 2**31 - 1.
-    """
+    """Open a feature table for reading counts of reads block by block."""
     budget = max_bytes or memory_budget()
     unpacked_bytes = budget if scratch is None else max(budget, shutil.disk_usage(scratch).free)
     with (
@@ -129,11 +113,7 @@ def check_names(samples: Sequence[str], features: Sequence[str]) -> None:
 
 
 def as_counts_of_reads(block: csr_array, sample_ids: Sequence[str]) -> csr_array:
-    """Convert values [n, F] in place to sorted int32 counts above 0.
-
-    Raises:
-        DataError: values that are not integers from 0 to 2**31 - 1.
-    """
+    """Convert values [n, F] in place to sorted int32 counts above 0."""
     values = block.data
     with np.errstate(invalid="ignore"):
         block.data = values.astype(np.int32)

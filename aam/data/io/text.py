@@ -33,16 +33,7 @@ def binary_format(data: bytes) -> str | None:
 
 
 def decoded(data: bytes, path: Path, what: str) -> str:
-    """Decode the content of a text file.
-
-    Args:
-        data: content of the file.
-        path: path of the file, for messages.
-        what: name of the file in messages, such as `splits file`.
-
-    Raises:
-        DataError: the content is not UTF-8.
-    """
+    """Decode the content of a text file."""
     if (form := binary_format(data)) is not None:
         raise DataError(f"The {what} is not text", f"'{path}' is {form}", "give a text file")
     try:

@@ -108,11 +108,7 @@ def _run(spool: NDArray[Any], indptr: NDArray[np.int64], low: int, features: int
 
 
 def _lines(table: OpenTable) -> Iterator[tuple[int, str]]:
-    """Yield number and text of the lines that are not blank, which end with LF, CR LF or CR.
-
-    Raises:
-        DataError: the text is not UTF-8, or a line does not fit in memory.
-    """
+    """Yield number and text of the lines that are not blank, which end with LF, CR LF or CR."""
     text = io.TextIOWrapper(table.stream, encoding="utf-8-sig")
     number = 0
     try:

@@ -102,11 +102,7 @@ class ArrayFile:
         self._stream.write(np.ascontiguousarray(piece, dtype=self._dtype).data)
 
     def close(self) -> ArrayDescription:
-        """Finish the file.
-
-        Raises:
-            ValueError: the values were fewer than the shape has, which is a bug.
-        """
+        """Finish the file."""
         self._stream.close()
         # Mapping compares the size of the file with its header, and so finds missing values.
         array = map_array(self._path, self._shape)

@@ -53,29 +53,14 @@ class JoinedTables:
     name: str
 
     def sequences(self, ids: Sequence[str], options: Prepare, budget: int) -> tuple[str, ...]:
-        """Return the sequences of the ASVs `ids`.
-
-        Raises:
-            MissingInput, DataError: see `sequences_of`.
-        """
+        """Return the sequences of the ASVs `ids`."""
         if self.sequence_of is None:
             return sequences_of(ids, next(iter(options.sequences), None), budget)
         return tuple(self.sequence_of[name] for name in ids)
 
 
 def open_tables(options: Prepare, scratch: Path, block_bytes: int, budget: int) -> JoinedTables:
-    """Open the tables of `aam prepare`, and join them if there are several or ASVs are trimmed.
-
-    Args:
-        options: tables, sequences, prefixes and trim length (see `check_numbers`).
-        scratch: folder for temporary files.
-        block_bytes: largest size of a block.
-        budget: bytes of memory that reading may use.
-
-    Raises:
-        MissingInput, DataError: see `open_blocks` and `sequences_of`; tables have sample ids in
-            common, or an id for two sequences.
-    """
+    """Open the tables of `aam prepare`, and join them if there are several or ASVs are trimmed."""
     paths = options.table
     tables = []
     for number, each in enumerate(paths):
@@ -122,9 +107,6 @@ def joined_metadata(options: Prepare) -> Metadata:
     """Read the metadata files; one for each table has the prefixes of the tables.
 
     The columns are those of all files; a cell is empty where the file of a sample lacks a column.
-
-    Raises:
-        MissingInput, DataError: see `read_metadata`; a sample id stands in two files.
     """
     files = [read_metadata(path) for path in options.metadata]
     if len(files) == 1 < len(options.table):
@@ -158,11 +140,7 @@ def check_numbers(options: Prepare) -> None:
 
 
 def _sample_ids(options: Prepare, ids: Sequence[Sequence[str]]) -> Sequence[str]:
-    """Return the sample ids of all files, with their prefixes.
-
-    Raises:
-        DataError: an id stands in two files.
-    """
+    """Return the sample ids of all files, with their prefixes."""
     if options.sample_prefixes:
         pairs = zip(options.sample_prefixes, ids, strict=True)
         ids = [[f"{prefix}.{name}" for name in each] for prefix, each in pairs]
@@ -227,11 +205,7 @@ def _share(starts: Counter[str], others: Counter[str]) -> float:
 
 
 def _placed(counts: csr_array, columns_F: NDArray[np.int64], width: int) -> csr_array:
-    """Return counts [n, F] of one table at its columns of the joined table, [n, width].
-
-    Raises:
-        DataError: ASVs that are joined have more reads than a count holds.
-    """
+    """Return counts [n, F] of one table at its columns of the joined table, [n, width]."""
     shape = (counts.shape[0], width)
     # In int64, since the sum of joined ASVs could exceed int32 and wrap around unseen.
     data = counts.data.astype(np.int64)

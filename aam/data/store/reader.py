@@ -76,12 +76,7 @@ def open_store(path: Path) -> Store:
 
 
 def stored_metadata(path: Path) -> tuple[PackedStrings, dict[str, PackedStrings]]:
-    """Return the ids of the samples with metadata, and their cells by column.
-
-    Raises:
-        MissingInput: the store cannot be read.
-        DataError: it is not complete, damaged, of another version, or was made without metadata.
-    """
+    """Return the ids of the samples with metadata, and their cells by column."""
     header = read_header(path)
     if header.columns is None:
         raise DataError(

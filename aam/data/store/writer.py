@@ -155,11 +155,7 @@ def _write_strings(
 def _write_metadata(
     folder: Path, metadata: Metadata, samples: Sequence[str]
 ) -> dict[str, ArrayDescription]:
-    """Write the metadata of the store's samples, in their order.
-
-    Raises:
-        DataError: table and metadata have no sample in common.
-    """
+    """Write the metadata of the store's samples, in their order."""
     row_of = {name: row for row, name in enumerate(metadata.ids)}
     rows = [row for row, name in enumerate(samples) if name in row_of]
     if not rows:

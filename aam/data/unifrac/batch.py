@@ -82,24 +82,7 @@ def pairwise(
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
 ) -> Tensor:
-    """Compute the UniFrac distances between the samples of a batch.
-
-    Args:
-        counts: reads [B, F], integers >= 0, columns as the features of `phylogeny`.
-        phylogeny: the tree of the F features.
-        metric: name of the UniFrac metric; "unifrac" is "unweighted".
-        alpha: exponent of generalized UniFrac, 0 (presence-like) to 1 (weighted_normalized).
-        dtype: precision of the computation and the result.
-        device: device of the computation and the result; the CPU in data-loader processes.
-
-    Returns:
-        Tensor [B, B], exactly symmetric, with a diagonal of zeros; in [0, 1], except for
-        "weighted", whose unit is the tree's.
-
-    Raises:
-        ValueError: the number of columns differs from the phylogeny's features, or `metric` is
-            not a distance.
-    """
+    """Compute the UniFrac distances between the samples of a batch."""
     if metric in ("unifrac", "unweighted"):
         return _unweighted(*_presence(counts, phylogeny), dtype, device)
     reads = _reads(counts, phylogeny)
@@ -281,10 +264,6 @@ def power(values: Tensor, exponent: float) -> Tensor:
 
     Branches without reads in two samples have the weight 0 ** (alpha - 1), infinite for alpha < 1,
     times a difference of 0, which would be NaN.
-
-    Args:
-        values: any number of axes.
-        exponent: alpha - 1 of generalized UniFrac (Chen et al. 2012), or another.
     """
     # Of an exponent of -0.5, the default, torch computes `rsqrt` itself: 3 times as fast.
     return values.clamp(min=1e-30) ** exponent

@@ -69,25 +69,7 @@ def read_phylogeny(
     root_at_midpoint: bool = False,
     max_bytes: int | None = None,
 ) -> tuple[Phylogeny, NDArray[np.int64]]:
-    """Read a tree and shear it to a table's features.
-
-    Args:
-        path: Newick file, or QIIME 2 artifact of a rooted phylogeny.
-        feature_ids: the F' features of the table, in column order.
-        drop_missing: leave out features that are not in the tree instead of raising DataError.
-        root_at_midpoint: root the tree halfway between its two most distant tips.
-        max_bytes: bytes of memory that the tree may use; None for half of the available memory.
-
-    Returns:
-        The phylogeny of the F features in the tree, in column order, and their int64 columns in
-        `feature_ids` [F]; all columns unless `drop_missing`.
-
-    Raises:
-        MissingInput: there is no such file.
-        DataError: the file is not a tree or does not fit in memory; the tree is not rooted; a
-            feature is absent from it or in it twice; a branch length is absent, negative, or too
-            large or small for float32 sums.
-    """
+    """Read a tree and shear it to a table's features."""
     budget = max_bytes or memory_budget()
     semantic = "Phylogeny[" if root_at_midpoint else "Phylogeny[Rooted]"
     text = artifact.read_payload(require(path, "tree"), "tree.nwk", semantic, budget // 2)

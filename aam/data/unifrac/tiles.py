@@ -246,17 +246,7 @@ def _sums(
     lengths_g: Array | None,
     function: Callable[[Array, Array], tuple[Array, ...]],
 ) -> list[Array]:
-    """Sum functions of the values of all pairs of samples over the branches that both have.
-
-    Args:
-        a, b: reads of n and of m samples below the branches.
-        branches: int64 [g], ascending.
-        lengths_g: weights of the sum; None for 1.
-        function: maps the values of a and of b to one array for each sum.
-
-    Returns:
-        The sums, each [n, m].
-    """
+    """Sum functions of the values of all pairs of samples over the branches that both have."""
     rows, columns = a.by_sample[:, branches], b.by_branch[branches]
     samples, others = rows.shape[0], columns.shape[1]
     found: list[list[Array]] = []

@@ -41,11 +41,7 @@ TABLE, TREE, MATRIX = "table.biom", "tree.nwk", "matrix.h5"
 def run_ssu(
     counts: sparse.csr_array, phylogeny: Phylogeny, metric: Metric, alpha: float
 ) -> NDArray[np.float64]:
-    """Compute all distances [N, N] between the samples of `counts` [N, F] by the program `ssu`.
-
-    Raises:
-        Unavailable: the program is not installed, or fails.
-    """
+    """Compute all distances [N, N] between the samples of `counts` [N, F] by the program `ssu`."""
     program = shutil.which("ssu")
     if program is None:
         raise Unavailable(
@@ -72,11 +68,7 @@ def run_ssu(
 def run_package(
     counts: sparse.csr_array, phylogeny: Phylogeny, metric: Metric, alpha: float
 ) -> NDArray[np.float64]:
-    """Compute all distances [N, N] between the samples of `counts` [N, F] by the package `unifrac`.
-
-    Raises:
-        Unavailable: the package cannot be imported, or fails.
-    """
+    """Compute the distances [N, N] between the samples of `counts` [N, F] by `unifrac`."""
     try:
         import unifrac
     except (ImportError, ValueError) as error:  # ValueError: built for another version of numpy.

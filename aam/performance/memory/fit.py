@@ -75,10 +75,6 @@ class MemoryLimit:
 def needed(peak: int, overhead: int) -> int:
     """Return the memory of the device that a predicted peak needs, in bytes.
 
-    Args:
-        peak: bytes of all tensors at the peak of a step.
-        overhead: bytes that driver and libraries take.
-
     >>> needed(10 * GIB, GIB) // GIB
     13
     """
@@ -86,14 +82,7 @@ def needed(peak: int, overhead: int) -> int:
 
 
 def measured_overhead(report: Path | None) -> int | None:
-    """Return the memory of a GPU besides tensors, from a check report; None if it is unknown.
-
-    Args:
-        report: file of `aam check --json`; None: the latest report that is kept.
-
-    Raises:
-        MissingInput, DataError: the file cannot be read, or is of a check without a GPU.
-    """
+    """Return the memory of a GPU besides tensors, from a check report; None if it is unknown."""
     if report is None:
         folder = reports_folder(os.environ)
         kept = latest_reports(folder) if folder else []
@@ -175,15 +164,7 @@ def _resumed(options: Pretrain | Train) -> LoopOptions:
 
 
 def limit_of(device: DeviceOptions, ranks: Ranks) -> MemoryLimit:
-    """Return the memory of the device of a run; of a GPU all of it.
-
-    Args:
-        device: options of the device.
-        ranks: rank of this process, and the number of all.
-
-    Raises:
-        UsageError: several ranks share the memory of a CPU.
-    """
+    """Return the memory of the device of a run; of a GPU all of it."""
     chosen = choose_device(device)
     if is_gpu(chosen):
         # Not the free memory, which other processes change: the same run would get another batch
@@ -202,17 +183,7 @@ def limit_of(device: DeviceOptions, ranks: Ranks) -> MemoryLimit:
 def choose(
     run: TrainingRun, settings: StepSettings, limit: MemoryLimit, divide: bool
 ) -> tuple[StepSettings, int]:
-    """Return the largest settings that fit, and the number of batches of an optimizer step.
-
-    Args:
-        run: training run whose steps are predicted.
-        settings: settings whose batch size is that of an optimizer step; "auto" chunks are chosen.
-        limit: memory of the device.
-        divide: whether a batch may be a part of an optimizer step's.
-
-    Raises:
-        UsageError: nothing fits.
-    """
+    """Return the largest settings that fit, and the number of batches of an optimizer step."""
     # Parts of equal size, so that accumulated gradients are those of the whole batch; every rank
     # has at least one sample.
     samples, least = settings.batch_size, settings.parallel.ranks

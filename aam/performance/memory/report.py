@@ -111,12 +111,7 @@ def _where(subject: str, total: int) -> str:
 
 
 def _on_apu(gpu: int, host: int, options: Pretrain | Train) -> str:
-    """Add the memory of the host, which an APU shares with its GPU.
-
-    Args:
-        gpu: bytes of the GPU.
-        host: bytes of this process, which has read the study as a run does.
-    """
+    """Add the memory of the host, which an APU shares with its GPU."""
     study, phylogeny = options.input, options.phylogeny
     files = (study.table, study.sequences, phylogeny.tree, phylogeny.unifrac_matrix)
     cache = sum(_size(path) for path in files if path is not None)

@@ -90,11 +90,7 @@ class LargestBatches:
         return int(np.searchsorted(self.first_rows, size))
 
     def batch(self, size: int, ranks: int = 1, sequences: bool = False) -> Batch:
-        """Return the batch of `size` samples, or the shard of the first of several ranks.
-
-        Args:
-            sequences: the shard has the sequences of its samples, which a target needs.
-        """
+        """Return the batch of `size` samples, or the shard of the first of several ranks."""
         distinct, samples = self.asvs(size), shard_sizes(size, ranks)[0]
         asvs = shard_sizes(distinct, ranks)[0]
         length = max(int(self.longest[distinct - 1]), 1)
@@ -218,12 +214,7 @@ class InferenceMemory:
 
 
 def _read_encoder(options: Pretrain | Train) -> PretrainedEncoder | None:
-    """Read the pretrained encoder; without one the sizes of the options are checked.
-
-    Raises:
-        AamError: see `read_pretrained_encoder`.
-        UsageError: the heads do not divide the width.
-    """
+    """Read the pretrained encoder; without one the sizes of the options are checked."""
     base = read_pretrained_encoder(options.pretrained_encoder)
     if base is None:
         check_heads(options.model)

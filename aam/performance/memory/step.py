@@ -51,11 +51,7 @@ ONE_RANK = Parallel()
 
 @contextmanager
 def fake_process_group(parallel: Parallel) -> Iterator[DeviceMesh | None]:
-    """Make a process group of the ranks without their processes; yield its mesh for FSDP.
-
-    Raises:
-        Unavailable: PyTorch 2.5, which has no collectives of tensors without values.
-    """
+    """Make a process group of the ranks without their processes; yield its mesh for FSDP."""
     if parallel.ranks == 1:
         yield None
         return
@@ -150,15 +146,7 @@ def predict_step(
     foreach: bool = True,
     parallel: Parallel = ONE_RANK,
 ) -> StepMemory:
-    """Return the memory of a step of the workload that `make` builds.
-
-    Args:
-        make: function that builds the workload; every tensor that it makes is fake.
-        precision: "none" (fp32), "bf16" or "fp16".
-        block: bytes to which the allocator rounds up.
-        foreach: whether all parameters are updated at once, as optimizers do on GPUs.
-        parallel: ranks, of which the memory of the first is returned.
-    """
+    """Return the memory of a step of the workload that `make` builds."""
     with (
         fake_process_group(parallel) as mesh,
         FakeTensorMode(allow_non_fake_inputs=True),
