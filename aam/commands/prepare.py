@@ -10,10 +10,8 @@ from aam.contract.errors import CannotCreate, UsageError
 from aam.contract.files import refuse_existing
 from aam.contract.folders import atomic_folder
 from aam.contract.options.commands.studies import Prepare
-from aam.data.store.files import is_store, read_header
-from aam.data.store.integrity import verify
-from aam.data.store.joined_tables import check_numbers
-from aam.data.store.writer import prepare
+from aam.data.prepare import prepare
+from aam.data.store import is_store, verify
 
 
 def run(options: Prepare) -> None:
@@ -21,22 +19,19 @@ def run(options: Prepare) -> None:
     output = options.output
     if options.verify:
         for folder in options.table:
-            header = read_header(folder)
-            verify(folder, header)
-            info(f"'{folder}' is intact: the checksums of {len(header.arrays)} files match.")
+            info(f"'{folder}' is intact: the checksums of {verify(folder)} files match.")
         return
     if output is None:
         raise UsageError("Nowhere to write", "--output was not given", "name a folder")
-    check_numbers(options)
     if stores := [str(table) for table in options.table if is_store(table)]:
         remedy = "use it as it is, or name the files from which it was made"
         raise UsageError("The table is a store already", f"'{stores[0]}'", remedy)
     # Before the tables are read, which takes long.
     _refuse_existing(output, options.overwrite)
     with atomic_folder(output, options.overwrite) as folder:
-        sizes = prepare(options, folder)
+        samples, asvs, entries = prepare(options, folder)
     info(
-        f"{sizes.samples} samples x {sizes.asvs} ASVs, {sizes.entries} counts: '{output}'. "
+        f"{samples} samples x {asvs} ASVs, {entries} counts: '{output}'. "
         f"Give it as --table{', and as --metadata' if options.metadata else ''}."
     )
 

@@ -12,8 +12,7 @@ from aam.contract.options.device import DeviceOptions
 from aam.data.distances import DistanceMatrix, checked_suffix, write_distances
 from aam.data.io.distance_files import hdf5_matrix
 from aam.data.metadata import ID_HEADER
-from aam.data.store.files import is_store
-from aam.data.store.reader import open_store
+from aam.data.store import is_store, open_store
 from aam.data.study import check_store_options, load_table, with_phylogeny
 from aam.data.table import FeatureTable
 from aam.data.unifrac.matrix import faith_pd_of_all, fill, unifrac_matrix

@@ -23,8 +23,8 @@ from aam.contract.options.field import BELOW_ONE, ONE_OR_MORE, SEEDS, UP_TO_ONE,
 from aam.contract.options.study import Metric
 from aam.data.rarefaction import rarefy
 from aam.data.sequences import MASK, PAD
-from aam.data.store.mapped import take_strings
 from aam.data.study import Study
+from aam.data.table import take_strings
 from aam.data.unifrac.batch import faith_pd, pairwise
 
 BASE_TOKENS = (1, 4)

@@ -25,8 +25,7 @@ from aam.contract.suggestions import nearest
 from aam.data.io.artifact import read_payload
 from aam.data.io.text import decoded
 from aam.data.io.without_torch import without_torch
-from aam.data.store.files import is_store
-from aam.data.store.reader import stored_metadata
+from aam.data.store import is_store, stored_metadata
 from aam.memory import memory_budget
 
 MISSING = frozenset(

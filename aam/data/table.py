@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +19,114 @@ from scipy.sparse import csr_array
 from aam.console import info
 from aam.contract.errors import DataError, first_few
 from aam.data.io.table_formats import as_counts_of_reads, check_names, open_blocks
-from aam.data.store.mapped import MappedCounts, take_strings
+
+
+# Arrays have no single truth value, so that a generated comparison would raise.
+@dataclass(frozen=True, eq=False)
+class MappedCounts:
+    """Counts of reads [N, F] over the memory-mapped arrays of all samples of a store.
+
+    scipy's matrix copies the samples that it selects. Here a selection is a list of rows, at eight
+    bytes a row, over the pages of a file that all processes share.
+
+    Attributes:
+        data: int32 [entries], all above 0.
+        indices: int32 [entries], their ASVs, ascending within a sample.
+        indptr: int64, sample m is `indptr[m]` to `indptr[m + 1] - 1`.
+        all_reads: int64, reads of each sample of the store.
+        asvs: F.
+        rows: int64 [N], the samples of this selection; None: all of the store.
+    """
+
+    data: NDArray[np.int32]
+    indices: NDArray[np.int32]
+    indptr: NDArray[np.int64]
+    all_reads: NDArray[np.int64]
+    asvs: int
+    rows: NDArray[np.int64] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """N samples, F ASVs."""
+        return len(self.all_reads if self.rows is None else self.rows), self.asvs
+
+    @property
+    def reads(self) -> NDArray[np.int64]:
+        """Reads of each sample, [N]."""
+        return self.all_reads if self.rows is None else self.all_reads[self.rows]
+
+    @property
+    def richness(self) -> NDArray[np.int64]:
+        """ASVs of each sample, [N]."""
+        richness = np.diff(self.indptr)
+        return richness if self.rows is None else richness[self.rows]
+
+    def take(self, rows: NDArray[np.int64]) -> MappedCounts:
+        """Return the samples at `rows` of this selection, in that order, without copying them."""
+        return replace(self, rows=rows if self.rows is None else self.rows[rows])
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> csr_array:
+        """Gather the samples at `rows`, [n, F], into memory of their own."""
+        chosen = rows if self.rows is None else self.rows[rows]
+        starts, ends = self.indptr[chosen], self.indptr[chosen + 1]
+        spans = [slice(low, high) for low, high in zip(starts, ends, strict=True)]
+        none = np.empty(0, dtype=np.int32)
+        data = np.concatenate([none, *(self.data[span] for span in spans)])
+        indices = np.concatenate([none, *(self.indices[span] for span in spans)])
+        indptr = np.concatenate([[0], np.cumsum(ends - starts)])
+        # Both index arrays of one type, or scipy would copy the larger.
+        if len(indices) <= np.iinfo(np.int32).max:
+            indptr = indptr.astype(np.int32)
+        return csr_array((data, indices, indptr), shape=(len(chosen), self.asvs))
+
+
+class PackedStrings(Sequence[str]):
+    """A sequence of strings in one memory-mapped array of bytes in UTF-8.
+
+    A tuple of ten million ids would take a gigabyte in each process.
+
+    Args:
+        letters: uint8, all strings one after the other.
+        ends: int64 [n + 1], string i is `letters[ends[i] : ends[i + 1]]`.
+        rows: the strings of this sequence, in order; None for all n.
+    """
+
+    def __init__(
+        self,
+        letters: NDArray[np.uint8],
+        ends: NDArray[np.int64],
+        rows: NDArray[np.int64] | None = None,
+    ) -> None:
+        self._letters, self._ends, self._rows = letters, ends, rows
+
+    def take(self, rows: NDArray[np.int64]) -> PackedStrings:
+        """Return the strings at `rows` of this sequence, in that order, without copying any."""
+        chosen = rows if self._rows is None else self._rows[rows]
+        return PackedStrings(self._letters, self._ends, chosen)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1 if self._rows is None else len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        if isinstance(index, slice):
+            return tuple(self[place] for place in range(*index.indices(len(self))))
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        place = index % len(self) if self._rows is None else int(self._rows[index])
+        return self._letters[self._ends[place] : self._ends[place + 1]].tobytes().decode()
+
+
+def take_strings(strings: Sequence[str], rows: NDArray[np.int64]) -> Sequence[str]:
+    """Return the strings at `rows`, in that order; packed ones stay packed."""
+    if isinstance(strings, PackedStrings):
+        return strings.take(rows)
+    return tuple(strings[row] for row in rows.tolist())
 
 
 @dataclass(frozen=True)

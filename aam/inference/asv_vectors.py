@@ -2,7 +2,7 @@
 
     FOLDER/ENCODER/SEGMENT/hashes.npy     int64 [n], ascending, hash of each sequence
                            vectors.npy    float32 or float16 [n, D]
-                           segment.json   format, sizes and checksums, written last
+                           segment.json   format, written last
 
 ENCODER is a digest of the weights that make the vectors, so a folder serves any number of models.
 Each command adds one segment under a new name: segments never change, and processes and users add
@@ -19,8 +19,9 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +29,10 @@ import torch
 from torch import Tensor
 
 from aam.console import info
-from aam.contract.errors import DataError
-from aam.contract.files import sha256
+from aam.contract.errors import DataError, reason_of
 from aam.contract.folders import atomic_folder, remove_abandoned
 from aam.contract.options.study import AsvVectorOptions
-from aam.contract.schema import read_json
-from aam.data.store.files import ArrayDescription, Header, read_arrays, write_array
-from aam.data.store.integrity import check_files
+from aam.contract.records import read_json
 from aam.memory import shown_size
 from aam.model.nucleotides import NucleotideEncoder
 
@@ -90,15 +88,9 @@ class AsvVectors:
         remove_abandoned(self.folder)
         # A random name, since other processes add segments at the same time without a lock.
         with atomic_folder(self.folder / uuid.uuid4().hex, overwrite=False) as segment:
-            arrays = {
-                "hashes": write_array(segment, "hashes", unique),
-                "vectors": write_array(segment, "vectors", vectors),
-            }
-            content = {
-                "format": FORMAT,
-                "arrays": {name: asdict(array) for name, array in arrays.items()},
-            }
-            (segment / _SEGMENT).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            np.save(segment / "hashes.npy", unique)
+            np.save(segment / "vectors.npy", vectors)
+            (segment / _SEGMENT).write_text(json.dumps({"format": FORMAT}) + "\n", encoding="utf-8")
         return rounded_FD.to(vectors_FD)
 
     def show(self, known: int, asvs: int) -> None:
@@ -130,14 +122,19 @@ def open_vectors(options: AsvVectorOptions, encoder: NucleotideEncoder) -> AsvVe
 
 
 def _read(path: Path, width: int) -> tuple[Hashes, Vectors]:
-    expected = {"format": int, "arrays": dict[str, ArrayDescription]}
-    content = read_json(path, expected, "segment of ASV vectors", _REMEDY)
-    if content["format"] != FORMAT:
-        evidence = f"'{path}' has format {content['format']}, this version reads {FORMAT}"
+    found = read_json(path, dict[str, Any], "segment of ASV vectors", _REMEDY).get("format")
+    if found != FORMAT:
+        evidence = f"'{path}' has format {found}, this version reads {FORMAT}"
         raise DataError("ASV vectors of another version", evidence, "use another folder")
-    header = Header(content["arrays"], None, {}, sha256(path))
-    check_files(path.parent, header)
-    hashes, vectors = read_arrays(path.parent, header, ("hashes", "vectors"))
+    try:
+        # Mapping compares the size of each file with its header, and so finds missing values.
+        hashes, vectors = (
+            np.asarray(np.load(path.with_name(name), mmap_mode="r", allow_pickle=False))
+            for name in ("hashes.npy", "vectors.npy")
+        )
+    except (OSError, ValueError, EOFError) as error:
+        evidence = f"'{path.parent}', {reason_of(error)}"
+        raise DataError("A segment of ASV vectors is damaged", evidence, _REMEDY) from error
     types = hashes.dtype == np.int64 and vectors.dtype in (np.float32, np.float16)
     if vectors.shape != (len(hashes), width) or not types:
         evidence = (

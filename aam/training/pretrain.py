@@ -14,7 +14,7 @@ from aam.data.batches import BatchPlan
 from aam.data.labels import split_samples
 from aam.data.metadata import read_metadata
 from aam.data.splits import Split, write_splits
-from aam.data.store.files import is_store
+from aam.data.store import is_store
 from aam.data.study import Study, has_phylogeny, load_study
 from aam.distributed import strategies
 from aam.distributed.collectives import Communicator, identity

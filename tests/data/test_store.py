@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.data.metadata import read_metadata
-from aam.data.store.mapped import PackedStrings, pack, take_strings
+from aam.data.prepare import pack
 from aam.data.study import load_study
+from aam.data.table import PackedStrings, take_strings
 from tests.support.commands import aam, pretrain, read, train
 from tests.support.stores import CANNOT_CREATE, make, refused, same_study, unifrac
 

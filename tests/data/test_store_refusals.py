@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -18,28 +17,23 @@ def copy(store: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(store, tmp_path / "copy.aam"))
 
 
-@pytest.mark.parametrize(
-    "name", ["counts", "counts_asvs", "samples", "tokens", "ancestors", "metadata_cells"]
-)
-def test_a_changed_store_is_refused(
-    copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+def test_a_damaged_store_is_refused(
+    copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert unifrac(copy, tmp_path) == 0
-    file = copy / f"{name}.npy"
-    content = bytearray(file.read_bytes())
+    file = copy / "counts_asvs.npy"
+    whole = file.read_bytes()
+    content = bytearray(whole)
     content[-2] ^= 1
-    before = file.stat()
     file.write_bytes(content)
-    # Even if the time of modification was set back.
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     phrases = ("The store is damaged", f"'{file}' has another checksum", "aam prepare")
-    refused(capsys, unifrac(copy, tmp_path), DATA, *phrases)
     refused(capsys, aam("prepare", "--table", copy, "--verify"), DATA, *phrases)
-    file.write_bytes(content[:-4])
-    phrases = (f"'{file}' has {len(content) - 4} bytes of {len(content)}",)
-    refused(capsys, unifrac(copy, tmp_path), DATA, *phrases)
+    file.write_bytes(whole[:-4])
+    refused(capsys, unifrac(copy, tmp_path), DATA, "The store is damaged", str(file))
+    shutil.copy(copy / "counts_ends.npy", file)
+    refused(capsys, unifrac(copy, tmp_path), DATA, f"'{file}' has the shape")
     file.unlink()
-    refused(capsys, unifrac(copy, tmp_path), DATA, f"'{file}' is absent")
+    refused(capsys, unifrac(copy, tmp_path), DATA, f"'{file}', No such file")
+    refused(capsys, aam("prepare", "--table", copy, "--verify"), DATA, f"'{file}', No such file")
 
 
 def test_a_changed_header_is_refused(
@@ -47,24 +41,15 @@ def test_a_changed_header_is_refused(
 ) -> None:
     file = copy / "store.json"
     text = file.read_text()
-    file.write_text(text.replace('"format": 1', '"format": 2').replace("0.1.0", "99.1"))
-    phrases = ("of another version", "has format 2, made by aam 99.1", "reads format 1")
-    refused(capsys, unifrac(copy, tmp_path), DATA, *phrases)
+    file.write_text(text.replace('"format": 2', '"format": 3').replace("0.1.0", "99.1"))
+    phrases = ("of another version", "has format 3, made by aam 99.1", "reads format 2")
     refused(capsys, aam("prepare", "--table", copy, "--verify"), DATA, *phrases)
     refused(capsys, pretrain(tmp_path, tmp_path / "run", "--table", copy), DATA, *phrases)
-    file.write_text(text.replace('"samples": 36', '"samples": 35'))
-    refused(capsys, unifrac(copy, tmp_path), DATA, f"'{file}' was changed")
     file.write_text(text[: len(text) // 2])
-    refused(capsys, unifrac(copy, tmp_path), DATA, "The store is damaged")
+    refused(capsys, unifrac(copy, tmp_path), DATA, "The store is damaged", str(file))
     file.unlink()
-    refused(
-        capsys,
-        unifrac(copy, tmp_path),
-        DATA,
-        "The store is incomplete",
-        "has no store.json",
-        "aam prepare",
-    )
+    phrases = ("The store is incomplete", "has no store.json", "aam prepare")
+    refused(capsys, unifrac(copy, tmp_path), DATA, *phrases)
     assert not (tmp_path / "run").exists()
 
 

@@ -24,8 +24,8 @@ from aam.contract.errors import CannotCreate
 from aam.contract.folders import atomic_folder
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.options.study import PhylogenyOptions, TableOptions
-from aam.data.store.reader import open_store
-from aam.data.store.writer import prepare
+from aam.data.prepare import prepare
+from aam.data.store import open_store
 from aam.data.study import load_study
 from aam.data.table import read_table
 from tests.data.test_table import whole, write_all, write_hdf5

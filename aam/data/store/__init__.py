@@ -1,1 +1,0 @@
-"""Prepared studies (stores): writing, memory-mapped reading and verification of checksums."""
