@@ -10,9 +10,8 @@ from aam.contract.options.commands.use import Embed
 from aam.data.metadata import read_metadata
 from aam.data.ordination import principal_coordinates, write_ordination
 from aam.inference.outputs import build_networks, embed, load_samples
-from aam.inference.ranks import rank_share
 from aam.inference.stored_networks import read_networks
-from aam.inference.tables import InferenceSettings, write_embeddings
+from aam.inference.tables import InferenceSettings, rank_share, write_embeddings
 from aam.numerics.device import choose_device, print_device
 from aam.report.content import as_colour
 from aam.report.sections import ordination_figure

@@ -10,8 +10,7 @@ from aam.console import info
 from aam.contract.files import refuse_existing
 from aam.contract.options.commands.use import Predict
 from aam.contract.preflight import target_folders
-from aam.inference.ranks import rank_share
-from aam.inference.tables import write_table
+from aam.inference.tables import rank_share, write_table
 from aam.members.model_file import read_trained
 from aam.members.tables import join_targets, predict_table
 

@@ -1,4 +1,4 @@
-"""Attention of a trained network to the ASVs of one sample.
+"""Attributions of a trained network: integrated gradients, and attention to the ASVs of a sample.
 
 The target is predicted from a weighted mean of the ASVs of a sample, after a layer in which each
 ASV attends to all. Both sets of weights are computed explicitly, since the backends of attention
@@ -62,21 +62,6 @@ def score_matrix(target: Target) -> F64:
     return np.eye(target.outputs)[:, [target.middle]] * target.transform.scale
 
 
-@dataclass(frozen=True)
-class _AsvInputs:
-    """Inputs of a network for each ASV of a study, and their means over all ASVs of all samples.
-
-    Attributes:
-        vectors_FD, mean_D: vectors of the nucleotide encoder.
-        terms_FW, mean_W: terms of the profile head; empty without one.
-    """
-
-    vectors_FD: Tensor
-    mean_D: Tensor
-    terms_FW: Tensor
-    mean_W: Tensor
-
-
 def integrated_gradients(
     model: LoadedNetwork,
     study: Study,
@@ -99,15 +84,26 @@ def integrated_gradients(
     """
     network, target, device = model.network, model.config.target, model.device
     assert isinstance(network, Predictor) and target is not None
-    inputs, known = _asv_inputs(network, study, device), model.config.inputs(covariates)
-    scores_OC = torch.from_numpy(score_matrix(target)).to(inputs.vectors_FD)
+    vectors_FD = encode_asvs(network.encoder, study, device)
+    network.to(device).eval()
+    terms_FW = profile_terms(network, study.tokens_FL, device)
+    if terms_FW is None:
+        terms_FW = vectors_FD.new_empty(len(vectors_FD), 0)
     samples, features = len(study.table.sample_ids), len(study.table.feature_ids)
+    # The baseline: each ASV is replaced by the mean over all ASVs of all samples.
+    counts = study.table.counts[np.arange(samples)]
+    prevalence = np.bincount(counts.indices, minlength=features) / counts.nnz
+    share_F = torch.from_numpy(prevalence).to(vectors_FD)
+    inputs = vectors_FD, share_F @ vectors_FD, terms_FW, share_F @ terms_FW
+
+    covariate_inputs = model.config.inputs(covariates)
+    scores_OC = torch.from_numpy(score_matrix(target)).to(vectors_FD)
     batches = FixedBatches(study, reading_plan(model.config.plan), np.arange(samples), batch_size)
     rows, columns, entries, ends = [], [], [], []
     for k in track(range(len(batches)), "Integrated gradients", len(batches), "batches"):
         batch = batches[k].to(device)
-        of_batch = None if known is None else known.take(batch.rows_B)
-        contributions_CBS, ends_2BC = _integrate(network, inputs, batch, scores_OC, steps, of_batch)
+        known = None if covariate_inputs is None else covariate_inputs.take(batch.rows_B)
+        contributions_CBS, ends_2BC = _integrate(network, inputs, batch, scores_OC, steps, known)
         present_BS = batch.counts_BS > 0
         rows.append(batch.rows_B[:, None].expand_as(present_BS)[present_BS].cpu().numpy())
         columns.append(batch.asvs_U[batch.slots_BS][present_BS].cpu().numpy())
@@ -122,37 +118,30 @@ def integrated_gradients(
     return Contributions(values, scores_NC, baselines_NC)
 
 
-def _asv_inputs(network: Predictor, study: Study, device: torch.device) -> _AsvInputs:
-    vectors_FD = encode_asvs(network.encoder, study, device)
-    network.to(device).eval()
-    terms_FW = profile_terms(network, study.tokens_FL, device)
-    if terms_FW is None:
-        terms_FW = vectors_FD.new_empty(len(vectors_FD), 0)
-    counts = study.table.counts[np.arange(len(study.table.sample_ids))]
-    prevalence = np.bincount(counts.indices, minlength=len(vectors_FD)) / counts.nnz
-    share_F = torch.from_numpy(prevalence).to(vectors_FD)
-    return _AsvInputs(vectors_FD, share_F @ vectors_FD, terms_FW, share_F @ terms_FW)
-
-
 def _integrate(
     network: Predictor,
-    inputs: _AsvInputs,
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
     batch: Batch,
     scores_OC: Tensor,
     steps: int,
     covariates: CovariateInputs | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the contributions [C, B, S], and the scores [2, B, C] of baselines and samples."""
+    """Return the contributions [C, B, S], and the scores [2, B, C] of baselines and samples.
+
+    The inputs are the vector of each ASV and their mean, and the terms of the profile head (empty
+    without one) and their mean.
+    """
+    vectors_FD, mean_D, terms_FW, mean_W = inputs
     counts_BS, attend_BS, slots_BS = batch.counts_BS, batch.attend_BS, batch.slots_BS
     # Each slot gets a vector of its own: an ASV has another contribution in each sample.
     own_BS = torch.arange(slots_BS.numel(), device=slots_BS.device).view(slots_BS.shape)
-    away_BSD = inputs.vectors_FD[batch.asvs_U][slots_BS] - inputs.mean_D
-    away_UW = inputs.terms_FW[batch.asvs_U] - inputs.mean_W
+    away_BSD = vectors_FD[batch.asvs_U][slots_BS] - mean_D
+    away_UW = terms_FW[batch.asvs_U] - mean_W
     weight_BS = log_abundance(counts_BS)
     weight_BU = weight_BS.new_zeros(len(slots_BS), len(away_UW)).scatter_add_(
         1, slots_BS, weight_BS
     )
-    start_BW = weight_BS.sum(dim=1, keepdim=True) * inputs.mean_W
+    start_BW = weight_BS.sum(dim=1, keepdim=True) * mean_W
     if network.profile is not None:
         start_BW = start_BW + network.profile_offset()
 
@@ -165,7 +154,7 @@ def _integrate(
         return heads_XBO.mean(dim=0) @ scores_OC
 
     def point(place: float) -> tuple[Tensor, Tensor]:
-        members_BSD = inputs.mean_D + place * away_BSD
+        members_BSD = mean_D + place * away_BSD
         profile_BW = start_BW + place * (weight_BU @ away_UW)
         return members_BSD.requires_grad_(), profile_BW.requires_grad_()
 

@@ -1,6 +1,7 @@
 """New samples: how much the samples of a table resemble the training data of a model.
 
-`docs/new_samples.md` explains the columns and sentences.
+`docs/new_samples.md` explains the columns and sentences. The distance of a sample is computed by
+`aam.members.training_data`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from aam.data.sequences import PAD
 from aam.data.splits import Split
 from aam.data.study import Study
 
-MOST_SAMPLES = 1000
+MAX_SAMPLES = 1000
 """Training samples of which the richness and the log abundances are kept."""
 
 NEIGHBOURS = 5
@@ -34,11 +35,23 @@ QUANTILE = 0.95
 PREFIX = 64
 """Nucleotides by which ASVs of different lengths are compared."""
 
+SAME_REGION = 0.5
+"""Correlation of the nucleotide frequencies of one region; of two regions it is about 0."""
+
+SAME_SAMPLE = 0.5
+"""Part of the reads that are known, above which a sample of a known id is that sample."""
+
+MANY_FAR = 0.15
+"""Part of the samples beyond the limit, 5 % of which are expected, that deserves a warning."""
+
 _BLOCK = 512
 
 I64 = npt.NDArray[np.int64]
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
+
+Note = tuple[str, bool]
+"""Sentence for the user, and whether it is a warning."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +97,11 @@ class TrainingSummary:
         return {name: value for name, value in vars(self).items() if name != "plain"}
 
 
-def reference_rows(rows: I64, seed: int, most: int = MOST_SAMPLES) -> I64:
-    """Draw at most `most` of the rows, in ascending order."""
-    if len(rows) <= most:
+def reference_rows(rows: I64, seed: int) -> I64:
+    """Draw at most `MAX_SAMPLES` of the rows, in ascending order."""
+    if len(rows) <= MAX_SAMPLES:
         return rows
-    return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
+    return np.sort(np.random.default_rng(seed).choice(rows, MAX_SAMPLES, replace=False))
 
 
 def summarize(
@@ -103,36 +116,35 @@ def summarize(
         seed, rarefy_depth, limit: see `SummaryNumbers`.
     """
     present = np.zeros(len(study.tokens_FL), dtype=bool)
-    for block in blocks(study, split.train):
+    for block in _blocks(study, split.train):
         present[block.indices] = True
     tokens_FL = study.tokens_FL[present]
     return TrainingSummary(
-        SummaryNumbers(seed, rarefy_depth, median_length(tokens_FL), limit),
-        hash_ids(study.table.sample_ids[row] for row in split.train.tolist()),
-        hash_ids(study.table.sample_ids[row] for row in split.validation.tolist()),
+        SummaryNumbers(seed, rarefy_depth, _median_length(tokens_FL), limit),
+        _hash_ids(study.table.sample_ids[row] for row in split.train.tolist()),
+        _hash_ids(study.table.sample_ids[row] for row in split.validation.tolist()),
         hash_sequences(tokens_FL),
         hash_sequences(tokens_FL[:, :PREFIX]),
-        nucleotide_frequencies(tokens_FL),
-        rarefied_richness(study, seed, rarefy_depth, rows_R),
+        _nucleotide_frequencies(tokens_FL),
+        _rarefied_richness(study, seed, rarefy_depth, rows_R),
     )
 
 
 def restore(plain: SummaryNumbers, arrays: Mapping[str, npt.NDArray[Any]]) -> TrainingSummary:
-    """Validate the summary in a model; further arrays are ignored.
+    """Validate the summary in a model, which is untrusted input; further arrays are ignored.
 
     Raises:
         Mismatch: an array is missing, or of another type or shape.
     """
     names = TrainingSummary.__dataclass_fields__.keys() - {"plain"}
-    # A model is untrusted input: shapes and types are checked before anything is computed.
     if missing := sorted(names - arrays.keys()):
         raise Mismatch(f"training.{missing[0]} is missing")
-    found = TrainingSummary(plain, **{name: arrays[name] for name in names})
+    summary = TrainingSummary(plain, **{name: arrays[name] for name in names})
     shapes = {
-        "frequencies_L4": (min(found.frequencies_L4.shape[:1], default=0), 4),
-        "prefixes_F": found.asvs_F.shape,
+        "frequencies_L4": (min(summary.frequencies_L4.shape[:1], default=0), 4),
+        "prefixes_F": summary.asvs_F.shape,
     }
-    for name, value in found.arrays().items():
+    for name, value in summary.arrays().items():
         if value.dtype != (np.float32 if name == "frequencies_L4" else np.int64):
             raise Mismatch(f"training.{name} is {value.dtype}")
         if not value.size and name != "validation_N":
@@ -141,56 +153,7 @@ def restore(plain: SummaryNumbers, arrays: Mapping[str, npt.NDArray[Any]]) -> Tr
             raise Mismatch(f"training.{name} is {value.shape}")
         if not np.isfinite(value).all():
             raise Mismatch(f"training.{name} has values that are not finite")
-    return found
-
-
-def blocks(study: Study, rows: npt.NDArray[np.int64]) -> Iterator[Any]:
-    """Yield the counts of `rows` as sparse matrices of few samples: counts may be a mapped file."""
-    for start in range(0, len(rows), _BLOCK):
-        yield study.table.counts[rows[start : start + _BLOCK]]
-
-
-def hash_ids(ids: Iterable[str]) -> I64:
-    """Return the hash of each id, int64 [N]."""
-    return np.array([_hash(name.encode()) for name in ids], dtype=np.int64)
-
-
-def hash_sequences(tokens_FL: npt.NDArray[np.uint8]) -> I64:
-    """Return the hash of each sequence without its padding, int64 [F].
-
-    >>> one, padded = hash_sequences(np.array([[1, 2, 0], [1, 2, 3]], dtype=np.uint8))
-    >>> bool(one == hash_sequences(np.array([[1, 2]], dtype=np.uint8))[0]), bool(one == padded)
-    (True, False)
-    """
-    codes = (row[row != PAD].tobytes() for row in tokens_FL)
-    return np.array([_hash(row) for row in codes], dtype=np.int64)
-
-
-def nucleotide_frequencies(tokens_FL: npt.NDArray[np.uint8]) -> F32:
-    """Return the frequency of A, C, G and T at each of the first `PREFIX` positions, [L, 4]."""
-    letters = [(tokens_FL[:, :PREFIX] == code).mean(axis=0) for code in (1, 2, 3, 4)]
-    return np.stack(letters, axis=1).astype(np.float32)
-
-
-def median_length(tokens_FL: npt.NDArray[np.uint8]) -> int:
-    """Return the median number of nucleotides of the sequences."""
-    return int(np.median((tokens_FL != PAD).sum(axis=1)))
-
-
-def rarefied_richness(study: Study, seed: int, rarefy_depth: int, rows: I64) -> I64:
-    """Return the number of ASVs of each sample at the rarefaction depth, int64 [N]."""
-    richness = []
-    for row in rows.tolist():
-        counts = study.table.counts[np.array([row])].data
-        drawn = rarefy(counts, rarefy_depth, study.table.sample_ids[row], seed, 0)
-        richness.append(int((drawn > 0).sum()))
-    return np.array(richness, dtype=np.int64)
-
-
-def _hash(content: bytes) -> int:
-    # Python's hash() of bytes has another salt in each process.
-    digest = hashlib.blake2b(content, digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)
+    return summary
 
 
 def mean_of_nearest(distances_NR: F64) -> F64:
@@ -210,38 +173,6 @@ def mean_of_nearest(distances_NR: F64) -> F64:
     sums_N = np.where(finite_NK, nearest_NK, 0).sum(axis=1)
     means_N: F64 = sums_N / finite_NK.sum(axis=1).clip(min=1)
     return means_N
-
-
-SAME_REGION = 0.5
-"""Correlation of the nucleotide frequencies of one region; of two regions it is about 0."""
-
-Note = tuple[str, bool]
-"""Sentence for the user, and whether it is a warning."""
-
-SAME_SAMPLE = 0.5
-"""Part of the reads that are known, above which a sample of a known id is that sample."""
-
-MANY_FAR = 0.15
-"""Part of the samples beyond the limit, 5 % of which are expected, that deserves a warning."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Comparison of N samples with the training data.
-
-    Attributes:
-        columns: columns of the table of predictions: split (train, validation or new), known_reads
-            (0 to 1), distance and unlike_training (yes or no), each [N].
-        notes: sentences for the user.
-    """
-
-    columns: dict[str, object]
-    notes: tuple[Note, ...]
-
-    def show(self) -> None:
-        """Print the notes."""
-        for note, warning in self.notes:
-            (warn if warning else info)(note)
 
 
 def select_as_trained(study: Study, options: dict[str, Any], metadata: Path | None) -> Study:
@@ -285,135 +216,187 @@ def read_covariates(
     return encoder.read(read_metadata(path), sample_ids)
 
 
-def require_known_asvs(summary: TrainingSummary, study: Study) -> None:
-    """Refuse a table of which no ASV occurs in the training data, such as one of another region.
+@dataclass(frozen=True)
+class KnownAsvs:
+    """ASVs of a table that occur in training samples.
+
+    Attributes:
+        known_F: whether each ASV does.
+        compared_by: end of a sentence about ASVs of other lengths; else empty.
+        region: a warning if the sequences begin elsewhere than those of training; else empty.
+    """
+
+    known_F: npt.NDArray[np.bool_]
+    compared_by: str
+    region: tuple[Note, ...]
+
+
+def find_known_asvs(summary: TrainingSummary, study: Study, required: bool) -> KnownAsvs:
+    """Find the ASVs of a table that occur in the training data.
 
     Raises:
-        DataError: see above; the message says whether the region is another one.
+        DataError: one is `required` and there is none, as in a table of another region.
     """
-    known_F, _ = _known_asvs(summary, study)
-    if known_F.any():
-        return
-    region = _region(summary, study)
-    reason = ", of another region, primer or direction" if region else ""
-    raise DataError(
-        "No ASV of the table occurs in the training data, so predictions would mean nothing",
-        f"{len(known_F)} ASVs in {len(study.table.sample_ids)} samples{reason}",
-        "use a table of the same region and primers, or predict all the same with --force",
+    here, there = _median_length(study.tokens_FL), summary.plain.length
+    if here == there:
+        known_F, by = np.isin(hash_sequences(study.tokens_FL), summary.asvs_F), ""
+    else:  # Reads that were cut to another length: their common beginning is compared.
+        known_F = np.isin(hash_sequences(study.tokens_FL[:, :PREFIX]), summary.prefixes_F)
+        by = f", compared by {PREFIX} nucleotides: here they have {here}, in training {there}"
+    # Nucleotide frequencies at each position identify the region, even without a common ASV.
+    here_L4, there_L4 = _nucleotide_frequencies(study.tokens_FL), summary.frequencies_L4
+    shared = min(len(here_L4), len(there_L4))
+    both = here_L4[:shared].ravel(), there_L4[:shared].ravel()
+    with np.errstate(invalid="ignore", divide="ignore"):  # constant frequencies have none
+        correlation = float(np.nan_to_num(np.asarray(np.corrcoef(*both))[0, 1]))
+    region = (
+        "The sequences are of another region, primer or direction than those of training: the "
+        f"nucleotide frequencies at their first {shared} positions correlate {correlation:.2f} "
+        "(above 0.9 within a region). The predictions are meaningless."
     )
+    other = correlation < SAME_REGION
+    if required and not known_F.any():
+        reason = ", of another region, primer or direction" if other else ""
+        raise DataError(
+            "No ASV of the table occurs in the training data, so predictions would mean nothing",
+            f"{len(known_F)} ASVs in {len(study.table.sample_ids)} samples{reason}",
+            "use a table of the same region and primers, or predict all the same with --force",
+        )
+    return KnownAsvs(known_F, by, ((region, True),) if other else ())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Comparison of N samples with the training data.
+
+    Attributes:
+        columns: columns of the table of predictions: split (train, validation or new), known_reads
+            (0 to 1), distance and unlike_training (yes or no), each [N].
+        notes: sentences for the user.
+    """
+
+    columns: dict[str, object]
+    notes: tuple[Note, ...]
+
+    def show(self) -> None:
+        """Print the notes."""
+        for note, warning in self.notes:
+            (warn if warning else info)(note)
 
 
 def compare(
-    summary: TrainingSummary, study: Study, distances_N: npt.NDArray[np.float64]
+    summary: TrainingSummary, study: Study, known: KnownAsvs, distances_N: F64
 ) -> Comparison:
     """Compare the samples of a study with the training data of a model.
 
     Args:
         summary: summary of the training samples.
         study: the N samples.
+        known: its ASVs that occur in training samples.
         distances_N: float64, distance of each sample from the training samples, relative to the
             limit: above 1 a sample is unlike them.
 
     Returns:
         Columns for the table of predictions, and sentences for the user.
     """
-    known_F, by = _known_asvs(summary, study)
-    weights_F, rows = known_F.astype(np.float64), np.arange(len(study.table.sample_ids))
-    known_N = np.concatenate([block @ weights_F for block in blocks(study, rows)])
-    share = known_N.sum() / study.reads.sum()
-    number = f"{weights_F.mean():.1%} of {len(weights_F)}"
-    prevalence = f"Known ASVs: {number}, with {share:.1%} of the reads{by}."
+    samples, notes = len(study.table.sample_ids), list[Note]()
+    weights_F = known.known_F.astype(np.float64)
+    known_N = np.concatenate([block @ weights_F for block in _blocks(study, np.arange(samples))])
     reads_N = known_N / np.maximum(study.reads, 1)
-    split, seen = _training_samples(summary, study, reads_N)
+    # A sample of the same id whose reads are unknown is of another study.
+    ids_N, same_N = _hash_ids(study.table.sample_ids), reads_N > SAME_SAMPLE
+    trained_N = np.isin(ids_N, summary.train_N) & same_N
+    checked_N = np.isin(ids_N, summary.validation_N) & same_N & ~trained_N
+    split = np.where(trained_N, "train", np.where(checked_N, "validation", "new")).tolist()
+    overlaps = [
+        f"{int(rows_N.sum())} of {samples} samples {did}"
+        for rows_N, did in ((trained_N, "trained this model"), (checked_N, "chose its epoch"))
+        if rows_N.any()
+    ]
+    if overlaps:
+        overlap = (
+            f"{', '.join(overlaps)} (by sample id; see column 'split'): their predictions do not "
+            "measure it. The run folder has those of held-out samples in predictions.tsv."
+        )
+        notes.append((overlap, True))
+    share = known_N.sum() / study.reads.sum()
+    prevalence = (
+        f"Known ASVs: {weights_F.mean():.1%} of {len(weights_F)}, with {share:.1%} of the "
+        f"reads{known.compared_by}."
+    )
+    notes += [(prevalence, bool(share < 0.5)), *known.region]
+
+    seed, depth = summary.plain.seed, summary.plain.rarefy_depth
+    rows = reference_rows(np.arange(samples), seed)
+    here = float(np.median(_rarefied_richness(study, seed, depth, rows)))
+    low, middle, high = np.quantile(summary.richness_R, (0.05, 0.5, 0.95)).tolist()
+    at = f" at {depth} reads" if depth else ""
+    richness = (
+        f"Richness{at}: median {here:.0f} ASVs, in training {middle:.0f} "
+        f"(90 % from {low:.0f} to {high:.0f})."
+    )
+    notes.append((richness, not low <= here <= high))
+
     # The distance compares sequences, some of which resemble each other in any two regions.
     far_N = (distances_N > 1) | (known_N == 0)
+    far = (
+        f"{int(far_N.sum())} of {samples} samples are unlike the training samples (column "
+        f"'unlike_training'); {1 - QUANTILE:.0%} are expected."
+    )
+    if many := bool(far_N.mean() > MANY_FAR):
+        far += " The model extrapolates: do not trust its predictions for them."
+    notes.append((far, many))
     columns: dict[str, object] = {
         "split": split,
         "known_reads": reads_N,
         "distance": distances_N,
         "unlike_training": np.where(far_N, "yes", "no"),
     }
-    far = (
-        f"{int(far_N.sum())} of {len(far_N)} samples are unlike the training samples (column "
-        f"'unlike_training'); {1 - QUANTILE:.0%} are expected."
-    )
-    if many := bool(far_N.mean() > MANY_FAR):
-        far += " The model extrapolates: do not trust its predictions for them."
-    notes = [
-        *seen,
-        (prevalence, bool(share < 0.5)),
-        *_region(summary, study),
-        _richness(summary, study),
-        (far, many),
-    ]
     return Comparison(columns, tuple(notes))
 
 
-def _training_samples(
-    summary: TrainingSummary, study: Study, reads_N: npt.NDArray[np.float64]
-) -> tuple[list[str], list[Note]]:
-    """Return the split of each sample (train, validation, new), and a warning about the first.
+def hash_sequences(tokens_FL: npt.NDArray[np.uint8]) -> I64:
+    """Return the hash of each sequence without its padding, int64 [F].
 
-    A sample of the same id whose reads are unknown is of another study.
+    >>> short, long = hash_sequences(np.array([[1, 2, 0], [1, 2, 3]], dtype=np.uint8))
+    >>> bool(short == hash_sequences(np.array([[1, 2]], dtype=np.uint8))[0]), bool(short == long)
+    (True, False)
     """
-    ids_N, same_N = hash_ids(study.table.sample_ids), reads_N > SAME_SAMPLE
-    trained_N = np.isin(ids_N, summary.train_N) & same_N
-    checked_N = np.isin(ids_N, summary.validation_N) & same_N & ~trained_N
-    trained, checked = int(trained_N.sum()), int(checked_N.sum())
-    split = np.where(trained_N, "train", np.where(checked_N, "validation", "new")).tolist()
-    if not trained + checked:
-        return split, []
-    parts = []
-    if trained:
-        parts.append(f"{trained} of {len(ids_N)} samples trained this model")
-    if checked:
-        parts.append(f"{checked} of {len(ids_N)} samples chose its epoch")
-    return split, [
-        (
-            f"{', '.join(parts)} (by sample id; see column 'split'): their predictions do not "
-            "measure it. The run folder has those of held-out samples in predictions.tsv.",
-            True,
-        )
-    ]
+    codes = (row[row != PAD].tobytes() for row in tokens_FL)
+    return np.array([_hash(row) for row in codes], dtype=np.int64)
 
 
-def _known_asvs(summary: TrainingSummary, study: Study) -> tuple[npt.NDArray[np.bool_], str]:
-    """Return which ASVs occur in training samples, and by what they were compared."""
-    here, there = median_length(study.tokens_FL), summary.plain.length
-    if here == there:
-        return np.isin(hash_sequences(study.tokens_FL), summary.asvs_F), ""
-    known_F = np.isin(hash_sequences(study.tokens_FL[:, :PREFIX]), summary.prefixes_F)
-    by = f", compared by {PREFIX} nucleotides: here they have {here}, in training {there}"
-    return known_F, by
+def _hash_ids(ids: Iterable[str]) -> I64:
+    return np.array([_hash(name.encode()) for name in ids], dtype=np.int64)
 
 
-def _region(summary: TrainingSummary, study: Study) -> list[Note]:
-    """Return a warning if the sequences begin elsewhere than those of training."""
-    here_L4, there_L4 = nucleotide_frequencies(study.tokens_FL), summary.frequencies_L4
-    shared = min(len(here_L4), len(there_L4))
-    both = here_L4[:shared].ravel(), there_L4[:shared].ravel()
-    with np.errstate(invalid="ignore", divide="ignore"):  # constant frequencies have none
-        correlation = float(np.nan_to_num(np.asarray(np.corrcoef(*both))[0, 1]))
-    if correlation >= SAME_REGION:
-        return []
-    return [
-        (
-            "The sequences are of another region, primer or direction than those of training: the "
-            f"nucleotide frequencies at their first {shared} positions correlate {correlation:.2f} "
-            "(above 0.9 within a region). The predictions are meaningless.",
-            True,
-        )
-    ]
+def _hash(content: bytes) -> int:
+    # Python's hash() of bytes has another salt in each process.
+    digest = hashlib.blake2b(content, digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
-def _richness(summary: TrainingSummary, study: Study) -> Note:
-    seed, depth = summary.plain.seed, summary.plain.rarefy_depth
-    rows = reference_rows(np.arange(len(study.table.sample_ids)), seed)
-    here = float(np.median(rarefied_richness(study, seed, depth, rows)))
-    low, middle, high = np.quantile(summary.richness_R, (0.05, 0.5, 0.95)).tolist()
-    at = f" at {depth} reads" if depth else ""
-    note = (
-        f"Richness{at}: median {here:.0f} ASVs, in training {middle:.0f} "
-        f"(90 % from {low:.0f} to {high:.0f})."
-    )
-    return note, not low <= here <= high
+def _blocks(study: Study, rows: I64) -> Iterator[Any]:
+    """Yield the counts of `rows` as sparse matrices of few samples: counts may be a mapped file."""
+    for start in range(0, len(rows), _BLOCK):
+        yield study.table.counts[rows[start : start + _BLOCK]]
+
+
+def _nucleotide_frequencies(tokens_FL: npt.NDArray[np.uint8]) -> F32:
+    """Return the frequency of A, C, G and T at each of the first `PREFIX` positions, [L, 4]."""
+    letters = [(tokens_FL[:, :PREFIX] == code).mean(axis=0) for code in (1, 2, 3, 4)]
+    return np.stack(letters, axis=1).astype(np.float32)
+
+
+def _median_length(tokens_FL: npt.NDArray[np.uint8]) -> int:
+    return int(np.median((tokens_FL != PAD).sum(axis=1)))
+
+
+def _rarefied_richness(study: Study, seed: int, rarefy_depth: int, rows: I64) -> I64:
+    """Return the number of ASVs of each sample at the rarefaction depth, int64 [N]."""
+    richness = []
+    for row in rows.tolist():
+        counts = study.table.counts[np.array([row])].data
+        drawn = rarefy(counts, rarefy_depth, study.table.sample_ids[row], seed, 0)
+        richness.append(int((drawn > 0).sum()))
+    return np.array(richness, dtype=np.int64)

@@ -224,49 +224,42 @@ def from_plain(stored: Any, source: str) -> ModelConfig:
     values = schema.parse(_STORED, stored, "aam")
     known = {field.name for field in fields(ModelConfig)} & values.keys()
     config = ModelConfig(**{name: values[name] for name in known})
-    target = config.target
+    # The parts are of the right types; here they are checked against each other.
+    target, shape, encoder = config.target, config.shape, config.covariates
     if (target is None) != (config.command == "pretrain"):
         raise Mismatch(f"aam.target does not belong to `aam {config.command}`")
     if target is not None:
-        _check_target(target, config.shape.outputs)
-    _check_covariates(config)
+        if bool(target.classes) == (target.transform is not None):
+            raise Mismatch("aam.target has both classes and a transform, or neither")
+        if target.class_weights and len(target.class_weights) != len(target.classes):
+            raise Mismatch("aam.target has other numbers of classes and of class weights")
+        if target.classes and target.levels:
+            raise Mismatch("aam.target has both classes and ordered levels")
+        if target.outputs != shape.outputs:
+            raise Mismatch(
+                f"aam.target has {target.outputs} outputs, aam.shape has {shape.outputs}"
+            )
+    sizes = _covariate_sizes(encoder)
+    if sizes != (shape.covariates and (shape.covariates.categories, shape.covariates.numbers)):
+        raise Mismatch("aam.covariates and aam.shape differ")
     return config
+
+
+def _covariate_sizes(encoder: CovariateEncoder | None) -> tuple[tuple[int, ...], int] | None:
+    """Return the number of codes of each categorical column, and of numeric inputs."""
+    if encoder is None:
+        return None
+    return tuple(len(names) + 1 for names in encoder.categories.values()), 2 * len(encoder.numbers)
 
 
 def covariate_shape(
     encoder: CovariateEncoder | None, options: CovariateOptions
 ) -> CovariateShape | None:
     """Return the sizes of the covariates of an encoder; None without one."""
-    if encoder is None:
+    sizes = _covariate_sizes(encoder)
+    if sizes is None:
         return None
-    return CovariateShape(
-        tuple(len(names) + 1 for names in encoder.categories.values()),
-        2 * len(encoder.numbers),
-        options.categorical_embed_dim,
-        options.categorical_fusion,
-    )
-
-
-def _check_covariates(config: ModelConfig) -> None:
-    """Refuse covariates whose encoder and network contradict each other."""
-    encoder, shape = config.covariates, config.shape.covariates
-    sizes = None
-    if encoder is not None:
-        sizes = [len(names) + 1 for names in encoder.categories.values()], 2 * len(encoder.numbers)
-    if sizes != (None if shape is None else (list(shape.categories), shape.numbers)):
-        raise Mismatch("aam.covariates and aam.shape differ")
-
-
-def _check_target(target: Target, outputs: int) -> None:
-    """Refuse a target whose parts contradict each other."""
-    if bool(target.classes) == (target.transform is not None):
-        raise Mismatch("aam.target has both classes and a transform, or neither")
-    if target.class_weights and len(target.class_weights) != len(target.classes):
-        raise Mismatch("aam.target has other numbers of classes and of class weights")
-    if target.classes and target.levels:
-        raise Mismatch("aam.target has both classes and ordered levels")
-    if target.outputs != outputs:
-        raise Mismatch(f"aam.target has {target.outputs} outputs, aam.shape has {outputs}")
+    return CovariateShape(*sizes, options.categorical_embed_dim, options.categorical_fusion)
 
 
 TRANSFORMER = "transformer"
@@ -282,11 +275,11 @@ class _ShapesOnly(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = kwargs or {}
+        keywords = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in ("normal_", "div", "__truediv__", "mul", "__mul__"):
-            return args[0] if args else given["tensor"]
-        return (torch.empty if name in ("rand", "randn") else func)(*args, **given)
+            return args[0] if args else keywords["tensor"]
+        return (torch.empty if name in ("rand", "randn") else func)(*args, **keywords)
 
 
 def check_weights(config: ModelConfig, weights: dict[str, Tensor]) -> None:
@@ -362,7 +355,7 @@ def restore_networks(state: State) -> list[StoredNetwork]:
         Mismatch: the state is not one of `network_state`.
     """
     entries = schema.parse({"networks": list[Any]}, state.settings, "transformer")["networks"]
-    found = []
+    networks = []
     for fold, entry in enumerate(entries, start=1):
         config, prefix = from_plain(entry, f"network {fold} of the model"), f"{fold}/"
         weights = {
@@ -371,10 +364,10 @@ def restore_networks(state: State) -> list[StoredNetwork]:
             if name.startswith(prefix)
         }
         check_weights(config, weights)
-        found.append(StoredNetwork(config, weights))
-    if not found:
+        networks.append(StoredNetwork(config, weights))
+    if not networks:
         raise Mismatch("the transformer has no network")
-    return found
+    return networks
 
 
 def read_networks(path: Path) -> list[StoredNetwork]:

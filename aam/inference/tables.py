@@ -1,9 +1,11 @@
-"""Output tables: predictions and embeddings as TSV, with atomic writes."""
+"""Settings of inference, shares of ranks and output tables; imports no PyTorch."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from aam.contract.errors import NotFinite, first_few
+from aam.contract.errors import NotFinite, UsageError, first_few
 from aam.contract.files import atomic_write
+from aam.contract.options.device import DeviceOptions, RankOptions
 from aam.contract.options.study import AsvVectorOptions
 from aam.data.metadata import ID_HEADER
+from aam.data.study import Study
+from aam.distributed.environment import SINGLE_RANK, Ranks, read_environment
 
 NO_VECTORS = AsvVectorOptions()
 """No folder: every ASV is encoded."""
@@ -34,6 +39,60 @@ class InferenceSettings:
     batch_size: int = 32
     passes: int = 1
     vectors: AsvVectorOptions = NO_VECTORS
+
+
+@dataclass(frozen=True)
+class RankShare:
+    """Share of this rank in a prediction.
+
+    Attributes:
+        ranks: rank of this process, and the number of all.
+        gather: returns the values of all ranks, in their order.
+    """
+
+    ranks: Ranks = SINGLE_RANK
+    gather: Callable[[Any], list[Any]] = lambda value: [value]
+
+    def take(self, study: Study, batch_size: int) -> Study:
+        """Return the samples of this rank: whole batches, so that all products have one shape.
+
+        Raises:
+            UsageError: there are more ranks than batches.
+        """
+        if self.ranks.world_size == 1:
+            return study
+        samples = len(study.table.sample_ids)
+        batches = -(-samples // batch_size)
+        if batches < self.ranks.world_size:
+            raise UsageError(
+                "More processes than batches",
+                f"{self.ranks.world_size} processes, {samples} samples, --batch-size {batch_size}",
+                f"start {batches} processes, or give a smaller --batch-size",
+            )
+        part = self.ranks.shard(batches)
+        return study.part(range(part.start * batch_size, min(part.stop * batch_size, samples)))
+
+
+ALONE = RankShare()
+"""Share of a single process: all samples."""
+
+
+@contextmanager
+def rank_share(scale: RankOptions, device: DeviceOptions) -> Iterator[RankShare]:
+    """Join the other ranks, if a launcher has started any, until the block ends.
+
+    Raises:
+        UsageError: variables of the environment contradict each other.
+        RankFailure: another rank has failed.
+    """
+    if read_environment(os.environ).world_size == 1:
+        yield ALONE
+        return
+    # PyTorch takes 2 CPU-seconds to import, which kernel and forest do without.
+    from aam.distributed.process_group import process_group
+
+    with process_group(scale, device) as communicator:
+        yield RankShare(communicator.ranks, communicator.all_gather)
 
 
 def require_finite(

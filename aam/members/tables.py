@@ -18,12 +18,11 @@ from aam.data.target_transforms import OutputRange
 from aam.inference.new_samples import (
     Comparison,
     compare,
+    find_known_asvs,
     read_covariates,
-    require_known_asvs,
     select_as_trained,
 )
-from aam.inference.ranks import ALONE, RankShare
-from aam.inference.tables import InferenceSettings, require_finite
+from aam.inference.tables import ALONE, InferenceSettings, RankShare, require_finite
 from aam.members.base import F64, Samples
 from aam.members.member import reader
 from aam.members.model_file import TrainedModel
@@ -148,8 +147,7 @@ def predict_table(
     facts = loaded.facts
     study = load_study(options.input, max_bp=loaded.max_bp)
     study = select_as_trained(study, facts.options, options.metadata)
-    if not options.force:
-        require_known_asvs(loaded.training.summary, study)
+    known = find_known_asvs(loaded.training.summary, study, required=not options.force)
     part = share.take(study, options.batch_size)
     ids = part.table.sample_ids
     covariates = read_covariates(loaded.encoder, options.metadata, ids)
@@ -182,5 +180,5 @@ def predict_table(
     gathered = share.gather((pd.DataFrame(columns), distances_N))
     table = pd.concat([of_rank for of_rank, _ in gathered], ignore_index=True)
     distances_N = np.concatenate([of_rank for _, of_rank in gathered])
-    comparison = compare(loaded.training.summary, study, distances_N)
+    comparison = compare(loaded.training.summary, study, known, distances_N)
     return table.assign(**comparison.columns), comparison
