@@ -17,7 +17,7 @@ from launcher.engines.sif import SIF, sif_id
 from launcher.host.facts import Host
 from launcher.images import inventory
 from launcher.plan.assembly import assemble_plan
-from launcher.plan.decision import Choice, decide
+from launcher.plan.decision import Candidate, decide
 from launcher.plan.inputs import LaunchContext, LaunchInputs
 from launcher.plan.mounts import Mount, parse_bind
 from launcher.plan.plan import Plan
@@ -114,7 +114,7 @@ def plan_launch(
     return host, plan
 
 
-def _check(choice: Choice) -> None:
+def _check(choice: Candidate) -> None:
     built = choice.built
     if built is not None and ENGINES[choice.engine].traits.image_format == SIF:
         if sif_id(built.place) is None:

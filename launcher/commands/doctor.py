@@ -23,14 +23,13 @@ from launcher.host.facts import EngineFact, Host
 from launcher.host_table import host_lines, report_lines
 from launcher.input_files import nearest_folder
 from launcher.options.inspection import Doctor
-from launcher.plan.assessment import Assessment, assess, unrequested
-from launcher.plan.candidates import has_code
 from launcher.plan.catalog import Image
+from launcher.plan.decision import Assessment, assess, denials
 from launcher.plan.environment import LEAKS, unset
+from launcher.plan.hardware import has_code
 from launcher.plan.inputs import BuiltImage, LaunchInputs
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request
-from launcher.plan.rules import denials
 from launcher.plan.visible_devices import visible_devices_variables
 from launcher.planning import gather, plan_launch
 from launcher.slurm.site import differences
@@ -154,7 +153,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
 def _assessment(inputs: LaunchInputs) -> Assessment | None:
     """Return the candidates of a launch, whatever image and engine are requested."""
     try:
-        return assess(unrequested(inputs))
+        return assess(inputs, requested=False)
     except AamError:  # the plan fails for the same reason
         return None
 
@@ -165,7 +164,8 @@ def examine(inputs: LaunchInputs, assessment: Assessment | None) -> tuple[Findin
     found = [finding for check in CHECKS for finding in check(host)]
     if assessment is None:
         return tuple(found)
-    found += (*assessment.findings, *assessment.obstacles)
+    hardware = assessment.hardware
+    found += (*hardware.findings, *(reason.warning for reason in hardware.obstacles))
     for vendor in VENDORS.values():
         theirs = [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
         found += vendor.checks(host, theirs, partial(has_code, catalog, vendor.name))

@@ -19,8 +19,8 @@ from launcher.engines.sif import SIF
 from launcher.images import index, inventory
 from launcher.options import HOST
 from launcher.options.images import Images, ImagesBuild, ImagesPull, ImagesVerify
-from launcher.plan.assessment import assess, unrequested
 from launcher.plan.catalog import Catalog
+from launcher.plan.decision import assess
 from launcher.plan.request import Request
 from launcher.planning import gather
 
@@ -64,7 +64,7 @@ def _checked(options: Any) -> Any:
 def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
     root = launcher_options.get(HOST) or Path("/")
     inputs = gather(Request("check", {}, launcher_options), root)
-    assessment, catalog = assess(unrequested(inputs)), inputs.catalog
+    assessment, catalog = assess(inputs, requested=False), inputs.catalog
     built = inventory.built(inputs.settings, catalog)
     fitting = {image.name for image in assessment.fitting}
     recorded = index.read(folder)

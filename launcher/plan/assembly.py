@@ -15,11 +15,11 @@ from aam.contract.options import arguments, parse_known
 from launcher.findings import Decision, Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
-from launcher.plan.candidates import NATIVE, has_code
 from launcher.plan.catalog import CPU, Catalog, StackFault
-from launcher.plan.decision import Choice
+from launcher.plan.decision import Candidate
 from launcher.plan.environment import SECRET, shown
-from launcher.plan.inputs import LaunchInputs
+from launcher.plan.hardware import has_code
+from launcher.plan.inputs import NATIVE, LaunchInputs
 from launcher.plan.mounts import absolute_paths
 from launcher.plan.plan import Plan, container_plan, native_plan
 from launcher.plan.request import Request
@@ -37,7 +37,7 @@ PASSING = ("--dry-run", "--json", "--host")
 """Options that are about showing a plan, not about the run."""
 
 
-def assemble_plan(inputs: LaunchInputs, choice: Choice) -> Plan:
+def assemble_plan(inputs: LaunchInputs, choice: Candidate) -> Plan:
     """Return the plan of a launch, with every decision."""
     request, host, catalog = inputs.request, inputs.host, inputs.catalog
     stack = choice.image.pins.get("torch") if choice.image else inputs.native.torch
@@ -80,7 +80,7 @@ def assemble_plan(inputs: LaunchInputs, choice: Choice) -> Plan:
             *kept.items(),
         ),
         stack=f"torch {stack}" if stack else "",
-        forced=choice.forced,
+        forced=choice.misfits,
         decisions=(
             *choice.decisions, *flag_decisions, *rank_decisions, *tuned_decisions, *plan.decisions,
             *(Decision("variable", f"{n}={v}", why, "catalog") for n, v, why in variables),
@@ -120,7 +120,7 @@ def _reported(faults: Sequence[StackFault]) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _warnings(host: Host, choice: Choice, catalog: Catalog) -> list[Finding]:
+def _warnings(host: Host, choice: Candidate, catalog: Catalog) -> list[Finding]:
     if not choice.gpus:
         return []
     vendor = VENDORS[choice.gpus[0].vendor]

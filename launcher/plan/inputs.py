@@ -13,6 +13,9 @@ from launcher.plan.mounts import Mount, PathFact
 from launcher.plan.request import GpuUse, Request
 from launcher.plan.settings import LaunchSettings
 
+NATIVE = "native"
+"""Name of the engine that runs no container."""
+
 
 @dataclass(frozen=True)
 class BuiltImage:

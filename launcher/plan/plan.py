@@ -13,10 +13,9 @@ from launcher.gpus import VENDORS, device_nodes, host_libraries
 from launcher.gpus.base import Vendor
 from launcher.host.facts import EngineTraits, Gpu, Host
 from launcher.plan import environment
-from launcher.plan.candidates import NATIVE
-from launcher.plan.decision import Choice
+from launcher.plan.decision import Candidate
 from launcher.plan.environment import CACHES
-from launcher.plan.inputs import LaunchInputs
+from launcher.plan.inputs import NATIVE, LaunchInputs
 from launcher.plan.mounts import Mount, fold, of_paths, require_passable
 from launcher.plan.settings import LaunchSettings
 from launcher.plan.visible_devices import value_for, visible_devices_variables
@@ -100,7 +99,7 @@ class Plan:
         return {f"{self.inside}{n}": value for n, value in self.variables if n in self.unseen}
 
 
-def native_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) -> Plan:
+def native_plan(inputs: LaunchInputs, choice: Candidate, argv: tuple[str, ...]) -> Plan:
     """Return the plan of a command in the launcher's own Python environment."""
     host, native, context = inputs.host, inputs.native, inputs.context
     # Modules in the current folder must not replace those of the environment (Python >= 3.11).
@@ -149,7 +148,7 @@ def native_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) -> 
     )
 
 
-def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) -> Plan:
+def container_plan(inputs: LaunchInputs, choice: Candidate, argv: tuple[str, ...]) -> Plan:
     """Return the plan of a command in a container; `argv` are those of `aam`."""
     assert choice.image is not None
     host, settings, context = inputs.host, inputs.settings, inputs.context
@@ -239,7 +238,7 @@ def _below_dev(mounts: Iterable[Mount]) -> bool:
     return bool(below)
 
 
-def _with_devices(plan: Plan, host: Host, choice: Choice, traits: EngineTraits) -> Plan:
+def _with_devices(plan: Plan, host: Host, choice: Candidate, traits: EngineTraits) -> Plan:
     """Add the devices of a container, the groups that own them, and the variable that selects GPUs.
 
     The libraries of a driver of the host come in with all GPUs of the vendor, by the engine's own
@@ -292,7 +291,7 @@ def _libraries(
     return libraries, [Decision("engine option", value, why, settings.libraries[key].source)]
 
 
-def _reports(inputs: LaunchInputs, choice: Choice) -> dict[str, str]:
+def _reports(inputs: LaunchInputs, choice: Candidate) -> dict[str, str]:
     """Return the variable with the folder of the check reports, where a GPU computes."""
     folder = inputs.context.reports
     return {CHECK_REPORTS: folder} if folder and choice.gpus else {}
@@ -318,7 +317,7 @@ def _mounts(
     return fold(mounts)
 
 
-def _selected(choice: Choice, visible: Sequence[Gpu]) -> tuple[dict[str, str], Decision]:
+def _selected(choice: Candidate, visible: Sequence[Gpu]) -> tuple[dict[str, str], Decision]:
     """Return the one variable that selects GPUs with its value, and the decision."""
     assert choice.selection is not None
     name = VENDORS[choice.selection.vendor].visible_devices

@@ -12,8 +12,8 @@ import pytest
 
 from launcher.config import read
 from launcher.images.inventory import measured
-from launcher.plan.candidates import fused as fast
-from launcher.plan.candidates import serves as served
+from launcher.plan.hardware import fused as fast
+from launcher.plan.hardware import serves as served
 from launcher.plan.inputs import BuiltImage
 from tests.containers.test_definitions import catalog
 from tests.support.engines import ROOT

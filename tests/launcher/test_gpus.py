@@ -15,9 +15,9 @@ from launcher.commands.doctor import examine
 from launcher.detect import detect
 from launcher.gpus import VENDORS
 from launcher.host.facts import Host
-from launcher.plan.assessment import assess
-from launcher.plan.candidates import survey
-from tests.support.decisions import CATALOG, decide, inputs_of, name_of
+from launcher.plan.decision import assess
+from launcher.plan.hardware import hardware_of
+from tests.support.decisions import decide, inputs_of, name_of
 from tests.support.hosts import MI300A, NAVI22, PHOENIX, Tree, write
 from tests.support.launches import ROOT
 
@@ -62,7 +62,7 @@ def test_a_capture_of_a_host_is_complete(tmp_path: Path) -> None:
 
 def test_what_is_selected_counts_no_integrated_gpu(tmp_path: Path) -> None:
     tree = Tree(tmp_path).cpu().amd(MI300A, 3, minor=128).amd(PHOENIX, 0x64, minor=129)
-    (selection,) = survey(detect(tree.root), CATALOG).selections
+    (selection,) = hardware_of(inputs_of(detect(tree.root))).selections
     assert selection.summary.endswith("→ 1 selected (renderD128)")
 
 

@@ -12,9 +12,9 @@ from launcher.config import catalog as configured
 from launcher.config import read
 from launcher.detect import detect
 from launcher.host.facts import DeviceNode
-from launcher.plan.candidates import serves as served
 from launcher.plan.catalog import SHIPPED
 from launcher.plan.decision import decide as choose
+from launcher.plan.hardware import serves as served
 from launcher.plan.inputs import BuiltImage
 from tests.support.decisions import (
     ALL,
@@ -211,7 +211,7 @@ def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
         decide(host, native=PLAIN, use="never")
     assert "pip install" in str(caught.value)
     assert "without a GPU are built for x86_64" in str(caught.value)
-    assert refused in decide(host, image="rocm64", force=True).forced[0]
+    assert refused in decide(host, image="rocm64", force=True).misfits[0]
     able = replace(NATIVE, vendor="amd", torch="2.8.0+rocm6.4")
     choice = decide(replace(host, root="/", engines=(APPTAINER,)), native=able)
     assert (choice.engine, len(choice.gpus)) == ("native", 1)
@@ -248,7 +248,7 @@ def test_gpus_that_no_image_serves_are_not_passed_over(
     forced = decide(host, image="cuda", force=True)
     assert len(forced.gpus) == count
     assert not [str(f) for f in forced.findings if "idle" in str(f) or "No image" in str(f)]
-    assert "not compiled for" in forced.forced[0]
+    assert "not compiled for" in forced.misfits[0]
 
 
 def test_amd_gpus_that_no_image_serves(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from launcher.engines import ENGINES
 from launcher.host.facts import EngineFact, Host, Slurm
 from launcher.plan.catalog import shipped
-from launcher.plan.decision import Choice
+from launcher.plan.decision import Candidate
 from launcher.plan.decision import decide as choose
 from launcher.plan.inputs import BuiltImage, LaunchContext, LaunchInputs, NativeStack
 from launcher.plan.request import GpuUse, Request
@@ -60,7 +60,7 @@ def decide(
     force: bool = False,
     use: GpuUse = "automatic",
     **given: str,
-) -> Choice:
+) -> Candidate:
     layer = {key: Entry(value, f"command line, --{key}") for key, value in given.items()}
     defaults = {"image_dir": Entry("/i", "default")}
     request = replace(OF_USE[use], launcher_options={"--force": True} if force else {})
@@ -69,9 +69,9 @@ def decide(
     return choose(inputs_of(host, request, merge([defaults, layer]), built, native))
 
 
-def name_of(choice: Choice) -> str | None:
+def name_of(choice: Candidate) -> str | None:
     return choice.image.name if choice.image else None
 
 
-def why(choice: Choice, subject: str) -> str:
+def why(choice: Candidate, subject: str) -> str:
     return next(d.why for d in choice.decisions if d.subject == subject)

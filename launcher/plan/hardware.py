@@ -1,0 +1,325 @@
+"""Hardware of a launch: its GPUs in groups, and the images that fit each. Pure.
+
+This is the first stage of the decision; `launcher.plan.decision` is the second. A group holds the
+GPUs of one architecture of one vendor, cut into partitions or not. Order of the groups: fused
+attention, whole cards, number of GPUs, compute capability. Order of the images of a group: those
+without a reported fault, those that the catalog prefers for the architecture, the catalog's order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from aam.contract.errors import AamError, ConfigurationError, Unavailable
+from launcher.findings import Decision, Finding
+from launcher.gpus import VENDORS, title, unused
+from launcher.host.facts import Gpu, Host
+from launcher.plan.catalog import CPU, Catalog, Image, StackFault
+from launcher.plan.inputs import LaunchInputs
+from launcher.plan.visible_devices import DeviceSelection, select
+
+MISFITS = ("processor", "vendor", "device", "architecture", "driver")
+"""Kinds of misfit of an image, in the order in which they are found; --force overrides them."""
+
+
+@dataclass(frozen=True)
+class GpuGroup:
+    """GPUs of one architecture of one vendor, and the visible devices of that vendor."""
+
+    selection: DeviceSelection
+    gpus: tuple[Gpu, ...]
+
+    @property
+    def vendor(self) -> str:
+        """Name in `launcher.gpus.VENDORS`."""
+        return self.selection.vendor
+
+    @property
+    def arch(self) -> str:
+        """The architecture, or "unknown"."""
+        return self.gpus[0].arch or "unknown"
+
+    def __str__(self) -> str:
+        """Return number, product and architecture, such as "4 x MI300A (gfx942)"."""
+        return counted(self.gpus)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A reason against an image or GPUs, as an error states it; `step`: the check that found it."""
+
+    cause: str
+    evidence: str
+    remedy: str = ""
+    error: type[AamError] = Unavailable
+    step: str = ""
+
+    def __str__(self) -> str:
+        """Return cause and evidence on one line."""
+        return f"{self.cause}: {self.evidence}"
+
+    @property
+    def warning(self) -> Finding:
+        """The reason as a warning."""
+        return Finding("warning", self.cause, self.evidence, self.remedy)
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The GPUs of a host, sorted, and the images that fit them.
+
+    Attributes:
+        groups: the selected GPUs by vendor, architecture and partitioning; of each vendor those of
+            the highest capability first.
+        selections: the visible devices of each vendor.
+        errors: variables that name no GPU of a vendor or contradict each other; such a vendor has
+            no group.
+        served: the groups that an image of the catalog fits, best first, with those images in
+            order of preference.
+        obstacles: why GPUs of this host cannot be used by any image.
+        findings: remarks about GPUs, drivers and images, whatever is chosen.
+        undriven: the GPUs without a driver.
+        absent: the reason why no GPU is used where there is no group.
+    """
+
+    groups: tuple[GpuGroup, ...]
+    selections: tuple[DeviceSelection, ...]
+    errors: tuple[ConfigurationError, ...]
+    served: tuple[tuple[GpuGroup, tuple[Image, ...]], ...]
+    obstacles: tuple[Reason, ...]
+    findings: tuple[Finding, ...]
+    undriven: tuple[Finding, ...]
+    absent: str
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """The visible devices of each vendor, as decisions."""
+        why = "what jobs and variables leave"
+        return [Decision(f"{s.vendor} GPUs", s.summary, why, s.source) for s in self.selections]
+
+
+def hardware_of(inputs: LaunchInputs) -> Hardware:
+    """Sort the GPUs that may be used into groups, and find the images that fit each."""
+    catalog, host = inputs.catalog, inputs.host
+    # Integrated GPUs are used only where no other GPU could be, and where an image has code for
+    # them: there they count as any other.
+    if not any(gpu.driven and not gpu.integrated for gpu in host.gpus):
+        host = replace(host, gpus=tuple(
+            replace(gpu, integrated=gpu.arch is None or not has_code(catalog, gpu.vendor, gpu.arch))
+            if gpu.integrated else gpu for gpu in host.gpus
+        ))  # fmt: skip
+    findings = []
+    for gpu in host.gpus:
+        place = f"{gpu.product} at {gpu.pci}"
+        if gpu.integrated:
+            remedy = "nothing to do; it is used only alone, if an image has code for it"
+            findings.append(Finding("note", "An integrated GPU is not used", place, remedy))
+        elif gpu.driven and gpu.readable and gpu.arch is None and not gpu.obstacle:
+            cause, evidence = "A GPU of unknown architecture", f"{place} is in no table"
+            remedy = "report it, so that the table can have it"
+            findings.append(Finding("warning", cause, evidence, remedy))
+    groups: list[GpuGroup] = []
+    selections: list[DeviceSelection] = []
+    errors: list[ConfigurationError] = []
+    for vendor, known in VENDORS.items():
+        if not any(gpu.driven for gpu in host.gpus if gpu.vendor == vendor):
+            continue
+        driver = host.driver(vendor)
+        mismatch = known.driver_warning(driver, catalog.drivers.get(vendor, ())) if driver else None
+        findings += [mismatch] if mismatch else []
+        try:
+            selection = select(vendor, host.gpus, host.environment, host.slurm)
+        except ConfigurationError as error:
+            errors.append(error)
+            findings.append(Finding("warning", error.cause, error.evidence, error.remedy))
+            continue
+        selections.append(selection)
+        if selection.remark:
+            evidence, remedy = selection.remark
+            findings.append(Finding("warning", "Numbers of unlike GPUs", evidence, remedy))
+        alike: dict[tuple[str | None, bool], list[Gpu]] = {}
+        for gpu in selection.gpus:
+            if not gpu.integrated:
+                alike.setdefault((gpu.arch, bool(gpu.instances)), []).append(gpu)
+        by_capability = sorted(
+            alike.items(), key=lambda item: known.capability(item[0][0] or ""), reverse=True
+        )
+        for (_, cut), same in by_capability:  # of partitioned cards one is used
+            groups.append(GpuGroup(selection, tuple(same[:1] if cut else same)))
+    if elsewhere := unused(host.bus):
+        findings.append(Finding("warning", "GPUs are not used", elsewhere))
+    served, unserved = _served(groups, inputs)
+    for group, images in served:
+        findings += _image_remarks(group, images, groups, inputs)
+    undriven = tuple(_undriven(host))
+    obstacles = (*unserved, *(Reason(f.cause, f.evidence, f.remedy) for f in undriven))
+    return Hardware(
+        tuple(groups), tuple(selections), tuple(errors), tuple(served), obstacles, tuple(findings),
+        undriven, _absent(host, selections),
+    )  # fmt: skip
+
+
+def _served(
+    groups: Sequence[GpuGroup], inputs: LaunchInputs
+) -> tuple[list[tuple[GpuGroup, tuple[Image, ...]]], list[Reason]]:
+    """Return the groups with the images that fit, best first, and a reason for each other."""
+    served: list[tuple[GpuGroup, tuple[Image, ...]]] = []
+    unserved = []
+    for group in groups:
+        own = [image for image in inputs.catalog.images if image.vendor == group.vendor]
+        against = {image.name: misfits(image, group, groups, inputs) for image in own}
+        fitting = [image for image in own if not against[image.name]]
+        if fitting:
+            order = {i.name: (_fault(i, group, inputs.catalog) is not None,
+                              group.arch not in i.prefer) for i in fitting}  # fmt: skip
+            fitting.sort(key=lambda image: order[image.name])
+            served.append((group, tuple(fitting)))
+            continue
+        # By the example of the least demanding image: the oldest one compiled for this processor
+        # and these GPUs.
+        why = f"the catalog has no image for GPUs of {VENDORS[group.vendor].title}"
+        if own:
+            here = [image for image in own if built_for(image, inputs.host.machine)] or own
+            oldest = ([image for image in here if serves(image, group.arch)] or here)[-1]
+            why = f"{oldest.name}: {'; '.join(against[oldest.name].values())}"
+        unserved.append(Reason("No image serves these GPUs", f"{group}; {why}"))
+
+    def rank(pair: tuple[GpuGroup, tuple[Image, ...]]) -> tuple[bool, bool, int]:
+        group, images = pair
+        return fused(images[0], group.arch), not group.gpus[0].instances, len(group.gpus)
+
+    return sorted(served, key=rank, reverse=True), unserved
+
+
+def misfits(
+    image: Image, group: GpuGroup | None, groups: Sequence[GpuGroup], inputs: LaunchInputs
+) -> dict[str, str]:
+    """Return why an image does not fit the processor and a group of GPUs: kind -> evidence.
+
+    Args:
+        image: of the catalog, or one that is requested by a path.
+        group: None: the command computes on the processor.
+        groups: all groups of the host.
+        inputs: of the launch.
+    """
+    found, host = {}, inputs.host
+    if not built_for(image, host.machine):
+        machines = " and ".join(image.machines)
+        found["processor"] = f"it is built for {machines} and the processor is {host.machine}"
+    if group is None:
+        if for_gpus(image) and inputs.gpu_use != "never":
+            whose = f"GPU{'s' * bool(groups)} of {title(image.vendor or '')}"
+            there = ", ".join(sorted({title(other.vendor) for other in groups}))
+            found["vendor"] = (
+                f"it is for {whose}, not of {there}" if groups
+                else f"it needs a {whose} and none can be used"
+            )  # fmt: skip
+        return found
+    obstacles = dict.fromkeys(gpu.obstacle for gpu in group.gpus if gpu.obstacle)
+    if obstacles and for_gpus(image):
+        found["device"] = "; ".join(obstacles)
+    # The architecture of a GPU with an obstacle does not matter.
+    if not obstacles and image.archs and not serves(image, group.arch):
+        arch = "a GPU of unknown architecture" if group.arch == "unknown" else group.arch
+        found["architecture"] = f"its PyTorch was not compiled for {arch}"
+    driver = host.driver(group.vendor)
+    if driver and for_gpus(image):
+        ranges = inputs.catalog.drivers.get(driver.vendor, ())
+        vendor = VENDORS[driver.vendor]
+        if evidence := vendor.driver_misfit(driver, image.pins, image.least_driver, ranges):
+            found["driver"] = evidence
+    return found
+
+
+def _fault(image: Image, group: GpuGroup, catalog: Catalog) -> StackFault | None:
+    """Return a reported fault of an image that no option and no variable avoids."""
+    faults = catalog.faults_of(group.vendor, image.pins.get("torch"), group.arch)
+    return next((fault for fault in faults if not fault.flags and not fault.variables), None)
+
+
+def _image_remarks(
+    group: GpuGroup, fitting: Sequence[Image], groups: Sequence[GpuGroup], inputs: LaunchInputs
+) -> Iterator[Finding]:
+    """Yield notes on images for a group: kept out by the kernel driver alone, ranked by a fault."""
+    for image in inputs.catalog.images:
+        if image.vendor != group.vendor:
+            continue
+        if image in fitting:
+            break
+        against = misfits(image, group, groups, inputs)
+        if against.keys() == {"driver"}:
+            evidence = f"{image.name} ({image.title}) for {group}: {against['driver']}"
+            yield Finding("note", "A newer kernel driver would serve a newer image", evidence, "")
+            break
+    faults = {image.name: _fault(image, group, inputs.catalog) for image in fitting}
+    for name, fault in faults.items():
+        if fault is not None and not all(faults.values()):
+            evidence = f"{name} for {group}: {fault.reason} ({fault.source})"
+            remedy = f"`aam-launch --image {name} check` measures whether it occurs"
+            yield Finding("note", "A reported fault ranks a stack below others", evidence, remedy)
+
+
+def _absent(host: Host, selections: Sequence[DeviceSelection]) -> str:
+    for selection in selections:
+        usable = [gpu for gpu in selection.ours if not gpu.integrated]
+        if usable and not any(gpu in usable for gpu in selection.gpus):
+            rest = "only an integrated one" if selection.gpus else "none"
+            return f"{selection.source} leaves {rest} of the {len(selection.ours)} GPUs"
+    if any(not gpu.driven and not gpu.integrated for gpu in host.gpus):
+        return "there are GPUs but no driver is loaded for them"
+    if any(gpu.driven and not gpu.readable for gpu in host.gpus):
+        return "the GPUs of this host belong to other jobs"
+    if any(gpu.integrated for gpu in host.gpus):
+        return "the only GPU is an integrated one, which no image computes on"
+    return unused(host.bus) or "there is no GPU"
+
+
+def _undriven(host: Host) -> Iterator[Finding]:
+    for vendor in VENDORS.values():
+        idle = [gpu for gpu in host.gpus if gpu.vendor == vendor.name and not gpu.driven]
+        for gpu in idle:
+            if gpu.obstacle:
+                place = f"{gpu.product} at {gpu.pci}: {gpu.obstacle}"
+                remedy = "give it back to the host"
+                yield Finding("warning", "A GPU cannot be used here", place, remedy)
+        products = Counter(gpu.product for gpu in idle if not gpu.integrated and not gpu.obstacle)
+        if products:
+            names = ", ".join(f"{count} x {product}" for product, count in products.items())
+            evidence = f"{names} on the PCI bus, no {vendor.module} driver"
+            remedy = f"load it (`modprobe {vendor.module}`) or install it"
+            yield Finding("warning", "The GPU driver is not loaded", evidence, remedy)
+
+
+def counted(gpus: Sequence[Gpu]) -> str:
+    """Return number, product and architecture of alike GPUs, such as "4 x MI300A (gfx942)"."""
+    first = gpus[0]
+    name = VENDORS[first.vendor].instance.rstrip("-")
+    cut = f", cut by {name}" if first.instances else ""
+    return f"{len(gpus)} x {first.product} ({first.arch or 'arch unknown'}{cut})"
+
+
+def serves(image: Image, arch: str) -> bool:
+    """Return whether the image's PyTorch runs on an architecture."""
+    return image.vendor in VENDORS and VENDORS[image.vendor].serves(image.archs, arch)
+
+
+def built_for(image: Image, machine: str) -> bool:
+    """Return whether an image is built for a processor (`uname -m`), as far as it is known."""
+    return not image.machines or machine in image.machines
+
+
+def has_code(catalog: Catalog, vendor: str, arch: str) -> bool:
+    """Return whether an image of the catalog for a vendor's GPUs runs on an architecture."""
+    return any(image.vendor == vendor and serves(image, arch) for image in catalog.images)
+
+
+def fused(image: Image, arch: str) -> bool:
+    """Return whether the image has fused attention kernels for an architecture."""
+    return image.vendor in VENDORS and VENDORS[image.vendor].fused(image.attention, arch)
+
+
+def for_gpus(image: Image) -> bool:
+    """Return whether an image is known to need a GPU of some vendor."""
+    return image.vendor not in (CPU, None)
