@@ -15,7 +15,7 @@ import pandas as pd
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options import SYNONYMS, fits, specs
 from aam.contract.suggestions import nearest
-from aam.data.io.table_blocks import check_ids
+from aam.data.formats.tables import check_ids
 
 
 def argument(command: type, field: str, value: Any, name: str | None = None) -> Any:

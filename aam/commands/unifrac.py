@@ -9,8 +9,7 @@ from aam.contract.errors import DataError, UsageError
 from aam.contract.files import atomic_write, refuse_existing, write_text
 from aam.contract.options.commands.compare import Unifrac
 from aam.contract.options.device import DeviceOptions
-from aam.data.distances import DistanceMatrix, checked_suffix, write_distances
-from aam.data.io.distance_files import hdf5_matrix
+from aam.data.distances import DistanceMatrix, checked_suffix, hdf5_matrix, write_distances
 from aam.data.metadata import ID_HEADER
 from aam.data.store import is_store, open_store
 from aam.data.study import check_store_options, load_table, with_phylogeny

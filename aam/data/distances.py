@@ -1,30 +1,46 @@
 """Distance matrices: reading, validation, alignment to a table by sample id, and writing.
 
-`aam.data.io.distance_files` has the file formats. A binary matrix may be square or condensed (the
-upper half, row by row); the rows of a matrix without ids are in the order of the table.
+    lsmat, TSV, CSV   text with ids above and on the left; also `distance-matrix.tsv` of a .qza
+    .h5               as ssu writes it (`matrix`, `order`), or `distances` with or without ids
+    .npy, .npz        ids from a .txt of the same name, from an array of the .npz, or none
+
+The format is recognized by the content of the file, not by its name; the rows of a matrix without
+ids are in the order of the table. To add a format, add an entry to `BINARY_READERS` or `WRITERS`.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from math import isqrt
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import squareform
 
-from aam.contract.errors import DataError, UsageError, first_few
+from aam.contract.errors import DataError, UsageError, first_few, reason_of
 from aam.contract.files import atomic_write, require, write_text
-from aam.data.io.distance_files import WRITERS, matrix_error, read_matrix_file
+from aam.data.formats.artifact import DAMAGE, is_artifact, read_payload
+from aam.data.formats.text import decoded, lines_of, read_text
+from aam.memory import check_memory, memory_budget
 
 ROUNDING = 1e-5
 """Asymmetry and diagonal up to this fraction of the largest distance are float32 rounding."""
 
+_ID_NAMES = ("order", "ids", "sample_ids")
+_VALUE_NAMES = ("matrix", "distances")
+_HDF5_BYTES = 1 << 14
+"""Size of an HDF5 file besides its arrays, and more."""
 _ROWS_PER_BLOCK = 1024
+
+MatrixContent = tuple[tuple[str, ...] | None, NDArray[Any]]
+"""Ids (None if the file has none) and values [N, N]."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +81,7 @@ def read_distances(
     """Read and check a distance matrix.
 
     Args:
-        path: the file, in one of the formats of `distance_files`.
+        path: the file, in one of the formats above.
         sample_ids: the table's samples, to name the rows of a matrix without ids.
         max_bytes: bytes of memory that the matrix may use; None for half of the available memory.
 
@@ -75,24 +91,175 @@ def read_distances(
             no ids; ids occur twice; a distance is absent or negative; the matrix is not symmetric;
             the diagonal is not zero.
     """
-    ids, values = read_matrix_file(require(path, "distance matrix"), max_bytes)
-    if values.ndim == 1:
-        values = _square(values, path)
+    budget = max_bytes or memory_budget()
+    with require(path, "distance matrix").open("rb") as stream:
+        magic = stream.read(8)
+    readers = [read for start, read in BINARY_READERS.items() if magic.startswith(start)]
+    try:
+        if readers and not is_artifact(path):
+            ids, values = readers[0](path, budget)
+        else:
+            data = read_payload(path, "distance-matrix.tsv", "DistanceMatrix", budget // 4)
+            ids, values = _read_text(decoded(data, path, "distance matrix"), path)
+        if values.dtype.kind not in "biuf":
+            raise ValueError(f"its values are of the type {values.dtype}")
+        values = values.astype(np.float32, copy=False)
+    except (*DAMAGE, csv.Error, TypeError, SyntaxError, MemoryError) as error:
+        evidence = f"'{path}', {reason_of(error)}"
+        raise _error("The distance matrix cannot be read", evidence) from error
     if values.ndim != 2 or values.shape[0] != values.shape[1] or not values.size:
         shape = " x ".join(map(str, values.shape))
-        raise matrix_error("The distance matrix is not square", f"'{path}' is {shape}")
+        raise _error("The distance matrix is not square", f"'{path}' is {shape}")
+    size = len(values)
     if ids is None:
-        ids = _table_order(len(values), sample_ids, path)
-    if len(ids) != len(values):
-        raise matrix_error(
-            "The distance matrix has another size than its ids",
-            f"'{path}' has {len(values)} rows and {len(ids)} ids",
-        )
+        if sample_ids is None or len(sample_ids) != size:
+            table = "no table" if sample_ids is None else f"the table has {len(sample_ids)} samples"
+            raise _error(
+                "The distance matrix has no ids and does not fit the table",
+                f"'{path}' is {size} x {size}, {table}",
+                f"write its ids into '{path.with_suffix('.txt').name}', one per line, or give a "
+                ".tsv",
+            )
+        ids = tuple(sample_ids)
+    if len(ids) != size:
+        evidence = f"'{path}' has {size} rows and {len(ids)} ids"
+        raise _error("The distance matrix has another size than its ids", evidence)
     if twice := [name for name, count in Counter(ids).items() if count > 1]:
-        raise matrix_error(
-            "Ids occur twice in the distance matrix", f"{first_few(twice)} in '{path}'"
-        )
+        raise _error("Ids occur twice in the distance matrix", f"{first_few(twice)} in '{path}'")
     return DistanceMatrix(ids, _checked(ids, values, path))
+
+
+def _checked(ids: tuple[str, ...], values: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
+    """Validate the matrix and remove rounding noise, a few rows at a time."""
+    clean = np.empty_like(values)
+    noise = 0.0
+
+    def refuse(cause: str, wrong_ones: NDArray[np.bool_], start: int) -> None:
+        if (wrong := np.argwhere(wrong_ones)).size:
+            i, j = wrong[0] + (start, 0)
+            reverse = f"'{path}', reversed {values[j, i]:g}"
+            raise _error(cause, f"'{ids[i]}' to '{ids[j]}' is {values[i, j]:g} in {reverse}")
+
+    for start in range(0, len(ids), _ROWS_PER_BLOCK):
+        rows = slice(start, start + _ROWS_PER_BLOCK)
+        block = values[rows]
+        refuse("A distance is not a number", ~np.isfinite(block), start)
+        # Relative to the largest distance of all, so the comparison below needs a second pass.
+        noise = max(noise, ROUNDING * float(np.abs(block).max()))
+        clean[rows] = (block + values[:, rows].T) / 2
+    for start in range(0, len(ids), _ROWS_PER_BLOCK):
+        rows = slice(start, start + _ROWS_PER_BLOCK)
+        asymmetric = np.abs(values[rows] - clean[rows]) > noise
+        refuse("The distance matrix is not symmetric", asymmetric, start)
+        refuse("A distance is negative", clean[rows] < -noise, start)
+    if (off := np.flatnonzero(np.abs(np.diagonal(clean)) > noise)).size:
+        raise _error(
+            "The diagonal of the distance matrix is not zero",
+            f"{first_few(ids[row] for row in off)} in '{path}'",
+            "give distances, not similarities",
+        )
+    np.fill_diagonal(clean, 0)
+    return np.maximum(clean, 0, out=clean)
+
+
+def _read_hdf5(path: Path, budget: int) -> MatrixContent:
+    with h5py.File(path, "r") as file:
+        for name, found in file.items():
+            if not isinstance(found, h5py.Dataset) or found.external or found.is_virtual:
+                raise ValueError(f"'{name}' is not an array of the file")
+            # HDF5 unpacks a complete chunk to read any part of it.
+            chunk = int(np.prod(found.chunks or (0,), dtype=object)) * found.dtype.itemsize
+            _check_size(max(found.nbytes, chunk), path, budget)
+        return _named_arrays(file)
+
+
+def _read_npz(path: Path, budget: int) -> MatrixContent:
+    # A pickle is a program, which a matrix from elsewhere must not run.
+    with np.load(path, allow_pickle=False) as arrays:
+        for member in arrays.zip.infolist():
+            _check_size(member.file_size, path, budget)
+        return _named_arrays(arrays)
+
+
+def _read_npy(path: Path, budget: int) -> MatrixContent:
+    ids_path = path.with_suffix(".txt")
+    ids = tuple(lines_of(read_text(ids_path, "list of ids"))) if ids_path.is_file() else None
+    try:
+        # Mapping allocates nothing, whatever the header describes.
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise ValueError(f"it is cut off or not an array of numbers ({error})") from error
+    _check_size(values.nbytes, path, budget)
+    return ids, values
+
+
+def _check_size(size: int, path: Path, budget: int) -> None:
+    """Refuse a matrix (DataError) that takes more than half of the budget: it is copied once."""
+    check_memory("distance matrix", f"'{path}'", size, budget / 2, "use --tree instead of a matrix")
+
+
+def _named_arrays(arrays: Mapping[str, Any]) -> MatrixContent:
+    name = next((name for name in _VALUE_NAMES if name in arrays), None)
+    if name is None and len(arrays) == 1:
+        name = next(iter(arrays))
+    if name is None:
+        raise KeyError(f"no array '{_VALUE_NAMES[0]}' among {', '.join(arrays) or 'none'}")
+    id_name = next((name for name in _ID_NAMES if name in arrays), None)
+    ids = None if id_name is None else tuple(
+        name.decode() if isinstance(name, bytes) else str(name) for name in arrays[id_name][()]
+    )  # fmt: skip
+    return ids, np.asarray(arrays[name][()])
+
+
+def _read_text(text: str, path: Path) -> MatrixContent:
+    """Parse a matrix with ids in the first row and column, after comment lines of '#'."""
+
+    def not_square(found: str) -> DataError:
+        evidence = f"'{path}' has {len(ids)} columns{found}"
+        return _error("The distance matrix is not square", evidence)
+
+    lines = (line for line in io.StringIO(text, newline=None) if line.strip())
+    first = next((line for line in lines if line.strip()[0] != "#" or "\t" in line.strip()
+                  or "," in line), None)  # fmt: skip
+    if first is None:
+        raise _error("The distance matrix is empty", f"'{path}'")
+    delimiter = "\t" if "\t" in first else ","
+    ids = tuple(name.strip() for name in next(csv.reader([first], delimiter=delimiter))[1:])
+    rows = csv.reader(lines, delimiter=delimiter)
+    # A value takes at least two characters; do not allocate more than the text can contain.
+    if 2 * len(ids) ** 2 > len(text):
+        raise not_square(f" and {sum(1 for _ in rows)} rows")
+    values = np.zeros((len(ids), len(ids)), dtype=np.float32)
+    row = -1
+    for row, (cell, *cells) in enumerate(rows):
+        name = cell.strip()
+        if row >= len(ids) or len(cells) != len(ids):
+            raise not_square(f", but row {row + 1}, '{name}', has {len(cells)} values")
+        if name != ids[row]:
+            raise _error(
+                "The rows of the distance matrix are in another order than its columns",
+                f"row {row + 1} of '{path}' is '{name}', column {row + 1} is '{ids[row]}'",
+            )
+        try:
+            values[row] = np.array(cells, dtype=np.float64)
+        except ValueError as error:
+            where = f"row '{name}' of '{path}', {error}"
+            raise _error("A distance is not a number", where) from error
+    if row + 1 < len(ids):
+        raise not_square(f" and {row + 1} rows")
+    return ids, values
+
+
+def _error(cause: str, evidence: str, remedy: str = "make the matrix again") -> DataError:
+    return DataError(cause, evidence, remedy)
+
+
+BINARY_READERS: dict[bytes, Callable[[Path, int], MatrixContent]] = {
+    b"\x89HDF": _read_hdf5,
+    b"\x93NUMPY": _read_npy,
+    b"PK": _read_npz,
+}
+"""First bytes of a file -> reader of a path within a memory budget in bytes."""
 
 
 def write_distances(path: Path, matrix: DistanceMatrix) -> None:
@@ -118,73 +285,62 @@ def write_distances(path: Path, matrix: DistanceMatrix) -> None:
 def checked_suffix(path: Path) -> str:
     """Return the suffix of an output file; UsageError if no matrix is written in that format."""
     if path.suffix not in WRITERS:
-        raise UsageError(
-            "Unknown format of the distance matrix",
-            f"'{path.name}'",
-            f"end its name with one of {', '.join(WRITERS)}",
-        )
+        remedy = f"end its name with one of {', '.join(WRITERS)}"
+        raise UsageError("Unknown format of the distance matrix", f"'{path.name}'", remedy)
     return path.suffix
 
 
-def _square(condensed: NDArray[Any], path: Path) -> NDArray[np.float32]:
-    size = (1 + isqrt(1 + 8 * condensed.size)) // 2
-    if size * (size - 1) // 2 != condensed.size or size < 2:
-        raise matrix_error(
-            "The distance matrix is neither square nor condensed",
-            f"'{path}' is one row of {condensed.size} values",
-        )
-    # The size is checked above, and the values are checked with those of all formats.
-    values: NDArray[np.float32] = squareform(condensed, checks=False).astype(np.float32, copy=False)
-    return values
+@contextmanager
+def hdf5_matrix(path: Path, ids: Sequence[str], dtype: Any = np.float64) -> Iterator[h5py.Dataset]:
+    """Create a matrix file as ssu writes it, and yield the matrix [N, N] to be filled.
+
+    HDF5 can crash the process when it fails to write, so the space is reserved on the disk, and a
+    full disk is found before it writes.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    names = sum(len(each) + 32 for each in ids)
+    _reserve(path, len(ids) ** 2 * np.dtype(dtype).itemsize + 2 * names + _HDF5_BYTES)
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    # The space is taken with the data set, so that no later write needs any; a fill would write all
+    # of it once more.
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("order", data=list(ids), dtype=h5py.string_dtype())
+        file["format"], file["version"] = np.array([b"BDSM"]), np.array([b"2020.12"])
+        file.create_dataset("matrix", (len(ids), len(ids)), dtype, dcpl=properties)
+    _reserve(path, path.stat().st_size)
+    with h5py.File(path, "r+") as file:
+        yield file["matrix"]
 
 
-def _table_order(size: int, sample_ids: Sequence[str] | None, path: Path) -> tuple[str, ...]:
-    if sample_ids is None or len(sample_ids) != size:
-        table = "no table" if sample_ids is None else f"the table has {len(sample_ids)} samples"
-        raise matrix_error(
-            "The distance matrix has no ids and does not fit the table",
-            f"'{path}' is {size} x {size}, {table}",
-            f"write its ids into '{path.with_suffix('.txt').name}', one per line, or give a .tsv",
-        )
-    return tuple(sample_ids)
+def _reserve(path: Path, size: int) -> None:
+    """Allocate the bytes of a file on the disk, where the system can."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("ab") as stream:
+            os.posix_fallocate(stream.fileno(), 0, size)
 
 
-def _checked(ids: tuple[str, ...], values: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
-    """Validate the matrix and remove rounding noise, a few rows at a time."""
-    clean = np.empty_like(values)
-    noise = 0.0
-    for start in range(0, len(ids), _ROWS_PER_BLOCK):
-        rows = slice(start, start + _ROWS_PER_BLOCK)
-        block, transposed = values[rows], values[:, rows].T
-        if (wrong := np.argwhere(~np.isfinite(block))).size:
-            pair = wrong[0] + (start, 0)
-            raise _pair_error("A distance is not a number", ids, values, pair, path)
-        # Relative to the largest distance of all, so the comparison below needs a second pass.
-        noise = max(noise, ROUNDING * float(np.abs(block).max()))
-        clean[rows] = (block + transposed) / 2
-    for start in range(0, len(ids), _ROWS_PER_BLOCK):
-        rows = slice(start, start + _ROWS_PER_BLOCK)
-        for cause, wrong_ones in (
-            ("The distance matrix is not symmetric", np.abs(values[rows] - clean[rows]) > noise),
-            ("A distance is negative", clean[rows] < -noise),
-        ):
-            if (wrong := np.argwhere(wrong_ones)).size:
-                raise _pair_error(cause, ids, values, wrong[0] + (start, 0), path)
-    if (off := np.flatnonzero(np.abs(np.diagonal(clean)) > noise)).size:
-        raise matrix_error(
-            "The diagonal of the distance matrix is not zero",
-            f"{first_few(ids[row] for row in off)} in '{path}'",
-            "give distances, not similarities",
-        )
-    np.fill_diagonal(clean, 0)
-    return np.maximum(clean, 0, out=clean)
+def _write_text(path: Path, ids: tuple[str, ...], values: NDArray[Any]) -> None:
+    digits = 9 if values.dtype == np.float32 else 17  # They distinguish all numbers of the type.
+    line = "\t".join(["%s"] + [f"%.{digits}g"] * len(ids)) + "\n"
+    with path.open("w", encoding="utf-8") as stream:
+        stream.write("\t" + "\t".join(ids) + "\n")
+        for name, row in zip(ids, values, strict=True):
+            stream.write(line % (name, *row.tolist()))
 
 
-def _pair_error(
-    cause: str, ids: tuple[str, ...], values: NDArray[Any], pair: NDArray[np.int64], path: Path
-) -> DataError:
-    i, j = pair
-    return matrix_error(
-        cause,
-        f"'{ids[i]}' to '{ids[j]}' is {values[i, j]:g} in '{path}', reversed {values[j, i]:g}",
-    )
+def _write_hdf5(path: Path, ids: tuple[str, ...], values: NDArray[Any]) -> None:
+    with hdf5_matrix(path, ids, values.dtype) as matrix:
+        matrix[...] = values
+
+
+WRITERS: dict[str, Callable[[Path, tuple[str, ...], NDArray[Any]], None]] = {
+    ".tsv": _write_text,
+    ".lsmat": _write_text,
+    ".npy": lambda path, _, values: np.save(path, values),
+    ".h5": _write_hdf5,
+}
+"""Suffix of a file -> writer of ids and values."""

@@ -18,8 +18,7 @@ import numpy.typing as npt
 from aam.console import collected
 from aam.contract.errors import AamError, first_few, shortened
 from aam.contract.options.study import TableOptions
-from aam.data.io.table_blocks import TableBlocks
-from aam.data.io.table_formats import open_blocks
+from aam.data.formats.tables import TableBlocks, open_blocks
 from aam.data.metadata import Metadata, as_numbers, read_metadata
 from aam.data.rarefaction import auto_depth
 from aam.data.sequences import as_dna, encode, sequences_of

@@ -22,10 +22,10 @@ from aam.console import warn
 from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
 from aam.contract.suggestions import nearest
-from aam.data.io.artifact import read_payload
-from aam.data.io.text import decoded
-from aam.data.io.without_torch import without_torch
+from aam.data.formats.artifact import read_payload
+from aam.data.formats.text import decoded
 from aam.data.store import is_store, stored_metadata
+from aam.data.without_torch import without_torch
 from aam.memory import memory_budget
 
 MISSING = frozenset(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from aam.contract.errors import DataError, reason_of
 from aam.contract.files import write_text
 from aam.contract.records import EDITED
-from aam.data.io.text import lines_of, read_text
+from aam.data.formats.text import lines_of, read_text
 
 F64 = npt.NDArray[np.float64]
 

@@ -14,7 +14,6 @@ tables are refused unless each table has a prefix, as in Qiita, where sample 000
 from __future__ import annotations
 
 import json
-import shutil
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,8 +33,7 @@ from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import sha256
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.options.field import numbered
-from aam.data.io.table_blocks import TableBlocks
-from aam.data.io.table_formats import BLOCK_BYTES, open_blocks
+from aam.data.formats.tables import BLOCK_BYTES, TableBlocks, open_blocks
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.sequences import as_dna, encode, is_sequence, sequences_of
 from aam.data.store import FORMAT, HEADER, StoredArray, StoreHeader
@@ -71,9 +69,7 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
         UsageError: the numbers of files, prefixes and tables differ.
     """
     budget = memory_budget(options.max_memory_gb)
-    scratch = folder / "scratch"
-    scratch.mkdir()
-    table, sequence_of = _open_tables(options, scratch, block_bytes, budget)
+    table, sequence_of = _open_tables(options, block_bytes, budget)
     richness_N = np.zeros(len(table.sample_ids), dtype=np.int64)
     prevalence_F = np.zeros(len(table.feature_ids), dtype=np.int64)
     first = 0
@@ -152,7 +148,6 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
         order = [row_of[samples[row]] for row in rows]
         letters, ends = pack(cells[row] for cells in metadata.columns.values() for row in order)
         save(metadata_rows=np.array(rows), metadata_cells=letters, metadata_ends=ends)
-    shutil.rmtree(scratch)
     given = {
         "--table": options.table,
         "--sequences": options.sequences,
@@ -180,7 +175,7 @@ def pack(strings: Iterable[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def _open_tables(
-    options: Prepare, scratch: Path, block_bytes: int, budget: int
+    options: Prepare, block_bytes: int, budget: int
 ) -> tuple[TableBlocks, Mapping[str, str] | None]:
     """Open the tables, and join them if there are several or ASVs are trimmed.
 
@@ -202,10 +197,7 @@ def _open_tables(
         raise UsageError("Not one prefix for each table", evidence, "give as many different ones")
     if wrong := [prefix for prefix in prefixes if prefix.split() != [prefix]]:
         raise UsageError("A prefix with spaces", f"'{wrong[0]}'", "give letters and digits")
-    tables = []
-    for number, each in enumerate(paths):
-        (scratch / str(number)).mkdir()
-        tables.append(open_blocks(each, scratch / str(number), block_bytes, budget))
+    tables = [open_blocks(path, block_bytes, budget) for path in paths]
     samples = _sample_ids(options, [table.sample_ids for table in tables])
     if len(paths) == 1 and options.trim_length is None:
         return TableBlocks(samples, tables[0].feature_ids, tables[0].blocks), None

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from aam.console import info
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import require
-from aam.data.io.artifact import read_payload
-from aam.data.io.text import decoded
+from aam.data.formats.artifact import read_payload
+from aam.data.formats.text import decoded
 from aam.memory import check_memory, memory_budget
 
 VOCABULARY = ("-", "A", "C", "G", "T", "N", "?")

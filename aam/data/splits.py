@@ -19,7 +19,7 @@ import numpy.typing as npt
 from aam.console import info
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import atomic_write
-from aam.data.io.text import lines_of, read_text
+from aam.data.formats.text import lines_of, read_text
 from aam.data.metadata import ID_HEADER
 
 Rows = npt.NDArray[np.int64]

@@ -1,6 +1,6 @@
 """Feature tables: counts of reads as a sparse matrix of samples x features, validated.
 
-`aam.data.io.table_formats` reads and validates the files. Nothing is repaired silently, and the
+`aam.data.formats.tables` reads and validates the files. Nothing is repaired silently, and the
 matrix is never made dense.
 """
 
@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 
 from aam.console import info
 from aam.contract.errors import DataError, first_few
-from aam.data.io.table_formats import as_counts_of_reads, check_names, open_blocks
+from aam.data.formats.tables import as_counts_of_reads, check_names, open_blocks
 
 
 # Arrays have no single truth value, so that a generated comparison would raise.

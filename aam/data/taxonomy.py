@@ -7,8 +7,8 @@ from pathlib import Path
 
 from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
-from aam.data.io.artifact import read_payload
-from aam.data.io.text import decoded, lines_of
+from aam.data.formats.artifact import read_payload
+from aam.data.formats.text import decoded, lines_of
 
 _ID_HEADERS = ("feature id", "feature-id", "#otu id", "#otuid")
 

@@ -15,7 +15,7 @@ from aam.contract.options.study import ordered_levels
 from aam.contract.schema import read_json
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.embeddings import read_embeddings
-from aam.data.io.text import numbers, read_rows
+from aam.data.formats.text import numbers, read_rows
 from aam.data.metadata import ID_HEADER
 from aam.data.metrics import ScoredPredictions
 from aam.data.ordination import read_ordination

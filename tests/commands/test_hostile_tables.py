@@ -33,13 +33,13 @@ def index_of(value: int) -> Make:
 
 
 TABLES: dict[str, tuple[Make, str]] = {
-    "an index beyond the features": (index_of(3_000_000), "feature index 3000000 in a table of 3"),
-    "a negative index": (index_of(-1), "feature index -1 in a table of 3 features"),
-    "an index beyond 32 bits": (index_of(2**32), "feature index 4294967296"),
+    "an index beyond the features": (index_of(3_000_000), "indices must be < 3"),
+    "a negative index": (index_of(-1), "indices must be >= 0"),
+    "an index beyond 32 bits": (index_of(2**32), "indices must be < 3"),
     "a feature twice": (index_of(1), "a sample has two values for one feature"),
     "indices that are not numbers": (
         lambda path: biom_file(path, indices=np.array([0, 1, 1, np.nan, 0, 2])),
-        "indices of the type float64",
+        "'sample/matrix/indices' is not a vector of numbers",
     ),
     "ends that fall": (
         lambda path: biom_file(path, indptr=np.array([0, 4, 2, 6])), "samples overlap"
@@ -51,10 +51,10 @@ TABLES: dict[str, tuple[Make, str]] = {
     "more ends than samples": (
         lambda path: biom_file(path, indptr=np.array([0, 2, 4, 5, 6])), "different sizes"
     ),
-    "json index beyond": (lambda path: biom_json(path, [[2, 0, 1]]), "row index 2"),
-    "json negative index": (lambda path: biom_json(path, [[0, -1, 1]]), "column index -1"),
-    "json NaN index": (lambda path: biom_json(path, [[0, float("nan"), 1]]), "column index nan"),
-    "json fractional index": (lambda path: biom_json(path, [[0.5, 0, 1]]), "row index 0.5"),
+    "json index beyond": (lambda path: biom_json(path, [[2, 0, 1]]), "index 2 exceeds"),
+    "json negative index": (lambda path: biom_json(path, [[0, -1, 1]]), "negative axis"),
+    "json NaN index": (lambda path: biom_json(path, [[0, float("nan"), 1]]), "not a whole number"),
+    "json fractional index": (lambda path: biom_json(path, [[0.5, 0, 1]]), "not a whole number"),
     "json value twice": (lambda path: biom_json(path, [[0, 0, 1], [0, 0, 1]]), "two values"),
     "json integer beyond 64 bits": (lambda path: biom_json(path, [[0, 0, 2**70]]), "Counts beyond"),
     "json integer beyond a float": (lambda path: biom_json(path, [[0, 0, 10**400]]), "BIOM 1"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import DataError, MissingInput
-from aam.data.io.artifact import is_artifact, read_payload
+from aam.data.formats.artifact import is_artifact, read_payload
 from tests.support.artifacts import write_artifact
 
 

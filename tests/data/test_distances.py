@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from skbio import DistanceMatrix as SkbioMatrix
 
 from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError
-from aam.data.distances import DistanceMatrix, read_distances, write_distances
-from aam.data.io.distance_files import hdf5_matrix
+from aam.data.distances import DistanceMatrix, hdf5_matrix, read_distances, write_distances
 from tests.support.artifacts import write_artifact
 
 IDS = ("2538.10", "10317.000001020", "NA", "a b")
@@ -72,7 +71,7 @@ def test_a_disk_with_room_for_an_hdf5_file_once_is_enough(
 
 
 def test_the_format_is_recognized_by_the_content(tmp_path: Path) -> None:
-    values, condensed = square(), square()[np.triu_indices(len(IDS), 1)]
+    values = square()
     tsv = text_of(values)
     (tmp_path / "tab").write_text(tsv)
     (tmp_path / "comma").write_text(text_of(values, ","))
@@ -83,11 +82,10 @@ def test_the_format_is_recognized_by_the_content(tmp_path: Path) -> None:
         {"distance-matrix.tsv": tsv.encode()},
     )
     np.savez(tmp_path / "named.npz", distances=values, ids=np.array(IDS))
-    np.savez(tmp_path / "double.npz", matrix=condensed.astype(float), order=np.array(IDS))
-    for name, array in (("distances", values), ("matrix", condensed)):
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            file[name] = array
-            file.create_dataset("sample_ids", data=list(IDS), dtype=h5py.string_dtype())
+    np.savez(tmp_path / "double.npz", matrix=values.astype(float), order=np.array(IDS))
+    with h5py.File(tmp_path / "distances.h5", "w") as file:
+        file["distances"] = values
+        file.create_dataset("sample_ids", data=list(IDS), dtype=h5py.string_dtype())
     for path in sorted(tmp_path.iterdir()):
         assert_same(read_distances(path))
 
@@ -95,7 +93,6 @@ def test_the_format_is_recognized_by_the_content(tmp_path: Path) -> None:
 def test_a_matrix_without_ids_is_in_table_order(tmp_path: Path) -> None:
     np.save(tmp_path / "m.npy", square())
     np.savez(tmp_path / "m.npz", square())
-    np.save(tmp_path / "condensed.npy", square()[np.triu_indices(len(IDS), 1)])
     with h5py.File(tmp_path / "m.h5", "w") as file:
         file["distances"] = square()
     for path in sorted(tmp_path.iterdir()):

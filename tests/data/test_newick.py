@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from skbio import TreeNode
 
 from aam.contract.errors import DataError
-from aam.data.io.newick import NewickTree, parse
+from aam.data.formats.newick import NewickTree, parse
 from tests.support.trees import newicks
 
 

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from aam.contract.errors import DataError, MissingInput
-from aam.data.io import table_formats
-from aam.data.io.table_blocks import OpenTable, TableBlocks
-from aam.data.io.table_formats import TABLE_FORMATS, TableFormat
+from aam.data.formats import tables
+from aam.data.formats.tables import TABLE_FORMATS, OpenTable, TableBlocks
 from aam.data.table import FeatureTable, read_table
 from tests.support.artifacts import write_artifact
 
@@ -234,8 +233,8 @@ def test_a_format_is_added_by_an_entry_of_the_registry(
         ids = [[name.decode() for name in names] for names in (samples, features)]
         return TableBlocks(ids[0], ids[1], lambda: iter([block]))
 
-    made_up = TableFormat(lambda start: start.startswith(b"%lines"), read_lines)
-    monkeypatch.setattr(table_formats, "TABLE_FORMATS", {"lines": made_up} | TABLE_FORMATS)
+    made_up = (lambda start: start.startswith(b"%lines"), read_lines)
+    monkeypatch.setattr(tables, "TABLE_FORMATS", {"lines": made_up} | TABLE_FORMATS)
     path = tmp_path / "table.gz"
     path.write_bytes(gzip.compress(b"%lines\ns1 s2\nACGT ACGA\n5 7\n"))
     table = read_table(path)

@@ -23,7 +23,7 @@ from aam.cli import main
 from aam.contract.errors import Unavailable
 from aam.contract.options.study import Metric
 from aam.data.distances import read_distances
-from aam.data.io.newick import parse
+from aam.data.formats.newick import parse
 from aam.data.table import FeatureTable, read_table
 from aam.data.unifrac import matrix as module
 from aam.data.unifrac import tiles

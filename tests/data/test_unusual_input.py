@@ -11,7 +11,7 @@ import pytest
 from aam.contract.errors import DataError
 from aam.data.conditions import rows_where
 from aam.data.distances import read_distances
-from aam.data.io.newick import parse
+from aam.data.formats.newick import parse
 from aam.data.metadata import read_metadata
 from aam.data.ordination import read_ordination, write_ordination
 from aam.data.splits import Split, read_splits, write_splits

@@ -1,9 +1,9 @@
 """Phylogeny of a table's ASVs for UniFrac: branch lengths and the branches above each ASV.
 
-The complete tree is parsed (`aam.data.io.newick`), sheared to the table's features, and its unary
-chains are collapsed into single branches. The path above the features' common ancestor, including a
-length on the root node, becomes one stem branch above every feature: scikit-bio counts it, and so
-do the denominators of weighted-normalized and generalized UniFrac.
+The complete tree is parsed (`aam.data.formats.newick`), sheared to the table's features, and its
+unary chains are collapsed into single branches. The path above the features' common ancestor,
+including a length on the root node, becomes one stem branch above every feature: scikit-bio counts
+it, and so do the denominators of weighted-normalized and generalized UniFrac.
 
 Large sheared trees are stored in the user's cache, so that a tree of millions of tips is parsed
 once.
@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from aam.console import info
 from aam.contract.errors import AamError, DataError, first_few
 from aam.contract.files import atomic_write, require, user_cache
-from aam.data.io import artifact
-from aam.data.io.newick import NewickTree, parse
-from aam.data.io.text import binary_format, decoded
-from aam.data.io.without_torch import without_torch
+from aam.data.formats import artifact
+from aam.data.formats.newick import NewickTree, parse
+from aam.data.formats.text import binary_format, decoded
+from aam.data.without_torch import without_torch
 from aam.memory import check_memory, memory_budget
 
 CACHED_FROM_TIPS = 20_000

@@ -23,7 +23,7 @@ from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.device import DeviceOptions, SpeedOptions
 from aam.contract.options.training import LoopOptions
-from aam.data.io.text import read_text
+from aam.data.formats.text import read_text
 from aam.distributed.environment import Ranks, read_environment
 from aam.memory import GIB, memory_available, shown_size
 from aam.numerics.device import choose_device, is_gpu

@@ -78,8 +78,14 @@ def read_payload(path: Path, name: str, semantic: str, max_bytes: int | None = N
 def open_payload(
     path: Path, name: str, semantic: str, max_bytes: int | None = None
 ) -> io.BufferedReader:
-    """Open the payload of an artifact, the content of a gzip file, or a plain file."""
-    limit = max_bytes or memory_budget()
+    """Open the payload of an artifact, the content of a gzip file, or a plain file.
+
+    Args:
+        path: the file.
+        name: file in the folder `data` of the artifact, such as "tree.nwk".
+        semantic: beginning of the artifact's type, such as "Phylogeny[Rooted]".
+        max_bytes: most bytes to unpack; None for half of the available memory.
+    """
     if is_artifact(path):
         with _report_damage(path), zipfile.ZipFile(path) as archive:
             source: IO[bytes] = archive.open(_member(archive, path, name, semantic))
@@ -87,7 +93,7 @@ def open_payload(
         plain = path.open("rb")
         is_gzip = plain.peek(2)[:2] == _GZIP_MAGIC
         source = gzip.GzipFile(fileobj=plain) if is_gzip else plain  # type: ignore[assignment]
-    return io.BufferedReader(_Bounded(source, path, limit), 1 << 16)
+    return io.BufferedReader(_Bounded(source, path, max_bytes or memory_budget()), 1 << 16)
 
 
 class _Bounded(io.RawIOBase):
@@ -129,45 +135,40 @@ def _report_damage(path: Path) -> Iterator[None]:
         raise DataError(f"The {what} is damaged", evidence, remedy) from error
 
 
-def _member(archive: zipfile.ZipFile, path: Path, name: str, semantic: str) -> str:
-    """Return the name of the zip entry `data/<name>`."""
-    root = _root(archive)
-    if root is None:
-        raise DataError(
-            "The zip file is not a QIIME 2 artifact",
-            f"'{path}' has no VERSION entry",
-            f"give a {semantic.split('[')[0]} artifact, or unpack it and give the file inside",
-        )
-    artifact_type = _semantic_type(archive, root)
-    if not artifact_type.startswith(semantic):
-        raise DataError(
-            "The QIIME 2 artifact is of another type",
-            f"'{path}' is {artifact_type or 'without a type'}",
-            f"a {semantic.split('[')[0]} is needed here (the type must begin with '{semantic}')",
-        )
-    start = f"{root}/data/"
-    if f"{start}{name}" not in archive.namelist():
-        files = [entry[len(start) :] for entry in archive.namelist() if entry.startswith(start)]
-        raise DataError(
-            f"The QIIME 2 artifact does not hold '{name}'",
-            f"the files of '{path}' are {first_few(files)}",
-            f"a {artifact_type} is expected to hold it; export it again",
-        )
-    return f"{start}{name}"
-
-
 def _root(archive: zipfile.ZipFile) -> str | None:
     """Return the folder of the zip that has a VERSION entry; None without one."""
     entries = (entry.partition("/") for entry in archive.namelist())
     return next((folder for folder, _, rest in entries if rest == "VERSION"), None)
 
 
-def _semantic_type(archive: zipfile.ZipFile, root: str) -> str:
-    """Read `type` from metadata.yaml, a plain scalar on a line of its own."""
-    try:
+def _member(archive: zipfile.ZipFile, path: Path, name: str, semantic: str) -> str:
+    """Return the name of the zip entry `data/<name>`, after checking the artifact's type."""
+    root, entries, wanted = _root(archive), archive.namelist(), semantic.split("[")[0]
+    if root is None:
+        raise DataError(
+            "The zip file is not a QIIME 2 artifact",
+            f"'{path}' has no VERSION entry",
+            f"give a {wanted} artifact, or unpack it and give the file inside",
+        )
+    artifact_type = ""
+    if f"{root}/metadata.yaml" in entries:
         with archive.open(f"{root}/metadata.yaml") as stream:
             text = stream.read(_MAX_METADATA_BYTES).decode("utf-8", "replace")
-    except KeyError:
-        return ""
-    found = (line.partition(":")[2] for line in text.splitlines() if line.startswith("type:"))
-    return next(found, "").strip().strip("'\"")
+        # `type` is a plain scalar on a line of its own.
+        types = (line.partition(":")[2] for line in text.splitlines() if line.startswith("type:"))
+        artifact_type = next(types, "").strip().strip("'\"")
+    if not artifact_type.startswith(semantic):
+        raise DataError(
+            "The QIIME 2 artifact is of another type",
+            f"'{path}' is {artifact_type or 'without a type'}",
+            f"a {wanted} is needed here (the type must begin with '{semantic}')",
+        )
+    start = f"{root}/data/"
+    if f"{start}{name}" not in entries:
+        files = [entry[len(start) :] for entry in entries if entry.startswith(start)]
+        raise DataError(
+            f"The QIIME 2 artifact does not hold '{name}'",
+            f"the files of '{path}' are {first_few(files)}",
+            f"a {artifact_type} is expected to hold it; export it again",
+        )
+    return f"{start}{name}"

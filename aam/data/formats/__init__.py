@@ -1,0 +1,1 @@
+"""File formats of input: feature tables, Newick, distance matrices, QIIME 2 artifacts, text."""

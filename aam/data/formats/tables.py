@@ -1,0 +1,459 @@
+"""Feature-table formats: BIOM 2.1 (HDF5), BIOM 1 (JSON) and TSV, read as blocks of samples.
+
+The format is recognized by the first bytes of the file, not by its name. A complete table is one
+block (`aam.data.table`); `aam prepare` reads BIOM 2.1 in blocks that fit in memory, since it stores
+its matrix by sample. To add a format, write a function from `OpenTable` to `TableBlocks` and add
+its entry to `TABLE_FORMATS`.
+
+biom-format reads the same files, but ends with a traceback or sums silently where a file is damaged
+(repeated entries, an index beyond the table, a shape that contradicts the data), and takes several
+times as long: it is the reference in tests.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array
+
+from aam.console import info
+from aam.contract.errors import DataError, first_few, reason_of
+from aam.data.formats import artifact
+from aam.data.formats.text import decoded
+from aam.memory import check_memory, memory_budget
+
+BLOCK_BYTES = 64 << 20
+"""Largest size of a block; but at least one sample."""
+
+TRANSPOSED = "give features as rows and samples as columns, or BIOM, which names its axes"
+
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_ENTRY_BYTES = 12
+"""Bytes of an entry of a block: a float64 value and the int32 index of its feature."""
+_JSON_BYTES = 12
+"""Bytes of memory that a byte of JSON takes, measured on tables of small counts."""
+_CELL_BYTES = 70
+"""Bytes of memory that the cell of a line takes, as a string of Python and as a number."""
+_NAME_BYTES = 100
+_IDS_AT_ONCE = 1024
+_MAX_READS = int(np.iinfo(np.int32).max)
+
+_ASV = re.compile(r"[ACGTUN]{20,}|[0-9a-f]{32}|[0-9a-f]{40}", re.IGNORECASE)
+"""An id that is DNA, or the MD5 or SHA-1 of a sequence."""
+_TAXONOMY = frozenset({"taxonomy", "taxon", "consensus lineage", "consensuslineage"})
+_SAMPLE_HEADERS = frozenset(
+    {"#sampleid", "#sample id", "sampleid", "sample-id", "sample_name", "sample", "samples"}
+)
+
+_BAD_CONTENT = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,  # RecursionError is one
+    TypeError,
+    ValueError,
+)
+"""Exceptions that parsing damaged content raises."""
+
+
+@dataclass(frozen=True)
+class TableBlocks:
+    """A table that is read block by block; `blocks` may be called more than once.
+
+    Attributes:
+        sample_ids: N names.
+        feature_ids: F names.
+        blocks: yields all samples in order, [n, F] at a time: float64 values of the file, each
+            feature at most once in a sample.
+    """
+
+    sample_ids: Sequence[str]
+    feature_ids: Sequence[str]
+    blocks: Callable[[], Iterator[csr_array]]
+
+
+@dataclass(frozen=True)
+class OpenTable:
+    """An open table file, unpacked, with the limits for reading it.
+
+    Attributes:
+        path: the file, for messages.
+        stream: its content from the first byte on.
+        block_bytes: largest size of a block; a larger sample is a block of its own.
+        budget: bytes of memory that reading may use.
+    """
+
+    path: Path
+    stream: io.BufferedReader
+    block_bytes: int
+    budget: int
+
+    def check_size(self, size: float, part: str) -> None:
+        """Refuse a part of the table that does not fit in memory (DataError)."""
+        remedy = "check how it was made, raise --max-memory-gb, or use `aam prepare`"
+        check_memory("table", part, size, self.budget, remedy)
+
+
+def open_blocks(
+    path: Path, block_bytes: int = BLOCK_BYTES, max_bytes: int | None = None
+) -> TableBlocks:
+    """Open a feature table for reading counts of reads block by block.
+
+    Args:
+        path: BIOM 2.1, BIOM 1 or TSV, gzipped or not, or a FeatureTable artifact.
+        block_bytes: largest size of a block; formats other than BIOM 2.1 are one block.
+        max_bytes: bytes of memory that reading may use; None for half of the available memory.
+    """
+    budget = max_bytes or memory_budget()
+    with (
+        _path_named(path),
+        artifact.open_payload(path, "feature-table.biom", "FeatureTable", budget) as stream,
+    ):
+        start = stream.peek(4096)[:4096]
+        if not start.strip():
+            raise DataError("No feature table", "the file is empty", "make it again")
+        readers = (read for recognizes, read in TABLE_FORMATS.values() if recognizes(start))
+        found = next(readers)(OpenTable(path, stream, block_bytes, budget))
+        check_names(found.sample_ids, found.feature_ids)
+
+    def blocks() -> Iterator[csr_array]:
+        first = 0
+
+        def as_counts(block: csr_array) -> csr_array:
+            nonlocal first
+            first += block.shape[0]
+            return as_counts_of_reads(block, found.sample_ids[first - block.shape[0] : first])
+
+        with _path_named(path):
+            # Unlike a loop, map holds no reference to a block that its user has dropped.
+            yield from map(as_counts, found.blocks())
+
+    return TableBlocks(found.sample_ids, found.feature_ids, blocks)
+
+
+@contextmanager
+def _path_named(path: Path) -> Iterator[None]:
+    """Add the path of the table to errors without it."""
+    try:
+        yield
+    except DataError as error:
+        if f"'{path}'" in str(error):
+            raise
+        raise DataError(f"{error.cause} in '{path}'", error.evidence, error.remedy) from error
+
+
+def check_ids(ids: Sequence[str], what: str) -> None:
+    """Refuse duplicated and empty ids of samples or features.
+
+    Args:
+        ids: all ids of the table along one axis.
+        what: name of what has the ids, "sample" or "feature", for the message.
+
+    Raises:
+        DataError: an id occurs twice, is empty, or has half of a surrogate pair.
+    """
+    if twice := [name for name, count in Counter(ids).items() if count > 1]:
+        raise DataError(f"Duplicated {what} ids", first_few(twice), f"give each {what} one id")
+    if unnamed := sum(not name.strip() for name in ids):
+        raise DataError(f"{what.capitalize()}s without an id", str(unnamed), "name them")
+    try:
+        "\n".join(ids).encode()
+    except UnicodeEncodeError as error:
+        part = ascii(error.object[error.start : error.end])
+        cause = f"A {what} id is no text"
+        raise DataError(cause, f"it has half a character, {part}", "write the ids anew") from error
+
+
+def check_names(samples: Sequence[str], features: Sequence[str]) -> None:
+    """Refuse duplicated and missing ids, and a table whose sample ids are ASVs (DataError)."""
+    check_ids(samples, "sample")
+    check_ids(features, "feature")
+    if samples and all(map(_ASV.fullmatch, samples)) and not any(map(_ASV.fullmatch, features)):
+        shown = f"samples {first_few(samples)} and features {first_few(features)}"
+        raise DataError("The table is transposed: its samples are ASVs", shown, TRANSPOSED)
+
+
+def as_counts_of_reads(block: csr_array, sample_ids: Sequence[str]) -> csr_array:
+    """Convert values [n, F] in place to sorted int32 counts above 0."""
+    values = block.data
+    with np.errstate(invalid="ignore"):
+        block.data = values.astype(np.int32)
+    if values.size and not (block.data.min() >= 0 and np.array_equal(block.data, values)):
+        finite = np.isfinite(values)
+        integral = np.trunc(values) == values
+        checks = (
+            (~finite, "Counts that are NaN or infinite", "write 0 where a sample has no reads"),
+            (values < 0, "Negative counts", "give counts of reads, not transformed values"),
+            (~integral, "Fractional counts", "give counts of reads, not relative abundances"),
+            (values > _MAX_READS, f"Counts beyond {_MAX_READS}", "check how the table was made"),
+        )
+        wrong, cause, remedy = next(check for check in checks if check[0].any())
+        rows = np.unique(np.searchsorted(block.indptr, np.flatnonzero(wrong), "right") - 1)
+        where = first_few(sample_ids[row] for row in rows)
+        evidence = f"{int(wrong.sum())} of {np.count_nonzero(values)} values, in samples {where}"
+        raise DataError(cause, evidence, remedy)
+    block.eliminate_zeros()
+    block.sort_indices()
+    return block
+
+
+def read_hdf5(table: OpenTable) -> TableBlocks:
+    """Read BIOM 2.1, which stores its matrix by sample: a block is a slice of the file's arrays."""
+    import h5py
+
+    # HDF5 seeks, so a compressed table is unpacked into memory.
+    packed = artifact.is_compressed(table.path)
+    source = io.BytesIO(table.stream.read()) if packed else table.path
+
+    def vector(file: Any, name: str, kinds: str) -> Any:
+        """Return an array of the file, whose type is one of numpy's `kinds`."""
+        found = file[name]
+        if not isinstance(found, h5py.Dataset) or found.ndim != 1 or found.dtype.kind not in kinds:
+            raise ValueError(f"'{name}' is not a vector of {'numbers' if 'i' in kinds else 'text'}")
+        # HDF5 follows links: a table from elsewhere could name any file that its reader may open.
+        if found.external or found.is_virtual or found.file != file:
+            raise ValueError(f"'{name}' is in another file")
+        # HDF5 unpacks a complete chunk to read any part of it.
+        chunk = found.chunks[0] if found.chunks else 0
+        table.check_size(chunk * found.dtype.itemsize, f"a chunk of '{name}'")
+        return found
+
+    def ids(dataset: Any) -> list[str]:
+        names: list[str] = []
+        size = 64 * len(dataset)  # Each id is a Python object.
+        for start in range(0, len(dataset), _IDS_AT_ONCE):
+            table.check_size(size, "the list of ids")
+            part = dataset.asstr()[start : start + _IDS_AT_ONCE].tolist()
+            size += sum(map(len, part))
+            names += part
+        return names
+
+    try:
+        with h5py.File(source, "r") as file:
+            samples = ids(vector(file, "sample/ids", "OS"))
+            features = ids(vector(file, "observation/ids", "OS"))
+            ends = vector(file, "sample/matrix/indptr", "iu")
+            stored = {
+                len(vector(file, "sample/matrix/indices", "iu")),
+                len(vector(file, "sample/matrix/data", "iuf")),
+            }
+            if len(ends) != len(samples) + 1:
+                raise ValueError("the matrix and the ids are of different sizes")
+            indptr = ends[:].astype(np.int64)
+        if stored != {int(indptr[-1])}:
+            raise ValueError("the matrix and the ids are of different sizes")
+        if indptr[0] != 0 or (np.diff(indptr) < 0).any():
+            raise ValueError("samples overlap in the matrix")
+    except _BAD_CONTENT as error:
+        raise _unreadable("BIOM 2.1 (HDF5)", error) from error
+    entries = max(1, table.block_bytes // _ENTRY_BYTES)
+    largest = max(int(np.diff(indptr).max(initial=0)), min(int(indptr[-1]), 2 * entries))
+    table.check_size(2 * _ENTRY_BYTES * largest, "its counts")
+
+    def blocks() -> Iterator[csr_array]:
+        low, last = 0, len(samples)
+        try:
+            with h5py.File(source, "r") as file:
+                data, indices = file["sample/matrix/data"], file["sample/matrix/indices"]
+                while low < last:
+                    # As many samples as fit in a block; a larger sample is a block of its own.
+                    high = int(np.searchsorted(indptr, indptr[low] + entries, side="right")) - 1
+                    high = min(max(high, low + 1), last)
+                    part = slice(int(indptr[low]), int(indptr[high]))
+                    # Nothing here refers to the block, so that its user decides how long it lives.
+                    yield _checked(
+                        data[part].astype(np.float64, copy=False),
+                        indices[part],
+                        indptr[low : high + 1] - indptr[low],
+                        len(features),
+                    )
+                    low = high
+        except _BAD_CONTENT as error:
+            raise _unreadable("BIOM 2.1 (HDF5)", error) from error
+
+    return TableBlocks(samples, features, blocks)
+
+
+def _checked(
+    data: NDArray[np.float64], indices: NDArray[Any], indptr: NDArray[np.int64], features: int
+) -> csr_array:
+    """Return a matrix [n, features]; ValueError for indices out of range or in a sample twice."""
+    block = csr_array((data, indices, indptr), shape=(len(indptr) - 1, features))
+    block.check_format(full_check=True)
+    if not block.has_canonical_format:  # not ascending, or twice
+        once = block.copy()
+        once.sum_duplicates()
+        if once.nnz < block.nnz:
+            raise ValueError("a sample has two values for one feature")
+    return block
+
+
+def read_json(table: OpenTable) -> TableBlocks:
+    """Read BIOM 1: a JSON value whose matrix is rows or (feature, sample, value) triples."""
+    # One byte more than fits, so that a larger file is refused and not cut.
+    data = table.stream.read(table.budget // _JSON_BYTES + 1)
+    table.check_size(len(data) * _JSON_BYTES, "the JSON text")
+    text = decoded(data, table.path, "feature table")
+    try:
+        content = json.loads(text)
+        samples = [str(column["id"]) for column in content["columns"]]
+        features = [str(row["id"]) for row in content["rows"]]
+        shape = [len(features), len(samples)]
+        if content.get("shape", shape) != shape:
+            found = f"{len(features)} rows and {len(samples)} columns"
+            raise ValueError(f"its shape is {content['shape']}, but it has {found}")
+        matrix = np.array(content["data"], dtype=np.float64)
+        if content.get("matrix_type", "sparse") == "sparse":
+            triples = matrix.reshape(-1, 3)
+            with np.errstate(invalid="ignore"):
+                rows, columns = triples[:, :2].T.astype(np.int64)
+            if not np.array_equal(triples[:, :2].T, [rows, columns]):
+                raise ValueError("an index is not a whole number")
+            values = coo_array((triples[:, 2], (columns, rows)), shape=shape[::-1]).tocsr()
+            if values.nnz < len(triples):
+                raise ValueError("a sample has two values for one feature")
+        elif (matrix := matrix.reshape(-1, len(samples))).shape != tuple(shape):
+            raise ValueError(f"{len(matrix)} rows of values, but {len(features)} of ids")
+        else:
+            values = csr_array(matrix.T)
+    except _BAD_CONTENT as error:
+        raise _unreadable("BIOM 1 (JSON)", error) from error
+    return TableBlocks(samples, features, lambda: iter([values.copy()]))
+
+
+def read_tsv(table: OpenTable) -> TableBlocks:
+    """Read a TSV of features x samples, line by line."""
+    lines = _lines(table)
+    header, first = _header(lines)
+    quoted = all(len(name) > 1 and name[0] == name[-1] == '"' for name in header[1:])
+    samples = [_unquoted(name) for name in header[1:]] if quoted else header[1:]
+    columns: list[int] | None = None  # cells with counts; all without a column of taxa
+    names = [name.strip().lower() for name in samples]
+    if not _TAXONOMY.isdisjoint(names):
+        left_out = [k for k, name in enumerate(names) if name in _TAXONOMY | {"confidence"}]
+        shown = "', '".join(samples[k].strip() for k in left_out)
+        plural, verb = ("s", "are") if len(left_out) > 1 else ("", "is")
+        info(f"The column{plural} '{shown}' of the table {verb} not read.")
+        columns = [k for k in range(len(samples)) if k not in left_out]
+        samples = [samples[k] for k in columns]
+    features: list[str] = []
+    found, values = [np.zeros(0, np.int32)], [np.zeros(0)]
+    size = 0
+    for number, line in chain(first, lines):
+        cells = line.split("\t")
+        if len(cells) != len(header):
+            raise DataError(
+                "A row of another length",
+                f"line {number} has {len(cells)} cells, the header {len(header)}",
+                "is the file cut off, or are blanks used for tabs?",
+            )
+        counts = cells[1:] if columns is None else [cells[1 + k] for k in columns]
+        try:
+            row = np.array(counts, dtype=np.float64)
+        except ValueError as error:
+            commas = any("," in cell for cell in counts)
+            raise DataError(
+                "A count that is not a number",
+                f"line {number}, {reason_of(error)}",
+                "write decimal points, not commas"
+                if commas
+                else "write 0 where a sample has no reads",
+            ) from error
+        found.append(np.flatnonzero(row).astype(np.int32))
+        values.append(row[found[-1]])
+        features.append(_unquoted(cells[0]) if quoted else cells[0])
+        size += len(cells[0]) + _NAME_BYTES + 3 * _ENTRY_BYTES * len(found[-1])
+        table.check_size(size, "the content of the file")
+    indptr = np.cumsum([len(each) for each in found])
+    parts = np.concatenate(values), np.concatenate(found), indptr
+    by_sample = csr_array(parts, shape=(len(features), len(samples))).T.tocsr()
+    return TableBlocks(samples, features, lambda: iter([by_sample.copy()]))
+
+
+def _lines(table: OpenTable) -> Iterator[tuple[int, str]]:
+    """Yield number and text of the lines that are not blank, which end with LF, CR LF or CR."""
+    text = io.TextIOWrapper(table.stream, encoding="utf-8-sig")
+    number = 0
+    try:
+        while line := text.readline(table.budget // _CELL_BYTES + 1):
+            number += 1
+            table.check_size(len(line) * _CELL_BYTES, f"line {number}")
+            if line.strip():
+                yield number, line.rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            "No feature table",
+            "the file is neither HDF5 nor UTF-8 text",
+            "give BIOM, TSV (UTF-8) or a .qza artifact",
+        ) from error
+
+
+def _header(lines: Iterator[tuple[int, str]]) -> tuple[list[str], list[tuple[int, str]]]:
+    """Return the cells of the header, and the lines after it that are already read."""
+    first, comment = "", ""
+    plain: list[tuple[int, str]] = []
+    for number, line in lines:
+        first = first or line
+        if not line.startswith("#"):
+            plain = [(number, line)]
+            break
+        comment = line
+    # The header is the last commented line if that has columns, else the first plain one.
+    is_commented = "\t" in comment
+    header = (comment if is_commented else plain[0][1] if plain else "").split("\t")
+    if len(header) < 2 and first.count(",") > 1:
+        remedy = "save it as tab-separated text (.tsv)"
+        raise DataError("The table is comma-separated", f"line 1 is '{first[:60]}'", remedy)
+    if len(header) < 2:
+        raise DataError(
+            "No feature table",
+            f"line 1 is '{first[:60]}'",
+            "give BIOM, a .qza artifact, or TSV with a row of sample ids and a column of features",
+        )
+    if header[0].strip().lower() in _SAMPLE_HEADERS:
+        remedy = f"{TRANSPOSED} (is it the metadata?)"
+        raise DataError("The rows are samples", f"the first column is '{header[0]}'", remedy)
+    if is_commented:
+        return header, plain
+    # R's write.table leaves out the header of the column of row names.
+    following = list(islice(lines, 1))
+    if following and following[0][1].count("\t") == len(header):
+        header = ["", *header]
+    return header, following
+
+
+def _unquoted(name: str) -> str:
+    """Return an id without the quotes of R's write.table."""
+    is_quoted = len(name) > 1 and name[0] == name[-1] == '"'
+    return name[1:-1].replace('\\"', '"').replace('""', '"') if is_quoted else name
+
+
+def _unreadable(form: str, error: Exception) -> DataError:
+    remedy = "copy the file again or make it again"
+    return DataError(f"Invalid or incomplete {form} table", reason_of(error), remedy)
+
+
+TABLE_FORMATS: dict[
+    str, tuple[Callable[[bytes], bool], Callable[[OpenTable], TableBlocks]]
+] = {
+    "BIOM 2.1": (lambda start: start.startswith(_HDF5_MAGIC), read_hdf5),
+    "BIOM 1": (
+        lambda start: start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"), read_json
+    ),
+    "TSV": (lambda start: True, read_tsv),
+}  # fmt: skip
+"""Formats by name: whether a file that begins with these bytes (4,096 or fewer) has the format, and
+its reader, which raises DataError if the content is damaged or takes more memory than the budget.
+The first that recognizes a file reads it."""

@@ -1,1 +1,0 @@
-"""Readers of input files: feature tables, Newick, distance matrices, QIIME 2 artifacts."""
