@@ -16,11 +16,10 @@ from launcher.engines import ENGINES, native
 from launcher.engines.sif import SIF, sif_id
 from launcher.host.facts import Host
 from launcher.images import inventory
-from launcher.plan.assembly import assemble_plan
 from launcher.plan.decision import Candidate, decide
 from launcher.plan.inputs import LaunchContext, LaunchInputs
 from launcher.plan.mounts import Mount, parse_bind
-from launcher.plan.plan import Plan
+from launcher.plan.plan import Plan, assemble_plan
 from launcher.plan.request import Request
 from launcher.plan.settings import LaunchSettings
 from launcher.plan.visible_devices import visible_devices_variables

@@ -18,9 +18,8 @@ from launcher.findings import Decision
 from launcher.host.facts import Host
 from launcher.host_table import shortened
 from launcher.input_files import require_inputs
-from launcher.plan.assembly import RECORD
 from launcher.plan.environment import shown
-from launcher.plan.plan import Plan
+from launcher.plan.plan import RECORD, Plan
 from launcher.plan.request import request_of
 from launcher.planning import plan_launch
 
@@ -37,17 +36,17 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if capture is None:
         require_inputs(request)
     host, plan = plan_launch(request, capture or Path("/"))
-    if CHECK_REPORTS in dict(plan.variables) and host.live:
-        plan = replace(plan, decisions=(*plan.decisions, _last_check(plan)))
-    variables = tuple((name, shown(name, value)) for name, value in plan.variables)
-    plan = replace(plan, variables=variables)
+    if CHECK_REPORTS in plan.variables and host.live:
+        plan = replace(plan, choices=(*plan.choices, _last_check(plan)))
+    assigned = (replace(v, value=shown(v.name, v.value)) for v in plan.assigned)
+    plan = replace(plan, assigned=tuple(assigned))
     print(as_json(host, plan) if "--json" in launcher_options else text(host, plan))
     return 0
 
 
 def _last_check(plan: Plan) -> Decision:
     """Return what `aam check` found last for the stack of a plan; `aam` alone decides by it."""
-    folder, arch = Path(dict(plan.variables)[CHECK_REPORTS]), plan.gpus[0].arch
+    folder, arch = Path(plan.variables[CHECK_REPORTS]), plan.gpus[0].arch
     for report in check_reports.stored(folder):
         own = plan.digest == report.image if plan.image else report.image.startswith("native:")
         if own and report.arch == arch:
@@ -107,9 +106,10 @@ def as_json(host: Host, plan: Plan) -> str:
         "findings": [dataclasses.asdict(finding) for finding in plan.findings],
         "plan": {
             key: value
-            for key, value in dataclasses.asdict(plan).items()
-            if key not in ("decisions", "findings")
-        },
+            for key, value in dataclasses.asdict(replace(plan, choices=(), findings=())).items()
+            if key not in ("choices", "findings", "assigned")
+        }
+        | {"variables": plan.variables},
         "command_line": shell_line(plan),
     }
     return json.dumps(content, indent=2)

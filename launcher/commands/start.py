@@ -20,8 +20,7 @@ from launcher.findings import Finding, warn
 from launcher.host.facts import Host
 from launcher.input_files import require_inputs
 from launcher.options import HOST
-from launcher.plan.assembly import stack_facts
-from launcher.plan.plan import Plan
+from launcher.plan.plan import Plan, stack_facts
 from launcher.plan.request import Request, request_of
 from launcher.planning import plan_launch
 

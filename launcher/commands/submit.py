@@ -22,9 +22,9 @@ from launcher.gpus import VENDORS
 from launcher.host.facts import Driver, EngineFact, Gpu, Host
 from launcher.images import inventory
 from launcher.options.submit import SubmitOptions
-from launcher.plan.assembly import assemble_plan
 from launcher.plan.decision import decide
 from launcher.plan.mounts import PathFact, absolute_paths
+from launcher.plan.plan import assemble_plan
 from launcher.plan.request import Request, request_of
 from launcher.plan.settings import LAUNCHER_OPTIONS
 from launcher.planning import gather

@@ -58,7 +58,7 @@ def program(plan: Plan) -> tuple[str, ...]:
     Apptainer splits the values of its own --env at commas and has a shell evaluate them. Those that
     a user sets may be secrets, which `ps` would show: the engine takes them from its environment.
     """
-    named = (f"{name}={value}" for name, value in plan.variables if name not in plan.unseen)
+    named = (f"{name}={value}" for name, value in plan.variables.items() if name not in plan.unseen)
     return (ENV, *named, "aam", *plan.argv)
 
 

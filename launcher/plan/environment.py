@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from launcher.findings import REQUESTED, Decision
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineTraits
+from launcher.plan.settings import LaunchSettings
 from launcher.plan.visible_devices import visible_devices_variables
 
 PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
@@ -56,48 +58,51 @@ FIXED = {
 }
 
 
+@dataclass(frozen=True)
+class Variable:
+    """A variable of a program, with its reason and source, and the subject of its decision."""
+
+    name: str
+    value: str
+    why: str
+    source: str = "default"
+    subject: str = "variable"
+
+    @property
+    def decision(self) -> Decision:
+        """The decision to set it, without the value of a secret."""
+        value = f"{self.name}={shown(self.name, self.value)}"
+        return Decision(self.subject, value, self.why, self.source)
+
+
 def container_variables(
-    present: Mapping[str, str],
-    extra_patterns: Iterable[str],
-    requested: Mapping[str, tuple[str | None, str]],
-    private: str,
-) -> tuple[dict[str, str], list[Decision]]:
-    """Return the variables of a container and the decisions about them."""
-    fixed = {
-        **FIXED,
-        "HOME": (f"{private}/home", "a private one, not the user's"),
-        **{
-            name: (f"{private}/{folder}", "a cache of this user, job and node alone")
-            for name, folder in CACHES.items()
-        },
-    }
-    variables = {name: value for name, (value, _) in fixed.items()}
-    decisions = [
-        Decision("variable", f"{name}={value}", why, "default")
-        for name, (value, why) in fixed.items()
-    ]
-    # `_with_devices` sets the one that counts inside; another would select a second time.
+    present: Mapping[str, str], settings: LaunchSettings, private: str
+) -> tuple[dict[str, Variable], list[Decision]]:
+    """Return the variables of a container by name, and decisions about those that are kept out."""
+    found = {name: Variable(name, value, why) for name, (value, why) in FIXED.items()}
+    found["HOME"] = Variable("HOME", f"{private}/home", "a private one, not the user's")
+    why = "a cache of this user, job and node alone"
+    found |= {name: Variable(name, f"{private}/{folder}", why) for name, folder in CACHES.items()}
+    # The plan sets the one that selects GPUs inside; another would select a second time.
     never = (*NEVER, *visible_devices_variables())
-    patterns = (*PASSED, *extra_patterns)
+    patterns = (*PASSED, *settings.pass_env)
+    why = "ranks, libraries or the terminal need it"
     for name in sorted(present):
-        if matches(name, patterns) and not matches(name, never) and name not in variables:
-            variables[name] = present[name]
-            why = "ranks, libraries or the terminal need it"
-            decisions.append(Decision("variable", name, why, "environment"))
-    for name, (given, source) in requested.items():
+        if matches(name, patterns) and not matches(name, never) and name not in found:
+            found[name] = Variable(name, present[name], why, "environment")
+    kept_out = []
+    for name, (given, source) in settings.env.items():
         literal = present.get(name) if given is None else given
         if literal is not None:
-            variables[name] = literal
-            value = f"{name}={shown(name, literal)}"
-            decisions.append(Decision("variable", value, REQUESTED, source))
+            found[name] = Variable(name, literal, REQUESTED, source)
         else:
-            why = f"{REQUESTED}, but not set here"
-            decisions.append(Decision("kept out", name, why, source))
-    for name in LEAKS:
-        if present.get(name) and name not in variables:
-            why = "it would put the host's libraries or packages before the image's"
-            decisions.append(Decision("kept out", name, why, "environment"))
-    return variables, decisions
+            kept_out.append(Decision("kept out", name, f"{REQUESTED}, but not set here", source))
+    why = "it would put the host's libraries or packages before the image's"
+    kept_out += [
+        Decision("kept out", name, why, "environment")
+        for name in LEAKS if present.get(name) and name not in found
+    ]  # fmt: skip
+    return found, kept_out
 
 
 def unset(present: Iterable[str], traits: EngineTraits) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from aam.contract.errors import ConfigurationError, UsageError
-from launcher.findings import REQUESTED
+from launcher.findings import REQUESTED, Decision
 from launcher.plan.request import Request
 
 IMAGE_FOLDERS = frozenset(
@@ -60,6 +60,13 @@ class Mount:
     why: str
     origin: str
     kind: Literal["own", "path", "output", "placed"] = "path"
+
+    @property
+    def decision(self) -> Decision:
+        """The decision to mount it."""
+        source = f" from {self.source}" if self.source != self.target else ""
+        value = f"{self.target} {'rw' if self.writable else 'ro'}{source}"
+        return Decision("mount", value, self.why, self.origin)
 
 
 def absolute_paths(request: Request, facts: Iterable[PathFact]) -> Request:

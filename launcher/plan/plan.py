@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-from aam.contract.errors import ConfigurationError
+from aam.contract.errors import ConfigurationError, UsageError
 from aam.contract.gpus import CHECK_REPORTS
+from aam.contract.options import arguments, parse_known
 from launcher.findings import REQUESTED, Decision, Finding
 from launcher.gpus import VENDORS, device_nodes, host_libraries
-from launcher.gpus.base import Vendor
 from launcher.host.facts import EngineTraits, Gpu, Host
-from launcher.plan import environment
+from launcher.plan.catalog import CPU, StackFault
 from launcher.plan.decision import Candidate
-from launcher.plan.environment import CACHES
+from launcher.plan.environment import CACHES, SECRET, Variable, container_variables, matches, unset
+from launcher.plan.hardware import has_code
 from launcher.plan.inputs import NATIVE, LaunchInputs
-from launcher.plan.mounts import Mount, fold, of_paths, require_passable
-from launcher.plan.settings import LaunchSettings
+from launcher.plan.mounts import Mount, absolute_paths, fold, of_paths, require_passable
+from launcher.plan.request import Request
+from launcher.plan.tuned import tuned_for, tuned_options, tuned_variables
 from launcher.plan.visible_devices import value_for, visible_devices_variables
 
+STRATEGIES = ("--distributed", "--fsdp", "--data-parallel")
 ENGINES_OWN = ("HOME", "PATH", "LD_LIBRARY_PATH", "TMPDIR", "PS1")
-REPORTS_WHY = "aam measures a stack once on a GPU and keeps the report there"
+"""Variables that have a meaning of their own for an engine."""
+
+RECORD = "AAM_PLAN"
+"""The variable that hands the plan to `aam`, which keeps it in the record of the run."""
+
+MAX_VARIABLE_BYTES = 100_000
+"""Bytes of a variable: Linux takes 131072 (MAX_ARG_STRLEN, execve(2)). Mounts go first."""
+
+PASSING = ("--dry-run", "--json", "--host")
+"""Options that are about showing a plan, not about the run."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +48,9 @@ class Plan:
         engine: name of the engine.
         program: absolute path of the engine, or of the Python interpreter.
         argv: the command of `aam` and its options.
-        variables: variables of `aam`, literally.
+        assigned: variables of `aam`, literally, with their reasons.
         unset: variables to remove from the environment of the program.
-        unseen: those of `variables` that stand in no command line, because they may be secrets.
+        unseen: those of `assigned` that stand in no command line, because they may be secrets.
         inside: see `EngineTraits`.
         image: name of the image, None for native.
         place: file or reference of the image.
@@ -54,12 +70,13 @@ class Plan:
         terminal: standard input and output are a terminal.
         stack: vendor and version of PyTorch, for the record.
         forced: misfits that --force overrode.
+        choices: decisions that are not about a variable or a mount.
     """
 
     engine: str
     program: str
     argv: tuple[str, ...]
-    variables: tuple[tuple[str, str], ...] = ()
+    assigned: tuple[Variable, ...] = ()
     unset: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
     inside: str = ""
@@ -80,8 +97,19 @@ class Plan:
     terminal: bool = False
     stack: str = ""
     forced: tuple[str, ...] = ()
-    decisions: tuple[Decision, ...] = ()
+    choices: tuple[Decision, ...] = ()
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables of `aam` by name."""
+        return {variable.name: variable.value for variable in self.assigned}
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Every decision, those about mounts and variables last."""
+        of_variables = (variable.decision for variable in self.assigned if variable.why)
+        return (*self.choices, *(mount.decision for mount in self.mounts), *of_variables)
 
     def environment(self, present: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the program, given the `present` one."""
@@ -95,210 +123,294 @@ class Plan:
         Most of a container's are set inside of it, so that no engine interprets them.
         """
         if self.image is None:
-            return dict(self.variables)
-        return {f"{self.inside}{n}": value for n, value in self.variables if n in self.unseen}
+            return self.variables
+        return {f"{self.inside}{n}": v for n, v in self.variables.items() if n in self.unseen}
 
 
-def native_plan(inputs: LaunchInputs, choice: Candidate, argv: tuple[str, ...]) -> Plan:
+def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
+    """Return the plan of a launch, with every decision."""
+    request, host, catalog = inputs.request, inputs.host, inputs.catalog
+    torch = chosen.image.pins.get("torch") if chosen.image else inputs.native.torch
+    vendor = chosen.gpus[0].vendor if chosen.gpus else None
+    arch = (chosen.gpus[0].arch or "unknown") if chosen.gpus else CPU
+    faults = catalog.faults_of(vendor, torch, arch)
+    tuned = tuned_for(request, inputs.settings)
+    added, decisions, findings = _avoiding_flags(request, faults)
+    more, by_processes = _processes(request, chosen.gpus)
+    added += more
+    more, by_tuning = tuned_options(request, tuned, arch, added)
+    added += more
+    if chosen.image:
+        argv = (*absolute_paths(request, inputs.paths).argv, *added)
+        plan = _container_plan(inputs, chosen, argv)
+    else:
+        plan = _native_plan(inputs, chosen, (*request.argv, *added))
+    # A variable of the catalog or a measurement is only a default: what the user or the host has
+    # set stays. A container does not have it by itself.
+    own = [Variable(name, value, f"{fault.reason} ({fault.source})", "catalog")
+           for fault in faults for name, value in fault.variables.items()]  # fmt: skip
+    defaults = [*own, *tuned_variables(tuned, arch)]
+    assigned = {variable.name: variable for variable in plan.assigned}
+    for default in defaults:
+        name, here = default.name, host.environment.get(default.name)
+        if name not in assigned and here is None:
+            assigned[name] = default
+        elif name not in assigned and plan.image:
+            why = "set here; the launcher has another default"
+            assigned[name] = Variable(name, here or "", why, "environment")
+    # Faults that no flag and no variable avoids.
+    remedy = "`aam check` measures whether it occurs here"
+    known = [
+        Finding("note", "A known fault of this stack", f"{fault.reason} ({fault.source})", remedy)
+        for fault in faults if not fault.flags and not fault.variables
+    ]  # fmt: skip
+    plan = replace(
+        plan,
+        gpus=chosen.gpus,
+        assigned=tuple(assigned.values()),
+        stack=f"torch {torch}" if torch else "",
+        forced=chosen.misfits,
+        choices=(*chosen.decisions, *decisions, *by_processes, *by_tuning, *plan.choices),
+        findings=(*chosen.findings, *findings, *known, *_gpu_warnings(inputs, chosen)),
+    )
+    # By its record `aam` knows the digest of the image, under which it keeps check reports.
+    if CHECK_REPORTS in assigned or any(spec.role == "output" for spec in request.options):
+        content = record(plan, inputs)
+        note = json.dumps(content, separators=(",", ":"))
+        if len(note) > MAX_VARIABLE_BYTES:
+            note = json.dumps({**content, "mounts": None}, separators=(",", ":"))
+        plan = replace(plan, assigned=(*plan.assigned, Variable(RECORD, note, "")))
+    return plan
+
+
+def _gpu_warnings(inputs: LaunchInputs, chosen: Candidate) -> list[Finding]:
+    if not chosen.gpus:
+        return []
+    vendor = VENDORS[chosen.gpus[0].vendor]
+    found = vendor.checks(inputs.host, chosen.gpus, partial(has_code, inputs.catalog, vendor.name))
+    named = chosen.selection and chosen.selection.literal
+    parts = [part.place for gpu in chosen.gpus for part in gpu.instances]
+    if len(parts) > 1 and not (named and "," not in named):
+        prefix = vendor.instance
+        remedy = f"choose with {vendor.visible_devices}={prefix}<uuid>"
+        evidence = f"the first of {', '.join(parts)}; {vendor.one_instance}"
+        cause = f"Only one {prefix.rstrip('-')} instance is used"
+        found.append(Finding("warning", cause, evidence, remedy))
+    return found
+
+
+def _avoiding_flags(
+    request: Request, faults: Sequence[StackFault]
+) -> tuple[list[str], list[Decision], list[Finding]]:
+    """Return the arguments that avoid faults, the decisions, and warnings.
+
+    Options that the user set are kept, with a warning if the fault concerns them.
+    """
+    argv: list[str] = []
+    decisions: list[Decision] = []
+    findings: list[Finding] = []
+    for fault in faults:
+        known, _ = parse_known(request.options, fault.flags)
+        needed = " ".join(fault.flags)
+        for flag, value in known.items():
+            if flag not in request.given:
+                argv += fault.flags
+                why = f"{fault.reason} ({fault.source})"
+                decisions.append(Decision("flag", needed, why, fault.known_from))
+            elif request.given[flag] != value:
+                given = " ".join(arguments(request.options, {flag: request.given[flag]}))
+                cause = "A choice that is known to go wrong here"
+                evidence = f"{given}: {fault.reason}"
+                findings.append(Finding("warning", cause, evidence, f"{needed} is what it needs"))
+    return argv, decisions, findings
+
+
+def _processes(request: Request, gpus: Sequence[Gpu]) -> tuple[list[str], list[Decision]]:
+    """Return the arguments to add for `--gpus`, and the decision.
+
+    Each process takes one of the GPUs that are used; without any each takes some cores, which is
+    how several processes are tried on a laptop.
+    """
+    number = request.launcher_options.get("--gpus")
+    if number is None:
+        return [], []
+    if request.option("--processes") is None or not request.uses_network:
+        without = "" if request.uses_network else " without the transformer"
+        evidence = f"`{request.command}`{without} is one process"
+        raise UsageError(
+            "--gpus is for commands that compute with a network", evidence, "leave it out"
+        )
+    if gpus and number > len(gpus):
+        evidence = f"--gpus {number}, {len(gpus)} x {gpus[0].product}"
+        raise UsageError("More GPUs than there are", evidence, "ask for fewer, or submit a job")
+    if number == 1:
+        return [], []
+    argv = ["--processes", str(number)]
+    if request.option("--distributed") and not any(map(request.value, STRATEGIES)):
+        argv += ["--distributed"]
+    why = "one process for each GPU" if gpus else "there is no GPU; they share the cores"
+    return argv, [Decision("processes", str(number), why, "command line, --gpus")]
+
+
+# --- natively
+
+
+def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...]) -> Plan:
     """Return the plan of a command in the launcher's own Python environment."""
     host, native, context = inputs.host, inputs.native, inputs.context
     # Modules in the current folder must not replace those of the environment (Python >= 3.11).
     isolation = ("PYTHONSAFEPATH", *(() if native.in_user_site else ("PYTHONNOUSERSITE",)))
-    variables = dict.fromkeys(isolation, "1")
-    unset: tuple[str, ...] = ()
+    assigned = [Variable(name, "1", "keeps other packages out") for name in isolation]
+    removed: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
-    decisions = [
-        Decision("variable", f"{name}=1", "keeps other packages out", "default")
-        for name in isolation
-    ]
-    selection = choice.selection
-    present = [name for name in visible_devices_variables() if name in host.environment]
-    if selection and (choice.gpus != selection.ours or present):
-        selected, decision = _selected(choice, selection.ours)
-        variables |= selected
-        decisions.append(decision)
-        unset = tuple(name for name in visible_devices_variables() if name not in selected)
+    selection = chosen.selection
+    selecting = visible_devices_variables()
+    if selection and (chosen.gpus != selection.ours or {*selecting} & {*host.environment}):
+        assigned.append(_selecting(chosen, selection.ours))
+        removed = tuple(name for name in selecting if name != assigned[-1].name)
     # Jobs of one user share a home, and MIOpen and Triton damage caches that two of them write.
-    if choice.gpus and host.slurm:
+    if chosen.gpus and host.slurm:
         caches = {name: folder for name, folder in CACHES.items() if name not in host.environment}
         folders = context.private_folders(caches.values())
-        for name, folder in caches.items():
-            variables[name] = value = f"{context.private}/{folder}"
-            why = "a cache of this job alone"
-            decisions.append(Decision("variable", f"{name}={value}", why, "default"))
-    reports = _reports(inputs, choice)
-    variables |= reports
-    decisions += [Decision("aam check", f, REPORTS_WHY, "default") for f in reports.values()]
-    for name, (given, where) in inputs.settings.env.items():
-        if given is not None:
-            variables[name] = given
-            value = environment.shown(name, given)
-            decisions.append(Decision("variable", f"{name}={value}", REQUESTED, where))
+        why = "a cache of this job alone"
+        assigned += [Variable(n, f"{context.private}/{f}", why) for n, f in caches.items()]
+    reports = _reports(inputs, chosen)
+    requested = [Variable(name, given, REQUESTED, where)
+                 for name, (given, where) in inputs.settings.env.items()
+                 if given is not None]  # fmt: skip
+    last = {variable.name: variable for variable in (*assigned, *reports, *requested)}
     return Plan(
         engine=NATIVE,
         program=native.python,
         argv=argv,
-        variables=tuple(variables.items()),
-        unset=unset,
+        assigned=tuple(last.values()),
+        unset=removed,
         folders=folders,
-        outputs=tuple(reports.values()),
+        outputs=tuple(report.value for report in reports),
         workdir=context.folder,
         terminal=context.terminal,
-        decisions=tuple(decisions),
     )
 
 
-def container_plan(inputs: LaunchInputs, choice: Candidate, argv: tuple[str, ...]) -> Plan:
+# --- in a container
+
+
+def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...]) -> Plan:
     """Return the plan of a command in a container; `argv` are those of `aam`."""
-    assert choice.image is not None
+    assert chosen.image is not None
     host, settings, context = inputs.host, inputs.settings, inputs.context
-    private = context.private
-    engine, traits = host.engine(choice.engine), host.traits(choice.engine)
-    variables, decisions = environment.container_variables(
-        host.environment, settings.pass_env, settings.env, private
-    )
-    reports = _reports(inputs, choice)
-    variables |= reports
-    decisions += [Decision("aam check", f, REPORTS_WHY, "default") for f in reports.values()]
-    mounts = _mounts(inputs, traits, reports.values())
+    engine, traits, user = host.engine(chosen.engine), host.traits(chosen.engine), host.user
+    assigned, choices = container_variables(host.environment, settings, context.private)
+    reports = _reports(inputs, chosen)
+    assigned |= {report.name: report for report in reports}
+    mounts = _mounts(inputs, traits, [report.value for report in reports])
     names = [path for mount in mounts for path in (mount.source, mount.target)]
-    require_passable(mounts, [*argv, *names, *(variables.get(name, "") for name in settings.env)])
-    for mount in mounts:
-        access = "rw" if mount.writable else "ro"
-        source = f" from {mount.source}" if mount.source != mount.target else ""
-        value = f"{mount.target} {access}{source}"
-        decisions.append(Decision("mount", value, mount.why, mount.origin))
-    vendor = VENDORS[choice.gpus[0].vendor] if choice.gpus else None
-    libraries, library_decisions = _libraries(vendor, settings, traits)
-    user = host.user
-    # An engine cannot mount what does not exist.
-    outputs = [
-        fact.absolute if fact.folder else os.path.dirname(fact.absolute)
-        for fact in inputs.paths
-        if fact.role == "output" and fact.file_type != "file"
-    ]
-    plan = Plan(
-        engine=choice.engine,
-        program=engine.path if engine else choice.engine,
-        argv=argv,
-        variables=tuple(variables.items()),
-        unset=environment.unset(host.environment, traits),
-        unseen=tuple(
-            name for name, value in variables.items() if _is_unseen(name, value, settings, traits)
-        ),
-        inside=traits.inside,
-        image=choice.image.name,
-        place=choice.built.place if choice.built else None,
-        digest=choice.built.digest if choice.built else None,
-        mounts=mounts,
-        folders=context.private_folders(("home", "tmp", *CACHES.values())),
-        outputs=tuple(dict.fromkeys([*outputs, *reports.values()])),
-        workdir=f"{private}/home",
-        host_libraries=libraries,
-        host_devices=traits.own_shm and (context.shares_memory or _below_dev(mounts)),
-        # Where the engine maps the user to root of the container, that root owns the user's files.
-        user=(user.uid, user.gid) if user and not (engine and engine.maps_root) else (0, 0),
-        terminal=context.terminal,
-        decisions=(*decisions, *library_decisions),
-    )
-    return _with_devices(plan, host, choice, traits)
-
-
-def _is_unseen(name: str, value: str, settings: LaunchSettings, traits: EngineTraits) -> bool:
-    """Return whether a variable reaches a container by the environment of the engine.
-
-    Those do that may be secrets, unless the engine would lose the value on the way.
-    """
-    if name in ENGINES_OWN:  # an engine has a meaning of its own for these
-        return False
-    secret = environment.SECRET.search(name) is not None
-    if not traits.ends_value or traits.ends_value not in value:
-        asked = name in settings.env or environment.matches(name, settings.pass_env)
-        return secret or asked
-    if secret:
-        cause, evidence = (
-            "A secret that the engine cannot take",
-            f"{name} has U+{ord(traits.ends_value):04X}",
-        )
-        raise ConfigurationError(cause, evidence, "remove that character, or use another --runtime")
-    return False
-
-
-def _below_dev(mounts: Iterable[Mount]) -> bool:
-    """Return whether a mount lies below /dev, such as one of /dev/shm, the host's own.
-
-    An engine that gives a container a /dev of its own has no place there to mount anything.
-    """
-    below = [mount for mount in mounts if mount.target.startswith("/dev/")]
-    for mount in below:
+    requested = [assigned[name].value for name in settings.env if name in assigned]
+    require_passable(mounts, [*argv, *names, *requested])
+    # An engine that gives a container a /dev of its own has no place there to mount anything.
+    below_dev = [mount for mount in mounts if mount.target.startswith("/dev/")]
+    for mount in below_dev:
         if mount.source != mount.target:
             cause = "A folder that cannot be mounted"
             evidence = f"'{mount.source}' at '{mount.target}' ({mount.origin})"
             raise ConfigurationError(cause, evidence, "use a path outside of /dev")
-    return bool(below)
+    host_devices = traits.own_shm and (context.shares_memory or bool(below_dev))
+    # An engine cannot mount what does not exist.
+    outputs = [
+        fact.absolute if fact.folder else os.path.dirname(fact.absolute)
+        for fact in inputs.paths if fact.role == "output" and fact.file_type != "file"
+    ]  # fmt: skip
+    # The vendor whose libraries of the host the engine binds.
+    libraries = ""
+    vendor = VENDORS[chosen.gpus[0].vendor] if chosen.gpus else None
+    if vendor and vendor.library_flags:
+        bring, keep_out = vendor.library_flags
+        libraries, source = vendor.name, "default"
+        why = "the driver's libraries have to come from the host"
+        if not vendor.host_libraries:
+            wanted = settings.libraries[vendor.libraries_setting]
+            libraries = host_libraries(vendor.name, wanted.value and traits.host_libraries)
+            why, source = REQUESTED, wanted.source
+            if not libraries:
+                why = "it would replace the image's libraries with the host's"
+        value = bring if libraries else keep_out
+        choices.append(Decision("engine option", value, why, source))
+    nodes, cdi = _devices(chosen, traits)
+    choices += [Decision("device", path, why, "host") for path, why in (*cdi, *nodes)]
+    owners = {node.gid for path, _ in nodes if (node := host.node(path)) and node.gid is not None}
+    # Where the engine maps the user to root of the container, that root owns the user's files.
+    mapped = user is None or (engine is not None and engine.maps_root)
+    if chosen.selection:
+        one_by_one = vendor and not vendor.host_libraries and not host_devices
+        visible = sorted(chosen.gpus, key=lambda gpu: gpu.index)
+        selecting = _selecting(chosen, visible if one_by_one else chosen.selection.ours)
+        assigned[selecting.name] = selecting
+    return Plan(
+        engine=chosen.engine,
+        program=engine.path if engine else chosen.engine,
+        argv=argv,
+        assigned=tuple(assigned.values()),
+        unset=unset(host.environment, traits),
+        unseen=tuple(v.name for v in assigned.values() if _is_unseen(v, inputs, traits)),
+        inside=traits.inside,
+        image=chosen.image.name,
+        place=chosen.built.place if chosen.built else None,
+        digest=chosen.built.digest if chosen.built else None,
+        mounts=mounts,
+        devices=tuple(path for path, _ in nodes),
+        groups=() if mapped or user is None else tuple(sorted(owners.intersection(user.groups))),
+        cdi=tuple(name for name, _ in cdi),
+        folders=context.private_folders(("home", "tmp", *CACHES.values())),
+        outputs=tuple(dict.fromkeys([*outputs, *(report.value for report in reports)])),
+        workdir=f"{context.private}/home",
+        host_libraries=libraries,
+        host_devices=host_devices,
+        user=(0, 0) if mapped or user is None else (user.uid, user.gid),
+        terminal=context.terminal,
+        choices=tuple(choices),
+    )
 
 
-def _with_devices(plan: Plan, host: Host, choice: Candidate, traits: EngineTraits) -> Plan:
-    """Add the devices of a container, the groups that own them, and the variable that selects GPUs.
+def _devices(
+    chosen: Candidate, traits: EngineTraits
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return device nodes and CDI names of a container, each with its reason.
 
     The libraries of a driver of the host come in with all GPUs of the vendor, by the engine's own
     option or by the name of a CDI description; else the nodes of the chosen GPUs alone go in.
     """
-    if not choice.gpus or not choice.selection:
-        return plan
-    vendor = VENDORS[choice.gpus[0].vendor]
-    visible = tuple(sorted(choice.gpus, key=lambda gpu: gpu.index))
-    nodes = () if vendor.host_libraries else tuple(device_nodes(visible))
-    cdi = (f"{vendor.cdi_kind}=all",) if vendor.host_libraries and traits.needs_cdi else ()
-    one_by_one = not vendor.host_libraries and not plan.host_devices
-    variables, decision = _selected(choice, visible if one_by_one else choice.selection.ours)
-    decisions = [decision]
-    for device in cdi:
-        why = "all GPUs, with the driver's libraries, as the host describes them"
-        decisions.append(Decision("device", device, why, "host"))
-    for path in nodes:
-        shared = path in vendor.shared_nodes
-        why = "a node that all GPUs of the vendor share" if shared else "a GPU that is used"
-        decisions.append(Decision("device", path, why, "host"))
-    owners = {node.gid for path in nodes if (node := host.node(path)) and node.gid is not None}
-    fact = host.engine(choice.engine)
-    mapped = host.user is None or (fact is not None and fact.maps_root)
-    groups = () if mapped or host.user is None else owners.intersection(host.user.groups)
-    return replace(
-        plan,
-        devices=nodes,
-        groups=tuple(sorted(groups)),
-        cdi=cdi,
-        variables=tuple({**dict(plan.variables), **variables}.items()),
-        decisions=(*plan.decisions, *decisions),
-    )
-
-
-def _libraries(
-    vendor: Vendor | None, settings: LaunchSettings, traits: EngineTraits
-) -> tuple[str, list[Decision]]:
-    """Return the vendor whose host libraries the engine binds ("": none), and the decision."""
-    if vendor is None or vendor.library_flags is None:
-        return "", []
-    bring, keep_out = vendor.library_flags
+    if not chosen.gpus:
+        return [], []
+    vendor = VENDORS[chosen.gpus[0].vendor]
     if vendor.host_libraries:
-        why = "the driver's libraries have to come from the host"
-        return vendor.name, [Decision("engine option", bring, why, "default")]
-    key = vendor.libraries_setting
-    libraries = host_libraries(vendor.name, settings.libraries[key].value and traits.host_libraries)
-    why = REQUESTED if libraries else "it would replace the image's libraries with the host's"
-    value = bring if libraries else keep_out
-    return libraries, [Decision("engine option", value, why, settings.libraries[key].source)]
+        why = "all GPUs, with the driver's libraries, as the host describes them"
+        return [], [(f"{vendor.cdi_kind}=all", why)] if traits.needs_cdi else []
+    shared = "a node that all GPUs of the vendor share"
+    visible = sorted(chosen.gpus, key=lambda gpu: gpu.index)
+    return [(path, shared if path in vendor.shared_nodes else "a GPU that is used")
+            for path in device_nodes(visible)], []  # fmt: skip
 
 
-def _reports(inputs: LaunchInputs, choice: Candidate) -> dict[str, str]:
-    """Return the variable with the folder of the check reports, where a GPU computes."""
-    folder = inputs.context.reports
-    return {CHECK_REPORTS: folder} if folder and choice.gpus else {}
+def _is_unseen(variable: Variable, inputs: LaunchInputs, traits: EngineTraits) -> bool:
+    """Return whether a variable reaches a container by the environment of the engine.
+
+    Those do that may be secrets, unless the engine would lose the value on the way.
+    """
+    name, settings = variable.name, inputs.settings
+    if name in ENGINES_OWN:
+        return False
+    secret = SECRET.search(name) is not None
+    if not traits.ends_value or traits.ends_value not in variable.value:
+        return secret or name in settings.env or matches(name, settings.pass_env)
+    if secret:
+        cause = "A secret that the engine cannot take"
+        evidence = f"{name} has U+{ord(traits.ends_value):04X}"
+        raise ConfigurationError(cause, evidence, "remove that character, or use another --runtime")
+    return False
 
 
 def _mounts(
-    inputs: LaunchInputs, traits: EngineTraits, reports: Iterable[str]
+    inputs: LaunchInputs, traits: EngineTraits, reports: Collection[str]
 ) -> tuple[Mount, ...]:
     """Return the mounts: private folders, reports, paths of the command line, requested mounts."""
     settings, context, private = inputs.settings, inputs.context, inputs.context.private
@@ -317,11 +429,79 @@ def _mounts(
     return fold(mounts)
 
 
-def _selected(choice: Candidate, visible: Sequence[Gpu]) -> tuple[dict[str, str], Decision]:
-    """Return the one variable that selects GPUs with its value, and the decision."""
-    assert choice.selection is not None
-    name = VENDORS[choice.selection.vendor].visible_devices
-    value = value_for(replace(choice.selection, gpus=choice.gpus), visible)
+def _reports(inputs: LaunchInputs, chosen: Candidate) -> list[Variable]:
+    """Return the variable with the folder of the check reports, where a GPU computes."""
+    folder = inputs.context.reports
+    why = "aam measures a stack once on a GPU and keeps the report there"
+    if not folder or not chosen.gpus:
+        return []
+    return [Variable(CHECK_REPORTS, folder, why, subject="aam check")]
+
+
+def _selecting(chosen: Candidate, visible: Sequence[Gpu]) -> Variable:
+    """Return the one variable that selects GPUs; it counts what the program will see."""
+    assert chosen.selection is not None
+    value = value_for(replace(chosen.selection, gpus=chosen.gpus), visible)
     why = "one variable instead of many; it counts what the program will see"
-    decision = Decision("GPU selection", f"{name}={value}", why, choice.selection.source)
-    return {name: value}, decision
+    name = VENDORS[chosen.selection.vendor].visible_devices
+    return Variable(name, value, why, chosen.selection.source, "GPU selection")
+
+
+# --- the record of a launch
+
+
+def record(plan: Plan, inputs: LaunchInputs) -> dict[str, object]:
+    """Return the launch as run.json stores it, complete enough to repeat it."""
+    request, host = inputs.request, inputs.host
+    launcher_options: dict[str, list[str]] = {}
+    for flag, value in request.launcher_options.items():
+        if flag in PASSING:
+            continue
+        if isinstance(value, bool):
+            launcher_options[flag if value else f"--no-{flag[2:]}"] = []
+            continue
+        texts = [str(text) for text in (value if isinstance(value, tuple) else (value,))]
+        if flag == "--env":
+            # A name alone passes the variable of the shell, so a repeated launch asks for it.
+            names = [text.partition("=")[0] for text in texts]
+            pairs = zip(names, texts, strict=True)
+            texts = [name if SECRET.search(name) else text for name, text in pairs]
+        launcher_options[flag] = texts
+    return {
+        "command": request.command,
+        "arguments": list(request.arguments),
+        "launcher_options": launcher_options,
+        "folder": inputs.context.folder,
+        "host": host.name,
+        **stack_facts(plan, host),
+        "started": inputs.context.started,
+        "gpu_modes": [[gpu.mode, gpu.memory_mode] for gpu in plan.gpus],
+        "labels": next((b.labels for b in inputs.built if b.place == plan.place), {}),
+        "program": plan.program,
+        "place": plan.place,
+        "job": host.slurm.job if host.slurm else None,
+        "mounts": [[m.source, m.target, "rw" if m.writable else "ro"] for m in plan.mounts],
+        "devices": list(plan.devices),
+        "forced": list(plan.forced),
+        "decisions": [
+            [d.subject, d.value, d.why, d.source] for d in plan.decisions
+            if d.subject not in ("mount", "variable", "kept out", "device", "not used")
+        ],
+    }  # fmt: skip
+
+
+def stack_facts(plan: Plan, host: Host) -> dict[str, Any]:
+    """Return what a repeated run is compared by: engine, image, stack, GPUs, driver and kernel."""
+    driver = host.driver(plan.gpus[0].vendor) if plan.gpus else None
+    fact = host.engine(plan.engine)
+    version = sys.version.split()[0] if plan.engine == NATIVE else fact and fact.version
+    return {
+        "engine": plan.engine,
+        "engine_version": version,
+        "image": plan.image,
+        "digest": plan.digest,
+        "stack": plan.stack,
+        "gpus": [f"{gpu.product} ({gpu.arch}) at {gpu.pci}" for gpu in plan.gpus],
+        "driver": driver.version if driver else None,
+        "kernel": host.kernel,
+    }

@@ -20,6 +20,7 @@ from aam.contract.options.config_file import typed
 from aam.contract.records import Entry
 from aam.contract.suggestions import nearest
 from launcher.findings import Decision
+from launcher.plan.environment import Variable
 from launcher.plan.request import Request
 from launcher.plan.settings import VARIABLE, LaunchSettings, require_type
 
@@ -55,26 +56,16 @@ def tuned_options(
     return argv, decisions
 
 
-def tuned_variables(
-    tuned: Sequence[Entry], arch: str, present: Collection[str]
-) -> tuple[dict[str, str], list[Decision]]:
-    """Return the variables that are not `present`, and the decisions."""
-    found: dict[str, str] = {}
-    decisions = []
+def tuned_variables(tuned: Sequence[Entry], arch: str) -> list[Variable]:
+    """Return the variables of an architecture."""
+    found = []
     for name, entry in _measured(tuned, arch, "env").items():
         require_type(f"tuned.{arch}.env.{name}", "text", entry.value, entry.where)
         if not VARIABLE.match(name):
             evidence = f"{name!r} of tuned.{arch}.env in {entry.where}"
             raise ConfigurationError("Not the name of a variable", evidence, "correct it")
-        if name not in present:
-            found[name] = str(entry.value)
-            decisions.append(Decision("variable", f"{name}={entry.value}", _why(arch), entry.where))
-    return found, decisions
-
-
-def tuned_names(tuned: Sequence[Entry], arch: str) -> set[str]:
-    """Return the names of the variables of an architecture."""
-    return {*_measured(tuned, arch, "env")}
+        found.append(Variable(name, str(entry.value), _why(arch), entry.where))
+    return found
 
 
 def _why(arch: str) -> str:

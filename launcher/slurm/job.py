@@ -34,9 +34,8 @@ from launcher.engines.base import LIBRARIES
 from launcher.engines.folders import make_private
 from launcher.findings import REQUESTED, warn
 from launcher.options.submit import JobOptions
-from launcher.plan.assembly import STRATEGIES
 from launcher.plan.mounts import Mount
-from launcher.plan.plan import Plan
+from launcher.plan.plan import STRATEGIES, Plan
 from launcher.plan.request import Request, request_of
 from launcher.plan.settings import LAUNCHER_OPTIONS
 from launcher.planning import plan_launch

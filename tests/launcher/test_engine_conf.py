@@ -20,8 +20,8 @@ from launcher.engines.sif import conf_obstacle, conf_path, is_set_uid
 from launcher.gpus import device_nodes
 from launcher.host.facts import DeviceNode, EngineFact, User
 from launcher.host.tree import FolderTree
-from launcher.plan.assembly import assemble_plan
 from launcher.plan.decision import decide
+from launcher.plan.plan import assemble_plan
 from launcher.plan.request import parse
 from tests.launcher.test_plan import BUILT
 from tests.support.decisions import inputs_of

@@ -16,10 +16,9 @@ from aam.contract.gpus import CHECK_REPORTS
 from launcher.detect import detect
 from launcher.engines import ENGINES
 from launcher.host.facts import EngineFact, Host
-from launcher.plan.assembly import assemble_plan
 from launcher.plan.decision import decide as choose
 from launcher.plan.inputs import NativeStack
-from launcher.plan.plan import Plan
+from launcher.plan.plan import Plan, assemble_plan
 from launcher.plan.request import parse
 from tests.launcher.test_plan import BUILT, PRETRAIN
 from tests.support.decisions import CONTEXT, inputs_of
@@ -248,7 +247,7 @@ def test_a_host_gives_the_expected_plan(tmp_path: Path, name: str) -> None:
     if case.devices is not None:
         minors = [path for path in plan.devices if path != "/dev/kfd"]
         assert minors == [f"/dev/dri/renderD{minor}" for minor in case.devices]
-    given = {k: v for k, v in plan.variables if k.endswith("VISIBLE_DEVICES")}
+    given = {k: v for k, v in plan.variables.items() if k.endswith("VISIBLE_DEVICES")}
     assert len(given) <= 1
     if case.variable is not None:
         assert list(given.values()) == [case.variable]
@@ -262,7 +261,7 @@ def test_the_folder_of_check_reports_is_mounted_for_a_gpu(
     inputs = inputs_of(host, parse(PRETRAIN), context=replace(CONTEXT, reports="/r"), built=BUILT)
     plan = assemble_plan(inputs, choose(inputs))
     writable = {mount.source for mount in plan.mounts if mount.writable}
-    assert (CHECK_REPORTS in dict(plan.variables)) is mounted
+    assert (CHECK_REPORTS in plan.variables) is mounted
     assert ("/r" in writable, "/r" in plan.outputs) == (mounted, mounted)
 
 
@@ -283,4 +282,4 @@ def test_ranks_that_share_memory_count_the_gpus_of_the_whole_host(tmp_path: Path
         context = replace(CONTEXT, shares_memory=shares)
         inputs = inputs_of(host, parse(PRETRAIN), context=context, built=BUILT)
         plan = assemble_plan(inputs, choose(inputs))
-        assert (plan.host_devices, dict(plan.variables)[ROCR]) == (shares, value)
+        assert (plan.host_devices, plan.variables[ROCR]) == (shares, value)

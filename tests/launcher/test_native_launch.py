@@ -23,6 +23,7 @@ from launcher import options
 from launcher.cli import main
 from launcher.engines import shell_line
 from launcher.engines.native import LIBRARIES, missing
+from launcher.plan.environment import Variable
 from launcher.plan.plan import Plan
 from launcher.plan.request import SHARED, Request, parse
 from launcher.plan.settings import LAUNCHER_OPTIONS
@@ -196,7 +197,9 @@ def test_missing_libraries_are_found_without_importing() -> None:
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))
 def test_a_command_line_can_be_pasted(args: list[str]) -> None:
-    made = Plan("native", "/usr/bin/python3", tuple(args), (("A", "b c"),), unset=("B",))
+    made = Plan(
+        "native", "/usr/bin/python3", tuple(args), (Variable("A", "b c", ""),), unset=("B",)
+    )
     line = shlex.split(shell_line(made))
     assert line == ["env", "-u", "B", "A=b c", "/usr/bin/python3", "-m", "aam", *args]
 

@@ -12,12 +12,11 @@ from aam.contract.errors import ConfigurationError, NotPermitted, Unavailable, U
 from launcher.detect import detect
 from launcher.engines import ENGINES, command, shell_line
 from launcher.host.facts import DeviceNode, EngineFact, Host, User
-from launcher.plan.assembly import RECORD, assemble_plan
 from launcher.plan.catalog import shipped
 from launcher.plan.decision import decide as choose
 from launcher.plan.inputs import BuiltImage, LaunchContext, NativeStack
 from launcher.plan.mounts import Mount
-from launcher.plan.plan import Plan
+from launcher.plan.plan import RECORD, Plan, assemble_plan
 from launcher.plan.request import parse
 from tests.support.decisions import inputs_of
 from tests.support.hosts import MI210, MI300A, RX7900, Tree
@@ -117,7 +116,7 @@ def test_a_native_stack_has_the_same_faults(mi300a: Host) -> None:
 
 def test_a_fault_that_a_variable_avoids(mi300a: Host) -> None:
     plan = planned(mi300a, *PRETRAIN, "--image", "rocm72")
-    assert dict(plan.variables)["TORCH_BLAS_PREFER_HIPBLASLT"] == "0"
+    assert plan.variables["TORCH_BLAS_PREFER_HIPBLASLT"] == "0"
     assert "TORCH_BLAS_PREFER_HIPBLASLT=0" in decided(plan, "variable")
     notes = [f.evidence for f in plan.findings if f.cause == "A known fault of this stack"]
     assert notes == ["inaccurate attention of aotriton 0.11 was reported (vllm issue 30167)"]
@@ -134,7 +133,7 @@ def test_experimental_attention_is_requested_where_the_stack_needs_it(
     """In aotriton 0.11 gfx1100 is experimental; in 0.10b it was supported."""
     host = replace(host_of(Tree(tmp_path).cpu().amd(RX7900, 2)), nodes=())
     plan = planned(host, *PRETRAIN, "--image", image)
-    assert dict(plan.variables).get("TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL") == given
+    assert plan.variables.get("TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL") == given
 
 
 # --- commands without the network
@@ -238,7 +237,7 @@ def test_what_is_kept_out_is_said(mi300a: Host) -> None:
     variables = {"PYTHONPATH": "/x", "VIRTUAL_ENV": "/v", "PASSWORD": "x", "SLURM_PROCID": "0"}
     plan = planned(replace(mi300a, environment=variables), *PRETRAIN, "--env", "VIRTUAL_ENV")
     assert decided(plan, "kept out") == ["PYTHONPATH"]
-    inside = dict(plan.variables)
+    inside = plan.variables
     assert inside["VIRTUAL_ENV"] == "/v"
     assert inside["SLURM_PROCID"] == "0"
     assert "PASSWORD" not in inside
@@ -255,7 +254,7 @@ def test_an_override_of_the_arch_is_warned_of(mi300a: Host) -> None:
 
 def test_the_record_is_enough_to_run_again(mi300a: Host) -> None:
     plan = planned(mi300a, *PRETRAIN, "--image", "rocm62", "--env", "A=1")
-    stored = json.loads(dict(plan.variables)[RECORD])
+    stored = json.loads(plan.variables[RECORD])
     assert stored["arguments"] == PRETRAIN[1:]
     assert stored["launcher_options"] == {"--image": ["rocm62"], "--env": ["A=1"]}
     assert (stored["image"], stored["digest"]) == ("rocm62", "sha256:1")
@@ -297,7 +296,7 @@ def test_the_token_of_slurm_stays_outside_and_secrets_out_of_the_record(mi300a: 
     host = replace(mi300a, environment={"SLURM_JWT": "x1", "SLURM_NODEID": "0"})
     given = ("--env", "MY_TOKEN=x2", "--env", "A=1")
     plan = planned(host, *PRETRAIN, *given)
-    variables = dict(plan.variables)
+    variables = plan.variables
     assert "SLURM_JWT" not in variables
     assert (variables["MY_TOKEN"], variables["SLURM_NODEID"]) == ("x2", "0")
     assert json.loads(variables[RECORD])["launcher_options"]["--env"] == ["MY_TOKEN", "A=1"]
@@ -328,7 +327,7 @@ def test_what_a_user_sets_stands_in_no_command_line(mi300a: Host, engine: str) -
     )
     plan = assemble_plan(inputs, choose(inputs))
     words = " ".join(command(plan))
-    assert "s3cret" not in words + dict(plan.variables)[RECORD]
+    assert "s3cret" not in words + plan.variables[RECORD]
     assert "hunter2" not in words
     prefix = {"apptainer": "APPTAINERENV_", "singularity": "SINGULARITYENV_"}.get(engine, "")
     given = plan.environment({"PATH": "/bin"})

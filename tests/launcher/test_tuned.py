@@ -11,9 +11,8 @@ from aam.contract.errors import AamError
 from launcher import config
 from launcher.host.facts import Host
 from launcher.input_files import lexical_path_facts
-from launcher.plan.assembly import assemble_plan
 from launcher.plan.decision import decide
-from launcher.plan.plan import Plan
+from launcher.plan.plan import Plan, assemble_plan
 from launcher.plan.request import parse
 from tests.launcher.test_plan import PRETRAIN, host_of
 from tests.support.decisions import inputs_of
@@ -56,8 +55,8 @@ def test_a_file_of_an_acceptance_gives_defaults_and_is_named(apu: Host, tmp_path
     assert plan.image == "rocm63"
     assert plan.argv[-5:] == ("--batch-size", "64", "--mixed-precision", "bf16",
                               "--gradient-checkpointing")  # fmt: skip
-    assert dict(plan.variables)["PYTORCH_HIP_ALLOC_CONF"] == "expandable_segments:True"
-    assert dict(plan.variables)["HSA_XNACK"] == "1"
+    assert plan.variables["PYTORCH_HIP_ALLOC_CONF"] == "expandable_segments:True"
+    assert plan.variables["HSA_XNACK"] == "1"
     decided = [d for d in plan.decisions if d.value in ("--batch-size 64", "HSA_XNACK=1")]
     assert {(d.why, d.source) for d in decided} == {("measured as good on gfx942", f"{file}:1")}
     assert len(decided) == 2
@@ -68,7 +67,7 @@ def test_what_the_user_or_a_fault_sets_has_precedence(apu: Host, tmp_path: Path)
     own = ["--batch-size", "16", "--no-gradient-checkpointing", "--env", "HSA_XNACK=0"]
     plan = planned(apu, file, FILE, *PRETRAIN, *own)
     assert flags(plan) == ["--mixed-precision bf16"]
-    assert dict(plan.variables)["HSA_XNACK"] == "0"
+    assert plan.variables["HSA_XNACK"] == "0"
     (tmp_path / "own.yaml").write_text("batch-size: 4\n")
     configured = planned(apu, file, FILE, *PRETRAIN, "--config", str(tmp_path / "own.yaml"))
     assert "--batch-size 64" not in flags(configured)
@@ -88,7 +87,7 @@ def test_only_runs_on_the_architecture_get_them(apu: Host, tmp_path: Path) -> No
         ("tune", "--output-dir", "/o/t", *PRETRAIN[:3]),
     ):
         plan = planned(apu, file, FILE, *measures)
-        assert (flags(plan), "HSA_XNACK" in dict(plan.variables)) == ([], False)
+        assert (flags(plan), "HSA_XNACK" in plan.variables) == ([], False)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,7 @@ def test_a_default_that_the_host_sets_too_reaches_the_container(apu: Host, tmp_p
     text = "tuned:\n  gfx942:\n    env: {OF_NO_PATTERN: 1}\n"
     host = replace(apu, environment={**apu.environment, "OF_NO_PATTERN": "2"})
     plan = planned(host, tmp_path / "s.yaml", text, *PRETRAIN)
-    assert dict(plan.variables)["OF_NO_PATTERN"] == "2"
+    assert plan.variables["OF_NO_PATTERN"] == "2"
     assert (
         dict(planned(apu, tmp_path / "s.yaml", text, *PRETRAIN).variables)["OF_NO_PATTERN"] == "1"
     )
