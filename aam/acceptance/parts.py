@@ -2,13 +2,12 @@
 
 Nothing is measured here that a command measures: `aam check`, `golden`, `memory`, `tune` and
 `profile` print or write JSON, short runs of `aam pretrain` log their steps. To add a part, write a
-function that measures, one that compares, and an entry of `PARTS`; its name goes to `PartName` of
+function that measures, one that evaluates, and an entry of `PARTS`; its name goes to `PartName` of
 `aam.contract.options.commands.acceptance`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import glob
 import json
@@ -21,8 +20,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,8 +60,6 @@ SLOW_SCALING = 0.5
 """Samples per second of several GPUs below this share of their number times one are slow."""
 ROUNDING = 1e-5
 """Difference of losses that sums in another order make, as atomic additions of a GPU have it."""
-KILLED = 128 + signal.SIGKILL
-"""Exit status of a run with a killed rank."""
 EXPANDABLE = ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 """Variable of the allocator, which PyTorch's builds for ROCm read too, and its value."""
 
@@ -90,8 +87,8 @@ class Context:
         gpus: GPUs that this process sees.
         small: a study and settings that a CPU of two cores computes in a minute.
         started: unix time at which `aam acceptance` started.
-        overwrite: whether results of commands from before that are computed again.
         until: time of the monotonic clock at which a command is ended.
+        overwrite: whether results of commands from before that are computed again.
         rank: number of this process among those that measure together.
     """
 
@@ -127,26 +124,18 @@ class Context:
         # The stop request of a job is for this process; its commands would end with it.
         removed = {STOP_FILE, *without}
         kept = {name: value for name, value in os.environ.items() if name not in removed}
-        with (
-            log.open("ab") as stream,
-            child_process(
-                [sys.executable, "-m", "aam", *map(str, arguments)],
-                GRACE,
-                stdout=subprocess.PIPE,
-                stderr=stream,
-                cwd=self.folder,
-                env={**kept, **variables},
-            ) as process,
-        ):
+        argv = [sys.executable, "-m", "aam", *map(str, arguments)]
+        pipes = {"stdout": subprocess.PIPE, "cwd": self.folder, "env": {**kept, **variables}}
+        with log.open("ab") as stream, child_process(argv, GRACE, stderr=stream, **pipes) as child:
             try:
-                output, _ = process.communicate(timeout=self.left)
+                output, _ = child.communicate(timeout=self.left)
             except subprocess.TimeoutExpired:
                 raise PartFailure(f"`aam {arguments[0]}` had no result in time") from None
-        if (status := process.returncode) not in accept:
+        if (status := child.returncode) not in accept:
             how = f"ended by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
             line = next(reversed(last_lines(log)), "no output")
             raise PartFailure(f"`aam {arguments[0]}` {how}: {line[:300]}")
-        return output.decode(errors="replace")
+        return str(output.decode(errors="replace"))
 
     def known(self, file: Path) -> bool:
         """Whether a file has the result of a command, which several parts share."""
@@ -158,13 +147,11 @@ class Context:
         while self.rank and self.left and not (study / "tree.nwk").is_file():
             time.sleep(0.2)  # the first rank makes it
         if not (study / "tree.nwk").is_file():
-            size: tuple[object, ...] = ("--samples", 1100, "--asvs", 2000, "--richness", 185,
-                                        "--depth", 10_000, "--subjects", 40)  # fmt: skip
+            size = "--samples 1100 --asvs 2000 --richness 185 --depth 10000 --subjects 40"
             if self.small:
-                size = ("--samples", 64, "--asvs", 300, "--length", 100, "--richness", 40,
-                        "--depth", 2000)  # fmt: skip
+                size = "--samples 64 --asvs 300 --length 100 --richness 40 --depth 2000"
             made = study.with_name(f"{study.name}-new")
-            self.aam("example", "--output-dir", made, *size, "--overwrite")
+            self.aam("example", "--output-dir", made, *size.split(), "--overwrite")
             made.rename(study)
         files = ("--table", study / "table.biom", "--tree", study / "tree.nwk")
         batch = 8 if self.small else 64
@@ -173,11 +160,9 @@ class Context:
 
 def measure_host(context: Context) -> Values:
     """Collect facts about host, GPUs and image."""
-    found: Values = call_in_child(_host, context.device, timeout=context.left)
-    return found | {
-        "kernel": platform.release(),
-        "settings": gpu_settings() if found["gpus"] else {},
-    }
+    facts: Values = call_in_child(_host, context.device, timeout=context.left)
+    settings = gpu_settings() if facts["gpus"] else {}
+    return facts | {"kernel": platform.release(), "settings": settings}
 
 
 def _host(device: str) -> Values:
@@ -206,50 +191,50 @@ def _host(device: str) -> Values:
     }
 
 
+_SYSFS = {
+    "compute partition": "current_compute_partition",
+    "memory partition": "current_memory_partition",
+    "vbios": "vbios_version",
+    "power limit, µW": "hwmon/hwmon*/power1_cap",
+    "performance level": "power_dpm_force_performance_level",
+    "firmware of SMC": "fw_version/smc_fw_version",
+    # With a line for each clock, the highest last.
+    "shader clock": "pp_dpm_sclk",
+    "memory clock": "pp_dpm_mclk",
+}
+_NVIDIA = "power.limit,clocks.max.sm,clocks.max.memory,vbios_version,mig.mode.current"
+
+
 def gpu_settings(root: Path = Path("/")) -> dict[str, list[str]]:
     """Return modes, limits and clocks of each GPU by name, from sysfs or the vendor's tool.
 
     >>> gpu_settings(Path("no-such-folder"))
     {}
     """
-    found: dict[str, list[str]] = {}
-    names = {
-        "compute partition": "current_compute_partition",
-        "memory partition": "current_memory_partition",
-        "vbios": "vbios_version",
-        "power limit, µW": "hwmon/hwmon*/power1_cap",
-        "performance level": "power_dpm_force_performance_level",
-        "firmware of SMC": "fw_version/smc_fw_version",
-        # With a line for each clock, the highest last.
-        "shader clock": "pp_dpm_sclk",
-        "memory clock": "pp_dpm_mclk",
-    }
+    settings: dict[str, list[str]] = {}
     for device in sorted(glob.glob(str(root / "sys/class/drm/card[0-9]*/device"))):
-        for name, pattern in names.items():
+        for name, pattern in _SYSFS.items():
             for file in map(Path, glob.glob(f"{device}/{pattern}")):
-                try:
+                with suppress(OSError):  # a file that this user may not read
                     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-                except OSError:  # a file that this user may not read
-                    continue
-                found.setdefault(name, []).extend(line.strip(" *") for line in lines[-1:])
+                    settings.setdefault(name, []).extend(line.strip(" *") for line in lines[-1:])
     tool = shutil.which("nvidia-smi")
     # The tool describes this host, not the files of a captured one.
-    if not found and tool and root == Path("/"):
-        query = "power.limit,clocks.max.sm,clocks.max.memory,vbios_version,mig.mode.current"
-        argv = [tool, f"--query-gpu={query}", "--format=csv,noheader"]
+    if not settings and tool and root == Path("/"):
+        argv = [tool, f"--query-gpu={_NVIDIA}", "--format=csv,noheader"]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
         rows = list(csv.reader(done.stdout.splitlines(), skipinitialspace=True))
-        for number, name in enumerate(query.split(",")):
-            found[name] = [row[number] for row in rows if len(row) > number]
-    return {name: values[:64] for name, values in found.items() if values}
+        for number, name in enumerate(_NVIDIA.split(",")):
+            settings[name] = [row[number] for row in rows if len(row) > number]
+    return {name: values[:64] for name, values in settings.items() if values}
 
 
 def evaluate_host(measured: Values) -> Verdict:
     """Name the GPUs, and those that others use; a host is as it is."""
     gpus = measured["gpus"]
-    what = f"{len(gpus)} x {gpus[0]} ({measured['arch']})" if gpus else measured["cpu"]
+    name = f"{len(gpus)} x {gpus[0]} ({measured['arch']})" if gpus else measured["cpu"]
     used = [f"{size / GIB:.1f} GiB of GPU {k}" for k, size in enumerate(measured["used"]) if size]
-    sentence = f"{what}, torch {measured['torch']}."
+    sentence = f"{name}, torch {measured['torch']}."
     if len(set(gpus)) > 1:
         sentence += f" The GPUs differ: {', '.join(sorted(set(gpus)))}."
     if used:
@@ -258,7 +243,7 @@ def evaluate_host(measured: Values) -> Verdict:
 
 
 def measure_launch(context: Context) -> Values:
-    """Compare what the launcher planned with what this process sees."""
+    """Return what the launcher planned, and what this process sees of it."""
     plan = launched_by(os.environ)
     listed, gpus, started = ((plan or {}).get(name) for name in ("mounts", "gpus", "started"))
     mounts = None
@@ -269,13 +254,12 @@ def measure_launch(context: Context) -> Values:
     if isinstance(started, int | float):
         # The clocks of two nodes may differ by more than a start takes.
         overhead = max(0.0, context.started - started)
-    planned = len(gpus) if isinstance(gpus, list) and context.gpu else None
     return {
         "launcher": plan is not None,
         "overhead": overhead,
         "mounts": mounts,
         "visible": context.gpus,
-        "planned": planned,
+        "planned": len(gpus) if isinstance(gpus, list) and context.gpu else None,
         "memory": memory_available(),
     }
 
@@ -301,12 +285,8 @@ def _checked(context: Context, number: int, quick: bool) -> str:
     file = context.folder / f"check-{number}.json"
     if not context.known(file) or (json.loads(file.read_text())["quick"] and not quick):
         variables = one_gpu(os.environ, number) if context.gpu else NONE
-        options = ("--quick",) if quick else ()
-        text = context.aam(
-            "check", "--device", context.device, "--json", *options,
-            accept=(0, 1), variables=variables,
-        )  # fmt: skip
-        file.write_text(text)
+        command = ("check", "--device", context.device, "--json", *(("--quick",) if quick else ()))
+        file.write_text(context.aam(*command, accept=(0, 1), variables=variables))
     return file.read_text()
 
 
@@ -323,16 +303,15 @@ def measure_check(context: Context) -> Values:
             devices.append({"name": name, "verdict": "", "backends": {}, "failed": str(failure)})
             continue
         faults = {one: list(report.faults(one, report.dtypes)) for one in report.backends}
-        devices.append(
-            {
-                "name": f"{name}, {report.identity['device']}",
-                "quick": report.quick,
-                "verdict": summary(report),
-                "backends": {one: worst(report.of(one, report.dtypes)) for one in report.backends},
-                "faults": {one: names for one, names in faults.items() if names},
-                "overhead": report.overhead,
-            }
-        )
+        device = {
+            "name": f"{name}, {report.identity['device']}",
+            "quick": report.quick,
+            "verdict": summary(report),
+            "backends": {one: worst(report.of(one, report.dtypes)) for one in report.backends},
+            "faults": {one: names for one, names in faults.items() if names},
+            "overhead": report.overhead,
+        }
+        devices.append(device)
     return {"devices": devices}
 
 
@@ -341,7 +320,7 @@ def evaluate_check(measured: Values) -> Verdict:
     devices = measured["devices"]
     if silent := [f"{one['name']}: {one['failed']}" for one in devices if one.get("failed")]:
         return "wrong", f"{first_few(silent)} gave no result."
-    named = []
+    wrong_devices = []
     for one in devices:
         wrong = []
         for backend, outcome in one["backends"].items():
@@ -349,11 +328,11 @@ def evaluate_check(measured: Values) -> Verdict:
                 faults = ", ".join(one["faults"].get(backend, []))
                 wrong.append(f"{backend} ({faults})" if faults else backend)
         if wrong:
-            named.append(f"{one['name']}: {', '.join(wrong)}")
-    if not named:
+            wrong_devices.append(f"{one['name']}: {', '.join(wrong)}")
+    if not wrong_devices:
         return "as predicted", f"{devices[0]['verdict']}."
-    others = ", and not on the other devices" if len(named) < len(devices) else ""
-    return "wrong", f"{'; '.join(named)} wrong{others}."
+    others = ", and not on the other devices" if len(wrong_devices) < len(devices) else ""
+    return "wrong", f"{'; '.join(wrong_devices)} wrong{others}."
 
 
 def measure_golden(context: Context) -> Values:
@@ -367,53 +346,44 @@ def measure_golden(context: Context) -> Values:
     comparisons = []
     for folder in (cpu, *sorted(others)):
         for precision in ("none", "auto") if context.gpu and folder == cpu else ("none",):
-            text = context.aam(
-                "golden", "compare", folder, "--json", "--device", context.device,
-                "--mixed-precision", precision, accept=(0, 1),
-            )  # fmt: skip
-            found = json.loads(text)
+            how = ("--json", "--device", context.device, "--mixed-precision", precision)
+            compared = json.loads(context.aam("golden", "compare", folder, *how, accept=(0, 1)))
             shares = [
                 (1e9 if value is None else value / row["allowed"] if row["allowed"] else 0.0)
-                for row in found["rows"] for value in row["difference"].values()
+                for row in compared["rows"] for value in row["difference"].values()
             ]  # fmt: skip
-            comparisons.append(
-                {
-                    "with": "the CPU" if folder == cpu else folder.name,
-                    "precision": found["here"]["precision"],
-                    "agree": found["agree"],
-                    "verdict": found["verdict"],
-                    "largest": max(shares, default=0.0),
-                }
-            )
+            comparison = {
+                "with": "the CPU" if folder == cpu else folder.name,
+                "precision": compared["here"]["precision"],
+                "agree": compared["agree"],
+                "verdict": compared["verdict"],
+                "largest": max(shares, default=0.0),
+            }
+            comparisons.append(comparison)
     return {"comparisons": comparisons}
 
 
 def evaluate_golden(measured: Values) -> Verdict:
     """Name the comparisons that differ by more than rounding."""
-    found = measured["comparisons"]
-    bad = [one for one in found if not one["agree"]]
-    if bad:
-        named = [f"{one['with']} ({one['precision']}): {one['verdict']}" for one in bad]
-        return "wrong", f"Differs from {'; '.join(named)}"
-    names = ", ".join(dict.fromkeys(one["with"] for one in found))
-    largest = max(one["largest"] for one in found)
+    comparisons = measured["comparisons"]
+    if bad := [one for one in comparisons if not one["agree"]]:
+        listed = [f"{one['with']} ({one['precision']}): {one['verdict']}" for one in bad]
+        return "wrong", f"Differs from {'; '.join(listed)}"
+    names = ", ".join(dict.fromkeys(one["with"] for one in comparisons))
+    largest = max(one["largest"] for one in comparisons)
     return "as predicted", f"Equal to {names}; {largest:.0%} of the allowed rounding."
 
 
 def measure_attention(context: Context) -> Values:
     """Return time and memory of each backend on each GPU, as `aam check` measures them."""
-    costs: list[Values] = []
-    speeds = []
-    for number in range(max(context.gpus, 1)):
-        found = json.loads(_checked(context, number, quick=False))["costs"]
-        costs = costs or found
-        usual = [
-            1000 / one["milliseconds"] for one in found
-            if (one["dtype"], one["shape"]) == ("fp32", "sample encoder") and one["milliseconds"]
-        ]  # fmt: skip
-        speeds.append(statistics.median(usual) if usual else 0.0)
+    each = [json.loads(_checked(context, k, False))["costs"] for k in range(max(context.gpus, 1))]
+    costs: list[Values] = next(filter(None, each), [])
     if not costs:
         raise NotPossible("No backend was timed.")
+    speeds = []
+    for listed in each:
+        times = [one["milliseconds"] for one in listed if _usual(one) and one["milliseconds"]]
+        speeds.append(1000 / statistics.median(times) if times else 0.0)
     named = {
         f"{one['backend']}, {one['dtype']}, {one['shape']}"
         f"{', masked' if one['mask'] != 'none' else ''}": 1000 / one["milliseconds"]
@@ -422,20 +392,20 @@ def measure_attention(context: Context) -> Values:
     return {"costs": costs, "speeds": speeds, "rates": named}
 
 
+def _usual(cost: Values) -> bool:
+    return (cost["dtype"], cost["shape"]) == ("fp32", "sample encoder")
+
+
 def evaluate_attention(measured: Values) -> Verdict:
     """Name a GPU that is slower than the others, else the fastest backend for each mask."""
-    speeds = measured["speeds"]
-    middle = statistics.median(speeds)
-    for number, speed in enumerate(speeds):
+    middle = statistics.median(measured["speeds"])
+    for number, speed in enumerate(measured["speeds"]):
         if speed < SLOW_GPU * middle:
             share = speed / middle
             return "slower", f"GPU {number} computes at {share:.2f} of the median of all."
     fastest = []
     for mask, title in (("none", "without masks"), ("each", "with masks")):
-        costs = [
-            one for one in measured["costs"]
-            if (one["mask"], one["dtype"], one["shape"]) == (mask, "fp32", "sample encoder")
-        ]  # fmt: skip
+        costs = [one for one in measured["costs"] if one["mask"] == mask and _usual(one)]
         if costs:
             best = min(costs, key=lambda one: one["milliseconds"])
             fastest.append(f"{best['backend']} {title} ({best['milliseconds']:.1f} ms)")
@@ -448,115 +418,96 @@ def tuned(context: Context, variables: Mapping[str, str] = NONE) -> Values:
     With variables the given options alone are measured.
     """
     folder = context.folder / ("tuned-env" if variables else "tuned")
-    file = folder / "tune.json"
-    if not context.known(file):
-        size: tuple[object, ...] = ("--overwrite", "--steps", 25, "--rounds", 2)
-        if context.small:
-            size = ("--overwrite", "--steps", 6, "--warmup-steps", 2, "--rounds", 1)
-        if context.small or variables:
-            # On a GPU this subject has no settings.
-            size += ("--subjects", *(("threads",) if variables else ("workers", "batch-size")))
-        context.aam(
-            "tune", "--output-dir", folder, *size, *context.pretraining(), variables=variables
-        )
-    found: Values = json.loads(file.read_text())
-    return found
+    if not context.known(folder / "tune.json"):
+        size = "--steps 6 --warmup-steps 2 --rounds 1" if context.small else "--steps 25 --rounds 2"
+        if variables:
+            size += " --subjects threads"  # which has no settings on a GPU
+        elif context.small:
+            size += " --subjects workers batch-size"
+        measured = ("--output-dir", folder, "--overwrite", *size.split(), *context.pretraining())
+        context.aam("tune", *measured, variables=variables)
+    result: Values = json.loads((folder / "tune.json").read_text())
+    return result
 
 
 def measure_memory(context: Context) -> Values:
     """Compare peaks that `aam memory` predicts with those of the runs of `aam tune`."""
     if not context.gpu:
         raise NotPossible("A CPU does not count allocations.")
-    found = tuned(context)
+    result = tuned(context)
     rows = []
-    cases: list[tuple[str, Values, Values]] = [("as given", {}, found["default"])]
-    cases += [
-        (trial["setting"], trial["values"], trial) for trial in found["trials"]
+    trials = [
+        trial for trial in result["trials"]
         if trial["subject"] in ("batch-size", "recompute", "chunks") and trial["decision"]
     ]  # fmt: skip
-    for name, values, trial in cases:
-        options = [word for flag, value in values.items() for word in _words(flag, value)]
-        chosen = [word for flag, value in _chosen_before(found, trial).items()
-                  for word in _words(flag, value)]  # fmt: skip
-        text = context.aam("memory", "--json", *context.pretraining(), *chosen, *options)
-        measured = trial["rates"] or {}
-        peaks = {key: measured.get(key) for key in ("allocated", "reserved", "rss")}
-        predicted = json.loads(text)["peak"]
-        rows.append({"setting": name, "predicted": predicted, **peaks, "failure": trial["failure"]})
+    for trial in ({**result["default"], "setting": "as given", "options": {}}, *trials):
+        words = [
+            word for flag, value in trial["options"].items()
+            for word in ([flag if value else f"--no-{flag[2:]}"] if isinstance(value, bool)
+                         else [flag, str(value)])
+        ]  # fmt: skip
+        predicted = json.loads(context.aam("memory", "--json", *context.pretraining(), *words))
+        peaks = {key: (trial["rates"] or {}).get(key) for key in ("allocated", "reserved", "rss")}
+        row = {"setting": trial["setting"], "predicted": predicted["peak"], **peaks}
+        rows.append({**row, "failure": trial["failure"]})
     # The variable of the allocator is recommended where it saves memory.
     segments = tuned(context, dict([EXPANDABLE]))["default"]["rates"]
     return {"runs": rows, "expandable": segments and segments["reserved"]}
 
 
-def _chosen_before(found: Values, trial: Values) -> Values:
-    """Return the values that were kept before a setting was measured together with them."""
-    values: Values = {}
-    for one in found["trials"]:
-        if one["subject"] == trial["subject"]:
-            return values
-        if one["decision"] == "kept":
-            values |= one["values"]
-    return {}
-
-
-def _words(flag: str, value: object) -> list[str]:
-    if isinstance(value, bool):
-        return [flag if value else f"--no-{flag.removeprefix('--')}"]
-    return [flag, str(value)]
+def _failed_runs(runs: list[Values], noun: str) -> str:
+    failed = [f"{one['setting']}: {one['failure']}" for one in runs if one["failure"]]
+    return f"{len(failed)} of {len(runs)} {noun} failed: {failed[0]}." if failed else ""
 
 
 def evaluate_memory(measured: Values) -> Verdict:
     """Name the setting whose peak differs most from the prediction, and those that failed."""
     runs = measured["runs"]
-    if failed := [f"{one['setting']}: {one['failure']}" for one in runs if one["failure"]]:
-        return "wrong", f"{len(failed)} of {len(runs)} settings failed: {failed[0]}."
+    if failed := _failed_runs(runs, "settings"):
+        return "wrong", failed
     shares = {one["setting"]: one["allocated"] / one["predicted"] - 1 for one in runs}
     name = max(shares, key=lambda setting: abs(shares[setting]))
-    bad = [share for share in shares.values() if abs(share) > PEAK_TOLERANCE]
-    if bad:
-        more = "more" if shares[name] > 0 else "less"
-        return "wrong", (
-            f"{name} takes {abs(shares[name]):.0%} {more} than predicted; {len(bad)} of "
-            f"{len(shares)} peaks differ by more than {PEAK_TOLERANCE:.0%}."
-        )
-    worst = abs(shares[name])
-    return "as predicted", f"{len(shares)} peaks are within {worst:.1%} of the prediction."
+    bad = sum(abs(share) > PEAK_TOLERANCE for share in shares.values())
+    if not bad:
+        within = f"{abs(shares[name]):.1%} of the prediction"
+        return "as predicted", f"{len(shares)} peaks are within {within}."
+    more = "more" if shares[name] > 0 else "less"
+    return "wrong", (
+        f"{name} takes {abs(shares[name]):.0%} {more} than predicted; {bad} of {len(shares)} peaks "
+        f"differ by more than {PEAK_TOLERANCE:.0%}."
+    )
 
 
 def measure_speed(context: Context) -> Values:
     """Return the speed of each setting that `aam tune` measures."""
-    found = tuned(context)
-    trials = [found["default"], *(one for one in found["trials"] if one["decision"])]
+    result = tuned(context)
     rows = []
-    for one in trials:
-        measured = one["rates"] or {}
-        speeds = {key: measured.get(key) for key in ("samples", "spread", "wait")}
+    for one in (result["default"], *(one for one in result["trials"] if one["decision"])):
+        speeds = {key: (one["rates"] or {}).get(key) for key in ("samples", "spread", "wait")}
         rows.append({"setting": one["setting"], **speeds, "failure": one["failure"]})
-    known = {row["setting"]: row["samples"] for row in rows if row["samples"]}
-    return {"runs": rows, "rates": known}
+    return {"runs": rows, "rates": {row["setting"]: row["samples"] for row in rows
+                                    if row["samples"]}}  # fmt: skip
 
 
 def evaluate_speed(measured: Values) -> Verdict:
     """Name the fastest setting, and a failure if all others are right."""
-    runs = measured["runs"]
-    if failed := [f"{one['setting']}: {one['failure']}" for one in runs if one["failure"]]:
-        return "wrong", f"{len(failed)} of {len(runs)} runs failed: {failed[0]}."
-    best = max(runs, key=lambda one: one["samples"])
+    if failed := _failed_runs(measured["runs"], "runs"):
+        return "wrong", failed
+    best = max(measured["runs"], key=lambda one: one["samples"])
     return "as predicted", f"{significant(best['samples'])} samples/s with {best['setting']}."
 
 
 def measure_settings(context: Context) -> Values:
     """Return the settings that `aam tune` chose, which train the same network."""
-    found = tuned(context)
-    chosen = found["chosen"]
+    result = tuned(context)
+    chosen = result["chosen"]
     names = ("subject", "setting", "decision", "gain")
-    trials = [{name: one[name] for name in names} for one in found["trials"] if one["decision"]]
     samples = (chosen["rates"] or {}).get("samples")
     return {
         "values": chosen["values"],
         "gain": chosen["gain"],
         "samples": samples,
-        "trials": trials,
+        "trials": [{n: one[n] for n in names} for one in result["trials"] if one["decision"]],
         "rates": {} if samples is None else {"chosen settings": samples},
     }
 
@@ -575,10 +526,10 @@ def measure_unified(context: Context) -> Values:
     """Measure copies between the memories of an APU, beside those within the GPU's."""
     if not context.gpu:
         raise NotPossible("There is no GPU.")
-    found: Values = call_in_child(_copies, timeout=context.left)
-    if not found["rates"]:
-        raise NotPossible(f"{found['name']} has memory of its own.")
-    return found
+    copies: Values = call_in_child(_copies, timeout=context.left)
+    if not copies["rates"]:
+        raise NotPossible(f"{copies['name']} has memory of its own.")
+    return copies
 
 
 def _copies() -> Values:
@@ -594,7 +545,7 @@ def _copies() -> Values:
         "pinned host to GPU": host.pin_memory(),
         "within the GPU": host.cuda(),
     }
-    found = {}
+    speeds = {}
     for name, source in sources.items():
         target, best = torch.empty_like(source, device="cuda"), 0.0
         for _ in range(5):
@@ -603,8 +554,8 @@ def _copies() -> Values:
             target.copy_(source)
             torch.cuda.synchronize()
             best = max(best, len(source) / (time.perf_counter() - began) / 1e9)
-        found[name] = best
-    return {"name": properties.name, "rates": found}
+        speeds[name] = best
+    return {"name": properties.name, "rates": speeds}
 
 
 def evaluate_unified(measured: Values) -> Verdict:
@@ -622,11 +573,11 @@ def measure_profile(context: Context) -> Values:
     folder = context.folder / "trace"
     number = ("--warmup-steps", 2, "--profile-steps", 3, "--overwrite")
     arguments = ("--json", "--output-dir", folder, *number, *context.pretraining())
-    found = json.loads(context.aam("profile", *arguments))
+    profile = json.loads(context.aam("profile", *arguments))
     (folder / "trace.json.gz").unlink()  # tens of MB
-    kernels = [{**one, "name": one["name"][:200]} for one in found["kernels"]]
+    kernels = [{**one, "name": one["name"][:200]} for one in profile["kernels"]]
     names = ("source", "limit", "advice", "idle", "wait", "shares")
-    return {name: found[name] for name in names} | {"kernels": kernels}
+    return {name: profile[name] for name in names} | {"kernels": kernels}
 
 
 def evaluate_profile(measured: Values) -> Verdict:
@@ -634,6 +585,9 @@ def evaluate_profile(measured: Values) -> Verdict:
     name, share = max(measured["shares"].items(), key=lambda item: item[1])
     limit = f"{measured['limit'].capitalize()}, {measured['advice']}"
     return "as predicted", f"{limit}; most time is in {name} ({share:.0%})."
+
+
+_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def _train(
@@ -646,10 +600,8 @@ def _train(
     # What dropout draws depends on the rank.
     more = ("--epochs", epochs, "--dropout", 0.0, "--output-dir", folder, "--overwrite")
     network = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(context.folder / "collectives.txt")}
-    context.aam(
-        *context.pretraining(), *more, *options,
-        variables={**network, "AAM_STEP_LOG": str(log)}, without=without,
-    )  # fmt: skip
+    variables = {**network, "AAM_STEP_LOG": str(log)}
+    context.aam(*context.pretraining(), *more, *options, variables=variables, without=without)
     if context.rank:
         return RunResult(()), []
     with (folder / "metrics.csv").open(newline="") as stream:
@@ -658,10 +610,7 @@ def _train(
     return RunResult(*read_steps(log)), losses
 
 
-_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-
-
-def _together(
+def _with_one_process(
     context: Context, number: int, nodes: int, run: RunResult, losses: list[float]
 ) -> Values:
     """Compare a run of several ranks with one of one process."""
@@ -685,36 +634,15 @@ def _together(
 
 def measure_ranks(context: Context) -> Values:
     """Train with 2, 4 and 8 ranks on this node, as far as it has GPUs; on a CPU with 2."""
-    most = context.gpus if context.gpu else 2
-    if most < 2:
+    available = context.gpus if context.gpu else 2
+    if available < 2:
         raise NotPossible("There is one GPU.")
     runs = []
-    for number in (count for count in (2, 4, 8) if count <= most):
+    for number in (count for count in (2, 4, 8) if count <= available):
         options = ("--distributed", "--processes", number)
-        folder = context.folder / f"ranks-{number}"
-        runs.append(_together(context, number, 1, *_train(context, folder, *options)))
+        run, losses = _train(context, context.folder / f"ranks-{number}", *options)
+        runs.append(_with_one_process(context, number, 1, run, losses))
     return {"runs": runs, "rates": {f"{one['ranks']} ranks": one["samples"] for one in runs}}
-
-
-def evaluate_ranks(measured: Values) -> Verdict:
-    """Compare losses and speed of several ranks with one; the worst number of ranks is named."""
-    verdicts: list[Verdict] = []
-    for one in measured["runs"]:
-        number, difference = one["ranks"], one["difference"]
-        limit = f"losses differ by up to {difference:.1e}, limit {MAX_DIFFERENCE:.0e}"
-        scaling = one["samples"] / one["one"]
-        if not one["agree"]:
-            return "wrong", f"{number} ranks train another network than one: {limit}."
-        if one["gpu"] and scaling < SLOW_SCALING * number:
-            lines = "; ".join(one["network"][:1])
-            network = f" ({lines})" if lines else ""
-            verdicts.append(
-                ("slower", f"{number} ranks are {scaling:.2f} times as fast as one{network}.")
-            )
-        else:
-            sentence = f"{number} ranks: {limit}; {scaling:.2f} times as fast as one."
-            verdicts.append(("as predicted", sentence))
-    return next((one for one in verdicts if one[0] == "slower"), verdicts[-1])
 
 
 def measure_nodes(context: Context) -> Values:
@@ -728,13 +656,29 @@ def measure_nodes(context: Context) -> Values:
     if context.rank:
         return {"runs": []}
     nodes = -(-ranks.world_size // ranks.local_world_size)
-    found = _together(context, ranks.world_size, nodes, run, losses)
-    return {"runs": [found], "rates": {"samples": found["samples"]}}
+    together = _with_one_process(context, ranks.world_size, nodes, run, losses)
+    return {"runs": [together], "rates": {"samples": together["samples"]}}
 
 
-def evaluate_nodes(measured: Values) -> Verdict:
-    """Evaluate as `evaluate_ranks`; ranks other than the first have no result."""
-    return evaluate_ranks(measured) if measured["runs"] else ("as predicted", "See rank 0.")
+def evaluate_ranks(measured: Values) -> Verdict:
+    """Compare losses and speed of several ranks with one; the worst number of ranks is named."""
+    verdicts: list[Verdict] = []
+    for one in measured["runs"]:
+        number, difference = one["ranks"], one["difference"]
+        limit = f"losses differ by up to {difference:.1e}, limit {MAX_DIFFERENCE:.0e}"
+        scaling = one["samples"] / one["one"]
+        if not one["agree"]:
+            return "wrong", f"{number} ranks train another network than one: {limit}."
+        if one["gpu"] and scaling < SLOW_SCALING * number:
+            network = "".join(f" ({line})" for line in one["network"][:1])
+            sentence = f"{number} ranks are {scaling:.2f} times as fast as one{network}."
+            verdicts.append(("slower", sentence))
+        else:
+            sentence = f"{number} ranks: {limit}; {scaling:.2f} times as fast as one."
+            verdicts.append(("as predicted", sentence))
+    if not verdicts:  # ranks other than the first have no result
+        return "as predicted", "See rank 0."
+    return next((one for one in verdicts if one[0] == "slower"), verdicts[-1])
 
 
 def measure_interruption(context: Context) -> Values:
@@ -742,83 +686,76 @@ def measure_interruption(context: Context) -> Values:
     whole, stopped, ranks = (context.folder / name for name in ("whole", "stopped", "killed"))
     arguments = [*map(str, context.pretraining()), "--epochs", "2"]
 
-    def running(folder: Path, *options: object) -> AbstractContextManager[Any]:
-        shutil.rmtree(folder, ignore_errors=True)
-        return _logged(folder, [*arguments, *map(str, options)])
+    @contextmanager
+    def running(folder: Path, *options: object) -> Any:
+        """Yield a training that logs its steps to FOLDER.jsonl and prints to FOLDER.txt."""
+        if "--resume-from" not in options:
+            shutil.rmtree(folder, ignore_errors=True)
+        log = folder.with_suffix(".jsonl")
+        log.unlink(missing_ok=True)
+        words = [*arguments, *map(str, options), "--output-dir", str(folder)]
+        variables = {k: v for k, v in os.environ.items() if k != STOP_FILE}
+        with folder.with_suffix(".txt").open("wb") as stream:
+            pipes = {"stdout": stream, "stderr": subprocess.STDOUT}
+            environment = {**variables, "AAM_STEP_LOG": str(log)}
+            argv = [sys.executable, "-m", "aam", *words]
+            with child_process(argv, GRACE, env=environment, **pipes) as process:
+                yield process
+
+    def after_steps(folder: Path, process: subprocess.Popen[bytes], number: int) -> None:
+        while len(read_steps(folder.with_suffix(".jsonl"))[0]) < number:
+            if process.poll() is not None or not context.left:
+                raise PartFailure(f"`aam pretrain` made less than {number} steps")
+            time.sleep(0.02)
+
+    def wait(process: subprocess.Popen[bytes]) -> int:
+        try:
+            return process.wait(context.left)
+        except subprocess.TimeoutExpired:
+            raise PartFailure("no end of `aam pretrain` in time") from None
 
     with running(whole) as process:
-        if status := _wait(process, context):
+        if status := wait(process):
             raise PartFailure(f"`aam pretrain` status {status}")
     with running(stopped) as process:
-        _after_steps(stopped, process, 3, context)
+        after_steps(stopped, process, 3)
         process.send_signal(signal.SIGTERM)
-        stop_status = _wait(process, context)
-    with _logged(stopped, [*arguments, "--resume-from", "auto"]) as process:
-        resume_status = _wait(process, context)
+        stop_status = wait(process)
+    with running(stopped, "--resume-from", "auto") as process:
+        resume_status = wait(process)
     weights = [folder / "model/transformer.safetensors" for folder in (whole, stopped)]
     equal = all(file.is_file() for file in weights) and len(set(map(sha256, weights))) == 1
-    one, two = (read_steps(f.with_suffix(".jsonl"))[0] for f in (whole, stopped))
-    losses = [[step.loss for step in steps] for steps in (two, one[-len(two) :])]
+    one, two = (
+        [step.loss for step in read_steps(folder.with_suffix(".jsonl"))[0]]
+        for folder in (whole, stopped)
+    )
     # NCCL refuses two ranks on one GPU.
     device = context.device if context.gpus >= 2 else "cpu"
     options = ("--processes", 2, "--distributed", "--rank-timeout", 10, "--device", device)
     with running(ranks, *options) as process:
-        _after_steps(ranks, process, 2, context)
-        # Its environment has the rank and the log of this run.
+        after_steps(ranks, process, 2)
+        # The environment of the second rank has its number and the log of this run.
         mark = {b"RANK=1", f"AAM_STEP_LOG={ranks.with_suffix('.jsonl')}".encode()}
-        found = []
+        pids = []
         for file in Path("/proc").glob("[0-9]*/environ"):
-            try:
+            with suppress(OSError):  # a process that has ended, or of another user
                 if mark <= set(file.read_bytes().split(b"\0")):
-                    found.append(int(file.parent.name))
-            except OSError:  # a process that has ended, or of another user
-                continue
-        if not found:
+                    pids.append(int(file.parent.name))
+        if not pids:
             raise PartFailure("no process of rank 1")
-        os.kill(min(found), signal.SIGKILL)
+        os.kill(min(pids), signal.SIGKILL)
         killed = time.monotonic()
-        rank_status = _wait(process, context)
+        rank_status = wait(process)
     output = ranks.with_suffix(".txt").read_text(errors="replace")
     return {
         "stop_status": stop_status,
         "resume_status": resume_status,
         "equal": resume_status == 0 and equal,
-        "difference": early_difference(*losses),
+        "difference": early_difference(two, one[-len(two) :]),
         "rank_status": rank_status,
         "rank_named": "rank 1 was killed by SIGKILL" in output,
         "rank_seconds": time.monotonic() - killed,
     }
-
-
-@contextlib.contextmanager
-def _logged(folder: Path, arguments: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a running training that logs its steps to FOLDER.jsonl and prints to FOLDER.txt."""
-    log, output = folder.with_suffix(".jsonl"), folder.with_suffix(".txt")
-    log.unlink(missing_ok=True)
-    argv = [sys.executable, "-m", "aam", *arguments, "--output-dir", str(folder)]
-    variables = {**os.environ, "AAM_STEP_LOG": str(log)}
-    variables.pop(STOP_FILE, None)
-    with output.open("wb") as stream:
-        options = {"env": variables, "stdout": stream, "stderr": subprocess.STDOUT}
-        with child_process(argv, GRACE, **options) as process:
-            yield process
-
-
-def _wait(process: subprocess.Popen[bytes], context: Context) -> int:
-    try:
-        return process.wait(context.left)
-    except subprocess.TimeoutExpired:
-        raise PartFailure(f"no end of `aam pretrain` after {duration(context.left)}") from None
-
-
-def _after_steps(
-    folder: Path, process: subprocess.Popen[bytes], number: int, context: Context
-) -> None:
-    """Wait until a run has made some steps."""
-    while len(read_steps(folder.with_suffix(".jsonl"))[0]) < number:
-        if process.poll() is not None or not context.left:
-            raise PartFailure(f"`aam pretrain` made less than {number} steps")
-        time.sleep(0.02)
 
 
 def evaluate_interruption(measured: Values) -> Verdict:
@@ -832,12 +769,12 @@ def evaluate_interruption(measured: Values) -> Verdict:
             measured["equal"] or difference <= ROUNDING,
             f"losses of the resumed run differ by up to {difference:.1e}",
         ),
-        (killed == KILLED, f"a run with a killed rank ended with status {killed}"),
+        (killed == 128 + signal.SIGKILL, f"a run with a killed rank ended with status {killed}"),
         (measured["rank_named"], "the killed rank was not named"),
     ]
     if wrong := "; ".join(sentence for right, sentence in holds if not right):
         return "wrong", f"{wrong[0].upper()}{wrong[1:]}."
-    seconds = f"a run with a killed rank names it and ends in {measured['rank_seconds']:.0f} s"
+    seconds = f"a run with a killed rank names it and ends in {duration(measured['rank_seconds'])}"
     if not measured["equal"]:
         sentence = f"Equal up to rounding ({difference:.0e}), as its sums have no order"
         return "not possible here", f"{sentence}; {seconds}."
@@ -888,7 +825,7 @@ PARTS: dict[str, AcceptancePart] = {
     "interruption": AcceptancePart("stop, resume, and a killed rank", 900,
                                    measure_interruption, evaluate_interruption),
     "nodes": AcceptancePart("several processes on several nodes", 1200,
-                            measure_nodes, evaluate_nodes),
+                            measure_nodes, evaluate_ranks),
 }
 # fmt: on
 """Name of a part -> what it measures; `PartName` of the options has the same names."""

@@ -11,28 +11,23 @@ import dataclasses
 import getpass
 import hashlib
 import json
-import math
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
 from aam import __version__
-from aam.contract.errors import DataError, MissingInput, printable, reason_of
-from aam.contract.files import require, write_text
+from aam.contract.errors import DataError, printable
+from aam.contract.files import write_text
+from aam.contract.records import Mismatch, convert, read_json
 
 SCHEMA = 1
 FILE = "acceptance.json"
-MAX_BYTES = 1 << 20
-"""Size of a file; one with three images has about 60 kB."""
 MAX_TEXT = 2000
 """Characters of a text in a file."""
-MAX_RUNS = 100
 
 Outcome = Literal["as predicted", "faster", "slower", "wrong", "not possible here", "failed"]
 
@@ -109,25 +104,31 @@ def write(path: Path, content: AcceptanceFile) -> None:
     names -= {"root", "cpu", "cuda", "gpu", "host", "none"}
     # The longest first, so that a name is replaced before a part of it.
     listed = sorted((name for name in names if len(name) > 2), key=len)[::-1]
-    plain = _anonymous({"schema": SCHEMA, **dataclasses.asdict(content)}, listed)
+
+    def anonymous(text: str) -> str:
+        # The last part of a path stays.
+        text = re.sub(r"(?<![\w.])~?/(?:[^\s/'\",:;()]+/)+", "", text)
+        for name in listed:
+            text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "NAME", text)
+        return printable(text, MAX_TEXT)
+
+    # JSON has neither NaN nor infinity, and six digits are enough.
+    text = json.dumps({"schema": SCHEMA, **dataclasses.asdict(content)})
+    rounded = json.loads(
+        text, parse_float=lambda n: float(f"{float(n):.6g}"), parse_constant=lambda _: None
+    )
+    plain = _with_texts(rounded, anonymous)
     write_text(path, json.dumps(plain | {"sha256": checksum(plain)}, indent=1) + "\n")
 
 
-def _anonymous(value: Any, names: list[str]) -> Any:
-    """Return JSON without folders, names and numbers that JSON does not have."""
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return JSON with its texts and keys changed."""
     if isinstance(value, str):
-        # The last part of a path stays.
-        text = re.sub(r"(?<![\w.])~?/(?:[^\s/'\",:;()]+/)+", "", value)
-        for name in names:
-            text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "NAME", text)
-        return printable(text, MAX_TEXT)
-    if isinstance(value, float):
-        # JSON has neither NaN nor infinity.
-        return float(f"{value:.6g}") if math.isfinite(value) else None
+        return change(value)
     if isinstance(value, dict):
-        return {_anonymous(str(k), names): _anonymous(v, names) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_anonymous(item, names) for item in value]
+        return {change(key): _with_texts(item, change) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_texts(item, change) for item in value]
     return value
 
 
@@ -143,53 +144,21 @@ def checksum(plain: Mapping[str, Any]) -> str:
 
 def read(path: Path) -> AcceptanceFile:
     """Read the acceptance.json of this or another host, which is untrusted input."""
-    remedy = "take the file as `aam acceptance` wrote it"
+    what, remedy = "acceptance file", "take the file as `aam acceptance` wrote it"
+    plain = read_json(path, dict[str, Any], what, remedy)
+    if (schema := plain.pop("schema", None)) != SCHEMA:
+        reason = f"'{path}' has schema {schema}, aam {__version__} reads {SCHEMA}"
+        raise DataError("The acceptance file is of another schema", reason, "measure again")
+    # The checksum shows an accidental edit. It is no signature: anybody can compute it again.
+    if plain.pop("sha256", None) != checksum({"schema": SCHEMA, **plain}):
+        reason = f"'{path}', its checksum is not that of its content"
+        raise DataError("The acceptance file was edited", reason, remedy)
     try:
-        with require(path, "acceptance file").open("rb") as stream:
-            # One byte more than allowed shows that a file is too large without reading it.
-            text = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        evidence = f"'{path}', {error.strerror}"
-        raise MissingInput(
-            "The acceptance file may not be read", evidence, "check the path"
-        ) from error
-    try:
-        if len(text) > MAX_BYTES:
-            raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
-        plain = json.loads(text)
-        _check(plain)
-        found = plain.pop("schema", None) if isinstance(plain, dict) else None
-        if found is None:
-            raise ValueError("it has no 'schema'")
-        if found == SCHEMA:
-            # The checksum shows an accidental edit. It is no signature: anybody can compute it
-            # again.
-            if plain.pop("sha256", None) != checksum({"schema": SCHEMA, **plain}):
-                reason = f"'{path}', its checksum is not that of its content"
-                raise DataError("The acceptance file was edited", reason, remedy)
-            content = msgspec.convert(plain, AcceptanceFile)
-            if len(content.runs) > MAX_RUNS or len({one.key for one in content.runs}) < len(
-                content.runs
-            ):
-                raise ValueError(f"it has {len(content.runs)} runs, or one of them twice")
-            return content
-    except (ValueError, RecursionError) as error:
-        evidence = f"'{path}', {reason_of(error)}"
-        raise DataError("The acceptance file is damaged", evidence, remedy) from error
-    reason = f"'{path}' has schema {found}, aam {__version__} reads {SCHEMA}"
-    raise DataError("The acceptance file is of another schema", reason, "measure again")
-
-
-def _check(value: Any) -> None:
-    """Refuse what cannot be printed on one line or computed with."""
-    if isinstance(value, str):
-        halves = any("\ud800" <= character <= "\udfff" for character in value)
-        if halves or printable(value, MAX_TEXT) != value:
-            raise ValueError("a text has control characters or is too long")
-    elif isinstance(value, int) and value.bit_length() > 63:
-        raise ValueError("a number has more than 63 bits")
-    elif isinstance(value, dict):
-        _check([*value, *value.values()])
-    elif isinstance(value, list):
-        for item in value:
-            _check(item)
+        if _with_texts(plain, lambda text: printable(text, MAX_TEXT)) != plain:
+            raise Mismatch("a text has control characters or is too long")
+        content = convert(plain, AcceptanceFile)
+        if len({run.key for run in content.runs}) < len(content.runs):
+            raise Mismatch("it has one of its runs twice")
+    except Mismatch as error:
+        raise DataError(f"The {what} is damaged", f"'{path}', {error}", remedy) from error
+    return content

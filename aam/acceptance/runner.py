@@ -34,7 +34,7 @@ from aam.contract.errors import AamError, CannotCreate, Interrupted, printable, 
 from aam.contract.files import write_text
 from aam.contract.options.commands.acceptance import Acceptance
 from aam.contract.run_record import launched_by, now
-from aam.distributed.environment import read_environment
+from aam.distributed.environment import Ranks, read_environment
 from aam.memory import shown_size
 from aam.number_format import significant
 from aam.numerics.stack import processor
@@ -73,12 +73,10 @@ def run(options: Acceptance, parts: Mapping[str, AcceptancePart] = PARTS) -> int
     # One rank prints and writes for all.
     console.quiet = not ranks.is_main
     with run_folder.locked(options.output_dir) if ranks.is_main else nullcontext():
-        return _run(options, parts, ranks.rank, ranks.world_size, ranks.local_world_size)
+        return _run(options, parts, ranks)
 
 
-def _run(
-    options: Acceptance, parts: Mapping[str, AcceptancePart], rank: int, world: int, local: int
-) -> int:
+def _run(options: Acceptance, parts: Mapping[str, AcceptancePart], ranks: Ranks) -> int:
     began, started = time.monotonic(), time.time()
     file = options.output_dir / result.FILE
     reference = None if options.reference is None else result.read(options.reference)
@@ -94,16 +92,17 @@ def _run(
     plan = launched_by(os.environ) or {}
     image, digest, engine = (str(plan.get(key) or "") for key in ("image", "digest", "engine"))
     image = PurePath(image).name
-    this = ImageRun(image, digest, device.torch, engine or "native", -(-world // local), now())
+    nodes = -(-ranks.world_size // ranks.local_world_size)
+    this = ImageRun(image, digest, device.torch, engine or "native", nodes, now())
     this = next((one for one in content.runs if one.key == this.key), this)
-    fitting = [name for name in parts if (name in SEVERAL_RANKS) is (world > 1)]
+    fitting = [name for name in parts if (name in SEVERAL_RANKS) is (ranks.world_size > 1)]
     # The other parts and the reader of the file need the host.
     chosen = [name for name in fitting if not options.parts or name in {*options.parts, "host"}]
-    verdicts = {name: found.verdict for name, found in this.parts.items()}
+    verdicts = {name: part.verdict for name, part in this.parts.items()}
     left = [n for n in chosen if options.overwrite or verdicts.get(n, "failed") == "failed"]
     info(f"aam {__version__}, {this.title}, {device.name}: {len(left)} of {len(chosen)} parts.")
     if others := [name for name in options.parts if name not in chosen]:
-        how = "several ranks" if world > 1 else "one process"
+        how = "several ranks" if ranks.world_size > 1 else "one process"
         info(f"Not measured by {how}: {', '.join(others)}.")
     if device.busy:
         warn(f"{device.busy}; the measured times are not those of a device of your own.")
@@ -121,12 +120,12 @@ def _run(
         started=started,
         until=began,
         overwrite=options.overwrite,
-        rank=rank,
+        rank=ranks.rank,
     )
     for number, name in enumerate(left):
         part, remaining = parts[name], 60 * options.minutes - (time.monotonic() - began)
         requested = os.environ.get(stop_file.VARIABLE)
-        if requested and Path(requested).exists() and not rank:
+        if requested and Path(requested).exists() and ranks.is_main:
             remedy = f"{len(left) - number} parts left"
             raise Interrupted("Stopped by the job", remedy, "start it again")
         if remaining < MIN_BUDGET:
@@ -148,10 +147,10 @@ def _run(
         found = replace(found, busy=device.busy)
         this = replace(this, date=now(), parts={**this.parts, name: found})
         content = content.with_run(this)
-        if not rank:
+        if ranks.is_main:
             # After each part, so that a killed job keeps what it has measured.
             result.write(file, content)
-    if rank:
+    if not ranks.is_main:
         return 0
     write_page(options.output_dir, content, parts)
     if rest := [name for name in chosen if name not in this.parts]:
@@ -225,23 +224,7 @@ def _reference_rates(
     return {}
 
 
-_HEADINGS = {
-    "difference": "losses differ by",
-    "dtype": "precision",
-    "gain": "times as fast",
-    "largest": "share of allowed rounding",
-    "milliseconds": "ms",
-    "one": "one process, samples/s",
-    "peak_bytes": "peak memory",
-    "rss": "host memory",
-    "samples": "samples/s",
-    "shares": "share of time",
-    "spread": "±",
-    "wait": "waits for batches",
-}
-"""Heading of a measured value, with its unit, where its name does not say it."""
 _BYTES = ("predicted", "allocated", "reserved", "expandable", "rss", "peak_bytes", "overhead")
-_SHARES = ("shares", "wait", "idle", "largest")
 _HIDDEN = ("rates", "backends", "network")
 """Columns that repeat others, and lines of text that would make a table too wide."""
 
@@ -285,33 +268,27 @@ def _hardware(host: Mapping[str, Any]) -> str:
 
 
 def _tables(title: str, measured: Mapping[str, Any]) -> Iterator[Table]:
+    """Yield a table for each list of figures, without the columns that are empty in all rows."""
     for key, value in measured.items():
-        heading = f"{title}, {_HEADINGS.get(key, key)}"
+        heading = f"{title}, {key.replace('_', ' ')}"
         if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
-            # Without the columns that are empty in all rows.
             used = [
                 name for name in dict.fromkeys(name for row in value for name in row)
                 if name not in _HIDDEN
                 and any(row.get(name) not in (None, "", [], {}) for row in value)
             ]  # fmt: skip
             rows = [[_cell(name, row.get(name)) for name in used] for row in value]
-            heads = [_HEADINGS.get(name, name.replace("_", " ")) for name in used]
-            yield Table(heading, heads, rows)
+            yield Table(heading, [name.replace("_", " ") for name in used], rows)
         elif isinstance(value, dict) and value and key not in _HIDDEN:
             rows = [[str(label), _cell(key, one)] for label, one in value.items()]
-            yield Table(heading, ["", _HEADINGS.get(key, key)], rows)
+            yield Table(heading, ["", key], rows)
 
 
 def _cell(key: str, value: Any) -> str:
-    """Format a value with the unit of its name; "" where there is none."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: ""}[value]
     if isinstance(value, int | float):
-        if key in _BYTES:
-            return shown_size(round(value))
-        if key in _SHARES:
-            return f"{value:.1%}"
-        return f"{value:,}" if isinstance(value, int) else significant(value)
+        return shown_size(round(value)) if key in _BYTES else significant(value)
     if isinstance(value, list):
         return ", ".join(_cell(key, item) for item in value)
     if isinstance(value, dict):

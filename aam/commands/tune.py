@@ -7,6 +7,7 @@ import os
 import shlex
 import textwrap
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import date
 from typing import Any
 
@@ -25,7 +26,6 @@ from aam.number_format import significant
 from aam.performance.tune import (
     SUBJECTS,
     Trial,
-    as_json,
     device_facts,
     program_subjects,
     propose_values,
@@ -111,7 +111,12 @@ def run(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> None:
             lines += [f"{name.removeprefix('--').replace('-', '_')}: {json.dumps(value)}"]
     write_text(options.output_dir / "settings.yaml", "\n".join(lines) + "\n")
     identity = {"command": command, "aam": __version__, "torch": device.torch}
-    content = {"measured": {**identity, "device": device.name}, **as_json(search, default, final)}
+    content = {
+        "measured": {**identity, "device": device.name},
+        "trials": [asdict(trial) for trial in search.trials],
+        "default": asdict(default),
+        "chosen": asdict(final),
+    }
     write_json(result, content)
 
     for subject in subjects:

@@ -143,30 +143,6 @@ Propose = Callable[[Settings, DeviceFacts], list[Setting]]
 """Returns settings to try instead of the values of all options, flag -> value, on a device."""
 
 
-def _entry(
-    flag: str,
-    parity: Parity,
-    reason: str,
-    tried: Callable[[Settings, DeviceFacts], Sequence[Any]],
-    redraws: bool = False,
-) -> Propose:
-    """Return a subject of one option; its current value is not tried."""
-
-    def label(value: object) -> str:
-        if isinstance(value, bool):
-            return flag if value else f"--no-{flag[2:]}"
-        return f"{flag} {value}"
-
-    def propose(now: Settings, device: DeviceFacts) -> list[Setting]:
-        return [
-            Setting(label(value), {flag: value}, parity, reason, redraws)
-            for value in tried(now, device)
-            if value != now[flag]
-        ]
-
-    return propose
-
-
 def _workers_now(now: Settings, device: DeviceFacts) -> int:
     default = min(4, device.cores) if device.gpu else 0
     return default if now["--num-workers"] == "auto" else int(now["--num-workers"])
@@ -189,64 +165,70 @@ def _batch_sizes(now: Settings, device: DeviceFacts) -> Sequence[int]:
     return () if size == "auto" else sorted({max(1, size // 2), 2 * size, 4 * size})
 
 
+@dataclass(frozen=True)
+class OptionSubject:
+    """An option that is varied; its current value is not tried.
+
+    Attributes:
+        parity, reason, redraws: see `Setting`.
+        tried: returns values for the values of all options, flag -> value, on a device.
+    """
+
+    flag: str
+    parity: Parity
+    reason: str
+    tried: Callable[[Settings, DeviceFacts], Sequence[Any]]
+    redraws: bool = False
+
+    def __call__(self, now: Settings, device: DeviceFacts) -> list[Setting]:
+        """Return the settings to try."""
+        settings = []
+        for value in self.tried(now, device):
+            label = f"{self.flag} {value}"
+            if isinstance(value, bool):
+                label = self.flag if value else f"--no-{self.flag[2:]}"
+            if value != now[self.flag]:
+                values = {self.flag: value}
+                settings.append(Setting(label, values, self.parity, self.reason, self.redraws))
+        return settings
+
+
+# fmt: off
 SUBJECTS: dict[str, Propose] = {
-    "threads": _entry(
-        "--cpu-threads",
-        "same up to rounding",
-        "small tensors spend time on waiting for all threads",
-        _threads,
-    ),
-    "workers": _entry(
-        "--num-workers",
-        "same numbers",
-        "other processes make the next batches meanwhile",
-        _workers,
-    ),
-    "prefetch": _entry(
-        "--prefetch-factor",
-        "same numbers",
+    "threads": OptionSubject(
+        "--cpu-threads", "same up to rounding",
+        "small tensors spend time on waiting for all threads", _threads),
+    "workers": OptionSubject(
+        "--num-workers", "same numbers",
+        "other processes make the next batches meanwhile", _workers),
+    "prefetch": OptionSubject(
+        "--prefetch-factor", "same numbers",
         "batches made ahead bridge those that take long to make",
-        lambda now, device: (1, 4, 8) if _workers_now(now, device) else (),
-    ),
-    "attention": _entry(
-        "--attn-implementation",
-        "same up to rounding",
+        lambda now, device: (1, 4, 8) if _workers_now(now, device) else ()),
+    "attention": OptionSubject(
+        "--attn-implementation", "same up to rounding",
         "another kernel may suit the shapes of this study",
-        lambda now, device: ("math", "flash", "mem_efficient")[: 3 if device.gpu else 2],
-    ),
-    "recompute": _entry(
-        "--gradient-checkpointing",
-        "same up to rounding",
-        "less memory with recomputation, less time without",
-        lambda now, device: (True, False),
-    ),
-    "chunks": _entry(
-        "--asv-chunk",
-        "same up to rounding",
+        lambda now, device: ("math", "flash", "mem_efficient")[: 3 if device.gpu else 2]),
+    "recompute": OptionSubject(
+        "--gradient-checkpointing", "same up to rounding",
+        "less memory with recomputation, less time without", lambda now, device: (True, False)),
+    "chunks": OptionSubject(
+        "--asv-chunk", "same up to rounding",
         "the activations of a chunk fit into a cache or into less memory",
-        lambda now, device: (0, 64, 256),
-        redraws=True,
-    ),
-    "compile": _entry(
-        "--compile-model",
-        "same up to rounding",
+        lambda now, device: (0, 64, 256), redraws=True),
+    "compile": OptionSubject(
+        "--compile-model", "same up to rounding",
         "fused kernels move less data; the first steps take minutes",
-        lambda now, device: () if device.compile_fault else ("auto",),
-        redraws=True,
-    ),
-    "precision": _entry(
-        "--mixed-precision",
-        "same up to half precision",
+        lambda now, device: () if device.compile_fault else ("auto",), redraws=True),
+    "precision": OptionSubject(
+        "--mixed-precision", "same up to half precision",
         "matrix products in half precision move half the bytes",
-        lambda now, device: ("none", "bf16", "fp16")[: 3 if device.gpu else 2],
-    ),
-    "batch-size": _entry(
-        "--batch-size",
-        "another",
-        "another number of samples meets in the distance loss: another training",
-        _batch_sizes,
-    ),
+        lambda now, device: ("none", "bf16", "fp16")[: 3 if device.gpu else 2]),
+    "batch-size": OptionSubject(
+        "--batch-size", "another",
+        "another number of samples meets in the distance loss: another training", _batch_sizes),
 }
+# fmt: on
 """Subject of --subjects -> its settings; `aam tune` goes through them in this order. To add one,
 add it here and to `Subject` of `aam.contract.options.commands.measure`."""
 
@@ -345,8 +327,9 @@ class Trial:
         setting: name of the setting.
         values: its values, flag or name -> value.
         parity, reason: see `Setting`.
+        options: all values of its runs, with those that were chosen before.
         rates: rates of the successful runs; None if no run succeeded.
-        gain: times as fast as the setting that it is compared with.
+        gain: times as fast as the setting that it is compared with, median of the rounds.
         rounds: gain of each round.
         failure: cause of the first run that failed; "" if none did.
         decision: decision about the setting; None for a reference.
@@ -358,6 +341,7 @@ class Trial:
     values: Settings
     parity: Parity
     reason: str
+    options: Settings
     rates: Rates | None
     gain: float
     rounds: tuple[float, ...]
@@ -395,94 +379,85 @@ class SettingSearch:
     def run(self, values: Settings, steps: int, noise_seed: int | None = None) -> RunResult:
         """Return the steps of one run."""
         argv = self.workload(values, self.folder)
-        found = run_workload(argv, steps, self.folder, self.options.step_timeout, noise_seed)
-        if found.failure and values in ({}, self.no_dropout):
+        result = run_workload(argv, steps, self.folder, self.options.step_timeout, noise_seed)
+        if result.failure and values in ({}, self.no_dropout):
             remedy = "run it by itself, or see `aam memory` if memory is short"
-            raise DataError("The workload fails without any change", found.failure, remedy)
-        return found
+            raise DataError("The workload fails without any change", result.failure, remedy)
+        return result
 
     def default_losses(self, kind: Literal["plain", "again", "moved", "no dropout"]) -> list[float]:
         """Return the first losses of a run of the default; each kind is computed once."""
         if kind not in self._losses:
             values = self.no_dropout if kind == "no dropout" else {}
-            found = self.run(values, EARLY, 1 if kind == "moved" else None)
-            self._losses[kind] = found.losses
+            self._losses[kind] = self.run(values, EARLY, 1 if kind == "moved" else None).losses
         return self._losses[kind]
-
-    def noise(self) -> float:
-        """Return the largest difference of a run of the default from moved weights."""
-        return early_difference(self.default_losses("moved"), self.default_losses("plain"))
 
     def compare(self, setting: Setting, run: RunResult, current: RunResult) -> tuple[bool, str]:
         """Compare the losses of a setting, `run`, with those of the default.
 
         A setting with the same numbers is compared with those chosen so far, `current`.
         """
+        default = self.default_losses("plain")
         if setting.parity == "same numbers":
             # A repeated run, and not one from moved weights: some devices do not repeat their sums
             # exactly.
-            noise = early_difference(self.default_losses("plain"), self.default_losses("again"))
+            noise = early_difference(default, self.default_losses("again"))
             return compare_losses(run.losses, current.losses, setting.parity, noise)
+        noise = early_difference(self.default_losses("moved"), default)
         together = (*self.chosen.values(), setting)
         parity: Parity = setting.parity
         if any(one.parity == "same up to half precision" for one in together):
             parity = "same up to half precision"
-        default = self.default_losses("plain")
         # Other draws of dropout change the losses by more than any rounding.
         if self.no_dropout and any(one.redraws for one in together):
             run = self.run({**self.values, **setting.values, **self.no_dropout}, EARLY)
             if run.failure:
                 return False, run.failure
             default = self.default_losses("no dropout")
-        return compare_losses(run.losses, default, parity, self.noise())
+        return compare_losses(run.losses, default, parity, noise)
 
-    def stage(self, subject: str, settings: Sequence[Setting]) -> None:
+    def try_subject(self, subject: str, settings: Sequence[Setting]) -> None:
         """Measure the settings of a subject, and keep the fastest that passes."""
-        parity: dict[str, tuple[bool, str]] = {}
-        cost = COSTS[self.options.compare_by]
-
-        def go_on(setting: Setting, run: RunResult, current: RunResult) -> bool:
-            if setting.parity == "another":
-                return True
-            parity[setting.label] = self.compare(setting, run, current)
-            faster = gain(run, current, self.options.warmup_steps, cost) >= HOPELESS
-            return parity[setting.label][0] and faster
-
         current = Setting("as chosen" if self.chosen else "as given")
-        reference, *trials = self.measure(subject, (current, *settings), go_on)
+        parity: dict[str, tuple[bool, str]] = {}
+        reference, *trials = self.measure(subject, (current, *settings), self.values, parity)
         self.trials.append(reference)
         for trial in sorted(trials, key=lambda one: -one.gain):
-            speed = f"{trial.gain:.2f} times as fast as before, in {len(trial.rounds)} rounds"
+            evidence = [f"{trial.gain:.2f} times as fast as before, in {len(trial.rounds)} rounds"]
             decision: Decision
-            evidence: tuple[str, ...]
             if trial.failure:
-                decision, evidence = "failed", (trial.failure,)
+                decision, evidence = "failed", [trial.failure]
             elif trial.parity == "another":
-                decision, evidence = "another training", (speed,)
+                decision = "another training"
             else:
                 same, sentence = parity[trial.setting]
-                evidence = (f"{trial.parity}: {sentence}", speed)
+                evidence.insert(0, f"{trial.parity}: {sentence}")
                 if not same:
                     decision = "rejected"
                 elif subject in self.chosen or trial.gain < MIN_GAIN or min(trial.rounds) <= 1:
                     decision = "not faster"
                 else:
                     decision = "kept"
-                    labels = {one.label: one for one in settings}
-                    self.chosen[subject] = labels[trial.setting]
-            self.trials.append(replace(trial, decision=decision, evidence=evidence))
+                    self.chosen[subject] = next(s for s in settings if s.label == trial.setting)
+            self.trials.append(replace(trial, decision=decision, evidence=tuple(evidence)))
             info(f"{subject}: {trial.setting}: {decision}. {'; '.join(evidence)}")
 
     def measure(
         self,
         subject: str,
         settings: Sequence[Setting],
-        go_on: Callable[[Setting, RunResult, RunResult], bool] = lambda setting, run, first: True,
-        chosen: bool = True,
+        before: Settings,
+        parity: dict[str, tuple[bool, str]] | None = None,
     ) -> list[Trial]:
-        """Measure settings in turns; the first is the one that the others are compared with."""
-        before = self.values if chosen else {}
+        """Measure settings in turns; the first is the one that the others are compared with.
+
+        Args:
+            before: values of all runs besides those of the setting.
+            parity: gets the comparison of the losses of each setting; one that differs or is slow
+                is not measured further.
+        """
         rounds, warmup = self.options.rounds, self.options.warmup_steps
+        cost = COSTS[self.options.compare_by]
         runs: dict[str, list[RunResult]] = {one.label: [] for one in settings}
         dropped: set[str] = set()
         # In turns, not one setting after the other: a clock or a load that drifts over minutes
@@ -498,11 +473,15 @@ class SettingSearch:
                 first = runs[settings[0].label][0]
                 if first.failure:
                     raise DataError("The chosen settings fail", first.failure, "run them again")
-                another = number == 0 and one is not settings[0]
-                if run.failure or (another and not go_on(one, run, first)):
+                if run.failure:
                     dropped.add(one.label)
-        base, cost = runs[settings[0].label], COSTS[self.options.compare_by]
-        found = []
+                elif parity is not None and not number and run is not first:
+                    if one.parity == "another":
+                        continue
+                    parity[one.label] = self.compare(one, run, first)
+                    if not parity[one.label][0] or gain(run, first, warmup, cost) < HOPELESS:
+                        dropped.add(one.label)
+        base, trials = runs[settings[0].label], []
         for one in settings:
             good = [run for run in runs[one.label] if not run.failure]
             gains = tuple(
@@ -510,21 +489,20 @@ class SettingSearch:
                 for run, other in zip(runs[one.label], base, strict=False)
                 if not run.failure and not other.failure
             )
-            failure = next((run.failure for run in runs[one.label] if run.failure), "")
-            found.append(
-                Trial(
-                    subject,
-                    one.label,
-                    one.values,
-                    one.parity,
-                    one.reason,
-                    rates(good, warmup) if good else None,
-                    statistics.median(gains) if gains else 1.0,
-                    gains,
-                    failure,
-                )
+            trial = Trial(
+                subject,
+                one.label,
+                one.values,
+                one.parity,
+                one.reason,
+                {**before, **one.values},
+                rates(good, warmup) if good else None,
+                statistics.median(gains) if gains else 1.0,
+                gains,
+                next((run.failure for run in runs[one.label] if run.failure), ""),
             )
-        return found
+            trials.append(trial)
+        return trials
 
 
 def tune(
@@ -554,26 +532,9 @@ def tune(
         search = SettingSearch(workload, options, Path(folder), dict.fromkeys(dropouts, 0.0))
         for subject, propose in subjects.items():
             if settings := propose({**defaults, **search.values}, device):
-                search.stage(subject, settings)
+                search.try_subject(subject, settings)
         # Measured together again: gains of single settings do not multiply.
         final = Setting("chosen", search.values)
         both = (Setting("default"), final) if final.values else (Setting("default"),)
-        measured = search.measure("result", both, chosen=False)
+        measured = search.measure("result", both, {})
     return search, measured[0], measured[-1]
-
-
-def as_json(search: SettingSearch, default: Trial, final: Trial) -> dict[str, Any]:
-    """Return the result of a search as JSON."""
-
-    def plain(trial: Trial) -> dict[str, Any]:
-        values = {
-            name: value if isinstance(value, str | int | float | bool) else str(value)
-            for name, value in trial.values.items()
-        }
-        return {**asdict(trial), "values": values}
-
-    return {
-        "trials": [plain(trial) for trial in search.trials],
-        "default": plain(default),
-        "chosen": plain(final),
-    }

@@ -184,7 +184,8 @@ def call_in_child(function: Callable[..., Any], *arguments: object, timeout: flo
     Raises:
         Unavailable: the function raises an `AamError`, or the process crashes or hangs.
     """
-    # The path comes first, so that no module of the current folder is imported.
+    # No `multiprocessing`: its child prints to the terminal, and its lines name the cause of a
+    # crash. The path comes first, so that no module of the current folder is imported.
     boot = (
         f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _answer; "
         f"from {function.__module__} import {function.__qualname__} as f; _answer(f, {arguments!r})"

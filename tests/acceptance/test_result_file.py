@@ -16,7 +16,7 @@ from aam.acceptance import result
 from aam.acceptance.parts import PARTS
 from aam.acceptance.result import AcceptanceFile, ImageRun, PartResult
 from aam.acceptance.runner import PAGE, SETTINGS, recommended, write_page
-from aam.contract.errors import DataError, MissingInput
+from aam.contract.errors import DataError
 from launcher.plan.tuned import TUNABLE
 
 PART = PartResult("as predicted", "Fine.", 1.5, {"rates": {"fp32": 3.25}, "costs": []})
@@ -87,34 +87,20 @@ def test_a_file_of_another_schema_is_refused(tmp_path: Path) -> None:
     content = plain(tmp_path) | {"schema": 2}
     assert "schema 2, aam" in refused(tmp_path, content)
     assert "damaged" in refused(tmp_path, [], sign=False)
-    assert "has no 'schema'" in refused(tmp_path, {"runs": []}, sign=False)
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
         ({"host": {"cpu": "\x1b[2Jcleared"}}, "control characters"),
-        ({"host": {"cpu": "x" * 3000}}, "too long"),
-        ({"host": {"\u202egnp.exe": 1}}, "control characters"),
+        ({"host": {"\u202egnp.exe": "x" * 3000}}, "too long"),
         ({"host": {"memory": 10**30}}, "more than 63 bits"),
-        ({"host": {"cpu": "\ud800"}}, "control characters"),
-        ({"runs": [{"image": "a"}]}, "`digest`"),
-        ({"runs": [vars(RUN) | {"nodes": "two"}]}, "$.runs[0].nodes"),
-        ({"runs": [vars(RUN) | {"parts": {"check": {"verdict": "perfect"}}}]}, "perfect"),
+        ({"runs": [{"image": "a"}]}, "digest"),
         ({"runs": [vars(RUN), vars(RUN)]}, "twice"),
     ],
 )
 def test_hostile_content_is_refused(change: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     assert sentence in refused(tmp_path, plain(tmp_path) | change)
-
-
-def test_a_file_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
-    with (tmp_path / "a.json").open("wb") as stream:
-        stream.truncate(1 << 30)
-    with pytest.raises(DataError, match="more than 1 MiB"):
-        result.read(tmp_path / "a.json")
-    with pytest.raises(MissingInput):
-        result.read(tmp_path / "absent.json")
 
 
 def test_a_page_escapes_what_a_file_holds(tmp_path: Path) -> None:
