@@ -16,7 +16,7 @@ from aam.api.arguments import argument, path_argument
 from aam.api.tables import Sequences, Table, has_sample_ids, metadata_file, table_files
 from aam.console import as_library
 from aam.contract.errors import DataError, MissingInput, UsageError
-from aam.contract.options.commands.use import Predict, Report
+from aam.contract.options.commands.use import ImportanceOptions, Predict, Report
 from aam.contract.options.device import Device, DeviceOptions, RankOptions
 from aam.contract.suggestions import nearest
 from aam.data.metadata import ID_HEADER
@@ -24,6 +24,7 @@ from aam.data.study import load_study
 from aam.data.taxonomy import read_taxonomy
 from aam.inference.new_samples import read_covariates, select_as_trained
 from aam.inference.tables import NO_VECTORS, InferenceSettings
+from aam.members.explanations import FIRST
 from aam.members.importance import importance_table
 from aam.members.model_file import PretrainedModel, TrainedModel, read, trained
 from aam.members.tables import predict_table
@@ -129,10 +130,55 @@ class Model:
                 prediction_passes=argument(Predict, "prediction_passes", prediction_passes),
                 force=force,
             )
-            found, comparison = predict_table(trained(self.loaded, self.path), options)
+            found, comparison, _ = predict_table(trained(self.loaded, self.path), options)
             comparison.show()
         found[ID_HEADER] = found[ID_HEADER].str.removeprefix(unnamed)
         return found.set_index(ID_HEADER)
+
+    def explain(
+        self,
+        table: Table,
+        sequences: Sequences = None,
+        *,
+        metadata: str | PathLike[str] | pd.DataFrame | None = None,
+        taxonomy: str | PathLike[str] | Mapping[str, str] | None = None,
+        first: int = FIRST,
+        drop_empty_samples: bool = False,
+        force: bool = False,
+    ) -> pd.DataFrame:
+        """Return what moved the prediction of each sample away from the mean training label.
+
+        Args:
+            table, sequences, metadata, drop_empty_samples, force: see `predict`.
+            taxonomy: see `importance`; ASVs of the same taxon are summed.
+            first: features of a sample with a row of their own, 1 or more.
+
+        Returns:
+            The columns sample, feature, kind, effect and unit of `aam predict --explain`. The
+            effects of a sample add up to its prediction, or to the probability of its class.
+
+        Raises:
+            UsageError, DataError: see `predict`.
+            DataError: no member of the model divides its predictions among ASVs.
+        """
+        unnamed = "" if metadata is not None or has_sample_ids(table) else _UNNAMED
+        first = argument(ImportanceOptions, "first", first)
+        with table_files(table, sequences, drop_empty_samples, unnamed) as (input, folder):
+            options = Predict(
+                input=input,
+                device=self.device,
+                scale=RankOptions(),
+                vectors=NO_VECTORS,
+                model=self.path,
+                output=Path("unwritten.tsv"),
+                explain=Path("unwritten.tsv"),
+                metadata=metadata_file(metadata, folder),
+                force=force,
+            )
+            loaded, taxa = trained(self.loaded, self.path), _taxa(taxonomy)
+            *_, found = predict_table(loaded, options, taxa=taxa, first=first)
+        assert found is not None  # --explain
+        return found.assign(sample=found["sample"].str.removeprefix(unnamed))
 
     def importance(
         self,
@@ -162,14 +208,11 @@ class Model:
         """
         with table_files(table, sequences, drop_empty_samples) as (input, folder):
             loaded = trained(self.loaded, self.path)
-            if taxonomy is not None and not isinstance(taxonomy, Mapping):
-                instead = "a dictionary from feature id to taxon"
-                taxonomy = read_taxonomy(path_argument("taxonomy", taxonomy, instead))
             study = load_study(input, max_bp=loaded.max_bp)
             path = metadata_file(metadata, folder)
             study = select_as_trained(study, loaded.facts.options, path)
             covariates = read_covariates(loaded.encoder, path, study.table.sample_ids)
-            found = importance_table(loaded, study, taxonomy, covariates)
+            found = importance_table(loaded, study, _taxa(taxonomy), covariates)
             return found.set_index("feature-id")
 
     def embed(
@@ -326,6 +369,14 @@ class Model:
             f"neither '{self.path}' nor its parent has a run.json",
             "load the --output-dir of the run, or fit with output_dir",
         )
+
+
+def _taxa(taxonomy: str | PathLike[str] | Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """Return the taxon of each ASV by feature id; None without a taxonomy."""
+    if taxonomy is None or isinstance(taxonomy, Mapping):
+        return taxonomy
+    instead = "a dictionary from feature id to taxon"
+    return read_taxonomy(path_argument("taxonomy", taxonomy, instead))
 
 
 def _shown(drawing: Drawing) -> Axes:

@@ -8,7 +8,7 @@ return none. Shape suffixes: see `aam.data.batches`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ from aam.model.attention import Backend, Backends
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Predictor
 from aam.model.profile import log_abundance
+
+MAX_REFERENCE = 512
+"""Sequences of a reference that are encoded for their mean."""
 
 STEPS = 16
 """Gauss-Legendre nodes on the line; `docs/importance.md` has the error of the sum."""
@@ -68,6 +71,7 @@ def integrated_gradients(
     batch_size: int,
     steps: int = STEPS,
     covariates: Covariates | None = None,
+    reference_FL: npt.NDArray[np.uint8] | None = None,
 ) -> Contributions:
     """Compute the contribution of every ASV to the scores of every sample of a study.
 
@@ -77,6 +81,8 @@ def integrated_gradients(
         batch_size: samples at a time; the contributions do not depend on it.
         steps: Gauss-Legendre nodes on the line, at least 1; more lower the error of the sum.
         covariates: metadata of a model that reads them; they stay constant on the line.
+        reference_FL: sequences whose mean is the ASV of the baselines; None for the ASVs of all
+            samples.
 
     Returns:
         Contributions in the units of the scores of `score_matrix`; those of a sample sum to its
@@ -94,7 +100,16 @@ def integrated_gradients(
     counts = study.table.counts[np.arange(samples)]
     prevalence = np.bincount(counts.indices, minlength=features) / counts.nnz
     share_F = torch.from_numpy(prevalence).to(vectors_FD)
-    inputs = vectors_FD, share_F @ vectors_FD, terms_FW, share_F @ terms_FW
+    mean_D, mean_W = share_F @ vectors_FD, share_F @ terms_FW
+    if reference_FL is not None:
+        # Some hundred sequences have the mean of thousands, which take as long to encode.
+        number = min(len(reference_FL), MAX_REFERENCE)
+        chosen_FL = reference_FL[np.linspace(0, len(reference_FL) - 1, number).astype(np.int64)]
+        reference = replace(study, tokens_FL=chosen_FL)
+        mean_D = encode_asvs(network.encoder, reference, device).mean(dim=0)
+        if (reference_FW := profile_terms(network, chosen_FL, device)) is not None:
+            mean_W = reference_FW.mean(dim=0)
+    inputs = vectors_FD, mean_D, terms_FW, mean_W
 
     covariate_inputs = model.config.inputs(covariates)
     scores_OC = torch.from_numpy(score_matrix(target)).to(vectors_FD)

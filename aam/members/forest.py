@@ -27,6 +27,7 @@ from aam.contract.options.device import DeviceOptions
 from aam.contract.records import Mismatch
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.members.base import F64, Labels, Rows, Samples, Tokens, indices, numbers
+from aam.members.explanations import ExplainedSamples, SampleEffects, forest_sample_effects
 from aam.members.member import Estimator, FittedModel, Importance, Outputs
 from aam.members.relations import AsvRelations
 from aam.serialization.model_folder import State
@@ -103,7 +104,7 @@ class ForestModel(FittedModel[ForestInputs]):
     def predict(self, inputs: ForestInputs) -> F64:
         """Return the mean over the trees [N, C], see `FittedModel`."""
         predictions = [np.empty((0, self.values.shape[1]))]
-        for levels in self._descents(inputs):
+        for levels in self.descents(inputs):
             *_, leaves = levels
             predictions.append(self.values[leaves].mean(axis=1))
         return np.concatenate(predictions)
@@ -120,7 +121,7 @@ class ForestModel(FittedModel[ForestInputs]):
         """
         nodes = len(self.left)
         here, to_left = np.zeros(nodes), np.zeros(nodes)
-        for levels in self._descents(inputs):
+        for levels in self.descents(inputs):
             for node, after in pairwise(levels):
                 inner = self.left[node] != node
                 here += np.bincount(node[inner], minlength=nodes)
@@ -134,16 +135,14 @@ class ForestModel(FittedModel[ForestInputs]):
         total = np.bincount(tree, decrease)[tree]
         share = np.divide(decrease, total, out=np.zeros(nodes), where=total > 0)
         mean_F = np.asarray(inputs.abundances.mean(axis=0, dtype=np.float64))
-        member_FG = membership(np.empty((0, len(mean_F)), dtype=np.int64))
-        if self.clades_VF is not None:
-            member_FG = membership(self.clades_VF)
+        member_FG = self._clade_members(len(mean_F))
         asvs, columns = member_FG.shape[0], sum(member_FG.shape)
         parts = np.bincount(self.asvs, share, minlength=columns) / max(share.sum(), 1e-300)
         part_of_reads_G = parts[asvs:columns] / (mean_F @ member_FG).clip(1e-300)
         importance_F: F64 = parts[:asvs] + mean_F * (member_FG @ part_of_reads_G)
         return importance_F
 
-    def _descents(self, inputs: ForestInputs) -> Iterator[Iterator[Rows]]:
+    def descents(self, inputs: ForestInputs) -> Iterator[Iterator[Rows]]:
         """Yield the levels of each block of samples."""
         columns = inputs.columns(self.clades_VF, self.encoder)
         for start in range(0, columns.shape[0], _AT_ONCE):
@@ -167,6 +166,22 @@ class ForestModel(FittedModel[ForestInputs]):
         rows, known = relations.known(tokens_UL)
         importance_U[rows] = self.impurity_decrease(inputs)[known]
         return Importance({"forest": importance_U}, importance_U)
+
+    def explain(
+        self,
+        inputs: ForestInputs,
+        explained: ExplainedSamples,
+        relations: AsvRelations,
+        outputs: Outputs,
+    ) -> SampleEffects:
+        """Divide predictions among ASVs and metadata columns, see `FittedModel`."""
+        member_FG = self._clade_members(inputs.abundances.shape[1])
+        return forest_sample_effects(self, inputs, member_FG, explained, outputs)
+
+    def _clade_members(self, asvs: int) -> sparse.csr_array:
+        """Return which ASVs are in which clade; no clade of a forest that reads ASVs alone."""
+        none_VF = np.empty((0, asvs), dtype=np.int64)
+        return membership(none_VF if self.clades_VF is None else self.clades_VF)
 
     def state(self) -> State:
         """Return the state, see `FittedModel`."""

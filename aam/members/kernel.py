@@ -33,6 +33,7 @@ from aam.contract.options.device import DeviceOptions
 from aam.contract.options.field import ZERO_OR_MORE
 from aam.data.covariates import CovariateEncoder, fit_encoder
 from aam.members.base import F64, Labels, Rows, Samples, Tokens, numbers
+from aam.members.explanations import ExplainedSamples, SampleEffects, kernel_sample_effects
 from aam.members.kernel_features import (
     KernelInputs,
     KernelTerms,
@@ -119,6 +120,16 @@ class KernelModel(FittedModel[KernelInputs]):
         """Compute effects of one standard deviation of each ASV, see `FittedModel`."""
         effects_UC = kernel_effects(self, inputs, tokens_UL, relations, outputs)
         return of_effects("effect", effects_UC, outputs.classes)
+
+    def explain(
+        self,
+        inputs: KernelInputs,
+        explained: ExplainedSamples,
+        relations: AsvRelations,
+        outputs: Outputs,
+    ) -> SampleEffects:
+        """Divide predictions among ASVs and metadata columns, see `FittedModel`."""
+        return kernel_sample_effects(self, inputs, explained, relations, outputs)
 
     def state(self) -> State:
         """Return the state, see `FittedModel`."""

@@ -32,6 +32,7 @@ from aam.serialization.model_folder import State
 
 if TYPE_CHECKING:
     from aam.inference.attributions import SampleAttention
+    from aam.members.explanations import ExplainedSamples, SampleEffects
     from aam.model.nucleotides import NucleotideEncoder
 
 Reads = TypeVar("Reads", bound=Inputs, contravariant=True)
@@ -97,6 +98,23 @@ class FittedModel(Protocol[Reads]):
     ) -> Importance:
         """Compute how much the predictions depend on each of U ASVs."""
         ...
+
+    def explain(
+        self,
+        inputs: Reads,
+        explained: ExplainedSamples,
+        relations: AsvRelations,
+        outputs: Outputs,
+    ) -> SampleEffects | None:
+        """Divide predictions among ASVs and metadata columns; None of a model that cannot.
+
+        `inputs` are those of `explained.joint`.
+        """
+        return None
+
+    def of_fold(self, fold: int) -> FittedModel[Reads]:
+        """Return the part that is of one fold, counted from 0, of a model that averages folds."""
+        return self
 
     def state(self) -> State:
         """Return the state of the model, from which its member restores it."""

@@ -29,7 +29,7 @@ from aam.data.sequences import MASK
 from aam.data.target_transforms import OutputRange, TargetScale
 from aam.inference.new_samples import SummaryNumbers
 from aam.members import training_data
-from aam.members.base import F64, Labels, Tokens, indices, numbers
+from aam.members.base import F64, Labels, Rows, Tokens, indices, numbers
 from aam.members.ensemble import Ensemble
 from aam.members.member import FittedModel, Outputs, reader
 from aam.members.relations import AsvRelations
@@ -58,6 +58,7 @@ class ModelFacts:
         odds: model from a rank to the probabilities of the levels; None without levels.
         options: options of `aam train`.
         training: numbers of the training summary.
+        means: mean label of the training samples, or the frequency of each class.
     """
 
     column: str
@@ -70,18 +71,20 @@ class ModelFacts:
     odds: ProportionalOdds | None
     options: dict[str, _Value | list[_Value] | dict[str, _Value | list[_Value]]]
     training: SummaryNumbers
+    means: tuple[float, ...]
 
     @classmethod
     def of(
         cls,
         column: str,
         labels: Labels,
+        rows: Rows,
         scale: TargetScale,
         ensemble: Ensemble,
         options: dict[str, Any],
         training: TrainingData,
     ) -> ModelFacts:
-        """Gather the plain values of a model."""
+        """Gather the plain values of a model of the samples at `rows`."""
         return cls(
             column,
             labels.classes,
@@ -93,6 +96,7 @@ class ModelFacts:
             ensemble.odds,
             options,
             training.summary.plain,
+            tuple(labels.outputs_NC[rows].mean(axis=0).tolist()),
         )
 
     @property

@@ -24,6 +24,7 @@ from aam.inference.new_samples import (
 )
 from aam.inference.tables import ALONE, InferenceSettings, RankShare, require_finite
 from aam.members.base import F64, Samples
+from aam.members.explanations import FIRST, explain, explanation_table
 from aam.members.member import reader
 from aam.members.model_file import TrainedModel
 from aam.members.scores import Folds
@@ -126,19 +127,24 @@ def join_targets(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def predict_table(
-    loaded: TrainedModel, options: Predict, share: RankShare = ALONE
-) -> tuple[pd.DataFrame, Comparison]:
+    loaded: TrainedModel,
+    options: Predict,
+    share: RankShare = ALONE,
+    taxa: Mapping[str, str] | None = None,
+    first: int = FIRST,
+) -> tuple[pd.DataFrame, Comparison, pd.DataFrame | None]:
     """Predict every sample of a table with a model and each of its members.
 
     Args:
         loaded: the model, with its members on a device.
         options: table, metadata, batch size and number of passes of `aam predict`.
         share: samples that this process predicts; all ranks return the whole table.
+        taxa, first: see `explanation_table`.
 
     Returns:
         A row for each sample with sample-id, the prediction of the ensemble, its interval or class
-        probabilities, and the predictions of each member; and the comparison of the samples with
-        the training data, whose columns are in the same table.
+        probabilities, and the predictions of each member; the comparison of the samples with the
+        training data, whose columns are in the same table; and with --explain the explanations.
 
     Raises:
         AamError: see `load_study`.
@@ -177,8 +183,20 @@ def predict_table(
     for found in applied.values():
         columns |= found.columns
     distances_N = loaded.training.distances(samples, loaded.relations)
-    gathered = share.gather((pd.DataFrame(columns), distances_N))
-    table = pd.concat([of_rank for of_rank, _ in gathered], ignore_index=True)
-    distances_N = np.concatenate([of_rank for _, of_rank in gathered])
+    explanations = None
+    if options.explain is not None:
+        means_NC = np.tile(facts.means, (len(ids), 1))
+        explained = explain(
+            loaded.models, facts.ensemble, facts.outputs, loaded.relations, samples,
+            predictions_NC, members, means_NC,
+        )  # fmt: skip
+        explanations = explanation_table(
+            explained, ids, part.table.feature_ids, loaded.relations, taxa, first
+        )
+    gathered = share.gather((pd.DataFrame(columns), distances_N, explanations))
+    table = pd.concat([each[0] for each in gathered], ignore_index=True)
+    distances_N = np.concatenate([each[1] for each in gathered])
+    if explanations is not None:
+        explanations = pd.concat([each[2] for each in gathered], ignore_index=True)
     comparison = compare(loaded.training.summary, study, known, distances_N)
-    return table.assign(**comparison.columns), comparison
+    return table.assign(**comparison.columns), comparison, explanations

@@ -84,7 +84,10 @@ def model_of(options: Train, labelled: LabelledStudy, result: Result) -> Trained
     )
     column, plain = options.target.metadata_column, to_plain(options)
     ensemble = result.combined.ensemble
-    facts = ModelFacts.of(column, labels, scale, ensemble, plain, training)
+    rows = np.unique(
+        np.concatenate([rows for split in folds.splits for rows in vars(split).values()])
+    )
+    facts = ModelFacts.of(column, labels, rows, scale, ensemble, plain, training)
     models = {name: found.model for name, found in result.members.items() if found.model}
     importance = _fold_importance(result, facts.outputs) if len(folds.splits) > 1 else {}
     return TrainedModel(facts, models, samples.relations, training, importance)

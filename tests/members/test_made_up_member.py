@@ -58,6 +58,13 @@ def test_it_trains_predicts_and_reports(study: Path, tmp_path: Path) -> None:
     predicted = tmp_path / "predicted.tsv"
     assert aam("predict", "--model", run, *table, "--output", predicted) == 0
     assert read(predicted)["richness_predicted"].nunique() > 5
+    # Its part is the remainder of an explanation; of a model without others there is none.
+    why, again = tmp_path / "why.tsv", ("--output", predicted, "--overwrite")
+    assert aam("predict", "--model", run, *table, *again, "--explain", why) == 0
+    assert set(read(why)["kind"]) == {"mean", "ASV", "others", "remainder"}
+    assert train(study, tmp_path / "alone", "richness") == 0
+    status = aam("predict", "--model", tmp_path / "alone", *table, *again, "--explain", why)
+    assert status == DataError.status
     assert aam("report", "--run-dir", run) == 0
     assert "richness" in (run / "report.html").read_text()
 

@@ -14,7 +14,7 @@ class Predict:
     """Predict a metadata column for the samples of a table with a trained model.
 
     Examples:
-        aam predict --table new.biom --model age --output ages.tsv
+        aam predict --table new.biom --model age --output ages.tsv --explain why.tsv
         aam predict --table new.biom --model age --output ages.tsv \
         --prediction-passes 10 --overwrite
     """
@@ -36,6 +36,19 @@ class Predict:
         "Rarefactions to average over; with several, the standard deviation is written too.",
         default=1,
         takes=ONE_OR_MORE,
+    )
+    explain: Path | None = option(
+        "Table to write (TSV): the ASVs and metadata columns that moved the prediction of each "
+        "sample most, with a remainder; they add up to the prediction.",
+        default=None,
+        role="output",
+        basic=True,
+    )
+    taxonomy: Path | None = option(
+        "Taxonomy of the ASVs, TSV of QIIME 2 or .qza: --explain sums the ASVs of a taxon.",
+        default=None,
+        role="input",
+        needs=("--explain",),
     )
     force: bool = option(
         "Predict also where no ASV of the table occurs in the training data.", default=False

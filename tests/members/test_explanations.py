@@ -1,0 +1,201 @@
+"""`aam predict --explain`: effects that add up to the prediction, of each member and of all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+import aam as api
+from aam.contract.errors import DataError
+from aam.contract.options.commands.studies import Example
+from aam.data.covariates import Covariates
+from aam.data.simulation import simulate, write_study
+from aam.data.target_transforms import TargetScale
+from aam.members.base import F64, Labels, Samples
+from aam.members.ensemble import Ensemble
+from aam.members.explanations import Explanation, explain
+from aam.members.member import FittedModel, Outputs, estimator
+from aam.members.relations import AsvRelations
+from tests.support.commands import aam
+from tests.support.commands import train as train_network
+
+PLANTED = 20
+
+
+def _samples(seed: int, covariates: bool = False) -> Samples:
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(1, 5, size=(12, 30), dtype=np.uint8)
+    counts = rng.integers(1, 90, (60, 12)) * (rng.random((60, 12)) < 0.6)
+    counts[:, 0] += 1
+    columns = {"site": rng.choice(["gut", "skin"], 60)}, {"age": rng.normal(size=60)}
+    ids = tuple(map(str, range(60)))
+    known = Covariates(*columns) if covariates else None
+    return Samples(sparse.csr_array(counts), tokens, known, ids)
+
+
+def _explained(
+    name: str, values: F64, samples: Samples, outputs: Outputs, new: Samples | None = None
+) -> tuple[Explanation, F64, FittedModel[object]]:
+    """Fit a member to all samples, and explain its predictions of these or of new ones."""
+    member, relations = estimator(name), AsvRelations(samples.tokens_FL)
+    labels = Labels.of(outputs.scale.forward(values), outputs.classes, None)
+    model = member.fit(member.read(samples, relations), labels, seed=0)
+    of_new = samples if new is None else new
+    predictions = outputs.scale.inverse(model.predict(member.read(of_new, relations)))
+    means = np.tile(Labels.of(values, outputs.classes, None).outputs_NC.mean(axis=0), (60, 1))
+    found = explain(
+        {name: model}, Ensemble(np.inf, 1.0), outputs, relations, of_new, predictions,
+        {name: predictions}, means,
+    )  # fmt: skip
+    return found, found.predictions_N - found.means_N, model
+
+
+def _sums(found: Explanation) -> F64:
+    total: F64 = found.effects.asvs_NV.sum(axis=1) + sum(found.effects.metadata.values())
+    return total
+
+
+@pytest.mark.parametrize("name", ["kernel", "forest"])
+@pytest.mark.parametrize("target", ["number", "log", "two", "three"])
+def test_effects_add_up_and_name_the_planted_asv(name: str, target: str) -> None:
+    samples = _samples(0, covariates=target == "two")
+    signal = samples.log_abundances.toarray()[:, 3].astype(np.float64)
+    if samples.covariates is not None:
+        signal = signal + 4 * (samples.covariates.categories["site"] == "gut")
+    classes = {"two": ("no", "yes"), "three": ("a", "b", "c")}.get(target, ())
+    values = np.expm1(signal) if target == "log" else signal
+    if classes:
+        edges = np.quantile(signal, np.linspace(0, 1, len(classes) + 1)[1:-1])
+        values = np.digitize(signal, edges).astype(np.float64)
+    scale = TargetScale("log-zscore") if target == "log" else TargetScale()
+    found, changes, _ = _explained(name, values, samples, Outputs("y", classes, scale))
+    # The remainder: the mean of the training predictions is not quite that of the labels, and of
+    # a Gaussian kernel and of probabilities the mean sample is not predicted as their mean.
+    rest = changes - _sums(found)
+    for unit in set(found.units_N):  # of each class
+        assert np.ptp(rest[np.array(found.units_N) == unit]) < 1e-3 * np.ptp(changes)
+    assert np.abs(rest).max() < 0.7 * np.abs(changes).max()
+    sizes = np.abs(found.effects.asvs_NV).mean(axis=0)
+    assert sizes.argmax() == 3
+    if samples.covariates is not None:
+        metadata = found.effects.metadata
+        assert set(metadata) == {"site", "age"}
+        assert np.abs(metadata["site"]).mean() > 3 * np.abs(metadata["age"]).mean()
+
+
+def test_a_linear_kernel_has_no_remainder_and_effects_of_absent_asvs() -> None:
+    samples = _samples(1)
+    features = samples.log_abundances.toarray().astype(np.float64)
+    values = features @ np.r_[2.0, -1.0, np.zeros(10)]
+    found, changes, model = _explained("kernel", values, samples, Outputs("y", (), TargetScale()))
+    assert vars(model)["gamma"] == 0
+    inside = np.abs(changes) < 0.9 * np.abs(changes).max()  # others may be clipped
+    assert _sums(found)[inside] == pytest.approx(changes[inside], abs=1e-4)
+    slope = np.polyfit(features[:, 0], found.effects.asvs_NV[:, 0], 1)[0]
+    assert slope == pytest.approx(2, rel=0.3)
+    assert (found.effects.asvs_NV[features[:, 0] == 0, 0] < 0).all()
+
+
+@pytest.mark.parametrize("name", ["kernel", "forest"])
+def test_asvs_that_the_training_lacks_have_effects_of_their_own(name: str) -> None:
+    samples = _samples(2)
+    values = samples.log_abundances.toarray()[:, 3].astype(np.float64)
+    # Another order, without ASV 5, and an ASV that differs from ASV 3 by one nucleotide.
+    relative = samples.tokens_FL[3].copy()
+    relative[7] = relative[7] % 4 + 1
+    order = np.r_[np.arange(11, 5, -1), np.arange(5)]
+    tokens = np.vstack([samples.tokens_FL[order], relative])
+    counts = samples.counts.toarray()
+    counts = np.hstack([counts[:, order], counts[:, [5]]])
+    new = Samples(sparse.csr_array(counts), tokens, sample_ids=samples.sample_ids)
+    outputs = Outputs("y", (), TargetScale())
+    found, changes, _ = _explained(name, values, samples, outputs, new)
+    assert np.ptp((changes - _sums(found))[np.abs(changes) < 1]) < 2e-3
+    assert found.columns_U[-1] == 12
+    assert found.effects.asvs_NV.shape == (60, 13)
+    assert bool(found.effects.asvs_NV[:, 12].any()) == (name == "kernel")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    sizes = {"samples": 120, "asvs": 300, "length": 60, "richness": 60, "depth": 3000}
+    options = Example(output_dir=folder, **sizes, planted=PLANTED, seed=1)
+    write_study(simulate(options), options)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "response"
+    status = aam(
+        "train", "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
+        "--metadata-column", "response", "--output-dir", folder, "--rarefy-depth", 0,
+    )  # fmt: skip
+    assert status == 0
+    return folder
+
+
+@pytest.mark.medium
+def test_predict_writes_the_planted_asvs_and_sums_them_by_taxon(
+    run: Path, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why, output = tmp_path / "why.tsv", tmp_path / "p.tsv"
+    args = ("--table", study / "table.biom", "--model", run, "--output", output, "--explain", why)
+    assert aam("predict", *args) == 0
+    assert "S001, response: " in capsys.readouterr().err
+    table = pd.read_csv(why, sep="\t")
+    predicted = pd.read_csv(output, sep="\t", index_col="sample-id")["predicted"]
+    sums = table.groupby("sample")["effect"].sum()
+    assert sums.loc[predicted.index].to_numpy() == pytest.approx(predicted.to_numpy(), abs=1e-9)
+    assert (table.groupby("sample")["kind"].value_counts().unstack()["ASV"] == 20).all()
+    planted = json.loads((study / "truth.json").read_text())["planted"]
+    first = table[table["kind"] == "ASV"].groupby("sample").head(3)
+    assert first["feature"].isin(planted).mean() > 0.5  # by chance 0.07
+    assert set(table["unit"]) == {"units of response"}
+    taxa = ("--taxonomy", study / "taxonomy.tsv", "--overwrite")
+    assert aam("predict", *args, *taxa) == 0
+    by_taxon = pd.read_csv(why, sep="\t")
+    assert by_taxon["kind"].value_counts().idxmax() == "taxon"
+    same = by_taxon.groupby("sample")["effect"].sum()
+    assert same.to_numpy() == pytest.approx(sums.to_numpy(), abs=1e-9)
+
+
+@pytest.mark.medium
+def test_python_explains_one_sample_with_one_asv_and_markup_in_its_name(
+    run: Path, study: Path
+) -> None:
+    asv = next(iter(json.loads((study / "truth.json").read_text())["planted"]))
+    frame = pd.DataFrame([[9]], ["<script>[red]"], [asv])
+    model = api.load(run)
+    table = model.explain(frame, first=2)
+    assert set(table["sample"]) == {"<script>[red]"}
+    assert list(table["kind"]) == ["mean", "ASV", "ASV", "others", "remainder"]
+    predicted = model.predict(frame)["predicted"].iloc[0]
+    assert table["effect"].sum() == pytest.approx(predicted, abs=1e-9)
+    with pytest.raises(DataError, match="No ASV of the table occurs"):
+        model.explain(pd.DataFrame([[9]], ["a"], ["ACGT" * 15]))
+
+
+@pytest.mark.slow
+def test_networks_are_explained_by_integrated_gradients(study: Path, tmp_path: Path) -> None:
+    """Of a number and of classes; the sum of the effects follows the prediction."""
+    for column, args in (("ph", ()), ("site", ("--classifier",))):
+        run = tmp_path / column
+        status = train_network(study, run, "--epochs", 15, "--lr", 0.003, *args, column=column)
+        assert status == 0
+        model = api.load(run)
+        table = model.explain(study / "table.biom", first=300)
+        parts = table.pivot_table("effect", "sample", "kind", aggfunc="sum").fillna(0)
+        sums, asvs = parts.sum(axis=1), parts["ASV"]
+        found = model.predict(study / "table.biom").loc[sums.index]
+        p = found[[name for name in found if name.startswith("p_")]].max(axis=1)
+        expected = p if args else found["predicted"]
+        assert sums.to_numpy() == pytest.approx(expected.to_numpy(), abs=1e-5)
+        # What remains is the prediction of a sample of mean ASVs, which varies less.
+        assert np.std(parts["remainder"]) < np.std(asvs)
