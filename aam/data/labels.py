@@ -18,8 +18,7 @@ import numpy.typing as npt
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.study import SplitOptions, TargetOptions
-from aam.data.conditions import rows_where
-from aam.data.metadata import Metadata, groups
+from aam.data.metadata import Metadata, groups, rows_where
 from aam.data.splits import FOLDS, PARTS, Split, make_splits, read_splits
 from aam.data.target_columns import class_target, numeric_target, ordinal_target
 

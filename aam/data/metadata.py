@@ -1,31 +1,44 @@
-"""Sample metadata: columns about samples, aligned to a table by sample id.
+"""Sample metadata: columns about samples, aligned to a table by sample id, and conditions on them.
 
-Metadata follows QIIME 2's rules, read by scikit-bio. Ids and values stay the strings of the file,
-so that 2538.10 and 2538.1 are two samples; `aam.data.target_columns` converts a column to labels.
+Metadata follows QIIME 2's rules. (scikit-bio's reader is the reference in tests; its import takes a
+CPU-second, half of `aam inspect`.) Ids and values stay the strings of the file, so that 2538.10 and
+2538.1 are two samples; `aam.data.target_columns` converts a column to labels.
+
+A condition (--where) is one or more comparisons joined by `and`:
+
+    COLUMN = VALUE      also ==, and != for the other values
+    COLUMN < NUMBER     also <=, >, >=
+    COLUMN in (A, B)    one of several values
+
+Columns may be in [brackets] or quotes, values in quotes; values that contain ` and `, ` or `, a
+comma, a bracket or an operator must be: `!= A or B = 1` would else exclude one value that no sample
+has. Values are equal as in `Metadata.values`: 18.0 is 18. A sample without a value in the column
+meets no comparison, not even `!=`, as in SQL and in QIIME 2's --p-where. A value that a comparison
+names is a value, also `None` or `NA`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
+import operator
 import re
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aam.console import warn
-from aam.contract.errors import DataError, first_few
+from aam.console import info, warn
+from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import require
 from aam.contract.suggestions import nearest
 from aam.data.formats.artifact import read_payload
 from aam.data.formats.text import decoded
 from aam.data.store import is_store, stored_metadata
-from aam.data.without_torch import without_torch
 from aam.memory import memory_budget
 
 MISSING = frozenset(
@@ -40,21 +53,13 @@ MISSING = frozenset(
 ID_HEADER = "sample-id"
 """First header of every table of samples that aam writes, as in QIIME 2."""
 
-_COMMON_ID_HEADER = "sample_id"
-"""First header that many tables have and QIIME 2 does not accept; it is read as `ID_HEADER`."""
-
 _ID_HEADERS = frozenset(
     {"id", "sampleid", "sample id", "sample-id", "featureid", "feature id", "feature-id"}
 )
 """First headers that QIIME 2 accepts, in any case."""
 
-_OLD_HEADERS = frozenset(
-    {"#SampleID", "#Sample ID", "#OTUID", "#OTU ID", "sample_name", _COMMON_ID_HEADER}
-)
+_OLD_HEADERS = frozenset({"#SampleID", "#Sample ID", "#OTUID", "#OTU ID", "sample_name"})
 """First headers of older programs, and of Qiita, that QIIME 2 accepts in this spelling."""
-
-_TYPES = re.compile(r"^[\"']?#(?:q2|sk):types", re.MULTILINE)
-"""Line with the types of the columns."""
 
 LARGEST_NUMBER = 1e30
 """Larger numbers overflow in squares and in single precision."""
@@ -71,9 +76,34 @@ _DIFFERENCES: tuple[tuple[str, Callable[[str], str]], ...] = (
 )
 """Likely reasons for ids that differ, and what makes them equal on one side or on both."""
 
+_ORDER: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_LISTED_VALUES = 10
+_QUOTED = r"'[^']*'|\"[^\"]*\""
+_COMPARISON = re.compile(
+    rf"\s*(?P<column>{_QUOTED}|\[[^\]]*\]|[^=!<>]+?)\s*"
+    rf"(?:(?P<operator><=|>=|!=|==?|<|>)\s*(?P<value>{_QUOTED}|.*?)"
+    r"|(?<=[\s\]'\"])(?P<in>in)\s*\((?P<values>.*?)\))"
+    r"\s*(?:$|(?<=[\s)\]'\"])and\s)",
+    re.IGNORECASE | re.DOTALL,
+)
+_ITEM = re.compile(rf"\s*(?:{_QUOTED})\s*(?=,|$)|[^,]+", re.DOTALL)
+_UNCLEAR = re.compile(r"[<>=!&|(),]|(?<=\s)(?:and|or)(?=\s)", re.IGNORECASE)
+"""What a value without quotes may not contain."""
+
+_FORMS = (
+    "write COLUMN=VALUE, COLUMN>=NUMBER or 'COLUMN in (A, B)', several joined by ' and ', and "
+    "values that contain ' and ' in quotes"
+)
+
+
 _LISTED_COLUMNS = 50
 _OBJECT_BYTES = 40
-"""Bytes of memory per byte of metadata while reading: scikit-bio holds one string per cell."""
+"""Bytes of memory per byte of metadata while reading, which holds one string per cell."""
 
 
 @dataclass(frozen=True)
@@ -173,48 +203,95 @@ def read_metadata(path: Path) -> Metadata:
     text = decoded(read_payload(path, "metadata.tsv", "ImmutableMetadata", most), path, "metadata")
     if not text.strip():
         raise DataError("The metadata is empty", f"'{path}'", "give a table with a row per sample")
-    header = text.partition("\n")[0]
+    start = text.partition("\n")[0]
     for name, separator in (("comma", ","), ("semicolon", ";")):
-        if "\t" not in header and separator in header:
+        if "\t" not in start and separator in start:
             raise DataError(
                 f"The metadata is {name}-separated",
-                f"the first line of '{path}' is '{header[:80].rstrip()}'",
+                f"the first line of '{path}' is '{start[:80].rstrip()}'",
                 "save it as tab-separated text (.tsv)",
             )
-    if header.startswith(_COMMON_ID_HEADER):
-        text = text.replace(_COMMON_ID_HEADER, ID_HEADER, 1)
-    with without_torch():
-        from skbio.metadata import SampleMetadata
-        from skbio.metadata.io import MetadataFileError
 
-    # scikit-bio reads files only.
-    with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="utf-8", newline="") as plain:
-        plain.write(text)
-        plain.flush()
-        try:
-            if _TYPES.search(text):
-                SampleMetadata.load(plain.name)  # checks the types that the file states
-            # With every column categorical values keep their spelling. Its time grows with the
-            # number of columns, so the columns are read from the header alone.
-            columns = _columns_of(io.StringIO(text, newline="")) or ()
-            as_text = dict.fromkeys(columns, "categorical")
-            frame = SampleMetadata.load(plain.name, column_types=as_text).to_dataframe()
-        except (MetadataFileError, csv.Error, ValueError) as error:
-            raise _refused(path, text, error) from error
-    ids = tuple(str(name) for name in frame.index)
-    known = frame.astype(object).where(frame.notna(), "")
-    return Metadata(ids, {str(name): known[name].tolist() for name in known.columns})
+    def refusal(reason: str) -> DataError:
+        return DataError(
+            f"QIIME 2's rules refuse the metadata '{path}'",
+            f"{reason} (its first line is '{start[:80].rstrip()}')",
+            "give tab-separated text whose first column is called sample-id",
+        )
+
+    header: list[str] = []
+    directives: dict[str, dict[str, str]] = {}
+    ids: list[str] = []
+    cells_NC: list[list[str]] = []
+    rows = csv.reader(io.StringIO(text, newline=""), dialect="excel-tab", strict=True)
+    try:
+        for row in rows:
+            cells = [cell.strip() for cell in row]
+            while cells and not cells[-1]:
+                cells.pop()
+            first = cells[0] if cells else ""
+            # Many tables have `sample_id`, which QIIME 2 does not accept.
+            is_header = _is_id_header(first) or (not header and first == "sample_id")
+            is_directive = first.startswith(("#q2:", "#sk:"))
+            if not cells or (first.startswith("#") and not is_header and not is_directive):
+                continue  # a blank line or a comment
+            if not header:
+                if not is_header:
+                    raise refusal(f"its first column is called '{first}'")
+                header = cells
+                if unnamed := header.count(""):
+                    raise refusal(f"it has {unnamed} columns without a name")
+                if twice := [name for name, times in Counter(header).items() if times > 1]:
+                    raise refusal(f"column names must be unique: {first_few(twice)}")
+                if reserved := [name for name in header[1:] if _is_id_header(name)]:
+                    raise refusal(f"'{reserved[0]}' is a name of the first column alone")
+            elif is_header:
+                raise refusal(f"the sample id '{first}' is a name of the first column")
+            elif len(cells) > len(header):
+                raise DataError(
+                    f"A row of the metadata '{path}' has more cells than the header has columns",
+                    f"line {rows.line_num}, '{first[:80]}', has {len(cells)}, the header "
+                    f"{len(header)}",
+                    "remove the tabs that are too many, or name the columns that are missing",
+                )
+            elif is_directive:
+                # `missing` names the words for missing values of a column, which all are.
+                kind = first.split(" ")[0].partition(":")[2]
+                if ids or kind not in ("types", "missing") or kind in directives:
+                    raise refusal(f"'{first}' is no line of types below the header")
+                directives[kind] = dict(zip(header, cells, strict=False))
+            else:
+                ids.append(first)
+                cells_NC.append(cells[1:] + [""] * (len(header) - len(cells)))
+    except csv.Error as error:
+        raise refusal(str(error)) from error
+    if not ids:
+        raise refusal("it has no sample" if header else "it has no header")
+    if "" in ids:
+        raise refusal("a row has no sample id")
+    if twice := [name for name, times in Counter(ids).items() if times > 1]:
+        cause = f"Duplicated sample ids in the metadata '{path}'"
+        raise DataError(cause, first_few(twice), "keep one row of each")
+    columns = {name: [row[k] for row in cells_NC] for k, name in enumerate(header[1:])}
+    for name in columns:
+        kind = directives.get("types", {}).get(name, "").lower() or "categorical"
+        if kind not in ("categorical", "numeric"):
+            raise refusal(f"the column '{name}' is of the type '{kind}'")
+        values = dict.fromkeys(cell for cell in columns[name] if kind == "numeric" and cell)
+        wrong = [cell for cell in values if np.isnan(as_numbers([cell])[0])]
+        if wrong:
+            raise DataError(
+                f"The column '{name}' is not numeric, as the line #q2:types of '{path}' states",
+                f"values that are not numbers, {first_few(wrong)}",
+                "leave missing cells of a typed column empty, as QIIME 2 demands"
+                if all(map(is_missing, wrong))
+                else number_remedy(wrong, "correct them, or the type in that line"),
+            )
+    return Metadata(tuple(ids), columns)
 
 
-def _columns_of(lines: Iterable[str]) -> list[str] | None:
-    """Return the columns of the header; None if it is none of QIIME 2's."""
-    for row in csv.reader(lines, dialect="excel-tab", strict=True):
-        first, *columns = [cell.strip() for cell in row] or [""]
-        if first.lower() in _ID_HEADERS or first in _OLD_HEADERS:
-            return [name for name in columns if name]
-        if first and not first.startswith("#"):
-            return None
-    return None
+def _is_id_header(name: str) -> bool:
+    return name.lower() in _ID_HEADERS or name in _OLD_HEADERS
 
 
 def listed_columns(given: Sequence[str], metadata: Metadata) -> tuple[str, ...]:
@@ -273,11 +350,14 @@ def as_numbers(texts: Sequence[str]) -> NDArray[np.float64]:
     >>> as_numbers(["1.5", "high", ""]).tolist()
     [1.5, nan, nan]
     """
-    import pandas as pd
 
-    series = pd.Series(list(texts), dtype=object)
-    values: NDArray[np.float64] = pd.to_numeric(series, errors="coerce").to_numpy(np.float64)
-    return values
+    def number(text: str) -> float:
+        try:
+            return float(text) if "_" not in text else np.nan  # "1_0" is 10 in Python alone
+        except ValueError:
+            return np.nan
+
+    return np.array([number(text) for text in texts], dtype=np.float64)
 
 
 def normalized(text: str) -> str:
@@ -296,50 +376,124 @@ def number_remedy(wrong: Sequence[str], otherwise: str) -> str:
     return "write decimal points, not commas" if commas else otherwise
 
 
-def _refused(path: Path, text: str, error: Exception) -> DataError:
-    header = text.partition("\n")[0]
-    start = "There was an issue with loading the metadata file:"
-    reason = str(error).removeprefix(start).partition("\n\nThere may be more errors")[0]
-    reason = " ".join(reason.split())
-    if "IDs are duplicated" in reason:
-        return DataError(
-            f"Duplicated sample ids in the metadata '{path}'",
-            reason.rpartition(": ")[2].rstrip("."),
-            "keep one row of each",
-        )
-    if found := re.match(r"Cannot convert metadata column '(.*?)' to numeric.*?: (.*)", reason):
-        column, values = found.groups()
-        wrong = re.findall(r"'([^']*)'", values)
-        return DataError(
-            f"The column '{column}' is not numeric, as the line #q2:types of '{path}' states",
-            f"values that are not numbers, {first_few(wrong)}",
-            "leave missing cells of a typed column empty, as QIIME 2 demands"
-            if wrong and all(map(is_missing, wrong))
-            else number_remedy(wrong, "correct them, or the type in that line"),
-        )
-    if (line := _long_row(text)) is not None:
-        number, name, cells, named = line
-        return DataError(
-            f"A row of the metadata '{path}' has more cells than the header has columns",
-            f"line {number}, '{name[:80]}', has {cells}, the header {named}",
-            "remove the tabs that are too many, or name the columns that are missing",
-        )
-    return DataError(
-        f"QIIME 2's rules refuse the metadata '{path}'",
-        f"{reason.rstrip('.')} (its first line is '{header[:80].rstrip()}')",
-        "give tab-separated text whose first column is called sample-id",
-    )
+@dataclass(frozen=True)
+class ColumnComparison:
+    """A comparison of a column with values.
+
+    Attributes:
+        column: name of the metadata column.
+        operator: "in", "!=", "<", "<=", ">" or ">="; `=` is "in" with one value.
+        values: text of the value; several for "in".
+    """
+
+    column: str
+    operator: str
+    values: tuple[str, ...]
+
+    def meets(self, metadata: Metadata, sample_ids: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which samples meet the comparison, bool [N]."""
+        texts = metadata.values(self.column, sample_ids)
+        known = texts != ""
+        if self.operator in _ORDER:
+            values = as_numbers(texts.tolist())
+            wrong = texts[known & ~np.isfinite(values)].tolist()
+            if wrong:
+                raise DataError(
+                    f"The column '{self.column}' is not numeric, so '{self.operator}' cannot order "
+                    "its values",
+                    f"{len(wrong)} of {int(known.sum())} values, distinct ones: "
+                    f"{first_few(sorted(set(wrong)))}",
+                    f"compare with '{self.column}=VALUE' or '{self.column} in (A, B)'",
+                )
+            met: NDArray[np.bool_] = _ORDER[self.operator](values, as_numbers(self.values))
+        else:
+            cells = [normalized(text or "") for text in metadata.texts(self.column, sample_ids)]
+            equal = np.isin(cells, [normalized(value) for value in self.values])
+            if self.operator == "!=" and not equal.any():
+                warn(f"No sample has {self.column}={self.values[0]}, which --where excludes.")
+            met = equal if self.operator == "in" else known & ~equal
+        return met
 
 
-def _long_row(text: str) -> tuple[int, str, int, int] | None:
-    """Return line, first cell and cells of the first row longer than the header, and its cells."""
-    named = 0
-    with contextlib.suppress(csv.Error):
-        rows = csv.reader(io.StringIO(text, newline=""), dialect="excel-tab", strict=True)
-        for row in rows:
-            cells = max((k for k, cell in enumerate(row, start=1) if cell.strip()), default=0)
-            if not named and cells and (row[0].lower() in _ID_HEADERS or row[0] in _OLD_HEADERS):
-                named = cells
-            elif named and cells > named and not row[0].startswith("#"):
-                return rows.line_num, row[0], cells, named
-    return None
+def parse_condition(condition: str) -> tuple[ColumnComparison, ...]:
+    """Parse a condition into its comparisons, all of which a sample must meet.
+
+    >>> parse_condition("age >= 2 and site in (gut, skin)")[1]
+    ColumnComparison(column='site', operator='in', values=('gut', 'skin'))
+    """
+    condition, place = condition.strip(), 0
+    found: list[ColumnComparison] = []
+    while place < len(condition) or not found:
+        match = _COMPARISON.match(condition, place)
+        column = _unquoted(match["column"]) if match else ""
+        if match is None or not column:
+            raise UsageError("Invalid condition", f"--where '{condition}'", _FORMS)
+        place = match.end()
+        name = match["operator"] or "in"
+        if match["in"]:
+            values = tuple(_unquoted(item) for item in _ITEM.findall(match["values"]))
+        else:
+            values = (_unquoted(match["value"]),)
+        if not values or not all(values):
+            raise UsageError(
+                "Invalid condition", f"--where '{condition}': '{column}' has no value", _FORMS
+            )
+        if name in _ORDER and not np.isfinite(as_numbers(values)).all():
+            raise UsageError(
+                "Invalid condition",
+                f"--where '{condition}': '{values[0]}' after '{name}' is not a number",
+                _FORMS,
+            )
+        unquoted = match["operator"] and not re.fullmatch(_QUOTED, match["value"])
+        if unquoted and (unclear := _UNCLEAR.search(match["value"])):
+            raise UsageError(
+                "Invalid condition",
+                f"--where '{condition}': '{unclear[0]}' in the value of '{column}'",
+                "put the value in quotes, write COLUMN in (A, B) for several values, or join "
+                "comparisons by ' and '; there is no 'or'",
+            )
+        found.append(ColumnComparison(column, "in" if name in ("=", "==") else name, values))
+    return tuple(found)
+
+
+def rows_where(
+    condition: str | None, metadata: Metadata, sample_ids: Sequence[str]
+) -> NDArray[np.int64]:
+    """Return the samples whose metadata meet a condition.
+
+    Args:
+        condition: a condition in the forms above; None selects all samples.
+        metadata: metadata that has the columns of the condition.
+        sample_ids: ids of the N samples to select from.
+
+    Returns:
+        int64 [n], positions in `sample_ids`, ascending; n is at least 1 with a condition.
+
+    Raises:
+        UsageError: the condition is not of the forms above.
+        DataError: no such column, a column that is not numeric, or no sample meets the condition.
+    """
+    if condition is None:
+        return np.arange(len(sample_ids))
+    met = np.ones(len(sample_ids), dtype=np.bool_)
+    for comparison in parse_condition(condition):
+        left, met = met, met & comparison.meets(metadata, sample_ids)
+        if met.any():
+            continue
+        values = set(metadata.values(comparison.column, sample_ids)[left].tolist()) - {""}
+        raise DataError(
+            "No sample meets the condition",
+            f"--where '{condition}', in {left.sum()} samples '{comparison.column}' has "
+            f"{', '.join(sorted(values)[:_LISTED_VALUES]) or 'no value'}",
+            "change the condition",
+        )
+    rows = np.flatnonzero(met)
+    info(f"Samples with {condition}: {len(rows)} of {len(sample_ids)}.")
+    return rows
+
+
+def _unquoted(text: str) -> str:
+    text = text.strip()
+    if len(text) > 1 and (text[0], text[-1]) in (("'", "'"), ('"', '"'), ("[", "]")):
+        return text[1:-1]
+    return text

@@ -25,9 +25,8 @@ from aam.contract.options.contradictions import without_effect
 from aam.contract.preflight import target_folder
 from aam.contract.records import Entry, read_yaml_entries
 from aam.contract.suggestions import nearest
-from aam.data.conditions import rows_where
 from aam.data.labels import split_samples
-from aam.data.metadata import Metadata, listed_columns, read_metadata
+from aam.data.metadata import Metadata, listed_columns, read_metadata, rows_where
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
 from aam.data.study import Study

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aam.contract.errors import DataError, UsageError
-from aam.data.conditions import rows_where
-from aam.data.metadata import Metadata
+from aam.data.metadata import Metadata, rows_where
 
 IDS = ("a", "b", "c", "d", "e")
 COLUMNS = {

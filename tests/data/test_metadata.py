@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from skbio.metadata import SampleMetadata
+from skbio.metadata.io import MetadataFileError
 
 from aam.contract.errors import DataError, MissingInput
 from aam.contract.options.study import TargetOptions
@@ -203,16 +208,16 @@ def test_metadata_of_other_samples_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id\tx\na\t1\na\t2\n", "Duplicated sample ids.*'a'"),
+        ("id\tx\na\t1\na\t2\n", r"Duplicated sample ids.*1 \(a\)"),
         ("id,x\na,1\n", "comma-separated.*first line of.*is 'id,x'; save it as tab-separated"),
         ("id;x\na;1,5\n", "semicolon-separated.*is 'id;x'; save it as tab-separated"),
-        ("Sample\tx\na\t1\n", "unrecognized ID column name 'Sample'"),
-        ("id\tx\tx\na\t1\t2\n", "Column names must be unique"),
+        ("Sample\tx\na\t1\n", "first column is called 'Sample'"),
+        ("id\tx\tx\na\t1\t2\n", "column names must be unique"),
         ("id\tx\n#q2:types\tnumeric\na\thigh\n", "'x' is not numeric.*1 .high.; correct them"),
         ("id\tx\n#q2:types\tnumeric\na\t1,5\nb\t2,5\n", "2 .1,5, 2,5.; write decimal points"),
-        ("id\tx\n", "at least one ID"),
+        ("id\tx\n", "it has no sample"),
         ("", "metadata is empty"),
-        ("# a comment\n", "Failed to locate header"),
+        ("# a comment\n", "it has no header"),
         ('id\tx\n"a\t1\n', "unexpected end of data"),
     ],
 )
@@ -223,6 +228,37 @@ def test_metadata_against_the_rules_of_qiime2_is_refused(
         metadata(tmp_path, text)
     assert "\n" not in str(caught.value)
     assert "Keemei" not in str(caught.value)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from(["id", "#SampleID", "a", " b ", "1", "1.50", "", "# c", "#q2:types",
+                             "numeric", "categorical", '"q\tq"', "é"]),
+            min_size=1, max_size=4,
+        ),
+        max_size=6,
+    )
+)  # fmt: skip
+def test_metadata_is_what_scikit_bio_reads(rows: list[list[str]]) -> None:
+    text = "\n".join(["id\tx\ty", *map("\t".join, rows)]) + "\n"
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "metadata.tsv"
+        path.write_text(text)
+        try:
+            # With every column categorical values keep their spelling.
+            SampleMetadata.load(str(path))
+            types = {"x": "categorical", "y": "categorical"}
+            frame = SampleMetadata.load(str(path), column_types=types).to_dataframe()
+        except MetadataFileError:
+            with pytest.raises(DataError):
+                read_metadata(path)
+            return
+        found = read_metadata(path)
+    assert list(found.ids) == frame.index.tolist()
+    known = frame.astype(object).where(frame.notna(), "")
+    assert {name: list(cells) for name, cells in found.columns.items()} == known.to_dict("list")
 
 
 def test_gzip_and_the_header_sample_id(tmp_path: Path) -> None:

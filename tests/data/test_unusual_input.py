@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from aam.contract.errors import DataError
-from aam.data.conditions import rows_where
 from aam.data.distances import read_distances
 from aam.data.formats.newick import parse
-from aam.data.metadata import read_metadata
+from aam.data.metadata import read_metadata, rows_where
 from aam.data.ordination import read_ordination, write_ordination
 from aam.data.splits import Split, read_splits, write_splits
 from aam.data.table import read_table

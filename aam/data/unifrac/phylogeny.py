@@ -28,7 +28,6 @@ from aam.contract.files import atomic_write, require, user_cache
 from aam.data.formats import artifact
 from aam.data.formats.newick import NewickTree, parse
 from aam.data.formats.text import binary_format, decoded
-from aam.data.without_torch import without_torch
 from aam.memory import check_memory, memory_budget
 
 CACHED_FROM_TIPS = 20_000
@@ -111,9 +110,9 @@ def _check_size(size: int, budget: int, path: Path) -> None:
 
 def _rooted_at_midpoint(tree: NewickTree, path: Path) -> NewickTree:
     """Root a tree halfway between its two most distant tips."""
-    with without_torch():
-        from skbio import TreeNode
-        from skbio.tree import TreeError
+    # Here, since scikit-bio takes a CPU-second to import.
+    from skbio import TreeNode
+    from skbio.tree import TreeError
 
     # Tips are numbered: the writer of scikit-bio changes blanks and quotes of labels.
     number_of = dict(zip(tree.tips.tolist(), range(tree.tips.size), strict=True))
