@@ -3,8 +3,9 @@
 The effects of a sample and a remainder add up to its prediction minus the mean training label.
 Kernel and network are explained by integrated gradients (Sundararajan et al. 2017,
 arXiv:1703.01365), the forest by the change of the mean label along the decision paths (Saabas
-2014), each in the units of the prediction: nonlinear outputs, such as a logarithmic transform, are
-part of the line on which gradients are integrated. `docs/importance.md` has the definitions.
+2014), each on the scale on which the member is additive (transformed numbers, logits), times the
+mean slope of the prediction between the mean label and the prediction on that scale.
+`docs/importance.md` has the definitions.
 
 N samples, U ASVs of their table, V ASVs of the training study (the first F) and of the table, R
 landmarks, G branches or clades, W features of covariates, C outputs.
@@ -13,7 +14,7 @@ landmarks, G branches or clades, W features of covariates, C outputs.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -49,9 +50,11 @@ WORST, TYPICAL = 10, 3
 _AT_ONCE = 256
 """Samples whose effects of all ASVs are in memory."""
 
-_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(16)
-NODES, NODE_WEIGHTS = (_POINTS + 1) / 2, _WEIGHTS / 2
-"""Gauss-Legendre quadrature on the line from 0 to 1."""
+
+def _quadrature(nodes: int) -> tuple[F64, F64]:
+    """Return nodes and weights of the Gauss-Legendre quadrature from 0 to 1."""
+    points, weights = np.polynomial.legendre.leggauss(nodes)
+    return (points + 1) / 2, weights / 2
 
 
 @dataclass(frozen=True)
@@ -63,19 +66,23 @@ class ExplainedSamples:
         joint: the same with V ASVs: those of the training study, then others of the table.
         columns_U: column of each ASV in `joint`.
         class_N: class whose probability is explained; 0 for a number.
+        means_NC: mean label of the training samples, see `ModelFacts`.
     """
 
     samples: Samples
     joint: Samples
     columns_U: Rows
     class_N: Rows
+    means_NC: F64
 
     @classmethod
-    def of(cls, samples: Samples, relations: AsvRelations, class_N: Rows) -> ExplainedSamples:
+    def of(
+        cls, samples: Samples, relations: AsvRelations, class_N: Rows, means_NC: F64
+    ) -> ExplainedSamples:
         """Place the ASVs of samples beside those of the training study."""
         tokens_FL, tokens_UL = relations.tokens_FL, samples.tokens_FL
         if tokens_UL is tokens_FL:
-            return cls(samples, samples, np.arange(len(tokens_FL)), class_N)
+            return cls(samples, samples, np.arange(len(tokens_FL)), class_N, means_NC)
         rows, known = relations.known(tokens_UL)
         new = np.setdiff1d(np.arange(len(tokens_UL)), rows)
         columns_U = np.empty(len(tokens_UL), dtype=np.int64)
@@ -90,13 +97,45 @@ class ExplainedSamples:
         joint = sparse.csr_array(parts, shape=(counts.shape[0], len(tokens_VL)))
         joint.sort_indices()
         joint = Samples(joint, tokens_VL, samples.covariates, samples.sample_ids)
-        return cls(samples, joint, columns_U, class_N)
+        return cls(samples, joint, columns_U, class_N, means_NC)
 
     def take(self, rows: Rows) -> ExplainedSamples:
         """Return the samples at `rows`."""
         return ExplainedSamples(
-            self.samples.take(rows), self.joint.take(rows), self.columns_U, self.class_N[rows]
+            self.samples.take(rows),
+            self.joint.take(rows),
+            self.columns_U,
+            self.class_N[rows],
+            self.means_NC[rows],
         )
+
+    def slopes(self, outputs: Outputs, ends_NC: F64) -> F64:
+        """Return the mean slopes of what is explained between the mean label and a prediction.
+
+        Args:
+            outputs: what is predicted.
+            ends_NC: transformed numbers, or logits of the classes: the scale on which a member is
+                additive.
+
+        Returns:
+            float64 [N, C]. Slopes times the change of the scale from the mean label are the change
+            of the number in its units, or of the probability of the class.
+        """
+        if outputs.classes:
+            starts_NC = np.log(self.means_NC.clip(min=1e-9))
+        else:
+            starts_NC = outputs.scale.forward(self.means_NC)
+        slopes_NC = np.zeros_like(ends_NC)
+        for t, weight in zip(*_quadrature(64), strict=True):
+            point_NC = starts_NC + t * (ends_NC - starts_NC)
+            if not outputs.classes:
+                slopes_NC += weight * TRANSFORMS[outputs.scale.transform].slope(point_NC)
+                continue
+            p_NC = np.exp(point_NC - point_NC.max(axis=1, keepdims=True))
+            p_NC /= p_NC.sum(axis=1, keepdims=True)
+            chosen_N1 = p_NC[np.arange(len(p_NC)), self.class_N][:, None]
+            slopes_NC += weight * chosen_N1 * (np.eye(p_NC.shape[1])[self.class_N] - p_NC)
+        return slopes_NC
 
 
 @dataclass(frozen=True)
@@ -151,7 +190,7 @@ def explain(
         samples: N samples as the members read them.
         predictions_NC: predictions of the ensemble.
         members: predictions of each member, [N, C].
-        means_NC: mean label, or frequency of each class, in the training samples.
+        means_NC: mean label of the training samples, see `ModelFacts`.
 
     Raises:
         DataError: no member explains its predictions.
@@ -159,7 +198,7 @@ def explain(
     rows = np.arange(len(predictions_NC))
     class_N = predictions_NC.argmax(axis=1)
     predictions_N, means_N = predictions_NC[rows, class_N], means_NC[rows, class_N]
-    explained = ExplainedSamples.of(samples, relations, class_N)
+    explained = ExplainedSamples.of(samples, relations, class_N, means_NC)
     slopes_N1 = np.ones((len(rows), 1))
     if outputs.classes and ensemble.temperature != 1:
         before_N = ensemble.combine(members, False)[rows, class_N]
@@ -258,25 +297,6 @@ def explanation_table(
     return pd.DataFrame(rows, columns=["sample", "feature", "kind", "effect", "unit"])
 
 
-def mean_slopes(slopes: Callable[[F64], F64], start_NC: F64, end_NC: F64) -> F64:
-    """Return the mean of the slopes on the line from start to end, by Gauss-Legendre quadrature."""
-    mean_NC: F64 = sum(
-        w * slopes(start_NC + t * (end_NC - start_NC))
-        for t, w in zip(NODES, NODE_WEIGHTS, strict=True)
-    )
-    return mean_NC
-
-
-def class_slopes(logits_NC: F64, class_N: Rows) -> F64:
-    """Return the derivatives of the probability of a class by the logits, [N, C]."""
-    p_NC = np.exp(logits_NC - logits_NC.max(axis=1, keepdims=True))
-    p_NC /= p_NC.sum(axis=1, keepdims=True)
-    slopes_NC: F64 = p_NC[np.arange(len(p_NC)), class_N][:, None] * (
-        np.eye(p_NC.shape[1])[class_N] - p_NC
-    )
-    return slopes_NC
-
-
 def _by_column(encoder: CovariateEncoder, effects_NW: F64) -> dict[str, F64]:
     """Sum effects of the features of covariates over those of each column."""
     names = [name for name, known in encoder.categories.items() for _ in known]
@@ -315,28 +335,30 @@ def kernel_sample_effects(
         mean_R = mean_R + landmarks.features_RW @ landmarks.features_RW.mean(axis=0)
     mean_norm, mean_N = mean_R.mean(), kernel_NR.mean(axis=1)
 
-    def slopes(outputs_NC: F64) -> F64:
-        if not outputs.classes:
-            return TRANSFORMS[outputs.scale.transform].slope(outputs_NC)
-        logits_NC = outputs_NC @ model.logits[:-1] + model.logits[-1]
-        return class_slopes(logits_NC, explained.class_N) @ model.logits[:-1].T
-
-    to_landmarks_NR = np.zeros_like(kernel_NR)
+    full_NR = kernel_NR
+    if model.gamma:
+        full_NR = np.exp(-model.gamma * landmarks.squared_distances(inputs, kernel_NR))
+    ends_NC = full_NR @ dual_RC + model.offset_C
+    if outputs.classes:
+        to_logits, intercepts = model.logits[:-1], model.logits[-1]
+        slopes_NC = explained.slopes(outputs, ends_NC @ to_logits + intercepts) @ to_logits.T
+    else:
+        slopes_NC = explained.slopes(outputs, ends_NC)
+    dual_NR = slopes_NC @ dual_RC.T
     from_mean_N, from_own_N = np.zeros(len(kernel_NR)), np.zeros(len(kernel_NR))
-    for t, weight in zip(NODES, NODE_WEIGHTS, strict=True):
-        point_NR = (1 - t) * mean_R + t * kernel_NR
-        if model.gamma == 0:
-            dual_NR = slopes(point_NR @ dual_RC + model.offset_C) @ dual_RC.T
-        else:
+    to_landmarks_NR = dual_NR
+    if model.gamma:
+        to_landmarks_NR = np.zeros_like(kernel_NR)
+        for t, weight in zip(*_quadrature(16), strict=True):
             norm_N = (1 - t) ** 2 * mean_norm + 2 * t * (1 - t) * mean_N + t**2 * inputs.norms_N
-            squared_NR = norm_N[:, None] + landmarks.norms_R - 2 * point_NR
+            line_NR = (1 - t) * mean_R + t * kernel_NR
+            squared_NR = norm_N[:, None] + landmarks.norms_R - 2 * line_NR
             gauss_NR = np.exp(-model.gamma * squared_NR.clip(min=0))
-            dual_NR = slopes(gauss_NR @ dual_RC + model.offset_C) @ dual_RC.T
-            dual_NR *= 2 * model.gamma * gauss_NR
-            from_mean_N += weight * (1 - t) * dual_NR.sum(axis=1)
-            from_own_N += weight * t * dual_NR.sum(axis=1)
-        to_landmarks_NR += weight * dual_NR
-    to_landmarks_NR -= from_mean_N[:, None] / len(mean_R)
+            part_NR = 2 * weight * model.gamma * dual_NR * gauss_NR
+            to_landmarks_NR += part_NR
+            from_mean_N += (1 - t) * part_NR.sum(axis=1)
+            from_own_N += t * part_NR.sum(axis=1)
+        to_landmarks_NR -= from_mean_N[:, None] / len(mean_R)
 
     gradients_NV = np.empty((len(kernel_NR), len(tokens_VL)))
     for chunk in chunks(len(tokens_VL)):  # blocks bound the memory of the copy in float64
@@ -404,9 +426,8 @@ def forest_sample_effects(
             sums_NM[start : start + last] = block.reshape(last, width) / trees
         start += last
     if not outputs.classes:
-        root_N1 = np.full((samples, 1), model.values[model.roots, 0].mean())
-        slope = TRANSFORMS[outputs.scale.transform].slope
-        sums_NM *= mean_slopes(slope, root_N1, root_N1 + sums_NM.sum(axis=1, keepdims=True))
+        root = model.values[model.roots, 0].mean()
+        sums_NM *= explained.slopes(outputs, root + sums_NM.sum(axis=1, keepdims=True))
     after_clades = asvs + member_FG.shape[1]
     # Of a clade without reads all ASVs have the same part.
     reads_NF = inputs.abundances.toarray().astype(np.float64) + 1e-9

@@ -58,7 +58,8 @@ class ModelFacts:
         odds: model from a rank to the probabilities of the levels; None without levels.
         options: options of `aam train`.
         training: numbers of the training summary.
-        means: mean label of the training samples, or the frequency of each class.
+        means: mean label of the training samples, of a logarithmic transform the geometric mean,
+            or the frequency of each class.
     """
 
     column: str
@@ -96,7 +97,8 @@ class ModelFacts:
             ensemble.odds,
             options,
             training.summary.plain,
-            tuple(labels.outputs_NC[rows].mean(axis=0).tolist()),
+            # The mean of what estimators are fitted to: with a logarithm, the geometric mean.
+            tuple(scale.inverse(scale.forward(labels.outputs_NC[rows]).mean(axis=0)).tolist()),
         )
 
     @property

@@ -29,7 +29,7 @@ from aam.data.covariates import CovariateEncoder
 from aam.data.rarefaction import rarefy
 from aam.data.study import Study
 from aam.data.table import FeatureTable
-from aam.data.target_transforms import TRANSFORMS, TargetScale
+from aam.data.target_transforms import TargetScale
 from aam.inference.attributions import (
     Contributions,
     SampleAttention,
@@ -49,12 +49,7 @@ from aam.inference.outputs import (
 from aam.inference.stored_networks import Target, network_state, restore_networks
 from aam.inference.tables import InferenceSettings
 from aam.members.base import F64, Rows, Samples, Tokens
-from aam.members.explanations import (
-    ExplainedSamples,
-    SampleEffects,
-    class_slopes,
-    mean_slopes,
-)
+from aam.members.explanations import ExplainedSamples, SampleEffects
 from aam.members.member import (
     CrossValidated,
     FittedModel,
@@ -250,24 +245,23 @@ class TransformerModel(FittedModel[TransformerInputs]):
         """
         # The order of the ASVs decides which reads a rarefaction draws: that of the prediction.
         samples, number = explained.samples, len(explained.columns_U)
-        study, class_N = TransformerInputs(samples).study, explained.class_N
+        study = TransformerInputs(samples).study
         entries = np.ones(number), (np.arange(number), explained.columns_U)
         place_UV = sparse.csr_array(entries, shape=(number, len(explained.joint.tokens_FL)))
-        effects_NV = np.zeros((len(class_N), place_UV.shape[1]))
+        effects_NV = np.zeros((len(explained.class_N), place_UV.shape[1]))
         for network in self.networks:
             found = integrated_gradients(
                 network, study, _AT_ONCE, covariates=samples.covariates,
                 reference_FL=relations.tokens_FL,
             )  # fmt: skip
-            target, ends = self._target_of(network), (found.baselines_NC, found.scores_NC)
+            target, scores_NC = self._target_of(network), found.scores_NC
             if (transform := target.transform) is not None:
-                slope, shift = TRANSFORMS[transform.kind].slope, transform.shift
-                slopes_NC = mean_slopes(slope, ends[0] + shift, ends[1] + shift)
+                slopes_NC = explained.slopes(outputs, scores_NC + transform.shift)
             elif len(target.classes) == 2:  # one score, the log odds of the second class
-                with_zero = (np.hstack([0 * scores_N1, scores_N1]) for scores_N1 in ends)
-                slopes_NC = mean_slopes(lambda x: class_slopes(x, class_N), *with_zero)[:, 1:]
+                logits_NC = np.hstack([0 * scores_NC, scores_NC])
+                slopes_NC = explained.slopes(outputs, logits_NC)[:, 1:]
             else:
-                slopes_NC = mean_slopes(lambda x: class_slopes(x, class_N), *ends)
+                slopes_NC = explained.slopes(outputs, scores_NC)
             for values_NU, slope_N in zip(found.values, slopes_NC.T, strict=True):
                 effects_NV += slope_N[:, None] * (values_NU @ place_UV).toarray()
         return SampleEffects(effects_NV / len(self.networks), {})
