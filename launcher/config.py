@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aam.contract.errors import ConfigurationError
-from aam.contract.records import Entry, yaml_entries
+from aam.contract.records import Sourced, read_yaml_entries
 from aam.contract.suggestions import nearest
-from launcher import documents
 from launcher.documents import user_folder
 from launcher.engines import ENGINES
 from launcher.plan.catalog import Catalog, extended, shipped
 from launcher.plan.settings import (
+    FOLDERS,
     SETTING_SPECS,
     LaunchSettings,
-    Layer,
-    TextSetting,
     from_flags,
     from_variables,
     merge,
-    of_file,
 )
 
 if TYPE_CHECKING:
@@ -44,41 +41,60 @@ def read(
         variables: the environment.
         usual_site: site whose settings count where none is named.
     """
-    user = user_folder("XDG_CONFIG_HOME", variables) / "launch.yaml"
-    top: list[Layer] = [from_variables(variables), from_flags(flags)]
     home = who(variables).get("HOME", "/")
-    system, personal = of_file(_file(SYSTEM), home), of_file(_file(user), home)
-    of_site: Layer = {}
-    if name := merge([system, personal, *top]).site.value or usual_site:
-        of_site = of_file(site(name, variables).settings(), home)
+    cache = user_folder("XDG_CACHE_HOME", variables)
     scratch = variables.get("SLURM_TMPDIR") or variables.get("TMPDIR") or "/tmp"
-    defaults = {
-        "image_dir": Entry(str(user_folder("XDG_CACHE_HOME", variables) / "images"), "default"),
-        "scratch": Entry(scratch, "default"),
-    }
-    settings = merge([defaults, system, of_site, personal, *top])
-    # `~` of an option or a variable that a shell left alone, as in --image-dir='~/images'.
-    expand = partial(_expanded, home)
+    defaults = {"image_dir": str(cache / "images"), "scratch": scratch}
+    layers = [
+        {key: Sourced(value, "default") for key, value in defaults.items()},
+        _layer(SYSTEM),
+        _layer(user_folder("XDG_CONFIG_HOME", variables) / "launch.yaml"),
+        from_variables(variables),
+        from_flags(flags),
+    ]
+    named = (layer["site"].decoded(str, "site").value for layer in layers[::-1] if "site" in layer)
+    if name := expanded(next(named, ""), home) or usual_site:
+        layers.insert(2, _require_absolute(site(name, variables).settings()))
+    settings = merge(layers)
+    # `~` of a file, and of an option or a variable that a shell left alone (--image-dir='~/i').
+    folders = {key: getattr(settings, key) for key in ("image_dir", "scratch")}
+    paths = {key: os.path.abspath(expanded(given.value, home)) for key, given in folders.items()}
     settings = replace(
         settings,
-        image=expand(settings.image, relative=True),
-        image_dir=expand(settings.image_dir),
-        scratch=expand(settings.scratch),
-        bind=tuple(expand(bind, relative=True) for bind in settings.bind),
+        image=replace(settings.image, value=expanded(settings.image.value, home)),
+        bind=tuple(replace(bind, value=expanded(bind.value, home)) for bind in settings.bind),
+        **{key: replace(folders[key], value=path) for key, path in paths.items()},
     )
-    runtime = settings.runtime.value
-    if runtime not in runtimes():
-        evidence = f"'{runtime}' from {settings.runtime.source}"
-        known = f"known are {', '.join(runtimes())}"
-        raise ConfigurationError("No such runtime", evidence, nearest(runtime, runtimes(), known))
+    runtime = settings.runtime
+    if runtime.value not in runtimes():
+        evidence = f"'{runtime.value}' from {runtime.source}"
+        remedy = nearest(runtime.value, runtimes(), f"known are {', '.join(runtimes())}")
+        raise ConfigurationError("No such runtime", evidence, remedy)
     return settings
 
 
-def _expanded(home: str, setting: TextSetting, relative: bool = False) -> TextSetting:
-    """Return a setting with `~` as the home folder, and absolute unless it may be `relative`."""
-    text = setting.value
-    path = home + text[1:] if text == "~" or text.startswith("~/") else text
-    return replace(setting, value=path if relative else os.path.abspath(path))
+def expanded(path: str, home: str) -> str:
+    """Return a path with `~` as the home folder."""
+    return home + path[1:] if path == "~" or path.startswith("~/") else path
+
+
+def _layer(path: Path, known: Iterable[str] = SETTING_SPECS) -> dict[str, Sourced[Any]]:
+    if not os.path.lexists(path):
+        return {}
+    return _require_absolute(read_yaml_entries(path, "settings file", known))
+
+
+def _require_absolute(layer: dict[str, Sourced[Any]]) -> dict[str, Sourced[Any]]:
+    for key in layer.keys() & {*FOLDERS}:
+        given = layer[key].value
+        for path in given if isinstance(given, list) else [given]:
+            if isinstance(path, str) and path != "~" and not path.startswith(("/", "~/")):
+                evidence, remedy = (
+                    f"'{path}' of {key} in {layer[key].source}",
+                    "begin it with / or ~/",
+                )
+                raise ConfigurationError("Not an absolute path", evidence, remedy)
+    return layer
 
 
 def runtimes() -> tuple[str, ...]:
@@ -92,23 +108,39 @@ def configured(flags: Mapping[str, Any]) -> tuple[LaunchSettings, Catalog]:
     return settings, catalog(settings)
 
 
+def catalog(settings: LaunchSettings) -> Catalog:
+    """Return the catalog of this package, with the images of configurations."""
+    return extended(shipped(), settings.images)
+
+
 def site(name: str, variables: Mapping[str, str] = os.environ) -> Site:
-    """Return the facts of a site, given by name or path.
+    """Return the facts of a site.
 
     Args:
-        name: of a site, or path of its file.
+        name: of a file in one of SITES, or a path.
         variables: the environment, with `$USER` and `$HOME`.
     """
-    from launcher.slurm.site import HELP, site_of
+    from launcher.slurm.site import HELP, site_of  # with msgspec's types: 4 ms of a start without
 
-    file = _site(name)
-    return site_of(file.stem, _file(file, (*SETTING_SPECS, *HELP)), who(variables))
+    places = [folder / f"{name}.yaml" for folder in SITES]
+    if "/" in name or name.endswith(".yaml"):
+        places = [Path(name)]
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        found = sites()
+        known = f"known are {', '.join(found)}" if found else "name a file"
+        raise ConfigurationError("No such site", f"'{name}'", known)
+    entries = read_yaml_entries(file, "site file", (*SETTING_SPECS, *HELP))
+    return site_of(file.stem, entries, who(variables))
+
+
+def sites() -> list[str]:
+    """Return the names of the known sites."""
+    return sorted({p.stem for folder in SITES if folder.is_dir() for p in folder.glob("*.yaml")})
 
 
 def who(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the values of `$USER` and `$HOME` in a site file."""
-    import pwd
-
     try:
         account = pwd.getpwuid(os.getuid())
         known = {"USER": account.pw_name, "HOME": account.pw_dir}
@@ -117,66 +149,9 @@ def who(variables: Mapping[str, str]) -> dict[str, str]:
     return {**known, **{name: variables[name] for name in ("USER", "HOME") if name in variables}}
 
 
-def sites() -> list[str]:
-    """Return the names of the known sites."""
-    return sorted({p.stem for folder in SITES if folder.is_dir() for p in folder.glob("*.yaml")})
-
-
 def private_folder(settings: LaunchSettings, uid: int, host: str, job: str | None) -> str:
     """Return the folder of this user, job and node."""
     if job is not None and not (job.isascii() and job.isdigit()):
         remedy = "unset it outside of Slurm"
         raise ConfigurationError("Not the number of a Slurm job", f"SLURM_JOB_ID={job!r}", remedy)
-    scratch = os.path.abspath(settings.scratch.value)
-    return f"{scratch}/aam-{uid}/{job or 'local'}-{host}"
-
-
-def catalog(settings: LaunchSettings) -> Catalog:
-    """Return the catalog of this package, with the images of configurations."""
-    return extended(shipped(), settings.images)
-
-
-def content(path: Path) -> bytes | None:
-    """Return the content of a settings file, or None if there is no such file."""
-    try:
-        return documents.regular(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise _unreadable(path, str(error.strerror)) from error
-    except ValueError as error:
-        raise _unreadable(path, str(error)) from error
-
-
-def entries(path: Path, found: bytes, known: Iterable[str] = SETTING_SPECS) -> dict[str, Entry]:
-    """Return the settings that a file's content holds, each with its line."""
-    try:
-        text = found.decode()
-    except UnicodeDecodeError as error:
-        raise _unreadable(path, str(error)) from error
-    return yaml_entries(text, str(path), known)
-
-
-def _file(path: Path, known: Iterable[str] = SETTING_SPECS) -> dict[str, Entry]:
-    found = content(path)
-    return {} if found is None else entries(path, found, known)
-
-
-def _unreadable(path: Path, evidence: str) -> ConfigurationError:
-    cause = "A settings file cannot be read"
-    return ConfigurationError(cause, f"'{path}', {evidence}", "correct or remove it")
-
-
-def _is_path(site_name: str) -> bool:
-    return "/" in site_name or site_name.endswith(".yaml")
-
-
-def _site(name: str) -> Path:
-    """Return the file of a site: a path, or a name in one of SITES."""
-    places = [Path(name)] if _is_path(name) else [folder / f"{name}.yaml" for folder in SITES]
-    for place in places:
-        if place.is_file():
-            return place
-    found = sites()
-    known = f"known are {', '.join(found)}" if found else "name a file"
-    raise ConfigurationError("No such site", f"'{name}'", known)
+    return f"{os.path.abspath(settings.scratch.value)}/aam-{uid}/{job or 'local'}-{host}"

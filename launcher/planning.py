@@ -46,8 +46,8 @@ def gather(
     catalog = config.catalog(settings)
     host = detect(host_root)
     # --env of a variable that selects GPUs is a selection as that of a shell.
-    masks = {name: given for name in visible_devices_variables()
-             if name in settings.env and (given := settings.env[name][0]) is not None}  # fmt: skip
+    masks = {name: given.value for name, given in settings.env.items()
+             if name in visible_devices_variables() and given.value is not None}  # fmt: skip
     if masks:
         host = replace(host, environment={**host.environment, **masks})
         own = {name: entry for name, entry in settings.env.items() if name not in masks}

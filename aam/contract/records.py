@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -33,6 +33,7 @@ from aam.contract.files import require
 from aam.contract.suggestions import nearest
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, Meta(ge=1, le=2**63 - 1)]
@@ -141,11 +142,26 @@ def check_format(what: str, found: int, known: int, file: str) -> None:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A value of a YAML file and its source ("/etc/aam/launch.yaml:3")."""
+class Sourced(Generic[T]):
+    """A value and its source: a line of a file ("/etc/launch.yaml:3"), an option, a variable."""
 
-    value: Any
-    where: str
+    value: T
+    source: str
+
+    def decoded(self, expected: type[V], key: str) -> Sourced[V]:
+        """Return the value in its type; a number is text where text is expected.
+
+        Raises:
+            ConfigurationError: it is of another type, or has an unknown key; with source and path.
+        """
+        value: Any = self.value
+        # YAML reads an account 1234 or a limit of 30 minutes as numbers.
+        if expected is str and isinstance(value, int | float) and not isinstance(value, bool):
+            value = str(value)
+        try:
+            return Sourced(msgspec.convert(value, expected), self.source)
+        except msgspec.ValidationError as error:
+            raise _refused(error, _mismatch(error, value, expected, key), self.source) from None
 
 
 def read_yaml(path: Path, expected: type[T], what: str) -> T:
@@ -163,14 +179,16 @@ def decode_yaml(text: str, expected: type[T], name: str) -> T:
         return msgspec.convert(value, expected)
     except msgspec.ValidationError as error:
         found = _mismatch(error, value, expected)
-        unknown = "unknown key" in str(error) or "unknown field" in str(error)
-        cause = "An unknown key" if unknown else "Invalid value"
-        message, _, remedy = str(found).partition("; ")
-        where = f"{name}:{_line(root, found.path)}"
-        raise ConfigurationError(cause, f"{message} in {where}", remedy or "correct it") from None
+        raise _refused(error, found, f"{name}:{_line(root, found.path)}") from None
 
 
-def yaml_entries(text: str, name: str, known: Iterable[str]) -> dict[str, Entry]:
+def _refused(error: msgspec.ValidationError, found: Mismatch, where: str) -> ConfigurationError:
+    cause = "An unknown key" if "unknown field" in str(error) else "Invalid value"
+    message, _, remedy = str(found).partition("; ")
+    return ConfigurationError(cause, f"{message} in {where}", remedy or "correct it")
+
+
+def yaml_entries(text: str, name: str, known: Iterable[str]) -> dict[str, Sourced[Any]]:
     """Read the top-level mapping of a YAML document: each value with its line.
 
     Args:
@@ -190,11 +208,11 @@ def yaml_entries(text: str, name: str, known: Iterable[str]) -> dict[str, Entry]
         if key not in known:
             remedy = nearest(str(key), known, f"known are {', '.join(known)}")
             raise ConfigurationError("An unknown key", f"'{key}' in {where}", remedy)
-        found[key] = Entry(item, where)
+        found[key] = Sourced(item, where)
     return found
 
 
-def read_yaml_entries(path: Path, what: str, known: Iterable[str]) -> dict[str, Entry]:
+def read_yaml_entries(path: Path, what: str, known: Iterable[str]) -> dict[str, Sourced[Any]]:
     """Read the top-level mapping of a YAML file, see `yaml_entries`."""
     return yaml_entries(_text(path, what), str(path), known)
 

@@ -23,7 +23,7 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.config_file import typed
 from aam.contract.options.contradictions import without_effect
 from aam.contract.preflight import target_folder
-from aam.contract.records import Entry, read_yaml_entries
+from aam.contract.records import Sourced, read_yaml_entries
 from aam.contract.suggestions import nearest
 from aam.data.labels import split_samples
 from aam.data.metadata import Metadata, listed_columns, read_metadata, rows_where
@@ -128,15 +128,15 @@ def loss_options(path: Path, columns: Sequence[str]) -> dict[str, dict[str, Any]
     options: dict[str, dict[str, Any]] = {}
     for column, entry in read_yaml_entries(path, "file for --loss-config", columns).items():
         if not isinstance(entry.value, dict):
-            evidence = f"'{column}' in {entry.where}"
+            evidence = f"'{column}' in {entry.source}"
             raise ConfigurationError("No options of a target", evidence, "write `option: value`")
         options[column] = {}
         for key, value in entry.value.items():
             if (spec := known.get(str(key).replace("_", "-"))) is None:
-                evidence = f"'{key}' of '{column}' in {entry.where}"
+                evidence = f"'{key}' of '{column}' in {entry.source}"
                 remedy = nearest(str(key), known, f"known are {', '.join(known)}")
                 raise ConfigurationError("Not an option of a target", evidence, remedy)
-            options[column][spec.field] = typed(spec, Entry(value, entry.where))[spec.flag]
+            options[column][spec.field] = typed(spec, Sourced(value, entry.source))[spec.flag]
     return options
 
 

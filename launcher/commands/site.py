@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from launcher import config
 from launcher.commands import parse_own, print_json
 from launcher.options.inspection import SiteShow
@@ -15,7 +17,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Print the facts of a site; `doctor --site` compares them with this host."""
     site = config.site(parse_own(SiteShow, argv[1:], "site show").name)
     if "--json" in launcher_options:
-        facts = {key: vars(fact) for key, fact in site.facts.items()}
+        facts = {key: msgspec.structs.asdict(fact) for key, fact in site.facts.items()}
         print_json({"site": site.name, "facts": facts})
         return 0
     print(f"{site.title}  ({site.name})")

@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from aam.contract.errors import MissingInput
 from launcher.engines import containers, of_format
 from launcher.engines.sif import SIF, difference, sif_id
@@ -78,8 +80,9 @@ def _measured(image: Image, labels: Mapping[str, str], pins: Iterable[str]) -> I
     known = {key: labels[f"org.aam.{key}"] for key in pins if f"org.aam.{key}" in labels}
     archs = _archs(labels.get("org.aam.archs", "")) or image.archs
     attention = _archs(labels.get("org.aam.attention-archs", "")) or image.attention
-    return replace(image, pins={**image.pins, **known}, archs=archs, attention=attention,
-                   source="label")  # fmt: skip
+    return msgspec.structs.replace(
+        image, pins={**image.pins, **known}, archs=archs, attention=attention, source="label"
+    )
 
 
 def _archs(text: str) -> tuple[str, ...]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
-from aam.contract.errors import ConfigurationError, UsageError
-from aam.contract.records import Entry, Mismatch, convert
+from aam.contract.errors import UsageError
+from aam.contract.records import Sourced, convert
 from aam.contract.suggestions import nearest
 from launcher.gpus.base import DriverRange
 
@@ -18,8 +19,7 @@ SHIPPED = Path(__file__).parents[1] / "catalog.yaml"
 CPU = "cpu"
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An image: its pinned versions, and the GPUs and drivers that it serves.
 
     Attributes:
@@ -43,14 +43,14 @@ class Image:
     name: str
     title: str
     vendor: str | None = None
-    pins: Mapping[str, str] = field(default_factory=dict)
+    pins: dict[str, str] = {}
     machines: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
     attention: tuple[str, ...] = ()
-    prefer: Mapping[str, str] = field(default_factory=dict)
+    prefer: dict[str, str] = {}
     least_driver: str | None = None
     definition: str | None = None
-    arguments: Mapping[str, str] = field(default_factory=dict)
+    arguments: dict[str, str] = {}
     room: tuple[float, float] = (0, 0)
     sif: str | None = None
     reference: str | None = None
@@ -116,8 +116,10 @@ class Catalog:
         )  # fmt: skip
 
 
-def catalog_of(content: Mapping[str, Any]) -> Catalog:
-    """Return the catalog that a document (that of SHIPPED) describes."""
+def shipped() -> Catalog:
+    """Return the catalog of this package, whose YAML has aliases, which those of users may not."""
+    text = SHIPPED.read_text()
+    content = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     ranges = {
         vendor: tuple(
             convert({**keys, "release": name}, DriverRange) for name, keys in found.items()
@@ -127,35 +129,16 @@ def catalog_of(content: Mapping[str, Any]) -> Catalog:
     faults = (
         convert({**keys, "name": name}, StackFault) for name, keys in content["faults"].items()
     )
-    return extended(Catalog((), ranges, tuple(faults)), (Entry(content["images"], "catalog"),))
+    images = Sourced[dict[str, dict[str, Any]]](content["images"], "catalog")
+    return extended(Catalog((), ranges, tuple(faults)), (images,))
 
 
-def shipped() -> Catalog:
-    """Return the catalog of this package, whose YAML has aliases, which those of users may not."""
-    return catalog_of(yaml.load(SHIPPED.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-
-
-def extended(catalog: Catalog, images: tuple[Entry, ...]) -> Catalog:
+def extended(catalog: Catalog, images: tuple[Sourced[dict[str, dict[str, Any]]], ...]) -> Catalog:
     """Return the catalog with images of configurations changed or added."""
     found = {image.name: image for image in catalog.images}
-    for entry in images:
-        try:
-            named = convert(entry.value, dict[str, dict[str, Any]], "images")
-            for name, keys in named.items():
-                unknown = next((key for key in keys if key not in KEYS), None)
-                if unknown is not None:
-                    evidence = f"'{unknown}' of image {name} in {entry.where}"
-                    remedy = nearest(unknown, KEYS, f"known are {', '.join(KEYS)}")
-                    raise ConfigurationError("An unknown key", evidence, remedy)
-                known = found.get(name)
-                base = {key: getattr(known, key) for key in KEYS} if known else {"title": name}
-                own = {**base, **keys, "name": name, "source": entry.where}
-                found[name] = convert(own, Image, f"image {name}")
-        except Mismatch as error:
-            remedy = "compare it with launcher/catalog.yaml"
-            evidence = f"{error} in {entry.where}"
-            raise ConfigurationError("A value of the wrong type", evidence, remedy) from error
+    for layer in images:
+        for name, keys in layer.value.items():
+            base = msgspec.structs.asdict(found[name]) if name in found else {"title": name}
+            given = {**base, **keys, "name": name, "source": layer.source}
+            found[name] = Sourced(given, layer.source).decoded(Image, f"images.{name}").value
     return replace(catalog, images=tuple(found.values()))
-
-
-KEYS = tuple(f.name for f in fields(Image) if f.name not in ("name", "source"))

@@ -91,12 +91,13 @@ def container_variables(
         if matches(name, patterns) and not matches(name, never) and name not in found:
             found[name] = Variable(name, present[name], why, "environment")
     kept_out = []
-    for name, (given, source) in settings.env.items():
-        literal = present.get(name) if given is None else given
+    for name, given in settings.env.items():
+        literal = present.get(name) if given.value is None else given.value
         if literal is not None:
-            found[name] = Variable(name, literal, REQUESTED, source)
+            found[name] = Variable(name, literal, REQUESTED, given.source)
         else:
-            kept_out.append(Decision("kept out", name, f"{REQUESTED}, but not set here", source))
+            why = f"{REQUESTED}, but not set here"
+            kept_out.append(Decision("kept out", name, why, given.source))
     why = "it would put the host's libraries or packages before the image's"
     kept_out += [
         Decision("kept out", name, why, "environment")

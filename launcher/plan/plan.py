@@ -10,9 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from aam.contract.errors import ConfigurationError, UsageError
 from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.options import arguments, parse_known
+from aam.contract.options.config_file import typed
+from aam.contract.options.field import flag_of
+from aam.contract.records import Sourced
 from launcher.findings import REQUESTED, Decision, Finding
 from launcher.gpus import VENDORS, device_nodes, host_libraries
 from launcher.host.facts import EngineTraits, Gpu, Host
@@ -23,7 +28,7 @@ from launcher.plan.hardware import has_code
 from launcher.plan.inputs import NATIVE, LaunchInputs
 from launcher.plan.mounts import Mount, absolute_paths, fold, of_paths, require_passable
 from launcher.plan.request import Request
-from launcher.plan.tuned import tuned_for, tuned_options, tuned_variables
+from launcher.plan.settings import LaunchSettings, Tuned
 from launcher.plan.visible_devices import value_for, visible_devices_variables
 
 STRATEGIES = ("--distributed", "--fsdp", "--data-parallel")
@@ -134,11 +139,10 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
     vendor = chosen.gpus[0].vendor if chosen.gpus else None
     arch = (chosen.gpus[0].arch or "unknown") if chosen.gpus else CPU
     faults = catalog.faults_of(vendor, torch, arch)
-    tuned = tuned_for(request, inputs.settings)
     added, decisions, findings = _avoiding_flags(request, faults)
     more, by_processes = _processes(request, chosen.gpus)
     added += more
-    more, by_tuning = tuned_options(request, tuned, arch, added)
+    more, by_tuning, tuned = tuned_options(request, inputs.settings, arch, added)
     added += more
     if chosen.image:
         argv = (*absolute_paths(request, inputs.paths).argv, *added)
@@ -149,9 +153,8 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
     # set stays. A container does not have it by itself.
     own = [Variable(name, value, f"{fault.reason} ({fault.source})", "catalog")
            for fault in faults for name, value in fault.variables.items()]  # fmt: skip
-    defaults = [*own, *tuned_variables(tuned, arch)]
     assigned = {variable.name: variable for variable in plan.assigned}
-    for default in defaults:
+    for default in (*own, *tuned):
         name, here = default.name, host.environment.get(default.name)
         if name not in assigned and here is None:
             assigned[name] = default
@@ -252,6 +255,34 @@ def _processes(request: Request, gpus: Sequence[Gpu]) -> tuple[list[str], list[D
     return argv, [Decision("processes", str(number), why, "command line, --gpus")]
 
 
+def tuned_options(
+    request: Request, settings: LaunchSettings, arch: str, taken: Collection[str]
+) -> tuple[list[str], list[Decision], list[Variable]]:
+    """Return arguments, their decisions and variables that were measured as good (`Tuned`)."""
+    argv: list[str] = []
+    decisions: list[Decision] = []
+    # Commands with this option compute with the network on a study; others measure a stack.
+    if not request.option("--num-workers") or request.wrapped or not request.uses_network:
+        return [], [], []
+    options: dict[str, Sourced[Any]] = {}
+    variables: dict[str, Variable] = {}
+    why = f"measured as good on {arch}"
+    for layer in settings.tuned:
+        measured = layer.value.get(arch, Tuned())
+        for field, value in msgspec.structs.asdict(measured.options).items():
+            if value is not None:
+                options[flag_of(field)] = Sourced(value, layer.source)
+        for name, value in measured.env.items():
+            variables[name] = Variable(name, str(value), why, layer.source)
+    for flag, given in options.items():
+        spec = request.option(flag)
+        if spec and not {flag, f"--no-{flag[2:]}"} & {*request.given, *taken}:
+            added = arguments([spec], typed(spec, given))
+            argv += added
+            decisions.append(Decision("flag", " ".join(added), why, given.source))
+    return argv, decisions, [*variables.values()]
+
+
 # --- natively
 
 
@@ -275,9 +306,9 @@ def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...])
         why = "a cache of this job alone"
         assigned += [Variable(n, f"{context.private}/{f}", why) for n, f in caches.items()]
     reports = _reports(inputs, chosen)
-    requested = [Variable(name, given, REQUESTED, where)
-                 for name, (given, where) in inputs.settings.env.items()
-                 if given is not None]  # fmt: skip
+    requested = [Variable(name, given.value, REQUESTED, given.source)
+                 for name, given in inputs.settings.env.items()
+                 if given.value is not None]  # fmt: skip
     last = {variable.name: variable for variable in (*assigned, *reports, *requested)}
     return Plan(
         engine=NATIVE,

@@ -1,38 +1,33 @@
 """Settings of the launcher, merged from layers, and its own options on the command line.
 
-Four layers: defaults (with /etc/aam/launch.yaml and the site file) < ~/.config/aam/launch.yaml
-< AAM_LAUNCH_* variables < command line. A later layer replaces a single value and adds to a list or
-a mapping. Every value keeps its source.
+Layers, lowest first: defaults, /etc/aam/launch.yaml, the site file, ~/.config/aam/launch.yaml,
+AAM_LAUNCH_* variables, the command line. A later layer replaces a single value and adds to a list
+or a mapping. Every value keeps its source.
 """
 
 import re
-import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from aam.contract.errors import ConfigurationError
 from aam.contract.options import OptionSpec, specs
 from aam.contract.options.field import ONE_OR_MORE, flag_of, option
-from aam.contract.records import Entry
+from aam.contract.records import Sourced
 from aam.contract.suggestions import nearest
 from launcher.gpus import VENDORS
 
 PREFIX = "AAM_LAUNCH_"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 """A name that `env` takes for a variable; a name that begins with a dash would be an option."""
-PATTERN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)?\*?\Z")
+PATTERN = re.compile(r"(?=.)([A-Za-z_][A-Za-z0-9_]*)?\*?\Z")
 """A name of a variable, or its beginning and a `*`."""
-VALUE_TYPES: dict[str, tuple[Any, str]] = {
-    "text": ((str, int, float), "a string"),
-    "number": (int, "a whole number"),
-    "switch": (bool, "true or false"),
-    "list": (list, "a list of strings"),
-    "mapping": (Mapping, "`name: value` pairs"),
-}
-"""Kind of a value in a file -> its Python types, and their name for messages."""
-TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+SWITCH = {**dict.fromkeys(("1", "true", "yes", "on"), True),
+          **dict.fromkeys(("0", "false", "no", "off"), False)}  # fmt: skip
+"""Values of a switch in a variable."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +84,7 @@ SETTING_SPECS = {**{spec.field: spec for spec in specs(SettingOptions)}, **LIBRA
 FILES_ONLY = ("pass_env", "images", "tuned")
 """Settings that the command line does not have."""
 FOLDERS = ("image_dir", "scratch", "bind")
-"""Settings that are paths."""
-MAPPINGS = ("env", "images", "tuned")
-"""Settings that are `name: value` pairs in YAML."""
+"""Settings that are paths; in a file they have to be absolute."""
 
 
 @dataclass(frozen=True)
@@ -128,187 +121,144 @@ LAUNCHER_OPTIONS: dict[str, OptionSpec] = {
 """The launcher's own options by flag; no option of `aam` has one of these names but --json."""
 
 
-@dataclass(frozen=True)
-class TextSetting:
-    """A text and its source: "default", a file and line, a variable, an option."""
+class TunedOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """Options of `aam` that change time and memory alone; those that `aam tune` tries."""
 
-    value: str
-    source: str
-
-
-@dataclass(frozen=True)
-class SwitchSetting:
-    """A switch and its source."""
-
-    value: bool
-    source: str
+    batch_size: Any = None
+    asv_chunk: Any = None
+    mixed_precision: Any = None
+    gradient_checkpointing: Any = None
+    attn_implementation: Any = None
+    compile_model: Any = None
+    num_workers: Any = None
+    prefetch_factor: Any = None
+    cpu_threads: Any = None
 
 
-AUTO = TextSetting("auto", "default")
+Scalar = str | int | float | bool
+
+
+class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options and variables that were measured as good on a GPU architecture.
+
+        tuned:
+          gfx942:
+            options: {batch-size: 64, mixed-precision: bf16}
+            env: {PYTORCH_HIP_ALLOC_CONF: "expandable_segments:True"}
+
+    `aam acceptance` writes such a file. They are defaults: what the command line, --config or a
+    fault of the stack sets has precedence.
+    """
+
+    options: TunedOptions = TunedOptions()
+    env: dict[str, Scalar] = {}
+
+
+TYPES: dict[str, Any] = {
+    **{key: bool if spec.type is bool else str for key, spec in SETTING_SPECS.items()},
+    "bind": tuple[str, ...],
+    "pass_env": tuple[str, ...],
+    "env": dict[str, Scalar | None],
+    "images": dict[str, dict[str, Any]],
+    "tuned": dict[str, Tuned],
+}
+"""Type of each setting in a file."""
+
+AUTO = Sourced("auto", "default")
 
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """Settings of a launch; `SettingOptions` describes them.
+    """Settings of a launch, with their sources; `SettingOptions` describes them.
 
     Attributes:
         libraries: whether the host's libraries of a GPU vendor are requested, by the setting.
         bind: paths of all layers, as --bind takes them.
         pass_env: names and patterns of all layers.
-        env: value (None: that of the launcher) and source of each variable.
+        env: value (None: that of the launcher) of each variable.
         images: changes of the catalog by all layers.
-        tuned: options and variables by architecture, of all layers (`launcher.plan.tuned`).
+        tuned: options and variables by architecture, of all layers.
     """
 
-    image: TextSetting
-    runtime: TextSetting
-    image_dir: TextSetting
-    scratch: TextSetting
-    site: TextSetting
-    mount_home: SwitchSetting
-    libraries: dict[str, SwitchSetting]
-    bind: tuple[TextSetting, ...]
+    image: Sourced[str]
+    runtime: Sourced[str]
+    image_dir: Sourced[str]
+    scratch: Sourced[str]
+    site: Sourced[str]
+    mount_home: Sourced[bool]
+    libraries: dict[str, Sourced[bool]]
+    bind: tuple[Sourced[str], ...]
     pass_env: tuple[str, ...]
-    env: dict[str, tuple[str | None, str]]
-    images: tuple[Entry, ...]
-    tuned: tuple[Entry, ...] = ()
+    env: dict[str, Sourced[str | None]]
+    images: tuple[Sourced[dict[str, dict[str, Any]]], ...]
+    tuned: tuple[Sourced[dict[str, Tuned]], ...] = ()
 
 
-Layer = Mapping[str, Entry | tuple[Entry, ...]]
+Layer = Mapping[str, Sourced[Any]]
 
 
 def merge(layers: Sequence[Layer]) -> LaunchSettings:
-    """Put layers together, lowest first, and check every value."""
-    merged: dict[str, list[Entry]] = {key: [] for key in SETTING_SPECS}
-    for layer in layers:
-        for key, given in layer.items():
-            for entry in given if isinstance(given, tuple) else (given,):
-                merged[key].append(_checked(key, entry))
-
-    def last(key: str) -> Entry:
-        return merged[key][-1] if merged[key] else Entry(SETTING_SPECS[key].default, "default")
-
-    def text(key: str) -> TextSetting:
-        return TextSetting(str(last(key).value), last(key).where)
-
-    def switch(key: str) -> SwitchSetting:
-        return SwitchSetting(bool(last(key).value), last(key).where)
-
+    """Put layers together, lowest first, every value in its type."""
+    found: dict[str, list[Sourced[Any]]] = {
+        key: [layer[key].decoded(TYPES[key], key) for layer in layers if key in layer]
+        for key in SETTING_SPECS
+    }
+    names = [("env", VARIABLE, layer.source, layer.value) for layer in found["env"]]
+    names += [("pass_env", PATTERN, layer.source, layer.value) for layer in found["pass_env"]]
+    names += [(f"tuned.{arch}.env", VARIABLE, layer.source, tuned.env)
+              for layer in found["tuned"] for arch, tuned in layer.value.items()]  # fmt: skip
+    for key, pattern, source, given in names:
+        for name in given:
+            if not pattern.match(name):
+                evidence, remedy = f"{name!r} of {key} in {source}", "use letters, digits and _"
+                remedy += ", and * at the end alone" if pattern is PATTERN else ""
+                raise ConfigurationError("Not the name of a variable", evidence, remedy)
+    single = {key: values[-1] if values else Sourced(SETTING_SPECS[key].default, "default")
+              for key, values in found.items()}  # fmt: skip
     return LaunchSettings(
-        image=text("image"),
-        runtime=text("runtime"),
-        image_dir=text("image_dir"),
-        scratch=text("scratch"),
-        site=text("site"),
-        mount_home=switch("mount_home"),
-        libraries={key: switch(key) for key in LIBRARY_SETTINGS},
-        bind=tuple(TextSetting(path, entry.where) for entry in merged["bind"]
-                   for path in entry.value),
-        pass_env=tuple(name for entry in merged["pass_env"] for name in entry.value),
-        env={name: (None if value is None else str(value), entry.where)
-             for entry in merged["env"] for name, value in entry.value.items()},
-        images=tuple(merged["images"]),
-        tuned=tuple(merged["tuned"]),
+        image=single["image"],
+        runtime=single["runtime"],
+        image_dir=single["image_dir"],
+        scratch=single["scratch"],
+        site=single["site"],
+        mount_home=single["mount_home"],
+        libraries={key: single[key] for key in LIBRARY_SETTINGS},
+        bind=tuple(Sourced(path, layer.source) for layer in found["bind"] for path in layer.value),
+        pass_env=tuple(name for layer in found["pass_env"] for name in layer.value),
+        env={name: Sourced(None if value is None else str(value), layer.source)
+             for layer in found["env"] for name, value in layer.value.items()},
+        images=tuple(found["images"]),
+        tuned=tuple(found["tuned"]),
     )  # fmt: skip
 
 
-def of_file(layer: Mapping[str, Entry], home: str) -> dict[str, Entry]:
-    """Return the layer of a settings file with `~` as the home folder."""
-
-    def absolute(key: str, text: Any, where: str) -> Any:
-        if not isinstance(text, str):  # `merge` reports the type
-            return text
-        path = home + text[1:] if text == "~" or text.startswith("~/") else text
-        if key in FOLDERS and not path.startswith("/"):
-            evidence = f"'{text}' of {key} in {where}"
-            remedy = "begin it with / or with ~/"
-            raise ConfigurationError("Not an absolute path", evidence, remedy)
-        return path
-
-    found = dict(layer)
-    for key in layer.keys() & {*FOLDERS, "image", "site"}:
-        value, where = layer[key].value, layer[key].where
-        many = isinstance(value, list)
-        given = [absolute(key, text, where) for text in (value if many else [value])]
-        found[key] = Entry(given if many else given[0], where)
-    return found
-
-
-def from_variables(variables: Mapping[str, str]) -> dict[str, Entry]:
+def from_variables(variables: Mapping[str, str]) -> dict[str, Sourced[Any]]:
     """Read the layer of AAM_LAUNCH_* variables; items of a list by newlines or `;`."""
-    layer = {}
-    for name in sorted(variables):
-        if not name.startswith(PREFIX):
-            continue
-        key = name.removeprefix(PREFIX).lower()
-        if key not in SETTING_SPECS or key in MAPPINGS:
-            known = [PREFIX + k.upper() for k in SETTING_SPECS if k not in MAPPINGS]
+    layer: dict[str, Sourced[Any]] = {}
+    known = {PREFIX + key.upper(): key for key in SETTING_SPECS
+             if key not in ("env", "images", "tuned")}  # fmt: skip
+    for name in sorted(name for name in variables if name.startswith(PREFIX)):
+        if name not in known:
             remedy = nearest(name, known, f"known are {', '.join(known)}")
             raise ConfigurationError("An unknown variable", name, remedy)
-        text = variables[name]
-        items = [item for item in re.split("[\n;]", text) if item.strip()]
-        layer[key] = Entry(items if _is_list(key) else text, name)
-    if "image_dir" not in layer and variables.get("AAM_IMAGE_DIR"):
-        layer["image_dir"] = Entry(variables["AAM_IMAGE_DIR"], "AAM_IMAGE_DIR")
-    return layer
-
-
-def from_flags(flags: Mapping[str, Any]) -> dict[str, Entry | tuple[Entry, ...]]:
-    """Return the layer of the command line from the launcher's options, flag -> value."""
-    layer: dict[str, Entry | tuple[Entry, ...]] = {}
-    for key, spec in SETTING_SPECS.items():
-        if spec.flag not in flags:
-            continue
-        value, where = flags[spec.flag], f"command line, {spec.flag}"
-        if key == "env":
-            pairs = (item.partition("=") for item in value)
-            layer[key] = tuple(Entry({n: v if equals else None}, where) for n, equals, v in pairs)
+        key, value = known[name], variables[name]
+        if TYPES[key] is bool:
+            layer[key] = Sourced(SWITCH.get(value.lower(), value), name)
+        elif TYPES[key] is str:
+            layer[key] = Sourced(value, name)
         else:
-            layer[key] = Entry(list(value) if _is_list(key) else value, where)
+            layer[key] = Sourced([i for i in re.split("[\n;]", value) if i.strip()], name)
+    if "image_dir" not in layer and variables.get("AAM_IMAGE_DIR"):
+        layer["image_dir"] = Sourced(variables["AAM_IMAGE_DIR"], "AAM_IMAGE_DIR")
     return layer
 
 
-def _is_list(key: str) -> bool:
-    return isinstance(SETTING_SPECS[key].default, tuple) and key not in MAPPINGS
-
-
-def _kind(key: str) -> str:
-    if key in MAPPINGS:
-        return "mapping"
-    if SETTING_SPECS[key].type is bool:
-        return "switch"
-    return "list" if _is_list(key) else "text"
-
-
-def require_type(key: str, kind: str, value: Any, where: str) -> None:
-    """Check the type of a value of a settings or site file."""
-    types, wanted = VALUE_TYPES[kind]
-    right = isinstance(value, types) and isinstance(value, bool) == (kind == "switch")
-    if kind == "number":
-        right = right and value >= 0
-    if kind == "list":
-        right = right and all(isinstance(item, str) for item in value)
-    if not right:
-        evidence = f"'{key}' in {where} is {reprlib.repr(value)}"
-        raise ConfigurationError("A value of the wrong type", evidence, f"give {wanted}")
-
-
-def _checked(key: str, entry: Entry) -> Entry:
-    """Return the entry with its value in its type."""
-    value, kind = entry.value, _kind(key)
-    if kind == "switch" and isinstance(value, str) and value.lower() in TRUE + FALSE:
-        return Entry(value.lower() in TRUE, entry.where)
-    require_type(key, kind, value, entry.where)
-    for name in value if key == "pass_env" else ():
-        if not name or not PATTERN.match(name):
-            evidence = f"{reprlib.repr(name)} of pass_env in {entry.where}"
-            remedy = "use letters, digits and _, and * at the end alone"
-            raise ConfigurationError("Not the name of a variable", evidence, remedy)
-    if key == "env":
-        for name in value:
-            if not isinstance(name, str) or not VARIABLE.match(name):
-                evidence = f"{reprlib.repr(name)} in {entry.where}"
-                raise ConfigurationError(
-                    "Not the name of a variable", evidence, "use letters, digits and _"
-                )
-    return entry
+def from_flags(flags: Mapping[str, Any]) -> dict[str, Sourced[Any]]:
+    """Return the layer of the command line from the launcher's options, flag -> value."""
+    layer = {key: Sourced(flags[spec.flag], f"command line, {spec.flag}")
+             for key, spec in SETTING_SPECS.items() if spec.flag in flags}  # fmt: skip
+    if "env" in layer:
+        pairs = (item.partition("=") for item in layer["env"].value)
+        given = {name: value if equals else None for name, equals, value in pairs}
+        layer["env"] = Sourced(given, layer["env"].source)
+    return layer

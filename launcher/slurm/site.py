@@ -22,8 +22,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from aam.contract.errors import ConfigurationError
-from aam.contract.records import Count, Entry, Mismatch, convert
+from aam.contract.errors import ConfigurationError, UsageError
+from aam.contract.records import Count, Sourced
 from launcher import processes
 from launcher.findings import Finding
 from launcher.gpus import VENDORS
@@ -80,37 +80,30 @@ class SiteValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     network: Annotated[dict[str, str], _help("Variables for jobs of several nodes.")] = {}
 
 
-_TYPES = typing.get_type_hints(SiteValues, include_extras=True)
+_HINTS = typing.get_type_hints(SiteValues, include_extras=True)
+_TYPES = {name: str if hint.__origin__ is str else hint for name, hint in _HINTS.items()}
 HELP: dict[str, str] = {name: str(hint.__metadata__[-1].description)
-                        for name, hint in _TYPES.items()}  # fmt: skip
+                        for name, hint in _HINTS.items()}  # fmt: skip
 """Key of a fact -> its help."""
 _MAPPINGS = ("sources", "network")
 
 
-class _Sourced(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    value: Any
-    source: str = ""
-    confirmed: bool | None = None
-    confirm: str = ""
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A value with its place, source and confirmation.
+class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A value with its source, its confirmation and its place.
 
     Attributes:
         value: with `$USER` and `$HOME` expanded.
-        where: file and line.
         source: document or person it is from.
         confirmed: seen on the machine; None where the file does not state it.
         confirm: the command that settles it.
+        where: file and line.
     """
 
     value: Any
-    where: str
     source: str = ""
     confirmed: bool | None = None
     confirm: str = ""
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,21 +124,22 @@ class Site:
         found = (fact.where for name, fact in self.facts.items() if name.partition(".")[0] == key)
         return next(found, f"the defaults of {key}")
 
-    def settings(self) -> dict[str, Entry]:
+    def settings(self) -> dict[str, Sourced[Any]]:
         """Return the launcher's settings in the file."""
-        found = {key: Entry(fact.value, fact.where) for key, fact in self.facts.items()
+        found = {key: Sourced(fact.value, fact.where) for key, fact in self.facts.items()
                  if key in SETTING_SPECS}  # fmt: skip
         # The folder of a job is there in the job alone; elsewhere the default serves.
-        if isinstance(scratch := getattr(found.get("scratch"), "value", None), str):
+        scratch = found["scratch"].value if "scratch" in found else None
+        if isinstance(scratch, str):
             folder = os.path.expandvars(scratch)
             if os.path.isdir(folder) and os.access(folder, os.W_OK):
-                found["scratch"] = Entry(folder, found["scratch"].where)
+                found["scratch"] = Sourced(folder, found["scratch"].source)
             elif "$" in scratch:
                 del found["scratch"]
         return found
 
 
-def site_of(name: str, entries: Mapping[str, Entry], variables: Mapping[str, str]) -> Site:
+def site_of(name: str, entries: Mapping[str, Sourced[Any]], variables: Mapping[str, str]) -> Site:
     """Return the site that a file describes.
 
     Args:
@@ -155,28 +149,32 @@ def site_of(name: str, entries: Mapping[str, Entry], variables: Mapping[str, str
     """
     facts: dict[str, Fact] = {}
     values: dict[str, Any] = {}
+
+    def add(key: str, given: Any, where: str, expected: Any) -> Any:
+        stated = isinstance(given, Mapping) and "value" in given
+        form = dict(given) if stated else {"value": given}
+        fact = Sourced({**form, "where": where}, where).decoded(Fact, key).value
+        value = Sourced(filled(fact.value, variables), where).decoded(expected, key).value
+        facts[key] = msgspec.structs.replace(fact, value=value)
+        return value
+
     for key, entry in entries.items():
-        if key not in _TYPES:
-            facts[key] = _fact(key, entry, variables)
-        elif key in _MAPPINGS and isinstance(entry.value, Mapping):
-            for variable, value in entry.value.items():
-                if not VARIABLE.match(str(variable)):
-                    evidence = f"'{variable}' in {entry.where}"
+        if key in _MAPPINGS and isinstance(entry.value, Mapping):
+            values[key] = {}
+            for part, value in entry.value.items():
+                if not VARIABLE.match(str(part)):
+                    evidence = f"'{part}' in {entry.source}"
                     raise ConfigurationError("Not a variable's name", evidence, "correct it")
-                part = f"{key}.{variable}"
-                facts[part] = _fact(part, Entry(value, entry.where), variables, str)
-            values[key] = {part.partition(".")[2]: fact.value for part, fact in facts.items()
-                           if part.startswith(f"{key}.")}  # fmt: skip
+                values[key][part] = add(f"{key}.{part}", value, entry.source, str)
+        elif key in _TYPES:
+            values[key] = add(key, entry.value, entry.source, _TYPES[key])
         else:
-            facts[key] = _fact(key, entry, variables, _TYPES[key])
-            values[key] = facts[key].value
+            add(key, entry.value, entry.source, Any)
     found = SiteValues(**values)
     if found.max_time:
         try:
             seconds(found.max_time)
-        except ConfigurationError:
-            raise
-        except Exception as error:
+        except UsageError as error:
             evidence = f"'{found.max_time}' of max_time in {facts['max_time'].where}"
             remedy = "write it as 24:00:00, 1-12, 90 (minutes) or UNLIMITED"
             raise ConfigurationError("Not a time", evidence, remedy) from error
@@ -199,27 +197,6 @@ def filled(value: Any, variables: Mapping[str, str]) -> Any:
         if name in variables:
             value = re.sub(rf"\${name}\b|\${{{name}}}", lambda _: variables[name], value)  # noqa: B023
     return value
-
-
-def _fact(key: str, entry: Entry, variables: Mapping[str, str], expected: Any = None) -> Fact:
-    """Return the fact of an entry, its value converted to a type where one is given."""
-    value = entry.value
-    try:
-        form = value if isinstance(value, Mapping) and "value" in value else {"value": value}
-        sourced = convert(dict(form), _Sourced, key)
-        found = filled(sourced.value, variables)
-        if expected is not None:
-            # YAML reads an account 1234 or a limit of 30 minutes as numbers.
-            texts = expected is str or getattr(expected, "__origin__", None) is str
-            number = isinstance(found, int | float) and not isinstance(found, bool)
-            found = convert(str(found) if texts and number else found, expected, key)
-    except Mismatch as error:
-        message, _, remedy = str(error).partition("; ")
-        cause = "An unknown key" if "unknown key" in message else "A value of the wrong type"
-        raise ConfigurationError(
-            cause, f"{message} in {entry.where}", remedy or "correct it"
-        ) from None
-    return Fact(found, entry.where, sourced.source, sourced.confirmed, sourced.confirm)
 
 
 # --- comparison with a host, a login node or a node of a job

@@ -17,7 +17,7 @@ from aam.acceptance.parts import PARTS
 from aam.acceptance.result import AcceptanceFile, ImageRun, PartResult
 from aam.acceptance.runner import PAGE, SETTINGS, recommended, write_page
 from aam.contract.errors import DataError
-from launcher.plan.tuned import TUNABLE
+from launcher.plan.settings import TunedOptions
 
 PART = PartResult("as predicted", "Fine.", 1.5, {"rates": {"fp32": 3.25}, "costs": []})
 RUN = ImageRun("rocm63", "sha256:12", "2.7.1+rocm6.3", "apptainer", 1, "2026-11-23T17:00:00+00:00")
@@ -143,7 +143,7 @@ def test_the_settings_of_the_fastest_image_are_those_that_the_launcher_takes(
         "options": {"mixed-precision": "bf16", "num-workers": 4},
         "env": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     }
-    assert set(tuned["options"]) <= set(TUNABLE)
+    assert set(tuned["options"]) <= {*TunedOptions.__struct_encode_fields__}
     slower = recommended(CONTENT.with_run(with_settings("rocm63", 900.0, 0.9, dropout=0)))
     assert slower is not None
     assert yaml.safe_load(slower)["tuned"]["gfx942"]["options"] == {}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from aam.contract.errors import ConfigurationError
+from aam.contract.errors import ConfigurationError, MissingInput
 from aam.contract.records import yaml_entries
-from launcher import config, documents
+from launcher import config
 from launcher.plan.catalog import extended, shipped
 from launcher.plan.settings import SETTING_SPECS, from_flags, from_variables, merge
 
@@ -74,9 +74,9 @@ def test_defaults_of_folders(home: Path) -> None:
         ("image: [\n", ["Broken YAML", "launch.yaml:2"]),
         ("- a\n", ["Not a mapping", "launch.yaml:1"]),
         ("image: a\nimage: b\n", ["A key twice", "launch.yaml:2"]),
-        ("image: [a]\n", ["wrong type", "launch.yaml:1", "give a string"]),
-        ("mount_home: perhaps\n", ["wrong type", "give true or false"]),
-        ("bind: /a\n", ["wrong type", "give a list of strings"]),
+        ("image: [a]\n", ["image is a list, expected text in", "launch.yaml:1"]),
+        ("mount_home: perhaps\n", ["mount_home is 'perhaps', expected true or false"]),
+        ("bind: /a\n", ["bind is '/a', expected a list"]),
         ("runtime: dokcer\n", ["No such runtime", "did you mean 'docker'?"]),
         ("site: nowhere\n", ["No such site", "'nowhere'"]),
         ("image: \tx: y\n", ["Broken YAML"]),
@@ -87,7 +87,7 @@ def test_defaults_of_folders(home: Path) -> None:
         ("image: \0\n", ["Broken YAML", "launch.yaml"]),
         (f"bind: {'[' * 100_000}\n", ["nested too deeply", "launch.yaml:1"]),
         (f"image: {'9' * 5000}\nmount_home: {'9' * 5000}\n", ["Not a value", "launch.yaml:1"]),
-        ("bind: {a: [b, b, b, b]}\n", ["wrong type", "give a list"]),
+        ("bind: {a: [b, b, b, b]}\n", ["bind is a mapping, expected a list"]),
         ("env: {A=B: c}\n", ["Not the name of a variable", "'A=B'"]),
         ("env: {-S: c}\n", ["Not the name of a variable", "'-S'"]),
     ],
@@ -130,7 +130,7 @@ def test_switches_lists_and_mappings() -> None:
     assert settings.mount_home.value
     assert settings.libraries["host_rocm"].value
     assert [bind.value for bind in settings.bind] == ["/etc/hosts:/x:rw", "/b", "/c:/d"]
-    assert {n: value for n, (value, _) in settings.env.items()} == {"A": "b=c", "D": None}
+    assert {n: given.value for n, given in settings.env.items()} == {"A": "b=c", "D": None}
     assert settings.libraries["host_rocm"].source == "command line, --host-rocm"
 
 
@@ -157,23 +157,21 @@ def test_images_of_a_configuration() -> None:
 @pytest.mark.parametrize("text", ["{pins: 3}", "{archs: 3}", "{arguments: [a]}", "{room: {}}"])
 def test_images_with_values_of_the_wrong_type(text: str) -> None:
     found = yaml_entries(f"images: {{mine: {text}}}", "x.yaml", SETTING_SPECS)
-    with pytest.raises(ConfigurationError, match=r"image mine\..* in x.yaml:1"):
+    with pytest.raises(ConfigurationError, match=r"images\.mine\..* in x.yaml:1"):
         extended(shipped(), (found["images"],))
 
 
-@pytest.mark.parametrize("sort", ["fifo", "device", "folder", "long"])
-def test_only_regular_files_of_a_bounded_size_are_read(home: Path, sort: str) -> None:
+@pytest.mark.parametrize("sort", ["fifo", "device", "folder"])
+def test_only_regular_files_are_read(home: Path, sort: str) -> None:
     path = home / ".config/aam/launch.yaml"
     path.parent.mkdir(parents=True)
     if sort == "fifo":
         os.mkfifo(path)
     elif sort == "device":
         path.symlink_to("/dev/zero")
-    elif sort == "folder":
-        path.mkdir()
     else:
-        put(path, "#" * (documents.LARGEST + 1))
-    with pytest.raises(ConfigurationError, match="aam/launch.yaml"):
+        path.mkdir()
+    with pytest.raises(MissingInput, match="aam/launch.yaml"):
         read(home)
 
 

@@ -86,7 +86,7 @@ def test_names_of_the_user_are_filled_in_and_those_of_the_job_are_not(tmp_path: 
         stream.write("bind: [$HOME/b]\nenv: {A: $HOME/c}\n")
     settings = config.read(flags, {"HOME": "/h", "USER": "ada"})
     assert [bind.value for bind in settings.bind] == ["/h/b"]
-    assert settings.env["A"][0] == "/h/c"
+    assert settings.env["A"].value == "/h/c"
     found = config.site(f"{tmp_path}/s.yaml", {"HOME": "/h", "USER": "ada"})
     assert found.values.shared == ("/a/ada",)
     assert found.values.home == "/d/ada/$SLURM_JOB_ID"
@@ -115,7 +115,7 @@ def test_the_scratch_of_a_job_is_there_in_the_job_alone(
         ("a: 1\nb: 2", "An unknown key: 'a' in {f}:1"),
         ("title: t\npartition: {value: a, sorce: b}",
          "An unknown key: unknown key 'sorce' in 'partition' in {f}:2; did you mean 'source'?"),
-        ("nodes: many", "A value of the wrong type: nodes is 'many', expected a whole number in"),
+        ("nodes: many", "Invalid value: nodes is 'many', expected a whole number in"),
         ("nodes: -1", "nodes is -1, expected a whole number >= 0 in {f}:1"),
         ("whole_nodes: 1", "whole_nodes is 1, expected true or false in {f}:1"),
         ("modules: rocm", "modules is 'rocm', expected a list in {f}:1"),

@@ -17,8 +17,8 @@ from aam.contract.errors import DataError
 from aam.performance.memory.fit import ASSUMED
 from launcher import config
 from launcher.plan.catalog import Catalog, Image
+from launcher.plan.plan import tuned_options
 from launcher.plan.request import parse
-from launcher.plan.tuned import tuned_for, tuned_options
 
 SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "draw_acceptance.py"))
 FILES: Mapping[str, AcceptanceFile] = SCRIPT["read_files"]()
@@ -146,7 +146,7 @@ def test_the_launcher_takes_the_recommended_settings(tmp_path: Path) -> None:
     file.write_text(recommended(content) or "")
     settings = config.read({"--site": str(file)}, {"HOME": str(tmp_path)})
     request = parse(["pretrain", "--table", "t.biom", "--output-dir", "out"])
-    argv, decisions = tuned_options(request, tuned_for(request, settings), "gfx942", ())
+    argv, decisions, _ = tuned_options(request, settings, "gfx942", ())
     assert argv == ["--mixed-precision", "bf16", "--gradient-checkpointing", "--num-workers", "2"]
     assert {decision.source.partition(":")[0] for decision in decisions} == {str(file)}
     images = config.catalog(settings).images

@@ -12,8 +12,8 @@ from aam.contract.errors import AamError, ConfigurationError, DataError, Missing
 from aam.contract.files import dump_json, write_json
 from aam.contract.records import (
     Count,
-    Entry,
     Mismatch,
+    Sourced,
     convert,
     decode_json,
     decode_yaml,
@@ -73,7 +73,7 @@ def test_yaml_is_typed(tmp_path: Path) -> None:
 
 def test_entries_have_their_line() -> None:
     found = yaml_entries("a: 1\nb:\n- 2\n", "s.yaml", ["a", "b"])
-    assert found == {"a": Entry(1, "s.yaml:1"), "b": Entry([2], "s.yaml:2")}
+    assert found == {"a": Sourced(1, "s.yaml:1"), "b": Sourced([2], "s.yaml:2")}
     with pytest.raises(ConfigurationError, match="'enginee' in s.yaml:2; did you mean 'engine'"):
         yaml_entries("a: 1\nenginee: 2\n", "s.yaml", ["a", "engine"])
 

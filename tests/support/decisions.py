@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from aam.contract.records import Sourced
 from launcher.engines import ENGINES
 from launcher.host.facts import EngineFact, Host, Slurm
 from launcher.plan.catalog import shipped
@@ -12,7 +13,7 @@ from launcher.plan.decision import Candidate
 from launcher.plan.decision import decide as choose
 from launcher.plan.inputs import BuiltImage, LaunchContext, LaunchInputs, NativeStack
 from launcher.plan.request import GpuUse, Request
-from launcher.plan.settings import Entry, LaunchSettings, from_flags, merge
+from launcher.plan.settings import LaunchSettings, from_flags, merge
 
 CATALOG = shipped()
 ALL = tuple(
@@ -61,8 +62,8 @@ def decide(
     use: GpuUse = "automatic",
     **given: str,
 ) -> Candidate:
-    layer = {key: Entry(value, f"command line, --{key}") for key, value in given.items()}
-    defaults = {"image_dir": Entry("/i", "default")}
+    layer = {key: Sourced(value, f"command line, --{key}") for key, value in given.items()}
+    defaults = {"image_dir": Sourced("/i", "default")}
     request = replace(OF_USE[use], launcher_options={"--force": True} if force else {})
     if use == "allocated":
         host = replace(host, slurm=Slurm("7", (0,), 1, 0))

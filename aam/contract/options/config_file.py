@@ -11,7 +11,7 @@ import msgspec
 from aam.contract.errors import ConfigurationError, UsageError
 from aam.contract.options.command_line import parse_known
 from aam.contract.options.field import OptionSpec, flag_of, flat, members, numbered
-from aam.contract.records import Entry, read_json, read_yaml_entries
+from aam.contract.records import Sourced, read_json, read_yaml_entries
 from aam.contract.suggestions import nearest
 
 OF_ONE_RUN = ("resume_from", "overwrite")
@@ -66,11 +66,11 @@ def read_config(path: Path, options: Iterable[OptionSpec], command: str) -> dict
         stored = [
             inputs.get(flag) or each for flag, each in numbered(flag_of(field), values).items()
         ]
-        given |= typed(spec, Entry(stored if isinstance(value, list) else stored[0], str(path)))
+        given |= typed(spec, Sourced(stored if isinstance(value, list) else stored[0], str(path)))
     return given
 
 
-def typed(spec: OptionSpec, entry: Entry) -> dict[str, Any]:
+def typed(spec: OptionSpec, entry: Sourced[Any]) -> dict[str, Any]:
     """Return the value that a file gives to an option, as flag -> value.
 
     Raises:
@@ -84,7 +84,7 @@ def typed(spec: OptionSpec, entry: Entry) -> dict[str, Any]:
         return {spec.flag: value}
     parts = value if isinstance(value, list) else [value]
     if any(isinstance(part, bool) or not isinstance(part, (str, int, float)) for part in parts):
-        evidence = f"{spec.flag} '{value}' in {entry.where}"
+        evidence = f"{spec.flag} '{value}' in {entry.source}"
         remedy = "write it in quotes if it is text"
         raise ConfigurationError("Not a value of an option", evidence, remedy)
     argv = [spec.flag, *map(str, parts)]
@@ -93,9 +93,9 @@ def typed(spec: OptionSpec, entry: Entry) -> dict[str, Any]:
     try:
         given, others = parse_known([spec], argv)
     except UsageError as error:
-        evidence = f"{error.evidence} in {entry.where}"
+        evidence = f"{error.evidence} in {entry.source}"
         raise UsageError(error.cause, evidence, error.remedy) from error
     if others:
-        evidence = f"{spec.flag} {value} in {entry.where}"
+        evidence = f"{spec.flag} {value} in {entry.source}"
         raise UsageError("Several values for an option that takes one", evidence, "give one")
     return given
