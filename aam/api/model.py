@@ -29,10 +29,9 @@ from aam.members.importance import importance_table
 from aam.members.model_file import PretrainedModel, TrainedModel, read, trained
 from aam.members.tables import predict_table
 from aam.report.asvs import importance_drawing, read_abundances
-from aam.report.content import ReportInput
 from aam.report.figures import Drawing
 from aam.report.page import write_report
-from aam.report.run import read_run
+from aam.report.run import ReportInput, read_run
 from aam.report.sections import PICTURES
 
 if TYPE_CHECKING:

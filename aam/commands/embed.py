@@ -13,7 +13,7 @@ from aam.inference.outputs import build_networks, embed, load_samples
 from aam.inference.stored_networks import read_networks
 from aam.inference.tables import InferenceSettings, rank_share, write_embeddings
 from aam.numerics.device import choose_device, print_device
-from aam.report.content import as_colour
+from aam.report.run import as_colour
 from aam.report.sections import ordination_figure
 
 FILES = ("embeddings.tsv", "ordination.txt", "pcoa.png")

@@ -31,7 +31,7 @@ from aam.members.training_data import describe
 from aam.pipeline.input_comparison import BOTH, compare_inputs, show_inputs
 from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
 from aam.pipeline.train import Result
-from aam.report.result import is_better, result_sentences
+from aam.report.run import is_better, result_sentences
 from aam.training.labelled_study import LabelledStudy
 from aam.training.loggers import log_scores
 

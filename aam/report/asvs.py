@@ -16,10 +16,8 @@ from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
 from aam.members.importance import FOLD_RANK, stability
 from aam.number_format import significant
-from aam.report.content import Abundances, ReportInput
 from aam.report.figures import INK, SERIES, Drawing, blank, shortened, styled
-from aam.report.result import is_better
-from aam.report.run import NETWORK_EFFECT, Run
+from aam.report.run import NETWORK_EFFECT, ReportInput, Run, is_better
 from aam.report.terminal import Table
 
 if TYPE_CHECKING:
@@ -30,7 +28,9 @@ ASVS = 15
 """ASVs that are drawn and shown first."""
 
 ID_LETTERS = 16
-"""Letters of a feature id, and of the hash of a sequence, that are shown."""
+"""Letters of a feature id that are shown; of a hash the first `HASH_LETTERS`."""
+
+HASH_LETTERS = 8
 
 MAX_CLASSES = 12
 BINS = 20
@@ -49,8 +49,8 @@ _NO_FINDING = (
 )
 
 
-def read_abundances(run: Run, table: FeatureTable | None = None) -> Abundances | None:
-    """Read the leading ASVs in the table of a run.
+def read_abundances(run: Run, table: FeatureTable | None = None) -> pd.DataFrame | None:
+    """Read the relative abundances of the leading ASVs in the table of a run, samples x ASVs.
 
     Args:
         run: run with predictions and importance.tsv.
@@ -60,6 +60,8 @@ def read_abundances(run: Run, table: FeatureTable | None = None) -> Abundances |
         None without importance or predictions, or where the table is gone, larger than
         `LARGEST_TABLE`, or a store.
     """
+    import pandas as pd
+
     if not run.importance or run.scored is None:
         return None
     if table is None:
@@ -74,9 +76,8 @@ def read_abundances(run: Run, table: FeatureTable | None = None) -> Abundances |
     if not named:
         return None
     counts = table.counts[:, [column_of[name] for name in named]].toarray()
-    return Abundances(
-        tuple(table.sample_ids), tuple(named), counts / np.maximum(table.reads, 1)[:, None]
-    )
+    shares = counts / np.maximum(table.reads, 1)[:, None]
+    return pd.DataFrame(shares, index=list(table.sample_ids), columns=named)
 
 
 def importance_picture(given: ReportInput) -> Drawing | None:
@@ -115,8 +116,8 @@ def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> 
     names = [f"{number}. {asv_name(row)}" for number, row in enumerate(rows, start=1)]
     of_effects = column in ("effect", NETWORK_EFFECT)
     figure = importance_figure(names, sizes, classes, effect if of_effects else column)
-    caption = f"The first {len(rows)} ASVs of importance.tsv" + (
-        ": change of the prediction for one standard deviation of the log abundance."
+    caption = f"The first {len(rows)} ASVs in the order of {order_of(rows[0])[1]}" + (
+        "; bars: change of the prediction for one standard deviation of the log abundance."
         if of_effects
         else "."
     )
@@ -162,7 +163,7 @@ def heat_picture(given: ReportInput) -> Drawing | None:
     scored, abundances = given.run.scored, given.abundances
     if scored is None or abundances is None:
         return None
-    place = {name: row for row, name in enumerate(abundances.sample_ids)}
+    place = {name: row for row, name in enumerate(abundances.index)}
     rows_of = {name: row for row, name in enumerate(given.run.sample_ids) if name in place}
     columns: dict[str, list[int]] = {}
     if scored.classes:
@@ -180,12 +181,12 @@ def heat_picture(given: ReportInput) -> Drawing | None:
             columns.setdefault(middle, []).extend(place[known[row]] for row in inside.tolist())
     if len(columns) < 2:
         return None
-    logs = np.log10(1 + 1e4 * abundances.values)
+    logs = np.log10(1 + 1e4 * abundances.to_numpy())
     means = np.array([logs[rows].mean(axis=0) for rows in columns.values()]).T
     taxa = {row["feature-id"]: row for row in given.run.importance[:ASVS]}
     names = [
         f"{number}. {asv_name(taxa.get(name, {'feature-id': name}))}"
-        for number, name in enumerate(abundances.feature_ids, start=1)
+        for number, name in enumerate(abundances.columns, start=1)
     ]
     along = given.target if not scored.classes else given.run.target or ""
     # Each ASV relative to its own highest mean: a few abundant ones would leave the others blank.
@@ -225,6 +226,15 @@ def heat_figure(
     return figure
 
 
+def order_of(row: Mapping[str, str]) -> tuple[str, str]:
+    """Return the column by which importance.tsv is ordered, "" if it has none, and what it is."""
+    if row.get("permutation"):
+        return "permutation", "permutation, the change of the predictions when the ASV is shuffled"
+    if "rank" in row:
+        return "rank", "rank, the mean over the members"
+    return "", "importance.tsv"
+
+
 def importance_table(given: ReportInput) -> Table | None:
     """List the most important ASVs of importance.tsv, with effects and stability over folds."""
     rows = given.run.importance
@@ -232,60 +242,62 @@ def importance_table(given: ReportInput) -> Table | None:
         return None
     prefix = "effect" if any(name.startswith("effect") for name in rows[0]) else NETWORK_EFFECT
     effects = [name for name in rows[0] if name == prefix or name.startswith(f"{prefix}_")]
-    folds = [name for name in rows[0] if name.startswith(FOLD_RANK)]
-    agreement = None
-    if folds and len(rows) > 1:
-        ranks = [[float(row[name]) for row in rows] for name in folds]
-        agreement = stability(np.array(ranks))
-    cells = []
-    for number, row in enumerate(rows[:ASVS], start=1):
-        cell = [f"{number}. {asv_name(row)}"]
-        if effects:
-            name = _strongest(row, effects)
-            label = name.removeprefix(prefix).removeprefix("_")
-            cell.append(f"{float(row[name]):+.3g} {label}".rstrip())
-        cell.append(f"{float(row['prevalence']):.0%}")
-        if agreement is not None:
-            cell.append(f"{agreement.times_U[number - 1]} of {agreement.folds}")
-        cells.append(cell)
-    heads = ["ASV", *([given.with_unit("Effect")] if effects else []), "Prevalence"]
-    order = "permutation" if "permutation" in rows[0] else "rank, the mean over the members"
+    order, meaning = order_of(rows[0])
+    heads, columns = ["ASV"], [[f"{k}. {asv_name(row)}" for k, row in enumerate(rows[:ASVS], 1)]]
+    if order:
+        heads.append(order.capitalize())
+        columns.append([f"{float(row[order]):.3g}" for row in rows[:ASVS]])
+    if effects:
+        heads.append(given.with_unit("Effect"))
+        strongest = [_strongest(row, effects) for row in rows[:ASVS]]
+        columns.append(
+            [
+                f"{float(row[name]):+.3g} {name.removeprefix(prefix).removeprefix('_')}".rstrip()
+                for row, name in zip(rows, strongest, strict=False)
+            ]
+        )
+    heads.append("Prevalence")
+    columns.append([f"{float(row['prevalence']):.0%}" for row in rows[:ASVS]])
     note = (
-        f"In the order of importance.tsv, by {order}. Effect: change of the prediction of the "
+        f"In the order of {meaning}. Effect: change of the prediction of the "
         f"{'kernel' if prefix == 'effect' else 'transformer'} for one standard deviation of the "
         "ASV's log abundance; of classes, of the score of the class that changes most. An "
         "association, not a cause."
     )
     if not is_better(given.run.scores):
         note = _NO_FINDING + note
-    if agreement is not None:
+    folds = [name for name in rows[0] if name.startswith(FOLD_RANK)]
+    if folds and len(rows) > 1:
+        agreement = stability(np.array([[float(row[name]) for row in rows] for name in folds]))
         heads.append(f"Folds with it among the first {agreement.first}")
+        columns.append([f"{times} of {agreement.folds}" for times in agreement.times_U[:ASVS]])
         note += f" {agreement.sentence}"
+    note += " Names end with the MD5 of the sequence, shortened; the TSV has the sequence."
     if "taxon" not in rows[0]:
         note += " `aam importance --taxonomy` and `aam train --taxonomy` add taxa."
     ids = [row["feature-id"] for row in rows[:ASVS]]
+    cells = list(zip(*columns, strict=True))
     return Table(f"The {len(cells)} most important ASVs", heads, cells, note, ids=ids)
 
 
 def asv_name(row: Mapping[str, str]) -> str:
-    """Return the last two named ranks of the taxon of an ASV and its hash, or its hash or id.
+    """Return the taxon of an ASV from its genus on, and a short form of its id.
 
-    The hash is the MD5 of the sequence, which QIIME 2 gives as id; the first letters of the
-    sequences of one region are all alike.
+    That of a sequence is its MD5, which QIIME 2 gives as id: the first letters of the sequences of
+    one region are all alike.
 
-    >>> asv_name({"feature-id": "ACGT" * 30, "taxon": "d__Bacteria; g__Blautia"})
-    'd__Bacteria; g__Blautia 5622e6'
+    >>> asv_name({"feature-id": "ACGT" * 30, "taxon": "d__Bacteria; g__Blautia; s__obeum"})
+    'g__Blautia; s__obeum 5622e692'
     """
     name = row["feature-id"]
-    is_sequence = len(name) > ID_LETTERS and not set(name.upper()) - set("ACGTURYSWKMBDHVN")
-    short = hashlib.md5(name.upper().encode(), usedforsecurity=False).hexdigest()
-    if not is_sequence:
-        short = name
-    if named := named_ranks(row.get("taxon") or ""):
-        return f"{'; '.join(named[-2:])} {short[:6]}" if is_sequence else "; ".join(named[-2:])
-    if is_sequence:
-        return short[:ID_LETTERS]
-    return short if len(short) <= ID_LETTERS else f"{short[:ID_LETTERS]}…"
+    if len(name) > ID_LETTERS and not set(name.upper()) - set("ACGTURYSWKMBDHVN"):
+        name = hashlib.md5(name.upper().encode(), usedforsecurity=False).hexdigest()
+    is_hash = len(name) == 32 and not set(name) - set("0123456789abcdef")
+    short = name[:HASH_LETTERS] if is_hash else shortened(name, ID_LETTERS)
+    named = named_ranks(row.get("taxon") or "")
+    # Without a named genus the lowest rank with a name.
+    first = next((k for k, rank in enumerate(named) if rank.startswith("g__")), len(named) - 1)
+    return " ".join(["; ".join(named[max(first, 0) :]), short]).strip()
 
 
 def _strongest(row: Mapping[str, str], columns: Sequence[str]) -> str:

@@ -1,7 +1,8 @@
 """Figures of the report, in one style, and their conversion to SVG for a page and for a file.
 
 Figures use plain colours. In a page those become CSS variables, which follow its light or dark
-scheme; a file has the same SVG with the colours that it was drawn with.
+scheme. A file has the same SVG with plain colours, which programs that edit pictures read, and a
+style sheet for a dark scheme, which browsers read.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ INK = "#1f2a37"
 # Okabe and Ito (2008): distinct for every common colour vision. Black and yellow are left out: one
 # is invisible on a dark page, the other on a light one.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+DARK = ("#4aa3df", "#ff8a3d", "#2fc79a", "#e09abf", "#f0b429", "#8fd0f5")
+DARK_INK, DARK_CARD = "#e4e8ed", "#191f26"  # as in style.css
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 MAX_VECTORS = 2000  # points drawn as vectors; more are drawn as pixels
 
@@ -145,8 +148,14 @@ class Picture:
         """Draw a figure, once for the page and the file."""
         file = _svg_file(drawing.figure)
         head, defs, tail = file.partition("<defs>")
-        white = '<rect width="100%" height="100%" fill="white"/>'
-        link = data_link(f"{head}{white}{defs}{tail}", "image/svg+xml")
+        dark = "".join(
+            f'[style*="{what}: {plain}" i]{{{what}: {colour} !important}}'
+            for plain, colour in zip((INK, *SERIES), (DARK_INK, *DARK), strict=True)
+            for what in ("fill", "stroke")
+        )
+        dark = f"@media (prefers-color-scheme: dark){{#page{{fill: {DARK_CARD}}}{dark}}}"
+        white = '<rect id="page" width="100%" height="100%" fill="white"/>'
+        link = data_link(f"{head}<style>{dark}</style>{white}{defs}{tail}", "image/svg+xml")
         return cls(name, _inline_svg(file, name, drawing), drawing.caption, link)
 
 

@@ -26,12 +26,10 @@ from aam.data.table import FeatureTable
 from aam.number_format import metric_text, significant
 from aam.report import methods
 from aam.report.asvs import read_abundances
-from aam.report.content import ReportInput, choose_colours
 from aam.report.figures import data_link
-from aam.report.result import is_better, result_sentences
-from aam.report.run import Run, read_run
+from aam.report.run import ReportInput, Run, choose_colours, is_better, read_run, result_sentences
 from aam.report.sections import draw_section, tabulate
-from aam.report.terminal import TITLES, digits_of, with_interval
+from aam.report.terminal import TITLES, Table, digits_of, with_interval
 
 NETWORK = "transformer"
 """Member whose epoch the validation samples choose."""
@@ -128,6 +126,11 @@ def page(given: ReportInput, place: Path) -> str:
     run = given.run
     title, sentence = heading(run)
     finished = run.facts.get("finished")
+    options, heads = methods.option_rows(run), ["Option", "Value"]
+    own, others = (
+        Table(name, heads, [[flag, text or "-"] for flag, text, own in options if own is differs])
+        for name, differs in (("Options that are not the default", True), ("Other options", False))
+    )
     return render(
         "page.html.j2",
         title=title,
@@ -156,9 +159,10 @@ def page(given: ReportInput, place: Path) -> str:
         ],
         methods=methods.paragraph(run),
         citations=methods.bibtex(run),
-        inputs=methods.input_rows(run),
+        inputs=Table("Inputs", ["Option", "File", "Size", "SHA-256"], methods.input_rows(run)),
         facts=methods.fact_rows(run),
-        options=methods.option_rows(run),
+        own_options=own,
+        other_options=others,
         command=methods.command_line(run),
     )
 

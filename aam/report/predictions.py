@@ -12,8 +12,8 @@ from aam.data.error_analysis import quantile_bins
 from aam.data.metrics import ScoredPredictions, class_auc, compute_metrics, confusion, summary
 from aam.members.scores import Score
 from aam.number_format import metric_text, significant
-from aam.report.content import ReportInput
 from aam.report.figures import INK, MAX_VECTORS, SERIES, Drawing, blank, shortened, styled
+from aam.report.run import ReportInput
 from aam.report.terminal import TITLES, Table, metric_cells, spread, with_interval
 
 if TYPE_CHECKING:

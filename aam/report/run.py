@@ -1,23 +1,26 @@
-"""Reader of a run folder for the report; missing files leave empty fields."""
+"""Content of a run folder for the report: predictions, scores, curves, colours, what it found."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from aam.contract import run_record
-from aam.contract.errors import MissingInput
+from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.options.study import ordered_levels
 from aam.contract.schema import read_json
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.embeddings import read_embeddings
 from aam.data.formats.text import numbers, read_rows
-from aam.data.metadata import ID_HEADER
-from aam.data.metrics import ScoredPredictions
+from aam.data.metadata import ID_HEADER, as_numbers, read_metadata
+from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.data.ordination import read_ordination
 from aam.data.predictions import (
     class_predictions,
@@ -26,8 +29,20 @@ from aam.data.predictions import (
     read_predictions,
 )
 from aam.members.importance import FOLD_RANK
+from aam.members.scores import Score, resample_groups, resample_metrics
+from aam.number_format import significant
+from aam.report.figures import Colour
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 F64 = npt.NDArray[np.float64]
+
+FEW_VALUES = 6
+"""A column with no more distinct numbers than this is shown as categories."""
+
+OFFERED = 5
+"""Columns to choose from without --color-by."""
 
 NETWORK_EFFECT = "transformer_effect"
 """Start of the columns of the effects of a transformer in importance.tsv."""
@@ -64,15 +79,6 @@ SCORES = {
 
 
 @dataclass(frozen=True)
-class Ordination:
-    """Principal coordinates of ordination.txt: ids of N samples, [N, 2], and parts of variance."""
-
-    ids: tuple[str, ...]
-    coordinates: F64
-    explained: F64
-
-
-@dataclass(frozen=True)
 class Run:
     """Content of a run folder.
 
@@ -86,7 +92,8 @@ class Run:
         part: scored samples: "test" or "validation"; "" if unknown.
         embedded_ids: N samples with an embedding.
         embeddings: float64 [N, D]; None where there are none.
-        ordination: principal coordinates of the kernel, in ordination.txt; None without the file.
+        ordination: ids, principal coordinates [N, 2] of the kernel and their parts of the variance
+            in ordination.txt; None without the file.
         groups: sample -> group in splits.tsv; empty without groups.
         unifrac: distances of unifrac.tsv; None without the file.
         scores: scores.json, the ensemble and its members; None without the file.
@@ -102,7 +109,7 @@ class Run:
     part: str
     embedded_ids: tuple[str, ...]
     embeddings: F64 | None
-    ordination: Ordination | None
+    ordination: tuple[tuple[str, ...], F64, F64] | None
     groups: dict[str, str]
     unifrac: DistanceMatrix | None
     scores: dict[str, Any] | None
@@ -113,7 +120,7 @@ class Run:
         """Samples whose metadata the report shows: those with an embedding, or a prediction."""
         if self.embedded_ids or self.ordination is None:
             return self.embedded_ids or self.sample_ids
-        return self.ordination.ids
+        return self.ordination[0]
 
     @property
     def has_ordination(self) -> bool:
@@ -162,7 +169,12 @@ def read_run(folder: Path) -> Run:
     sample_ids, scored, part, limits = _read_scored(folder / "predictions.tsv", facts)
     embedded = folder / "embeddings.tsv"
     embeddings = read_embeddings(embedded) if embedded.is_file() else None
+    groups = {}
+    if (splits := folder / "splits.tsv").is_file():
+        _, rows = read_rows(splits, "splits file", (ID_HEADER,))
+        groups = {row[ID_HEADER]: row["group"] for row in rows if row.get("group")}
     unifrac, scores = folder / "unifrac.tsv", folder / "scores.json"
+    ordination = folder / "ordination.txt"
     return Run(
         folder,
         facts,
@@ -173,8 +185,8 @@ def read_run(folder: Path) -> Run:
         part,
         () if embeddings is None else tuple(embeddings.ids.tolist()),
         None if embeddings is None else embeddings.values.astype(np.float64),
-        _read_ordination(folder / "ordination.txt"),
-        _read_groups(folder / "splits.tsv"),
+        read_ordination(ordination) if ordination.is_file() else None,
+        groups,
         read_distances(unifrac) if unifrac.is_file() else None,
         read_json(scores, SCORES, "scores of the run") if scores.is_file() else None,
         _read_importance(folder / "importance.tsv"),
@@ -225,14 +237,167 @@ def _read_importance(path: Path) -> tuple[dict[str, str], ...]:
     return tuple(rows)
 
 
-def _read_ordination(path: Path) -> Ordination | None:
-    """Read the file of `aam.data.ordination.write_ordination`."""
-    return Ordination(*read_ordination(path)) if path.is_file() else None
+@dataclass(frozen=True)
+class ReportInput:
+    """Data of a report.
+
+    Attributes:
+        run: content of the run folder.
+        colours: metadata columns of the embedded samples; empty for none.
+        unit: unit of a numeric target; "" if unknown.
+        abundances: relative abundances of the leading ASVs, the most important first (samples x
+            ASVs); None without importance.tsv or the table.
+    """
+
+    run: Run
+    colours: tuple[Colour, ...] = ()
+    unit: str = ""
+    abundances: pd.DataFrame | None = None
+
+    @cached_property
+    def models(self) -> Mapping[str, Mapping[str, Score]]:
+        """Model -> metric -> value with its interval; the model of the run first.
+
+        Raises:
+            DataError: scores.json and predictions.tsv contradict each other.
+        """
+        return {} if self.run.scored is None else _scores_of_models(self.run, self.run.scored)
+
+    @property
+    def target(self) -> str:
+        """Name of the target, with its unit."""
+        return self.with_unit(self.run.target or "the target")
+
+    def with_unit(self, title: str) -> str:
+        """Add the unit of the target, if it is known, to a title."""
+        return f"{title} ({self.unit})" if self.unit else title
+
+    def measured(self, value: float, signed: bool = False) -> str:
+        """Format an error in the unit of the target, ranks if it is ordinal, with three digits."""
+        scored = self.run.scored
+        unit = "ranks" if scored is not None and scored.type == "ordinal" else self.unit
+        return f"{significant(value, signed)} {unit}".rstrip()
 
 
-def _read_groups(path: Path) -> dict[str, str]:
-    """Return the group of each sample in splits.tsv; empty without groups."""
-    if not path.is_file():
-        return {}
-    _, rows = read_rows(path, "splits file", (ID_HEADER,))
-    return {row[ID_HEADER]: row["group"] for row in rows if row.get("group")}
+def _scores_of_models(run: Run, scored: ScoredPredictions) -> dict[str, Mapping[str, Score]]:
+    """Return the scores of scores.json; without it, those of the predictions."""
+    plain = compute_metrics(scored)
+    if run.scores is None:
+        found = {name: Score(value, None, None) for name, value in plain.items()}
+        del found["samples"]
+        # The intervals of classes need probabilities, as the AUC does.
+        if scored.type != "classification" or scored.probabilities is not None:
+            names = [run.groups.get(name, name) for name in run.sample_ids]
+            draws = resample_groups(np.array(names))
+            found |= resample_metrics(scored, draws).score()
+        return {"ensemble": found}
+    models = run.scores["models"]
+    # A page must not show the metrics of one file beside the predictions of another: either may
+    # have been edited.
+    stored = {name: one["value"] for name, one in models["ensemble"]["metrics"].items()}
+    stored["samples"] = run.scores["samples"]
+    for name, value in plain.items():
+        if name not in stored:
+            continue
+        other = stored[name]
+        alike = other is value
+        if other is not None and value is not None:
+            alike = math.isclose(other, value, rel_tol=1e-3, abs_tol=1e-3)
+        if not alike:
+            raise DataError(
+                "The files scores.json and predictions.tsv contradict each other",
+                f"'{run.folder}', {name}: {other} and {value}",
+                "restore the file that was edited, or remove scores.json: the report is then "
+                "computed from predictions.tsv",
+            )
+    members = [name for name in models if name not in ("ensemble", "dummy")]
+    titles = {name: name for name in models}
+    if len(members) == 1:  # the ensemble is its only member
+        titles["ensemble"] = titles.pop(members[0])
+    return {
+        title: {
+            metric: Score(one.get("value"), one.get("lower"), one.get("upper"))
+            for metric, one in models[name]["metrics"].items()
+        }
+        for name, title in titles.items()
+    }
+
+
+def choose_colours(
+    run: Run, metadata: Path | None, columns: Sequence[str], categories: Sequence[str]
+) -> tuple[Colour, ...]:
+    """Return the colours of the samples of `run.described_ids`."""
+    recorded = run.facts.get("inputs", {}).get("--metadata", {}).get("path")
+    path = metadata or (Path(recorded) if recorded else None)
+    if not run.described_ids:
+        return ()
+    if path is None and columns:
+        given = f"--color-by {' '.join(columns)}"
+        raise UsageError("No metadata to colour by", given, "give --metadata")
+    if path is None or (metadata is None and not columns and not path.exists()):
+        return ()
+    table = read_metadata(path)
+    group = run.option("split", "group_column")
+    is_category = run.option("target", "classifier") or run.option("target", "ordinal")
+    named = {*categories, group} | ({run.target} if is_category else set())
+    chosen = list(columns)
+    if run.target is not None and run.target not in chosen:
+        chosen.insert(0, run.target)
+    if not columns:
+        chosen += [group] * bool(group and group in table.columns)
+        offered = []
+        # Columns with two to six values, known for most samples, the completest first.
+        for name in table.columns:
+            texts = [text for text in table.values(name, run.described_ids).tolist() if text]
+            if 2 * len(texts) > len(run.described_ids) and 2 <= len(set(texts)) <= FEW_VALUES:
+                offered.append((-len(texts), name))
+        offered.sort(key=lambda pair: pair[0])
+        chosen += [name for _, name in offered if name not in chosen]
+        chosen = chosen[:OFFERED]
+    return tuple(
+        as_colour(name, table.values(name, run.described_ids).tolist(), name in named)
+        for name in chosen
+    )
+
+
+def as_colour(column: str, texts: Sequence[str], category: bool = False) -> Colour:
+    """Convert texts ("" where unknown) to numbers if all are and many differ, else to labels."""
+    known = [text for text in texts if text]
+    if not category and len(set(known)) > FEW_VALUES:
+        values = as_numbers(texts)
+        if np.isfinite(values).sum() == len(known):
+            return Colour(column, tuple(texts), values=values)
+    return Colour(column, tuple(texts), labels=tuple(texts))
+
+
+def result_sentences(scores: Mapping[str, Any], unit: str = "") -> list[str]:
+    """Return what scores.json says, the verdict against the dummy first.
+
+    Args:
+        scores: content of scores.json.
+        unit: unit of a numeric target; "" if unknown.
+    """
+    sentences = [scores["verdict"]["sentence"]]
+    if repeated := scores.get("repeated_samples"):
+        sentences.append(f"{repeated['sentence']}.")
+    members = [name for name in scores["models"] if name not in ("ensemble", "dummy")]
+    if len(members) > 1:
+        sentences.append(f"The ensemble is the mean of {' and '.join(members)}.")
+        sentences += [
+            f"{one['sentence'][:1].upper()}{one['sentence'][1:]}."
+            for one in scores["differences"]
+            if one["model"] == "ensemble"
+        ]
+    if interval := scores.get("interval"):
+        unit = "ranks" if scores.get("kind") == "ordinal" else unit
+        half = f"{significant(interval['half_width'])} {unit}".rstrip()
+        sentences.append(
+            f"Prediction interval: {interval['coverage']:.0%} of new samples are expected within "
+            f"{half} of their prediction; of these samples {interval['covered']:.0%} are."
+        )
+    return sentences
+
+
+def is_better(scores: Mapping[str, Any] | None) -> bool:
+    """Return whether a run is shown to be better than a dummy, or has no verdict."""
+    return scores is None or scores["verdict"].get("outcome", "better") == "better"

@@ -16,7 +16,6 @@ from aam.data.ordination import coordinates_of_distances, principal_coordinates
 from aam.number_format import significant
 from aam.report import predictions
 from aam.report.asvs import heat_picture, importance_picture, importance_table
-from aam.report.content import ReportInput
 from aam.report.figures import (
     INK,
     MARKERS,
@@ -29,7 +28,7 @@ from aam.report.figures import (
     shortened,
     styled,
 )
-from aam.report.run import Run
+from aam.report.run import ReportInput, Run
 from aam.report.terminal import Table
 
 if TYPE_CHECKING:
@@ -184,14 +183,14 @@ def kernel_picture(given: ReportInput) -> Drawing | None:
     """Draw the samples in the plane of the first two principal coordinates of the kernel."""
     if (found := given.run.ordination) is None:
         return None
-    rows = _shown_rows(len(found.ids))
+    ids, coordinates, explained = found
+    rows = _shown_rows(len(ids))
     caption = (
-        f"{len(found.ids)} samples: PCoA of the kernel of the sequences, by which samples with "
-        f"similar sequences are near each other{_shown_note(rows, len(found.ids))}."
+        f"{len(ids)} samples: PCoA of the kernel of the sequences, by which samples with "
+        f"similar sequences are near each other{_shown_note(rows, len(ids))}."
     )
-    ids = [found.ids[row] for row in rows.tolist()]
-    values = found.coordinates[rows]
-    return _ordination(given, ids, values, found.explained, "Sequences (kernel)", caption)
+    drawn = [ids[row] for row in rows.tolist()]
+    return _ordination(given, drawn, coordinates[rows], explained, "Sequences (kernel)", caption)
 
 
 def unifrac_picture(given: ReportInput) -> Drawing | None:

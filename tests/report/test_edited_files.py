@@ -23,8 +23,7 @@ from aam.data.splits import read_splits
 from aam.performance.profile import as_plain, read_profile
 from aam.report import methods, page
 from aam.report.comparison import comparison
-from aam.report.content import ReportInput, choose_colours
-from aam.report.run import read_run
+from aam.report.run import ReportInput, choose_colours, read_run
 from aam.report.sections import tabulate
 from tests.performance.test_profile import FORMATS
 from tests.support.commands import aam

@@ -20,11 +20,10 @@ from aam.cli import main
 from aam.data.distances import read_distances
 from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
-from aam.report.content import as_colour
 from aam.report.figures import MAX_VECTORS, Colour, Drawing, Picture
 from aam.report.page import duration
 from aam.report.predictions import calibration_bins, precision_recall_figure, roc_figure
-from aam.report.run import read_run
+from aam.report.run import as_colour, read_run
 from aam.report.sections import MAX_CATEGORIES, ordination_figure
 from tests.support.report_pages import report
 

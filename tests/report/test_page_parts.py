@@ -15,6 +15,7 @@ import pytest
 
 from aam.data.metrics import ScoredPredictions
 from aam.data.table import read_table
+from aam.report.asvs import asv_name
 from aam.report.methods import paragraph
 from aam.report.predictions import agreement_figure, confusion_figure
 from aam.report.run import read_run
@@ -39,7 +40,8 @@ def test_every_picture_and_table_can_be_downloaded(page: Callable[[str], str]) -
     assert len(pictures) == text.count("<svg")
     for content in pictures.values():
         assert ElementTree.fromstring(content).tag.endswith("svg")
-        assert "var(--" not in content  # it has its own colours
+        assert "var(--" not in content  # programs that edit pictures know no variables
+        assert "prefers-color-scheme: dark" in content
     tables = {name: content for name, content in files.items() if name.endswith(".tsv")}
     assert len(tables) == text.count('class="numbers"')
     rows = [line.split("\t") for line in tables["by-class.tsv"].splitlines()]
@@ -79,9 +81,9 @@ def test_methods_have_condition_rarefaction_and_encoder(run_folder: Path) -> Non
 def test_options_that_differ_come_first(page: Callable[[str], str]) -> None:
     text = page("numbers")
     first, _, others = text.partition("Options that are not the default")[2].partition("<details>")
-    assert "--group-column" in first
-    assert 'class="own"' not in others
-    assert "--warmup-fraction" in others
+    assert "<bdi>--group-column</bdi>" in first
+    assert "--group-column" not in others
+    assert "<bdi>--warmup-fraction</bdi>" in others
 
 
 def test_digits_follow_the_interval() -> None:
@@ -128,6 +130,19 @@ def test_prediction_intervals_are_lines(run_folder: Path) -> None:
     assert "Lines: prediction intervals." in report(run_folder)
 
 
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ({"feature-id": "ACGT" * 30}, "5622e692"),
+        ({"feature-id": "acgt" * 30, "taxon": "d__Bacteria; f__Lachno; g__"}, "f__Lachno 5622e692"),
+        ({"feature-id": "5622e692" * 4, "taxon": "g__Blautia; s__x"}, "g__Blautia; s__x 5622e692"),
+        ({"feature-id": "an id of other letters", "taxon": ""}, "an id of other …"),
+    ],
+)
+def test_an_asv_has_a_short_name(row: dict[str, str], name: str) -> None:
+    assert asv_name(row) == name
+
+
 def write_importance(run_folder: Path, study_folder: Path) -> None:
     table = read_table(study_folder / "study" / "table.biom")
     rows = [f"{name}\t{0.5 - k}\t0.1" for k, name in enumerate(table.feature_ids[:20])]
@@ -141,7 +156,12 @@ def test_leading_asvs_are_drawn(study_folder: Path, run_folder: Path) -> None:
     text = report(run_folder)
     assert 'id="part-asvs"' in text
     assert "Heat map of 15 ASVs." in text
-    assert {"importance.svg", "abundance.svg"} < set(downloads(text))
+    files, table = downloads(text), read_table(study_folder / "study" / "table.biom")
+    assert {"importance.svg", "abundance.svg"} < set(files)
+    # The table has short names; their whole ids are copied, and in the TSV.
+    rows = [line.split("\t") for line in files["the-15-most-important-asvs.tsv"].splitlines()]
+    assert [row[-1] for row in rows[1:]] == list(table.feature_ids[:15])
+    assert all(f'title="{name}" class="id"' in text for name in table.feature_ids[:15])
     record = json.loads((run_folder / "run.json").read_text())
     record["inputs"]["--table"]["path"] = str(run_folder / "lost.biom")
     (run_folder / "run.json").write_text(json.dumps(record))

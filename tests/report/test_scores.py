@@ -14,10 +14,9 @@ import pytest
 from aam.cli import main
 from aam.contract.errors import DataError
 from aam.data.metrics import compute_metrics
-from aam.report.content import ReportInput
 from aam.report.page import Tile, tiles
 from aam.report.predictions import bins_table
-from aam.report.run import read_run
+from aam.report.run import ReportInput, read_run
 from tests.report.test_page_parts import write_importance
 from tests.support.report_pages import report
 
