@@ -59,7 +59,6 @@ class FiniteCheck:
         sample_ids: ids of the samples in the rows of the study.
         checkpoint: path of the last checkpoint of the run, for the message.
         record_fact: function that adds facts to the run record.
-        lr: learning rate of the run, for the message.
         communicator: communicator of the ranks, all of which call the methods.
     """
 
@@ -69,12 +68,11 @@ class FiniteCheck:
         sample_ids: Sequence[str],
         checkpoint: Path,
         record_fact: RecordFact,
-        lr: float,
         communicator: Communicator = SINGLE_PROCESS,
     ) -> None:
         self.step, self.task = step, step.task
         self.sample_ids, self.checkpoint, self.record_fact = sample_ids, checkpoint, record_fact
-        self.lr, self.communicator = lr, communicator
+        self.communicator = communicator
         self.window: list[StepBatch] = []
         """Batches of the current optimizer step."""
         self._bad_loss: Tensor | None = None
@@ -191,7 +189,7 @@ class FiniteCheck:
             return NotFinite(what, f"step {step}, {place}", remedy)
         growth = f"the largest weight grew from {self._largest:.3g} to {largest:.3g}"
         return NotFinite(
-            f"The loss exploded at step {step} with --lr {self.lr:g}",
+            f"The loss exploded at step {step} with --lr {self.task.loop.lr:g}",
             f"{what[:1].lower()}{what[1:]}, {place}, {growth}",
             remedy,
         )

@@ -146,7 +146,26 @@ def run(
     # Rank 0 decides: a network file system may show other ranks an earlier state of the folder.
     resumed = communicator.broadcast(run_folder.checkpoint_to_resume(fit.options.run, fit.folder))
     if resumed is not None:
-        _resume(fit, loop, resumed)
+        stored = checkpoints.read(resumed)
+        if stored.resume is None:
+            raise checkpoints.unusable(resumed, "it has no resume state")
+        try:
+            loop.resume(stored.weights, stored.resume)
+        except Mismatch as error:
+            raise checkpoints.unusable(resumed, error) from error
+        # The best checkpoint is beside the last one, which may be in another folder.
+        best, here = resumed.with_name(BEST), fit.checkpoints / BEST
+        if communicator.ranks.is_main and best.exists() and best.resolve() != here.resolve():
+            checkpoints.copy(best, here)
+        files = (here.exists(), (fit.checkpoints / LAST).exists())
+        has_best, has_last = communicator.broadcast(files)
+        if not has_best:
+            # Without the weights of the best epoch its value could be chosen but not applied, so
+            # the epochs of this process are compared with each other.
+            loop.best = None
+        # A complete run that is resumed into another folder trains no step that would write it.
+        if loop.complete and not has_last:
+            loop.write(LAST)
     try:
         with fit.runtime.stop.handled():
             loop.run()
@@ -166,8 +185,7 @@ def _make_loop(
     options, runtime, loop = fit.options, fit.runtime, fit.options.loop
     communicator, device, last = runtime.communicator, runtime.device, fit.checkpoints / LAST
     model = parallelize(task, options.scale, communicator.ranks, device)
-    step = GradientStep.of(task, model, runtime.precision, loop.gradient_accumulation_steps)
-    sampler = EpochSampler(training.steps)
+    step = GradientStep.of(task, model, runtime.precision)
     load = partial(
         loader, workers=runtime.workers, pin=is_gpu(device), prefetch=options.speed.prefetch_factor
     )
@@ -205,42 +223,16 @@ def _make_loop(
     ids = training.study.table.sample_ids
     return TrainingLoop(
         step,
-        loop,
-        load(training, sampler),
-        sampler,
-        FiniteCheck(step, ids, last, record_fact, loop.lr, communicator),
+        FiniteCheck(step, ids, last, record_fact, communicator),
+        load(training, EpochSampler(training.steps)),
         validation=None if validation is None else load(validation, None),
         monitor=fit.monitor,
-        seed=fit.config.plan.seed,
-        communicator=communicator,
         save=lambda name, *state: checkpoints.write(fit.checkpoints / name, fit.config, *state),
         checkpoint_interval=options.run.checkpoint_every_n_steps or 0,
         stop=StopOnRequest(runtime.stop, communicator, last),
         prepare=prepare,
         observers=observers,
     )
-
-
-def _resume(fit: FitConfig, loop: TrainingLoop, resumed: Path) -> None:
-    """Continue from a checkpoint, with the best one beside it, which may be in another folder."""
-    communicator, stored = fit.runtime.communicator, checkpoints.read(resumed)
-    if stored.resume is None:
-        raise checkpoints.unusable(resumed, "it has no resume state")
-    try:
-        loop.resume(stored.weights, stored.resume)
-    except Mismatch as error:
-        raise checkpoints.unusable(resumed, error) from error
-    best, here = resumed.with_name(BEST), fit.checkpoints / BEST
-    if communicator.ranks.is_main and best.exists() and best.resolve() != here.resolve():
-        checkpoints.copy(best, here)
-    has_best, has_last = communicator.broadcast((here.exists(), (fit.checkpoints / LAST).exists()))
-    if not has_best:
-        # Without the weights of the best epoch its value could be chosen but not applied, so the
-        # epochs of this process are compared with each other.
-        loop.best = None
-    # A complete run that is resumed into another folder trains no step that would write it.
-    if loop.complete and not has_last:
-        loop.write(LAST)
 
 
 def _result(fit: FitConfig, loop: TrainingLoop) -> FitResult:

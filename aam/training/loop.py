@@ -25,7 +25,6 @@ from aam.contract.options.training import LoopOptions
 from aam.contract.records import Mismatch
 from aam.data.batches import Batch
 from aam.distributed import strategies
-from aam.distributed.collectives import SINGLE_PROCESS, Communicator
 from aam.distributed.stop import StopOnRequest
 from aam.training.checkpoints import OptimizerState, ResumeState, Row, TrainingProgress
 from aam.training.finite import FiniteCheck
@@ -114,16 +113,15 @@ def clip_gradients(parameters: Sequence[Parameter], max_norm: float) -> None:
 class TrainingLoop:
     """Training of one network, from its progress to the last epoch.
 
+    The options of the optimizer, the schedule, the epochs and the patience are those of the module.
+
     Args:
         step: computation of the gradients of a batch, with the network and its losses.
-        options: options of the optimizer, the schedule, the number of epochs and the patience.
-        training: loader of the batches that `sampler` names.
-        check: test that ends the run at a value that is not finite.
+        check: test that ends the run at a value that is not finite; it has the ranks.
+        training: loader of the training batches, with an `EpochSampler`.
         validation: loader of the validation batches; None for a run without validation samples.
         monitor: metric of the validation by which the best epoch is chosen; metrics of
             `HIGHER_IS_BETTER` are maximized, all others minimized.
-        seed: seed of the run, from which the random numbers of dropout follow.
-        communicator: communicator of the ranks.
         save: function that writes a checkpoint, called on the first rank; None writes none.
         checkpoint_interval: optimizer steps between two checkpoints within an epoch; 0 writes them
             at the end of an epoch alone.
@@ -141,25 +139,22 @@ class TrainingLoop:
     def __init__(
         self,
         step: GradientStep,
-        options: LoopOptions,
-        training: DataLoader[Batch],
-        sampler: EpochSampler,
         check: FiniteCheck,
+        training: DataLoader[Batch],
         validation: DataLoader[Batch] | None = None,
         monitor: str = "val_loss",
-        seed: int = 0,
-        communicator: Communicator = SINGLE_PROCESS,
         save: Save | None = None,
         checkpoint_interval: int = 0,
         stop: StopOnRequest | None = None,
         prepare: Callable[[Batch], bool] | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
-        self.step, self.task, self.options = step, step.task, options
-        self.optimizer = make_optimizer(self.task, options)
-        self.schedule: LRScheduler = make_schedule(self.optimizer, options, self.task.steps)
-        self.training, self.sampler, self.validation = training, sampler, validation
-        self.check, self.monitor, self.seed, self.communicator = check, monitor, seed, communicator
+        self.step, self.task, self.options = step, step.task, step.task.loop
+        self.optimizer = make_optimizer(self.task, self.options)
+        self.schedule: LRScheduler = make_schedule(self.optimizer, self.options, self.task.steps)
+        assert isinstance(training.sampler, EpochSampler)
+        self.training, self.sampler, self.validation = training, training.sampler, validation
+        self.check, self.communicator, self.monitor = check, check.communicator, monitor
         self.save, self.checkpoint_interval, self.stop = save, checkpoint_interval, stop
         self.prepare, self.observers = prepare, observers
         self.progress = TrainingProgress(0, 0, 0)
@@ -193,8 +188,7 @@ class TrainingLoop:
                 if self.progress.step > first:  # at the end of an epoch all is saved
                     self._stop_if_requested(first)
                 self._train_epoch(first)
-                metrics = self._validate()
-                self._end_epoch(metrics)
+                self._end_epoch(self._validate())
             if self.stop is not None:
                 self.stop.count_steps(self.progress.step - first)
             end = End.COMPLETE
@@ -207,66 +201,73 @@ class TrainingLoop:
 
     def _train_epoch(self, first: int) -> None:
         """Train from the batch of the progress to the last one of the epoch."""
-        epoch, done, size = self.progress.epoch, self.progress.batch, self.step.batches
-        steps = self.sampler.steps
-        self.task.train()
+        epoch, done, steps = self.progress.epoch, self.progress.batch, self.sampler.steps
+        task, scaler, size = self.task, self.step.scaler, self.options.gradient_accumulation_steps
+        task.train()
         if done == 0:
-            self.task.train_sums = {}
+            task.train_sums = {}
         # Before the loader's iterator is made: it fixes the keys that worker processes prefetch.
         self.sampler.start(epoch, done)
         for observer in self.observers:
             observer.epoch_begins()
         for number, loaded in enumerate(self.training, start=done):
-            # The place in the run decides the random numbers, so that no state of a generator is
-            # stored and a resumed run repeats the same dropout. Each rank has other samples and
-            # draws its own.
-            entropy = [self.seed, _DROPOUT, epoch, number, self.communicator.ranks.rank]
+            last_of_epoch = number + 1 == steps
+            last_of_step = last_of_epoch or (number + 1) % size == 0
+
+            # Batch. The place in the run decides the random numbers, so that no state of a
+            # generator is stored and a resumed run repeats the same dropout. Each rank has other
+            # samples and draws its own.
+            rank = self.communicator.ranks.rank
+            entropy = [self.options.seed, _DROPOUT, epoch, number, rank]
             seed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
             torch.manual_seed(int(seed) >> 1)
-            batch = loaded.to(self.task.device)
+            batch = loaded.to(task.device)
             if self.prepare is not None and self.prepare(batch):
                 self.prepare = None
             for observer in self.observers:
                 observer.batch_begins(batch)
+
+            # Forward and backward. The last step of an epoch may have fewer batches: its loss is
+            # the mean of these.
             if number % size == 0:
                 self.optimizer.zero_grad()
             self.check.store(batch, epoch, number)
-            last_of_epoch = number + 1 == steps
-            last_of_step = last_of_epoch or (number + 1) % size == 0
-            # The last step of an epoch may have fewer batches: its loss is the mean of these.
             batches = min(size, steps - number // size * size)
             loss = self.step.add_gradients(batch, last_of_step, batches)
             self.check.add_loss(loss)
+
             if last_of_step:
-                self._update()
-                self.progress = TrainingProgress(epoch, number + 1, self.progress.step + 1)
+                # Clip. Unscaled first: the finite check and the norm of clipping are those of the
+                # true gradients.
+                scaler.unscale_(self.optimizer)
+                self.check.check_gradients(self.progress.step + 1)
                 for observer in self.observers:
-                    observer.step_ends(self.progress)
+                    observer.gradients_ready()
+                if self.options.max_grad_norm:
+                    clip_gradients(list(task.parameters()), self.options.max_grad_norm)
+
+                # Step, which fp16 may skip.
+                scaler.step(self.optimizer)
+                scaler.update()
+                with warnings.catch_warnings():
+                    # PyTorch warns where fp16 skips the first steps; the schedule goes on.
+                    warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")
+                    self.schedule.step()
+                self.progress = TrainingProgress(epoch, number + 1, self.progress.step + 1)
+                self.communicator.publish_step(self.progress.step)
+
+            # Log.
             for observer in self.observers:
+                if last_of_step:
+                    observer.step_ends(self.progress)
                 observer.batch_ends(batch, loss)
-            if last_of_step and not last_of_epoch:  # the validation is a part of the epoch
+
+            # Save, except at the end of the epoch, to which the validation belongs.
+            if last_of_step and not last_of_epoch:
                 self._stop_if_requested(first, LAST)
                 interval = self.checkpoint_interval
                 if interval and self.progress.step % interval == 0:
                     self.write(LAST)
-
-    def _update(self) -> None:
-        """Check and clip the gradients, and do an optimizer step, which fp16 may skip."""
-        scaler = self.step.scaler
-        # Unscaled first: the finite check and the norm of clipping are those of the true gradients.
-        scaler.unscale_(self.optimizer)
-        self.check.check_gradients(self.progress.step + 1)
-        for observer in self.observers:
-            observer.gradients_ready()
-        if self.options.max_grad_norm:
-            clip_gradients(list(self.task.parameters()), self.options.max_grad_norm)
-        scaler.step(self.optimizer)
-        scaler.update()
-        with warnings.catch_warnings():
-            # PyTorch warns where fp16 skips the first optimizer steps; the schedule goes on.
-            warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")
-            self.schedule.step()
-        self.communicator.publish_step(self.progress.step + 1)
 
     def _validate(self) -> Row:
         """Return the metrics of the validation samples; none without them."""

@@ -385,23 +385,21 @@ class GradientStep:
         precision: "none" (fp32), "bf16" or "fp16".
         scaler: scaler of the loss in fp16 (Micikevicius et al. 2018, "Mixed precision training");
             it is disabled in other precisions, where its factor is 1.
-        batches: number of batches of an optimizer step (--gradient-accumulation-steps), at least
-            1; their losses are averaged.
     """
 
     task: TrainingModule
     model: nn.Module
     precision: Precision
     scaler: GradScaler
-    batches: int = 1
 
     @classmethod
     def of(
-        cls, task: TrainingModule, model: nn.Module, precision: Precision = "none", batches: int = 1
+        cls, task: TrainingModule, model: nn.Module, precision: Precision = "none"
     ) -> GradientStep:
         """Build the computation for a precision; the loss scaler is enabled for fp16 alone."""
-        scaler = GradScaler(task.device.type, enabled=precision == "fp16")
-        return cls(task, model, precision, scaler, batches)
+        return cls(
+            task, model, precision, GradScaler(task.device.type, enabled=precision == "fp16")
+        )
 
     def autocast(self) -> torch.autocast:
         """Return the context of mixed precision."""
@@ -410,18 +408,13 @@ class GradientStep:
         # A cached weight of half precision would add up its gradients in half precision.
         return torch.autocast(device, dtype, enabled, cache_enabled=False)
 
-    def loss(self, batch: Batch) -> Tensor:
-        """Compute the forward pass."""
-        with self.autocast():
-            loss: Tensor = self.model(batch)
-        return loss
-
     def add_gradients(self, batch: Batch, last: bool, batches: int) -> Tensor:
-        """Add the scaled gradients of a batch to those of the step, and return its loss."""
+        """Add the scaled gradients of one of the batches of a step, and return its loss."""
         # DDP reduces the gradients of the ranks once, with the last batch; FSDP with every batch.
         local = not last and isinstance(self.model, DistributedDataParallel)
         with self.model.no_sync() if local else nullcontext():  # type: ignore[operator]
-            loss = self.loss(batch)
+            with self.autocast():
+                loss: Tensor = self.model(batch)
             torch.autograd.backward(self.scaler.scale(loss / batches))
         return loss.detach()
 

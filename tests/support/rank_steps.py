@@ -193,7 +193,7 @@ class Repeating(FiniteCheck):
         named = dict(self.task.named_parameters())
         before = {n: p.grad.clone() for n, p in named.items() if p.grad is not None}
         losses = [loss for _, loss in replay(self.step, window)]
-        assert len(losses) == self.step.batches
+        assert len(losses) == self.task.loop.gradient_accumulation_steps
         after = {n: p.grad for n, p in named.items() if p.grad is not None}
         same = before.keys() == after.keys() and all(
             torch.equal(local_tensor(after[name]), local_tensor(value))
@@ -208,7 +208,7 @@ def repeat_steps(communicator: Communicator, study_dir: Path, scale: ScaleOption
     torch.manual_seed(3)
     shape = NetworkShape(60, 16, 2, 1, 5, dropout=0.2)
     config = ModelConfig("pretrain", shape, "unweighted", PLAN, DiversityScale(), None, {})
-    loop = dataclasses.replace(LOOP, gradient_accumulation_steps=2)
+    loop = dataclasses.replace(LOOP, gradient_accumulation_steps=2, epochs=2)
     training = TrainingBatches(
         study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True, ranks=communicator.ranks
     )
@@ -216,28 +216,17 @@ def repeat_steps(communicator: Communicator, study_dir: Path, scale: ScaleOption
     fit.freeze_unused(task, PLAN, study)
     same: list[bool] = []
     model = parallelize(task, scale, communicator.ranks, torch.device("cpu"))
-    step = GradientStep.of(task, model, batches=2)
-    check = Repeating(
-        step, (), Path("none"), lambda name, fact: same.append(fact), loop.lr, communicator
-    )
-    train(step, dataclasses.replace(loop, epochs=2), training, check, communicator)
+    step = GradientStep.of(task, model)
+    check = Repeating(step, (), Path("none"), lambda name, fact: same.append(fact), communicator)
+    train(check, training)
     return same
 
 
 def train(
-    step: GradientStep,
-    loop: LoopOptions,
-    training: TrainingBatches,
-    check: FiniteCheck,
-    communicator: Communicator = SINGLE_PROCESS,
-    observers: Sequence[Observer] = (),
+    check: FiniteCheck, training: TrainingBatches, observers: Sequence[Observer] = ()
 ) -> TrainingLoop:
     """Run a training loop without validation and checkpoints."""
-    sampler = EpochSampler(training.steps)
-    done = TrainingLoop(
-        step, loop,
-        loader(training, sampler, 0, False), sampler, check, communicator=communicator,
-        observers=observers,
-    )  # fmt: skip
+    batches = loader(training, EpochSampler(training.steps), 0, False)
+    done = TrainingLoop(check.step, check, batches, observers=observers)
     done.run()
     return done

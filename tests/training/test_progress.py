@@ -107,8 +107,8 @@ def test_lines_appear_from_the_start_without_a_terminal(
     )
     task = TrainingModule(config.network(), LossWeights(), loop, 6)
     step = GradientStep.of(task, task)
-    check = FiniteCheck(step, (), tmp_path / "last.ckpt", lambda name, fact: None, loop.lr)
-    train_loop(step, loop, batches, check, observers=[progress])
+    check = FiniteCheck(step, (), tmp_path / "last.ckpt", lambda name, fact: None)
+    train_loop(check, batches, observers=[progress])
     shown = capsys.readouterr().err.splitlines()
     lines = [line for line in shown if line.startswith("epoch ") and ", step " in line]
     assert lines[0].startswith("epoch 1/2, step 0/6, the first step is running for ")
