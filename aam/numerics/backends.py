@@ -89,10 +89,39 @@ def select_backends(
     """
     preferred = backend_name(requested)
     rest = [name for name in REPLACEMENTS if name in backends and name != preferred]
-    plain = _first([preferred, *rest], "plain", status_of)
-    masked = _first([preferred, *rest], "masked", status_of)
-    warnings = _warnings(preferred, plain, masked, status_of, device)
-    return AttentionChoice(plain, masked, tuple(warnings))
+
+    def first(use: Use) -> str:
+        # The first correct one ends the search, since a trial costs time on a GPU.
+        harmless = None
+        for name in (preferred, *rest):
+            status = status_of(name, use)
+            if status == "right":
+                return name
+            if status == "harmless" and harmless is None:
+                harmless = name
+        if harmless is None:
+            raise Unavailable(
+                "No attention backend computes correctly on this device",
+                ", ".join(f"{name} {status_of(name, use)}" for name in (preferred, *rest)),
+                "`aam check` measures again, `aam-launch images` lists other images, --device cpu "
+                "computes correctly, --no-check skips the check",
+            )
+        return harmless
+
+    plain, masked = first("plain"), first("masked")
+    if preferred == plain == masked:
+        return AttentionChoice(plain, masked)
+    if preferred == plain:
+        absent = status_of(preferred, "masked") == "absent"
+        reason = f"{'supports no mask' if absent else 'computes wrong with masks'} on {device}"
+        used = f"{masked} runs where there is one"
+    else:
+        absent = status_of(preferred, "plain") == "absent"
+        reason = f"{'cannot run' if absent else 'computes wrong'} on {device}"
+        used = f"{plain} runs" if plain == masked else f"{plain}, and {masked} with masks, run"
+        used += " instead"
+    warning = f"--attn-implementation {preferred} {reason}; {used}."
+    return AttentionChoice(plain, masked, (warning,))
 
 
 def reported_status(
@@ -117,45 +146,6 @@ def reported_status(
         return "harmless" if outcome == "harmless" else "right"
 
     return status_of
-
-
-def _first(candidates: Sequence[str], use: Use, status_of: StatusOf) -> str:
-    # The first correct one ends the search, since a trial costs time on a GPU.
-    harmless = None
-    for name in candidates:
-        status = status_of(name, use)
-        if status == "right":
-            return name
-        if status == "harmless" and harmless is None:
-            harmless = name
-    if harmless is None:
-        raise Unavailable(
-            "No attention backend computes correctly on this device",
-            ", ".join(f"{name} {status_of(name, use)}" for name in candidates),
-            "`aam check` measures again, `aam-launch images` lists other images, --device cpu "
-            "computes correctly, --no-check skips the check",
-        )
-    return harmless
-
-
-def _warnings(
-    preferred: str, plain: str, masked: str, status_of: StatusOf, device: str
-) -> list[str]:
-    if preferred == plain == masked:
-        return []
-    flag = f"--attn-implementation {preferred}"
-    if preferred == plain:
-        reason = _reason(status_of(preferred, "masked"), "supports no mask", "with masks", device)
-        return [f"{flag} {reason}; {masked} runs where there is one."]
-    reason = _reason(status_of(preferred, "plain"), "cannot run", "", device)
-    used = f"{plain} runs" if plain == masked else f"{plain}, and {masked} with masks, run"
-    return [f"{flag} {reason}; {used} instead."]
-
-
-def _reason(status: Status, absent: str, where: str, device: str) -> str:
-    if status == "absent":
-        return f"{absent} on {device}"
-    return " ".join(f"computes wrong {where} on {device}".split())
 
 
 @dataclass(frozen=True)
@@ -202,7 +192,14 @@ def choose_backends(
     """Select the backends of a run."""
     by_name = {backend.name: backend for backend in policy.backends}
     report, evidence, warnings = _report(options, plan, device, environment, policy)
-    status_of = _trial(by_name, device, plan.dtypes)
+
+    def tried(name: str, use: Use) -> Status:
+        masked = use == "masked"
+        fine = all(runs(by_name[name], device, masked, DTYPES[d]) for d in plan.dtypes)
+        return "right" if fine else "absent"
+
+    # Where nothing was measured a backend that runs counts as right.
+    status_of: StatusOf = tried
     if report is not None:
         status_of = reported_status(report, plan.dtypes, plan.recomputed)
     requested = options.attn_implementation
@@ -274,19 +271,6 @@ def invalid_because(report: CheckReport, here: Identity) -> str | None:
         if then != now:
             return f"it is for {name} {then}, and this stack has {now}"
     return None
-
-
-def _trial(
-    backends: Mapping[str, Backend], device: torch.device, dtypes: Sequence[str]
-) -> StatusOf:
-    """Return a status function that only tries whether a backend runs."""
-
-    def status_of(name: str, use: Use) -> Status:
-        masked = use == "masked"
-        fine = all(runs(backends[name], device, masked, DTYPES[d]) for d in dtypes)
-        return "right" if fine else "absent"
-
-    return status_of
 
 
 def choose_attention(

@@ -32,6 +32,7 @@ from aam.numerics.faults import HALF, RECOMPUTED, identify_fault
 from aam.numerics.probes import (
     DTYPES,
     MASKS,
+    MaskKind,
     Probe,
     Shape,
     differences,
@@ -50,6 +51,8 @@ COST_SHAPES = {
     CPU: (Shape("nucleotide encoder", 128, 4, 30, 32), Shape("sample encoder", 2, 4, 512, 32)),
 }
 """Sizes of a batch; smaller on a CPU, where only the ratios matter."""
+
+TIMED_MASKS: tuple[MaskKind, ...] = ("none", "each")
 
 LONG = 1000
 """Set size from which on only two masks are probed, since the expected result takes long."""
@@ -149,11 +152,14 @@ def measure(
     if plan.quick:
         return
     for backend in backends:
-        for probe in _cost_probes(plan, device):
-            yield Begin(backend.name, probe, timing=True)
-            cost = cost_of(backend, probe, device)
-            if cost is not None:
-                yield cost
+        for dtype in plan.dtypes:
+            for shape in COST_SHAPES[device.type]:
+                for mask in TIMED_MASKS:
+                    probe = Probe(shape, dtype, mask)
+                    yield Begin(backend.name, probe, timing=True)
+                    cost = cost_of(backend, probe, device)
+                    if cost is not None:
+                        yield cost
 
 
 def case_of(backend: Backend, probe: Probe, device: torch.device) -> Case:
@@ -214,13 +220,6 @@ def _first_line(error: Exception) -> str:
 def _figure(number: float) -> float | None:
     """Return a number as JSON can hold it; None for NaN and infinity."""
     return float(f"{number:.3g}") if number == number and number != float("inf") else None
-
-
-def _cost_probes(plan: CheckPlan, device: torch.device) -> Iterator[Probe]:
-    for dtype in plan.dtypes:
-        for shape in COST_SHAPES[device.type]:
-            for mask in ("none", "each"):
-                yield Probe(shape, dtype, mask)
 
 
 def cost_of(backend: Backend, probe: Probe, device: torch.device) -> Cost | None:
@@ -376,14 +375,23 @@ def _round(
             with contextlib.suppress(BrokenPipeError), process.stdin as stream:
                 pickle.dump((backends, plan, device), stream)
             while True:
-                event = _next(events, patience, begun, device)
-                if event is None:
+                if not events.poll(patience):
+                    evidence = f"no result for {patience:g} s since {begun}"
+                    cause = "The GPU responds but computes nothing"
+                    raise Unavailable(cause, evidence, _REMEDY)
+                event = events.recv()
+                if event is None:  # the end
                     return None
+                if isinstance(event, str):  # an error
+                    raise Unavailable("The GPU cannot be used", event, _REMEDY)
                 if isinstance(event, Begin):
                     begun = event
                 yield event
         except EOFError:
-            cause = _exit_cause(process)
+            status = process.wait()
+            cause = f"ended with status {status}"
+            if status < 0:
+                cause = f"was killed by {signal.Signals(-status).name}"
             if begun.probe is None:
                 raise Unavailable(
                     "The GPU cannot be started", f"the process that tried {cause}", _REMEDY
@@ -400,27 +408,6 @@ def _round(
 _REMEDY = "look at the kernel log (`dmesg`), use another node, or --device cpu"
 
 
-def _next(events: Connection, patience: float, begun: Begin, device: torch.device) -> Event | None:
-    """Return the next event, None at the end."""
-    if not events.poll(patience):
-        raise Unavailable(
-            "The GPU responds but computes nothing",
-            f"no result for {patience:g} s since {begun}",
-            _REMEDY,
-        )
-    event = events.recv()
-    if isinstance(event, str):
-        raise Unavailable("The GPU cannot be used", event, _REMEDY)
-    return event  # type: ignore[no-any-return]
-
-
-def _exit_cause(process: subprocess.Popen[bytes]) -> str:
-    status = process.wait()
-    if status >= 0:
-        return f"ended with status {status}"
-    return f"was killed by {signal.Signals(-status).name}"
-
-
 def work(writing: int) -> None:
     """Run the child: read the probes from standard input, send events to `writing`."""
     events = Connection(writing, readable=False)
@@ -431,5 +418,5 @@ def work(writing: int) -> None:
         for event in measure(backends, plan, device):
             events.send(event)
     except RuntimeError as error:
-        events.send((str(error).splitlines() or [type(error).__name__])[0])
+        events.send(_first_line(error))
     events.send(None)

@@ -7,6 +7,7 @@ equals that of the hypothesis. Sources: docs/stack.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -118,73 +119,63 @@ Again = Callable[[], ProbeResult]
 def identify_fault(
     probe: Probe, given: ProbeInput, found: ProbeResult, true: ProbeResult, again: Again
 ) -> KernelFault | None:
-    """Return the fault of a result; None if it is right."""
-    allowed = tolerance(probe)
+    """Return the fault of a result; None if it is right.
+
+    Args:
+        probe: the measurement.
+        given: its inputs.
+        found, true: result of the kernel, and the expected one.
+        again: runs the kernel once more, on tensors of their own.
+    """
+    allowed, mask = tolerance(probe), given.mask_N11K
     errors = differences(found, true)
     if all(within_tolerance(part, allowed) for part in errors):
         return None
     if not all(part.finite for part in errors):
-        return _not_finite(given, found, true, allowed)
-    # Before the faults: TF32 is a setting of PyTorch, and exceeds the tolerance of fp32 everywhere.
+        if mask is not None:
+            # Rows without members are the known harmless case, so the other rows decide.
+            empty_N = ~mask.flatten(1).any(dim=1)
+            inhabited = [
+                difference(f[~empty_N], t[~empty_N])
+                for f, t in zip(found.parts, true.parts, strict=True)
+            ]
+            if empty_N.any() and all(within_tolerance(part, allowed) for part in inhabited):
+                return NAN_EMPTY
+        right = within_tolerance(difference(found.parts[0], true.parts[0]), allowed)
+        return NAN_GRADIENT if right else NAN_OUTPUT
+    # Before the other faults: TF32 is a setting of PyTorch, and exceeds the tolerance of fp32
+    # everywhere.
     if probe.dtype == "fp32" and all(
         within_tolerance(part, ROUNDINGS * TF32_UNIT) for part in errors
     ):
         return TF32
-    if not within_tolerance(errors[0], allowed):
-        named = _wrong_output(given, found, allowed)
-    else:
-        named = _wrong_gradient(found, true, errors, allowed)
-    # Last, since it runs the kernel once more.
-    if named in (UNKNOWN, GRADIENT) and _right_apart(again, true, allowed):
-        return LAYOUT
-    return named
-
-
-def _not_finite(
-    given: ProbeInput, found: ProbeResult, true: ProbeResult, allowed: float
-) -> KernelFault:
-    mask = given.mask_N11K
-    if mask is not None:
-        # Rows without members are the known harmless case, so the other rows decide.
-        empty_N = ~mask.flatten(1).any(dim=1)
-        inhabited = [
-            difference(f[~empty_N], t[~empty_N])
-            for f, t in zip(found.parts, true.parts, strict=True)
-        ]
-        if empty_N.any() and all(within_tolerance(part, allowed) for part in inhabited):
-            return NAN_EMPTY
-    return (
-        NAN_GRADIENT
-        if within_tolerance(difference(found.parts[0], true.parts[0]), allowed)
-        else NAN_OUTPUT
-    )
-
-
-def _wrong_output(given: ProbeInput, found: ProbeResult, allowed: float) -> KernelFault:
-    output = found.parts[0]
-    if not output.any():
+    fault = UNKNOWN
+    if within_tolerance(errors[0], allowed):
+        fault = _gradient_fault(found, true, errors, allowed)
+    elif not found.parts[0].any():
         return NOTHING
-    for fault, mask in _other_masks(given):
-        if within_tolerance(difference(output, expected_for_mask(given, mask).parts[0]), allowed):
-            return fault
-    return UNKNOWN
+    elif mask is not None:
+        # Masks that a faulty kernel may have used instead of the right one.
+        square = mask.expand(-1, -1, mask.shape[-1], -1)
+        others: list[tuple[KernelFault, Tensor | None]] = [
+            (FIRST_MASK, mask[:1].expand_as(mask)),
+            (TRANSPOSED, square.transpose(-1, -2)),
+            (IGNORED, None),
+            (INVERTED, ~mask),
+        ]
+        for named, other in others:
+            expected = expected_for_mask(given, other).parts[0]
+            if within_tolerance(difference(found.parts[0], expected), allowed):
+                return named
+    if fault in (UNKNOWN, GRADIENT):
+        # Last, since it runs the kernel once more.
+        with suppress(RuntimeError):
+            if all(within_tolerance(part, allowed) for part in differences(again(), true)):
+                return LAYOUT
+    return fault
 
 
-def _other_masks(given: ProbeInput) -> list[tuple[KernelFault, Tensor | None]]:
-    """Return the masks that a faulty kernel may have used instead of the right one."""
-    mask = given.mask_N11K
-    if mask is None:
-        return []
-    square = mask.expand(-1, -1, mask.shape[-1], -1)
-    return [
-        (FIRST_MASK, mask[:1].expand_as(mask)),
-        (TRANSPOSED, square.transpose(-1, -2)),
-        (IGNORED, None),
-        (INVERTED, ~mask),
-    ]
-
-
-def _wrong_gradient(
+def _gradient_fault(
     found: ProbeResult, true: ProbeResult, errors: tuple[Difference, ...], allowed: float
 ) -> KernelFault:
     """Return `SCALED` if one factor explains every wrong gradient, else `GRADIENT`."""
@@ -196,11 +187,3 @@ def _wrong_gradient(
         if float(factor) == 0 or not within_tolerance(difference(f / factor, t), allowed):
             return GRADIENT
     return SCALED
-
-
-def _right_apart(again: Again, true: ProbeResult, allowed: float) -> bool:
-    try:
-        errors = differences(again(), true)
-    except RuntimeError:
-        return False
-    return all(within_tolerance(part, allowed) for part in errors)

@@ -346,58 +346,71 @@ NOTED = ("failed", "memory", "crashed")
 
 def page(report: CheckReport, conclusion: str) -> RenderableType:
     """Return the printed form of a check report; `conclusion` is its last line."""
-    style = "bold green" if conclusion.startswith("Right") else "bold red"
-    notes = [*_notes(report), Text(conclusion, style=style)]
-    parts: list[RenderableType] = [_stack(report), _table(report)]
-    parts += [Padding(note, (0, 0, 0, 1), expand=False) for note in notes]
-    return Group(*parts)
-
-
-def _stack(report: CheckReport) -> Table:
-    identity = report.identity
+    identity, grid = report.identity, Table.grid(padding=(0, 2))
+    arch = f" ({identity['arch']})" if identity["arch"] != "cpu" else ""
     kernels = identity["aotriton"]
     if kernels == "unknown":
         kernels = "unknown: libraries before 0.9 have no version"
     named = {
-        "device": identity["device"]
-        + (f" ({identity['arch']})" if identity["arch"] != "cpu" else ""),
+        "device": f"{identity['device']}{arch}",
         "driver": identity["driver"],
         "PyTorch": ", ".join(filter(None, (identity["torch"], identity["runtime"]))),
         "aotriton": kernels,
         "Triton": identity["triton"],
         "memory": f"{shown_size(report.overhead)} besides tensors" if report.overhead else "",
     }
-    grid = Table.grid(padding=(0, 2))
     for name, value in named.items():
         if value:
             grid.add_row(Text(f" {name}", style="dim"), str(value))
-    return grid
+    style = "bold green" if conclusion.startswith("Right") else "bold red"
+    notes = [*_notes(report), Text(conclusion, style=style)]
+    padded = [Padding(note, (0, 0, 0, 1), expand=False) for note in notes]
+    return Group(grid, _table(report), *padded)
 
 
 def _table(report: CheckReport) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(" backend", no_wrap=True)
-    table.add_column("dtype", no_wrap=True)
     masks = [mask for mask in HEADS if any(case.mask == mask for case in report.cases)]
-    for mask in masks:
-        table.add_column(HEADS[mask][0], justify="right", no_wrap=True)
-    table.add_column("limit", justify="right", style="dim", no_wrap=True)
-    timed = bool(report.costs)
-    counted = any(cost.peak_bytes is not None for cost in report.costs)
-    if timed:
-        table.add_column("speed", justify="right", no_wrap=True)
-    if counted:
-        table.add_column("memory", justify="right", no_wrap=True)
+    ratios = ["speed"] if report.costs else []
+    if any(cost.peak_bytes is not None for cost in report.costs):
+        ratios.append("memory")
+    for head in (" backend", "dtype"):
+        table.add_column(head, no_wrap=True)
+    for head in (*(HEADS[mask][0] for mask in masks), "limit", *ratios):
+        style = "dim" if head == "limit" else ""
+        table.add_column(head, justify="right", style=style, no_wrap=True)
     table.add_column("verdict", no_wrap=True)
+    base = {(c.dtype, c.mask, c.shape): c for c in report.costs if c.backend == "math"}
     for name in report.backends:
         for place, dtype in enumerate(report.dtypes):
             cases = report.of(name, [dtype])
             cells: list[str | Text] = [f" {name}" if place == 0 else "", dtype]
             cells += [_cell([case for case in cases if case.mask == mask]) for mask in masks]
             cells.append(f"{max((case.allowed for case in cases), default=0):.0e}")
-            cells += [_speed(report.costs, name, dtype)] if timed else []
-            cells += [_memory(report.costs, name, dtype)] if counted else []
-            table.add_row(*cells, _word(cases), end_section=place == len(report.dtypes) - 1)
+            # Relative to math, the geometric mean over masks and shapes.
+            pairs = [
+                (cost, base[key])
+                for cost in report.costs
+                if (cost.backend, cost.dtype) == (name, dtype)
+                and (key := (cost.dtype, cost.mask, cost.shape)) in base
+            ]
+            figures = {
+                "speed": [b.milliseconds / c.milliseconds for c, b in pairs if c.milliseconds],
+                "memory": [
+                    c.peak_bytes / b.peak_bytes for c, b in pairs if c.peak_bytes and b.peak_bytes
+                ],
+            }
+            for ratio in ratios:
+                form = ".1f" if ratio == "speed" else ".2f"
+                values = figures[ratio]
+                mean = f"{statistics.geometric_mean(values):{form}} x" if values else "-"
+                cells.append(mean)
+            outcome = worst(cases)
+            label, style = LABELS[outcome]
+            if outcome == "absent" and any(case.outcome == "right" for case in cases):
+                label, style = "right, no masks", "green"
+            end = place == len(report.dtypes) - 1
+            table.add_row(*cells, Text(label, style=style), end_section=end)
     return table
 
 
@@ -415,37 +428,6 @@ def _cell(cases: Sequence[Case]) -> Text:
     return Text(f"{max(figures):.0e}", style=style)
 
 
-def _word(cases: Sequence[Case]) -> Text:
-    outcome = worst(cases)
-    if outcome == "absent" and any(case.outcome == "right" for case in cases):
-        return Text("right, no masks", style="green")
-    label, style = LABELS[outcome]
-    return Text(label, style=style)
-
-
-def _speed(costs: Sequence[Cost], name: str, dtype: str) -> str:
-    pairs = _against_math(costs, name, dtype)
-    return _mean([b.milliseconds / c.milliseconds for c, b in pairs if c.milliseconds], ".1f")
-
-
-def _memory(costs: Sequence[Cost], name: str, dtype: str) -> str:
-    pairs = _against_math(costs, name, dtype)
-    peaks = ((cost.peak_bytes, base.peak_bytes) for cost, base in pairs)
-    return _mean([own / of_math for own, of_math in peaks if own and of_math], ".2f")
-
-
-def _mean(ratios: Sequence[float], form: str) -> str:
-    return f"{statistics.geometric_mean(ratios):{form}} x" if ratios else "-"
-
-
-def _against_math(costs: Sequence[Cost], name: str, dtype: str) -> Iterator[tuple[Cost, Cost]]:
-    math_costs = {(c.dtype, c.mask, c.shape): c for c in costs if c.backend == "math"}
-    for cost in costs:
-        base = math_costs.get((cost.dtype, cost.mask, cost.shape))
-        if cost.backend == name and cost.dtype == dtype and base is not None:
-            yield cost, base
-
-
 def _notes(report: CheckReport) -> Iterator[Text]:
     """Yield the explanation of the figures and of faults."""
     figures = "Figures: largest difference from float64, of output and gradients"
@@ -459,17 +441,13 @@ def _notes(report: CheckReport) -> Iterator[Text]:
     for name in report.backends:
         for fault in report.faults(name, report.dtypes):
             dtypes = [d for d in report.dtypes if fault in report.faults(name, [d])]
+            # A fault of half precision alone has the name of what is wrong there behind it.
+            first, _, rest = fault.partition(": ")
+            known = FAULTS[rest or first]
+            what = f"{HALF.what}; {known.what}" if rest else known.what
             yield Text.assemble(
-                (f"{name}, {', '.join(dtypes)}: {fault}", "bold"), f": {explain(fault)}"
+                (f"{name}, {', '.join(dtypes)}: {fault}", "bold"), f": {what}; {known.remedy}."
             )
         noted = (c for c in report.of(name, report.dtypes) if c.outcome in NOTED)
         for note in sorted({case.note for case in noted}):
             yield Text.assemble((name, "bold"), f": {note}")
-
-
-def explain(fault: str) -> str:
-    """Return a sentence on a fault and its remedy; `fault` may have the prefix of `HALF`."""
-    first, _, rest = fault.partition(": ")
-    known = FAULTS[rest or first]
-    what = f"{HALF.what}; {known.what}" if rest else known.what
-    return f"{what}; {known.remedy}."
