@@ -90,14 +90,39 @@ def read_environment(variables: Mapping[str, str]) -> Ranks:
     >>> ranks.rank, ranks.world_size, ranks.local_world_size, ranks.main_address
     (2, 3, 1, 'gpu1')
     """
+    inconsistent = "The environment of this rank is inconsistent"
     # torchrun comes first: within a Slurm job it starts the ranks, and SLURM_* describe torchrun.
     if "RANK" in variables and "WORLD_SIZE" in variables:
-        return _from_torchrun(variables)
-    # Of the step, and not SLURM_NTASKS: a batch script has that too, but is one process.
-    (tasks,) = _numbers({"SLURM_STEP_NUM_TASKS": "1", **variables}, ("SLURM_STEP_NUM_TASKS",))
-    if tasks > 1:
-        return _from_slurm(variables)
-    return SINGLE_RANK
+        _require(variables, _TORCHRUN, "start it with torchrun, srun or `aam-launch --gpus`")
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+        complete = {"LOCAL_WORLD_SIZE": variables["WORLD_SIZE"], **variables}
+        rank, size, local_rank, local_size, port = _numbers(complete, names)
+        address, launcher = variables["MASTER_ADDR"], variables.get("AAM_STARTED_BY", "torchrun")
+    else:
+        # Of the step, and not SLURM_NTASKS: a batch script has that too, but is one process.
+        (tasks,) = _numbers({"SLURM_STEP_NUM_TASKS": "1", **variables}, ("SLURM_STEP_NUM_TASKS",))
+        if tasks < 2:
+            return SINGLE_RANK
+        _require(variables, _SLURM, "pass the variables of srun on")
+        complete = {"SLURM_NODEID": "0", "SLURM_STEP_ID": "0", **variables}
+        numbers = _numbers(complete, (*_SLURM, "SLURM_NODEID", "SLURM_STEP_ID"))
+        rank, size, local_rank, job, node, step = numbers
+        of_nodes = tasks_per_node(variables.get("SLURM_STEP_TASKS_PER_NODE", str(size)))
+        if node >= len(of_nodes):
+            plural = "s" * (len(of_nodes) > 1)
+            evidence = f"SLURM_NODEID={node}, tasks on {len(of_nodes)} node{plural}"
+            raise UsageError(inconsistent, evidence, "start it again")
+        nodes = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST")
+        address = variables.get("MASTER_ADDR") or first_node(nodes or "localhost")
+        # Of the step too: two steps of one job may run at the same time on the same node.
+        free = str(_PORTS[0] + (job * 16 + step) % _PORTS[1])
+        given = {"MASTER_PORT": variables.get("MASTER_PORT") or free}
+        (port,) = _numbers(given, ("MASTER_PORT",))
+        local_size, launcher = of_nodes[node], "srun"
+    if not (rank < size and local_rank < local_size <= size):
+        evidence = f"rank {rank} of {size}, local rank {local_rank} of {local_size}"
+        raise UsageError(inconsistent, evidence, "start it again; ranks begin at 0")
+    return Ranks(rank, size, local_rank, local_size, address, port, launcher)
 
 
 def check_options(scale: RankOptions, ranks: Ranks, batch_size: int | None) -> None:
@@ -124,35 +149,6 @@ def check_options(scale: RankOptions, ranks: Ranks, batch_size: int | None) -> N
             "choose a larger --batch-size, which counts the samples of all processes, or start "
             "fewer processes",
         )
-
-
-def _from_torchrun(variables: Mapping[str, str]) -> Ranks:
-    _require(variables, _TORCHRUN, "start it with torchrun, srun or `aam-launch --gpus`")
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
-    complete = {"LOCAL_WORLD_SIZE": variables["WORLD_SIZE"], **variables}
-    rank, size, local_rank, local_size, port = _numbers(complete, names)
-    launcher = variables.get("AAM_STARTED_BY", "torchrun")
-    return _consistent(
-        Ranks(rank, size, local_rank, local_size, variables["MASTER_ADDR"], port, launcher)
-    )
-
-
-def _from_slurm(variables: Mapping[str, str]) -> Ranks:
-    _require(variables, _SLURM, "pass the variables of srun on")
-    complete = {"SLURM_NODEID": "0", "SLURM_STEP_ID": "0", **variables}
-    names = (*_SLURM, "SLURM_NODEID", "SLURM_STEP_ID")
-    rank, size, local_rank, job, node, step = _numbers(complete, names)
-    tasks = tasks_per_node(variables.get("SLURM_STEP_TASKS_PER_NODE", str(size)))
-    if node >= len(tasks):
-        evidence = f"SLURM_NODEID={node}, tasks on {len(tasks)} node{'s' * (len(tasks) > 1)}"
-        raise UsageError("The environment of this rank is inconsistent", evidence, "start it again")
-    nodes = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST", "localhost")
-    address = variables.get("MASTER_ADDR") or first_node(nodes)
-    # Of the step too: two steps of one job may run at the same time on the same node.
-    free = str(_PORTS[0] + (job * 16 + step) % _PORTS[1])
-    given = {"MASTER_PORT": variables.get("MASTER_PORT") or free}
-    (port,) = _numbers(given, ("MASTER_PORT",))
-    return _consistent(Ranks(rank, size, local_rank, tasks[node], address, port, "srun"))
 
 
 def first_node(nodes: str) -> str:
@@ -197,17 +193,3 @@ def _numbers(variables: Mapping[str, str], names: tuple[str, ...]) -> list[int]:
             "Variables of the environment are not numbers", ", ".join(wrong), "start it again"
         )
     return [int(variables[name]) for name in names]
-
-
-def _consistent(ranks: Ranks) -> Ranks:
-    if not (
-        ranks.rank < ranks.world_size
-        and ranks.local_rank < ranks.local_world_size <= ranks.world_size
-    ):
-        raise UsageError(
-            "The environment of this rank is inconsistent",
-            f"rank {ranks.rank} of {ranks.world_size}, "
-            f"local rank {ranks.local_rank} of {ranks.local_world_size}",
-            "start it again; ranks begin at 0",
-        )
-    return ranks

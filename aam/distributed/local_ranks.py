@@ -76,6 +76,11 @@ def launch(number: int, arguments: Sequence[str], grace: float) -> int:
     cores = len(os.sched_getaffinity(0))
     # `python -m` would import modules of the current folder.
     boot = f"import sys; sys.path[:] = {sys.path!r}; from aam.cli import main; sys.exit(main())"
+
+    def end_with_parent() -> None:
+        # A parent that is killed by SIGKILL cannot forward it to its children.
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM)
+
     children = []
     for rank in range(number):
         variables = os.environ | {
@@ -94,15 +99,10 @@ def launch(number: int, arguments: Sequence[str], grace: float) -> int:
                 [sys.executable, "-c", boot, *arguments],
                 env=variables,
                 stdin=None if rank == 0 else subprocess.DEVNULL,
-                # A parent that is killed by SIGKILL cannot forward it to its children.
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,
             )
         )
     return _wait(children, grace)
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM)
 
 
 def _wait(children: Sequence[subprocess.Popen[bytes]], grace: float) -> int:
@@ -120,9 +120,19 @@ def _wait(children: Sequence[subprocess.Popen[bytes]], grace: float) -> int:
             bad = [c.returncode for c in children if c.returncode]
             if bad and not status:
                 status, until = bad[0], time.monotonic() + grace
-                _report(children)
+                for rank, child in enumerate(children):
+                    if child.returncode is not None and child.returncode < 0:
+                        name = signal.Signals(-child.returncode).name
+                        line = f"aam: rank {rank} was killed by {name}."
+                        print(line, file=sys.stderr, flush=True)
             if time.monotonic() > until:
-                _terminate(children)
+                for child in children:
+                    child.terminate()
+                ends = time.monotonic() + 10
+                for child in children:
+                    with suppress(subprocess.TimeoutExpired):
+                        child.wait(max(0.0, ends - time.monotonic()))
+                    child.kill()
             time.sleep(0.1)
     finally:
         for number, handler in before.items():
@@ -130,20 +140,3 @@ def _wait(children: Sequence[subprocess.Popen[bytes]], grace: float) -> int:
     status = status or next((c.returncode for c in children if c.returncode), 0)
     # The convention of shells, which `subprocess` gives as -N.
     return 128 - status if status < 0 else status
-
-
-def _report(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    for rank, child in enumerate(children):
-        if child.returncode is not None and child.returncode < 0:
-            name = signal.Signals(-child.returncode).name
-            print(f"aam: rank {rank} was killed by {name}.", file=sys.stderr, flush=True)
-
-
-def _terminate(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    for child in children:
-        child.terminate()
-    until = time.monotonic() + 10
-    for child in children:
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(max(0.0, until - time.monotonic()))
-        child.kill()

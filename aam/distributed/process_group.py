@@ -84,22 +84,19 @@ def describe_network(
     given = [f"{n}={v}" for n, v in sorted(variables.items()) if n.startswith(_FAMILIES)]
     lines = [f"Network: {', '.join(given) or 'no settings'}; this node has {', '.join(existing)}."]
     plugin = next((variables[name] for name in _PLUGINS if variables.get(name)), None)
-    if plugin not in (None, "none"):
-        lines.append(f"Network plugin '{plugin}': {_plugin(str(plugin), variables)}.")
-    return lines
-
-
-def _plugin(name: str, variables: Mapping[str, str]) -> str:
-    """Return where the library of a plugin is, searched as NCCL and RCCL do."""
-    names = (name, f"libnccl-net-{name}.so", f"librccl-net-{name}.so")
-    for folder in filter(None, ["", *variables.get("LD_LIBRARY_PATH", "").split(os.pathsep)]):
-        for file in names:
-            if (Path(folder) / file).is_file():
-                return f"found at {Path(folder) / file}"
-    stems = [file.removeprefix("lib").removesuffix(".so") for file in names]
-    if any(ctypes.util.find_library(stem) for stem in stems):
-        return "found among the system's libraries"
-    return "not found; traffic goes over sockets"
+    if plugin in (None, "none"):
+        return lines
+    # Searched as NCCL and RCCL do.
+    names = (plugin, f"libnccl-net-{plugin}.so", f"librccl-net-{plugin}.so")
+    folders = filter(None, variables.get("LD_LIBRARY_PATH", "").split(os.pathsep))
+    files = (Path(folder) / name for folder in folders for name in names)
+    stems = [name.removeprefix("lib").removesuffix(".so") for name in names]
+    where = "not found; traffic goes over sockets"
+    if file := next((file for file in files if file.is_file()), None):
+        where = f"found at {file}"
+    elif any(ctypes.util.find_library(stem) for stem in stems):
+        where = "found among the system's libraries"
+    return [*lines, f"Network plugin '{plugin}': {where}."]
 
 
 _INTERVAL = 1.0
@@ -170,7 +167,8 @@ class Heartbeat:
             failure = self._await_failure() if _is_connection_error(error) else None
             self._stop.set()
             thread.join()
-            self._publish(f"lost {failure}" if failure else f"failed {_first_line(error)}")
+            first, *_ = (str(error).strip() or type(error).__name__).splitlines()
+            self._publish(f"lost {failure}" if failure else f"failed {first}")
             # The store ends with this process; the others read the message within their interval.
             if self._ranks.is_main and self._peers:
                 time.sleep(3 * _INTERVAL)
@@ -279,11 +277,6 @@ def _is_connection_error(error: BaseException | None) -> bool:
     return False
 
 
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]
-
-
 _RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
 """How long ranks wait for each other at the start: a queue may start them minutes apart."""
 
@@ -320,7 +313,15 @@ def process_group(
         console.quiet = True
     place = choose_device(device)
     if ranks.world_size > 1 and is_gpu(place):
-        place = _select_gpu(ranks)
+        number = torch.cuda.device_count()
+        # Slurm may show each process its own GPU only.
+        if ranks.local_world_size > number and not (number == 1 and ranks.launcher == "srun"):
+            raise UsageError(
+                "More processes than GPUs",
+                f"{ranks.local_world_size} processes on this node, {number} GPUs",
+                "start one process for each GPU",
+            )
+        place = select_gpu(ranks.local_rank % number)
     print_device(place)
     training = scale if isinstance(scale, ScaleOptions) else ScaleOptions()
     if training.fsdp_sharded_checkpoint:
@@ -349,9 +350,10 @@ def process_group(
                 info(f"{ranks.world_size} processes, {place.type}.")
             else:
                 how = "FSDP" if training.fsdp else "DDP"
+                low, rest = divmod(batch_size, ranks.world_size)
                 info(
                     f"{ranks.world_size} processes ({how}), {place.type}, batches of {batch_size} "
-                    f"samples: {_each(batch_size, ranks.world_size)} each."
+                    f"samples: {f'{low} to {low + 1}' if rest else low} each."
                 )
             for line in describe_network(os.environ, place.type):
                 info(line)
@@ -360,24 +362,6 @@ def process_group(
         console.quiet = False
         if dist.is_initialized():
             dist.destroy_process_group()
-
-
-def _select_gpu(ranks: Ranks) -> torch.device:
-    """Make the GPU of the local rank the current one, and return it."""
-    number = torch.cuda.device_count()
-    # Slurm may show each process its own GPU only.
-    if ranks.local_world_size > number and not (number == 1 and ranks.launcher == "srun"):
-        raise UsageError(
-            "More processes than GPUs",
-            f"{ranks.local_world_size} processes on this node, {number} GPUs",
-            "start one process for each GPU",
-        )
-    return select_gpu(ranks.local_rank % number)
-
-
-def _each(number: int, size: int) -> str:
-    low, rest = divmod(number, size)
-    return f"{low} to {low + 1}" if rest else str(low)
 
 
 def _rendezvous(ranks: Ranks) -> Store:
@@ -393,7 +377,15 @@ def _rendezvous(ranks: Ranks) -> Store:
     if ranks.world_size == 1:
         # FSDP needs a process group also for one rank, and a store in memory needs no port.
         return dist.HashStore()  # type: ignore[attr-defined]
-    _require_resolvable(ranks)
+    try:
+        # PyTorch tries for ten minutes to resolve a name that does not exist.
+        socket.getaddrinfo(ranks.main_address, ranks.main_port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise Unavailable(
+            "The name of the first rank's node cannot be resolved",
+            f"'{ranks.main_address}' on {socket.gethostname()}, {error.strerror}",
+            "set MASTER_ADDR to an address of that node",
+        ) from error
     place = f"{ranks.main_address}, port {ranks.main_port}"
     waiting = f"Waiting for {ranks.world_size} ranks to meet at {place}."
     reminder = threading.Timer(_REMIND, info, [waiting])
@@ -411,15 +403,3 @@ def _rendezvous(ranks: Ranks) -> Store:
     finally:
         reminder.cancel()
     return store
-
-
-def _require_resolvable(ranks: Ranks) -> None:
-    """Check that the address of the first rank can be resolved: PyTorch tries for ten minutes."""
-    try:
-        socket.getaddrinfo(ranks.main_address, ranks.main_port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise Unavailable(
-            "The name of the first rank's node cannot be resolved",
-            f"'{ranks.main_address}' on {socket.gethostname()}, {error.strerror}",
-            "set MASTER_ADDR to an address of that node",
-        ) from error
