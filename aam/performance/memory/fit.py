@@ -112,8 +112,13 @@ def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
     """
     if "auto" not in (options.loop.batch_size, options.speed.asv_chunk):
         return options
-    options = _with(options, _resumed(options), options.speed)
     loop, speed = options.loop, options.speed
+    resumed = run_folder.resumed_checkpoint(options.run) if loop.batch_size == "auto" else None
+    if resumed is not None:
+        before = from_plain(type(options), checkpoints.read(resumed).config.options).loop
+        batch, steps = before.batch_size, before.gradient_accumulation_steps
+        loop = dataclasses.replace(loop, batch_size=batch, gradient_accumulation_steps=steps)
+        options = _with(options, loop, speed)
     divide = loop.batch_size == "auto"
     if not divide and speed.asv_chunk != "auto":
         return options
@@ -143,24 +148,6 @@ def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
 def _with(options: Learn, loop: LoopOptions, speed: SpeedOptions) -> Learn:
     groups: dict[str, Any] = {"loop": loop, "speed": speed}
     return dataclasses.replace(options, **groups)
-
-
-def _resumed(options: Pretrain | Train) -> LoopOptions:
-    """Return the options of the loop, with the batch of the run that is resumed."""
-    loop = options.loop
-    if loop.batch_size != "auto":
-        return loop
-    checkpoint = run_folder.resumed_checkpoint(options.run)
-    if checkpoint is None:
-        return loop
-    before: LoopOptions = from_plain(
-        type(options), checkpoints.read(checkpoint).config.options
-    ).loop
-    return dataclasses.replace(
-        loop,
-        batch_size=before.batch_size,
-        gradient_accumulation_steps=before.gradient_accumulation_steps,
-    )
 
 
 def limit_of(device: DeviceOptions, ranks: Ranks) -> MemoryLimit:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from resource import RUSAGE_SELF, getrusage
 
 from rich.console import Console
@@ -31,6 +30,8 @@ from aam.performance.memory.step import Parallel, StepMemory
 DEVICES = (16, 24, 32, 64, 80, 128, 192)
 """Memory of common GPUs in GiB."""
 
+NO_FACTS: Mapping[str, int] = {}
+
 
 def show_training(run: TrainingRun, options: Pretrain | Train, gpu: Memory) -> None:
     """Print the memory of a step, where it fits, and the largest settings for --device-memory.
@@ -43,86 +44,78 @@ def show_training(run: TrainingRun, options: Pretrain | Train, gpu: Memory) -> N
     Raises:
         MissingInput, DataError: the check report of --check-report cannot be read.
     """
-    scale, measured = options.scale, measured_overhead(gpu.check_report)
-    overhead = ASSUMED if measured is None else measured
     settings = StepSettings(
         min(options.loop.batch_samples, run.batches.samples),
         options.speed,
-        Parallel(max(1, scale.processes), scale.fsdp),
+        Parallel(max(1, options.scale.processes), options.scale.fsdp),
     )
+    # Before the step is predicted: the process then has the study, as in the training.
     host = getrusage(RUSAGE_SELF).ru_maxrss * 1024
-    memory = run.memory(settings)
-    if gpu.json:
-        facts = {"overhead": overhead, "needed": needed(memory.peak, overhead), "host": host}
-        print(json.dumps(vars(memory) | facts | {"batch_size": settings.batch_size}))
-        return
-    console = Console(highlight=False)
+    memory, size = run.memory(settings), settings.batch_size
+    facts = {"host": host, "batch_size": size}
     title = "memory of a step" + (" on each GPU" if settings.parallel.ranks > 1 else "")
-    total = needed(memory.peak, overhead)
-    console.print(_parts(title, memory, measured))
-    console.print(_where(f"A batch of {settings.batch_size} samples", total))
-    console.print(_on_apu(total, host, options))
+    overhead = show_step(memory, f"A batch of {size} samples", gpu, title, facts)
+    if gpu.json:
+        return
+    console, study, phylogeny = Console(highlight=False), options.input, options.phylogeny
+    # The page cache has the files, or all files of a folder of `aam prepare`.
+    paths = (study.table, study.sequences, phylogeny.tree, phylogeny.unifrac_matrix)
+    cache = sum(
+        file.stat().st_size
+        for path in paths if path is not None
+        for file in (path, *path.rglob("*")) if file.is_file()
+    )  # fmt: skip
+    console.print(
+        "An APU (MI300A), whose GPU shares the memory of the host, needs "
+        f"{shown_size(needed(memory.peak, overhead) + host + cache)}, with {shown_size(host)} of "
+        f"the process and {shown_size(cache)} of page cache."
+    )
     if gpu.device_memory is not None:
         limit = MemoryLimit(round(gpu.device_memory * GIB), overhead)
         for line in _largest(run, settings, limit):
             console.print(line)
 
 
-def show_step(memory: StepMemory | InferenceMemory, subject: str, gpu: Memory) -> None:
-    """Print memory, and the GPUs on which the subject fits; with --json the memory alone.
+def show_step(
+    memory: StepMemory | InferenceMemory,
+    subject: str,
+    gpu: Memory,
+    title: str = "memory",
+    facts: Mapping[str, int] = NO_FACTS,
+) -> int:
+    """Print memory, and the GPUs on which the subject fits; return the overhead of a GPU.
 
     Args:
         memory: predicted memory, in bytes.
         subject: subject of the sentence about the GPUs, such as "A batch of 32 samples".
         gpu: options of `aam memory`.
+        title: title of the table.
+        facts: further entries of the JSON.
 
     Raises:
         MissingInput, DataError: the check report of --check-report cannot be read.
     """
     measured, console = measured_overhead(gpu.check_report), Console(highlight=False)
-    overhead = ASSUMED if measured is None else measured
+    overhead, how = (ASSUMED, "assumed") if measured is None else (measured, "measured")
     total = needed(memory.peak, overhead)
     if gpu.json:
-        print(json.dumps(vars(memory) | {"overhead": overhead, "needed": total}))
-        return
-    console.print(_parts("memory", memory, measured))
-    console.print(_where(subject, total))
-
-
-def _parts(title: str, memory: StepMemory | InferenceMemory, measured: int | None) -> Table:
-    """List the parts of the memory; `measured` is the overhead of the GPU, None if unknown."""
-    overhead, how = (ASSUMED, "assumed") if measured is None else (measured, "measured")
+        print(json.dumps(vars(memory) | {"overhead": overhead, "needed": total} | dict(facts)))
+        return overhead
     table = Table(title, "", box=None, pad_edge=False)
     rows = vars(memory) | {
         f"fragmentation, {FRAGMENTATION:.0%}": round(memory.peak * FRAGMENTATION),
         f"driver and libraries, {how}": overhead,
-        "memory of the GPU": needed(memory.peak, overhead),
+        "memory of the GPU": total,
     }
     for name, value in rows.items():
         table.add_row(name, shown_size(value))
-    return table
-
-
-def _where(subject: str, total: int) -> str:
+    console.print(table)
     fitting = [f"{gib}" for gib in DEVICES if total <= gib * GIB]
-    if not fitting:
-        return f"{subject} fits on no GPU of up to {DEVICES[-1]} GiB."
-    return f"{subject} fits on GPUs of {', '.join(fitting)} GiB."
-
-
-def _on_apu(gpu: int, host: int, options: Pretrain | Train) -> str:
-    """Add the memory of the host, which an APU shares with its GPU."""
-    study, phylogeny = options.input, options.phylogeny
-    files = (study.table, study.sequences, phylogeny.tree, phylogeny.unifrac_matrix)
-    cache = sum(_size(path) for path in files if path is not None)
-    total = shown_size(gpu + host + cache)
-    parts = f"{shown_size(host)} of the process and {shown_size(cache)} of page cache"
-    return f"An APU (MI300A), whose GPU shares the memory of the host, needs {total}, with {parts}."
-
-
-def _size(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder of `aam prepare`."""
-    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+    where = f"no GPU of up to {DEVICES[-1]}"
+    if fitting:
+        where = f"GPUs of {', '.join(fitting)}"
+    console.print(f"{subject} fits on {where} GiB.")
+    return overhead
 
 
 def _largest(run: TrainingRun, settings: StepSettings, limit: MemoryLimit) -> Iterator[str]:

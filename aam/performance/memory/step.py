@@ -80,15 +80,15 @@ def use_buckets(model: nn.Module) -> None:
     trained = [p for p in model.parameters() if p.requires_grad]
     sizes = [p.numel() for p in trained]
     parts = torch.split(torch.empty(sum(sizes)), sizes)
+
+    def keep(view: Tensor, parameter: Tensor) -> None:
+        if parameter.grad is not None and parameter.grad is not view:
+            view.copy_(parameter.grad)
+            parameter.grad = view
+
     for parameter, part in zip(trained, parts, strict=True):
-        hook = partial(_keep, part.view_as(parameter))
+        hook = partial(keep, part.view_as(parameter))
         parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-
-
-def _keep(view: Tensor, parameter: Tensor) -> None:
-    if parameter.grad is not None and parameter.grad is not view:
-        view.copy_(parameter.grad)
-        parameter.grad = view
 
 
 @dataclass(frozen=True)
