@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 from hypothesis import given
@@ -14,7 +12,6 @@ from aam.data.batch_balance import balanced_order, even_slice
 from aam.data.batches import BatchPlan
 from aam.data.study import Study
 from aam.training.loader import TrainingBatches
-from tests.support.commands import pretrain, read
 
 costs = st.lists(st.integers(0, 1000), min_size=1, max_size=60)
 
@@ -46,15 +43,6 @@ def test_an_epoch_sees_every_sample_once(cost: list[int], batch_size: int, seed:
     np.testing.assert_array_equal(ordered, again)
 
 
-def test_the_samples_of_a_batch_change_with_the_epoch() -> None:
-    cost = np.random.default_rng(0).integers(10, 300, size=64)
-    batches = []
-    for epoch in range(2):
-        ordered = balanced_order(np.arange(64), cost, 8, np.random.default_rng(epoch))
-        batches.append({frozenset(row) for row in ordered.reshape(8, 8).tolist()})
-    assert not batches[0] & batches[1]
-
-
 def test_batches_are_more_even_in_distinct_asvs() -> None:
     rng = np.random.default_rng(3)
     counts = presence(rng, 240, 500)
@@ -79,12 +67,3 @@ def test_even_batches_contain_the_same_samples_as_random_ones(study: Study) -> N
     assert seen == [rows.tolist()] * 2
     assert [len(batch) for batch in made[False]] == [len(batch) for batch in made[True]]
     assert made[False] != made[True]
-
-
-def test_even_batches_are_an_option(study_dir: Path, tmp_path: Path) -> None:
-    losses = []
-    for args in ((), ("--even-batches",)):
-        folder = tmp_path / str(len(args))
-        assert pretrain(study_dir, folder, "--tree", study_dir / "tree.nwk", *args) == 0
-        losses.append(read(folder / "metrics.csv")["train_loss"].tolist())
-    assert losses[0] != losses[1]

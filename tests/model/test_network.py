@@ -92,16 +92,6 @@ def test_distinct_asvs_encoded_once_equal_every_copy_encoded(seed: int) -> None:
     )
 
 
-def test_longer_padding_of_sequences_changes_nothing() -> None:
-    net = network()
-    tokens = sequences(5, 3)
-    tokens[:, 25:] = 0
-    with torch.no_grad():
-        long, _ = net.encoder.nucleotides(tokens, True)
-        short, _ = net.encoder.nucleotides(tokens[:, :25], True)
-    torch.testing.assert_close(long, short, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize(("shortest", "ragged"), [(32, False), (31, False), (30, True), (20, True)])
 def test_no_mask_where_sequences_differ_within_the_last_patch(shortest: int, ragged: bool) -> None:
     """With 32 nucleotides and patches of 5 the last patch has two."""
@@ -114,14 +104,6 @@ def test_no_mask_where_sequences_differ_within_the_last_patch(shortest: int, rag
     torch.testing.assert_close(masked, plain, rtol=0, atol=1e-6)
 
 
-def test_abundance_is_an_input() -> None:
-    net = network()
-    tokens = sequences(6, 1)
-    slots, counts = samples([6], 6, 1)
-    other = counts.flip(1)
-    assert (embed(net, tokens, slots, counts) - embed(net, tokens, slots, other)).abs().max() > 1e-4
-
-
 def test_every_nucleotide_of_a_patch_matters() -> None:
     net = network()
     tokens = sequences(1, 5, shortest=32)
@@ -132,7 +114,7 @@ def test_every_nucleotide_of_a_patch_matters() -> None:
         assert (net.encoder.nucleotides(changed, False)[0] - expected).abs().max() > 1e-5
 
 
-@pytest.mark.parametrize("patch", [1, 3, 5])
+@pytest.mark.parametrize("patch", [1, 3])
 def test_logits_stand_at_their_nucleotides(patch: int) -> None:
     net = network(dataclasses.replace(SHAPE, nucleotide_patch=patch)).encoder.nucleotides
     _, hidden = net(sequences(4, 2), True)
@@ -143,7 +125,7 @@ def test_logits_stand_at_their_nucleotides(patch: int) -> None:
         torch.testing.assert_close(found[row, place], bases)
 
 
-@pytest.mark.parametrize("dim", [8, 64, 768])
+@pytest.mark.parametrize("dim", [8, 768])
 @pytest.mark.parametrize("bounded", [True, False])
 def test_distances(dim: int, bounded: bool) -> None:
     torch.manual_seed(0)
@@ -157,14 +139,6 @@ def test_distances(dim: int, bounded: bool) -> None:
     assert 0.75 < apart.mean() < (0.95 if bounded else 1.5)
     if bounded:
         assert (head(embeddings * 1e6, -embeddings * 1e6) <= 1).all()
-
-
-def test_equal_embeddings_have_a_finite_gradient() -> None:
-    head = PairwiseDistance(True)
-    embeddings = torch.ones(3, 8, requires_grad=True)
-    head(embeddings[:, None], embeddings).sum().backward()
-    assert embeddings.grad is not None
-    assert embeddings.grad.isfinite().all()
 
 
 def test_sets_without_members_give_zeros() -> None:
@@ -241,14 +215,6 @@ def test_a_backend_that_cannot_run_is_detected_before_use() -> None:
     assert runs(named("math"), cpu, masked=True)
     # torch has no memory-efficient kernel for the CPU.
     assert not runs(named("mem_efficient"), cpu, masked=False)
-
-
-def test_nan_embeddings_have_nan_distances() -> None:
-    head = PairwiseDistance(True)
-    embeddings = torch.tensor([[1.0, 2.0], [torch.nan, 2.0], [1.0, 2.0]])
-    matrix = head(embeddings[:, None], embeddings)
-    assert matrix[1].isnan().all()
-    assert matrix[0, 2] == 0
 
 
 @pytest.mark.parametrize("fusion", ["concat", "add"])

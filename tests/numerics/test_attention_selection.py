@@ -7,7 +7,7 @@ import pytest
 from aam.contract.errors import Unavailable
 from aam.contract.options.device import AttnImplementation
 from aam.model.attention import BACKENDS
-from aam.numerics.backends import AttentionChoice, Status, StatusOf, Use, select_backends
+from aam.numerics.backends import AttentionChoice, Status, Use, select_backends
 
 ALL_RIGHT: dict[str, Status] = dict.fromkeys(BACKENDS, "right")
 
@@ -50,12 +50,6 @@ def test_a_backend_that_cannot_run_is_replaced() -> None:
     )
 
 
-def test_a_wrong_backend_is_replaced_by_the_next_correct_one() -> None:
-    found = chosen("auto", auto="wrong", mem_efficient="wrong", flash_masked="absent")
-    assert names(found) == ("flash", "math")
-    assert "computes wrong on cuda" in found.warnings[0]
-
-
 def test_a_harmless_fault_is_avoided_where_that_is_possible() -> None:
     assert names(chosen("auto", auto="harmless")) == ("flash", "flash")
     others: dict[str, Status] = dict.fromkeys(BACKENDS, "wrong")
@@ -66,16 +60,3 @@ def test_a_selection_without_a_correct_backend_is_refused() -> None:
     with pytest.raises(Unavailable, match="auto wrong, flash wrong") as caught:
         chosen("auto", **dict.fromkeys(ALL_RIGHT, "wrong"))
     assert caught.value.status == 69
-
-
-def test_the_selection_stops_at_the_first_correct_backend() -> None:
-    """Trying a backend costs time on a GPU."""
-    tried = []
-
-    def status_of(backend: str, use: Use) -> Status:
-        tried.append((backend, use))
-        return "right"
-
-    counted: StatusOf = status_of
-    select_backends("math", BACKENDS, counted, "cuda")
-    assert tried == [("math", "plain"), ("math", "masked")]

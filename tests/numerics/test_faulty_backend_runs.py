@@ -16,7 +16,6 @@ from aam.inference.stored_networks import read_networks
 from aam.model.attention import TORCH, Backend
 from aam.numerics import faults
 from aam.numerics.backends import BackendPolicy
-from aam.numerics.stack import identify
 from aam.pipeline.run import run as train
 from aam.training.pretrain import pretrain
 from tests.support import faulty_backends as emulated
@@ -161,8 +160,3 @@ def test_train_and_predict_replace_a_faulty_backend(
     assert aam("predict", "--model", tmp_path / "out", *files, "--device", "cpu") == 0
     record = json.loads((tmp_path / "predictions.tsv.run.json").read_text())
     assert record["attention"]["evidence"] == "not measured on a cpu"
-
-
-def test_the_key_of_a_report_is_that_of_the_identity() -> None:
-    found = identify(CPU)
-    assert (found.vendor, found.arch, found.torch) == ("cpu", "cpu", str(torch.__version__))

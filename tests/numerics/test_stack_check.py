@@ -6,7 +6,6 @@ The same table runs on a GPU where there is one (`-m gpu`): the faults are emula
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 
 import pytest
@@ -129,14 +128,6 @@ def test_one_set_or_one_mask_finds_nothing() -> None:
     assert case.outcome == "right"
 
 
-def test_probes_are_shaped_as_the_model_is() -> None:
-    for shape in (*shapes(True), *shapes(False)):
-        assert shape.sets >= 2
-    assert [(s.heads, s.members, s.width) for s in shapes(False)] == [
-        (4, 30, 32), (4, 321, 32), (1, 1024, 32)]  # fmt: skip
-    assert {(s.heads, s.width) for s in shapes(True, heads=2, width=4)} == {(2, 4)}
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_correct_results_are_far_from_the_tolerance(dtype: str) -> None:
     """Half of the tolerance leaves room for kernels that round more often than the CPU's."""
@@ -149,13 +140,6 @@ def test_correct_results_are_far_from_the_tolerance(dtype: str) -> None:
 
 
 # --- what does not answer
-
-
-def test_a_backend_without_masks_is_usable_without() -> None:
-    report = check(faulty(emulated.unmasked_only, "flash"))
-    outcomes = {case.mask: case.outcome for case in report.cases}
-    assert outcomes == {"none": "right", "shared": "absent", "each": "absent", "empty": "absent"}
-    assert not report.wrong
 
 
 def test_other_errors_are_kept() -> None:
@@ -191,13 +175,6 @@ def test_a_backend_that_kills_its_process_is_left_out() -> None:
     assert report.wrong
 
 
-@pytest.mark.medium
-def test_another_process_finds_what_this_one_does() -> None:
-    plan = CheckPlan(True, ("bf16",))
-    errors = conclude(measure_in_child((faulty(emulated.transposed), RIGHT), plan, CPU), quick=True)
-    assert errors.cases == check(faulty(emulated.transposed), RIGHT, plan=plan).cases
-
-
 # --- the document
 
 
@@ -210,11 +187,8 @@ def test_a_report_survives_json() -> None:
     "change",
     [
         lambda text: text[:-20],
-        lambda text: "[]",
         lambda text: text.replace(f'"format":{FORMAT}', f'"format":{FORMAT + 1}'),
         lambda text: text.replace('"outcome":"right"', '"outcome":"splendid"', 1),
-        lambda text: text.replace('"cases":[', '"cases":[7,'),
-        lambda text: json.dumps({"format": 1}),
     ],
 )
 def test_a_damaged_report_is_refused(change: Callable[[str], str]) -> None:

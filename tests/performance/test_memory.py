@@ -61,11 +61,8 @@ MATH = Backends(named("math"), named("math"))
     ("options", "precision"),
     [
         pytest.param({}, "none", id="plain"),
-        pytest.param({"patch": 1}, "none", id="patch-1"),
-        pytest.param({"width": 192}, "none", id="width-192"),
+        pytest.param({"patch": 1, "width": 192}, "none", id="patch-1-width-192"),
         pytest.param({"backends": MATH}, "none", id="math"),
-        pytest.param({"recompute": True}, "none", id="recomputed"),
-        pytest.param({"asv_chunk": 16}, "none", id="chunked"),
         pytest.param({"asv_chunk": 16, "recompute": True}, "none", id="chunked-recomputed"),
         pytest.param({"frozen": True}, "none", id="frozen"),
         pytest.param({}, "bf16", id="bf16"),

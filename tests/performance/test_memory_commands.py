@@ -18,7 +18,6 @@ from aam.data.batches import Batch, make_batch
 from aam.data.study import Study
 from aam.distributed.environment import Ranks
 from aam.numerics.report import from_json, store_report, to_json
-from aam.performance.memory.fit import largest
 from aam.performance.memory.report import show_step
 from aam.performance.memory.runs import LargestBatches
 from aam.performance.memory.step import StepMemory
@@ -61,12 +60,6 @@ def test_the_shard_has_the_shapes_of_that_of_the_first_rank(study: Study) -> Non
     predicted = batches.batch(7, ranks=2, sequences=True)
     assert isinstance(real, BatchShard)
     assert shapes(predicted) == shapes(real)
-
-
-def test_bisection_finds_the_largest_number() -> None:
-    assert [largest(1, 100, lambda n, m=m: n <= m) for m in (0, 1, 37, 99, 100)] == [
-        0, 1, 37, 99, 100,
-    ]  # fmt: skip
 
 
 @pytest.mark.medium

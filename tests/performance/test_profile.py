@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from aam.contract.errors import DataError, MissingInput
+from aam.contract.errors import DataError
 from aam.performance.profile import (
     KernelProfile,
     KernelTime,
     category,
     precisions,
-    profile_of_calls,
     read_profile,
     shares,
     verdict,
@@ -85,19 +84,12 @@ def test_every_format_gives_the_same_kernels(source: str, tmp_path: Path) -> Non
         assert profile.idle == pytest.approx(1 / 8)
 
 
-def test_overlapping_kernels_count_once_as_busy() -> None:
-    profile = profile_of_calls("two streams", [("a", 0, 60), ("b", 40, 100), ("c", 50, 55)])
-    assert profile.total_ns == 125
-    assert profile.idle == 0
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
         (GEMM, "matrix product"),
         (ADD, "elementwise"),
         ("attn_fwd", "attention"),
-        ("pytorch_flash::flash_fwd_kernel<...>", "attention"),
         ("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", "communication"),
         ("__amd_rocclr_copyBuffer", "memory copy"),
         ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<...>", "optimizer"),
@@ -112,7 +104,6 @@ def test_categories_of_kernels(name: str, expected: str) -> None:
     ("name", "expected"),
     [
         ("Cijk_Alik_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_MT16x16x128", "bf16"),
-        ("Cijk_Ailk_Bljk_BBS_BH_Bias_HA_S_SAV", "bf16"),
         ("Cijk_Alik_Bljk_HHS_BH_Bias_HA_S_SAV", "fp16"),
         (GEMM, "fp32"),
         ("cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128", "bf16"),
@@ -164,11 +155,9 @@ def test_two_profiles_are_compared_by_category(
 
 BAD = {
     "unknown": (b"a,b\n1,2\n", "Not the output of a known profiler"),
-    "empty": (b"", "Not the output of a known profiler"),
     "cut short": (b'{"traceEvents": [{"ph": "X", "cat": "ker', "damaged or incomplete"),
     "no kernels": (b'{"traceEvents": []}', "has no kernels"),
     "cut gzip": (gzip.compress(b'{"traceEvents": []}')[:-6], "damaged or incomplete"),
-    "binary": (b"\x00\xff\xfe" * 40, "damaged or incomplete"),
     "database": (b"SQLite format 3\0" + b"\0" * 100, "Not the output of a known profiler"),
     "host API": (b'"Name","Calls","TotalDurationNs"\n"hipFree",1,5\n', "Calls of the host's API"),
     "not a number": (b'"Name","Calls","TotalDurationNs"\n"k",x,5\n', "damaged or incomplete"),
@@ -181,11 +170,6 @@ def test_files_that_are_no_profile_are_refused(name: str, tmp_path: Path) -> Non
     (tmp_path / "profile").write_bytes(content)
     with pytest.raises(DataError, match=message):
         read_profile(tmp_path / "profile")
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingInput, match="No profile"):
-        read_profile(tmp_path / "none.csv")
 
 
 GENUINE = Path(os.environ.get("AAM_SHARED_DATA", "/nonexistent")) / "profiles"

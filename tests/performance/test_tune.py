@@ -188,14 +188,6 @@ def test_options_that_do_not_fit_are_usage_errors(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_gpu_that_is_not_there_is_named(
-    tmp_path: Path, study_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ("tune", "--output-dir", tmp_path, "pretrain", "--table", study_dir / "table.biom")
-    assert aam(*command, "--device", "cuda") == 69
-    assert "No GPU: --device cuda; use --device auto or cpu." in capsys.readouterr().err
-
-
 def test_one_task_of_several_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
-import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -123,29 +119,6 @@ def test_writers_at_once_and_lookups(tmp_path: Path) -> None:
     assert not opened(tmp_path, seed=1).segments
 
 
-def test_an_incomplete_segment_is_removed_without_a_writer(tmp_path: Path, capsys: Capture) -> None:
-    """Neither one that changed within a day is removed, nor one that a process locks."""
-    opened(tmp_path).add(np.arange(3), torch.ones(3, 8))
-    (encoder,) = tmp_path.iterdir()
-    paths = [encoder / f".{name}.host-1.partial" for name in ("old", "locked", "recent", "growing")]
-    before = time.time() - 48 * 3600
-    for path in paths:
-        path.mkdir()
-        (path / "hashes.npy").write_bytes(b"cut off")
-    for path in (*paths[:2], *(path / "hashes.npy" for path in paths[:2]), paths[3]):
-        os.utime(path, (before, before))
-    writer = os.open(paths[1], os.O_RDONLY)
-    fcntl.flock(writer, fcntl.LOCK_EX)
-    capsys.readouterr()
-    try:
-        opened(tmp_path).add(np.arange(3, 5), torch.ones(2, 8))
-    finally:
-        os.close(writer)
-    assert [path for path in paths if path.exists()] == paths[1:]
-    assert f"Removed '{paths[0]}', which a stopped run left incomplete." in capsys.readouterr().err
-    assert len(opened(tmp_path).segments) == 2
-
-
 def test_float16_is_read_as_it_is_written_and_by_float16_alone(tmp_path: Path) -> None:
     torch.manual_seed(1)
     exact, hashes = torch.randn(9, 8), np.arange(9)
@@ -162,16 +135,6 @@ def test_float16_is_read_as_it_is_written_and_by_float16_alone(tmp_path: Path) -
     (half,) = (segment for segment in opened(tmp_path, "float16").segments
                if segment[1].dtype == np.float16)  # fmt: skip
     assert half[1].nbytes * 2 == opened(tmp_path).segments[0][1].nbytes
-
-
-def test_float16_rounds_vectors_of_either_precision(tmp_path: Path) -> None:
-    """Results with float16 do not depend on what the folder holds."""
-    torch.manual_seed(1)
-    exact, hashes = torch.randn(9, 8), np.arange(9)
-    opened(tmp_path / "full").add(hashes, exact)
-    found = torch.zeros(9, 8)
-    assert opened(tmp_path / "full", "float16").fill(hashes, found).all()
-    assert torch.equal(found, opened(tmp_path / "half", "float16").add(hashes, exact))
 
 
 def test_vectors_beyond_float16_are_refused(tmp_path: Path) -> None:
@@ -195,18 +158,7 @@ def test_predictions_with_float16_do_not_depend_on_the_folder(
     assert "--asv-vectors-dtype float16 without --asv-vectors-dir; add" in printed(capsys)
 
 
-def test_a_full_disk_leaves_a_folder_that_is_read(
-    model: Path, study_dir: Path, small_disk: Callable[[int], Path], capsys: Capture
-) -> None:
-    disk, table = small_disk(8), study_dir / "table.biom"
-    args = ("--model", model, "--table", table, "--output", disk.parent / "p.tsv")
-    kept = ("--device", "cpu", "--overwrite", "--asv-vectors-dir", disk)
-    assert aam("predict", *args, *kept) == CANNOT_CREATE
-    assert "aam: The disk is full" in printed(capsys)
-    assert not [path for path in disk.rglob("*") if path.is_file()]
-
-
-@pytest.mark.parametrize("damage", ["cut", "newer", "rubbish"])
+@pytest.mark.parametrize("damage", ["cut", "newer"])
 def test_damaged_vectors_are_refused(tmp_path: Path, damage: str) -> None:
     opened(tmp_path).add(np.arange(9), torch.rand(9, 8))
     (header,) = tmp_path.glob("*/*/segment.json")
@@ -214,9 +166,7 @@ def test_damaged_vectors_are_refused(tmp_path: Path, damage: str) -> None:
     content = vectors.read_bytes()
     if damage == "cut":
         vectors.write_bytes(content[:-8])
-    elif damage == "newer":
-        header.write_text(json.dumps({**json.loads(header.read_text()), "format": 2}))
     else:
-        header.write_text("{}")
+        header.write_text(json.dumps({**json.loads(header.read_text()), "format": 2}))
     with pytest.raises(DataError):
         opened(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,9 +10,8 @@ import pytest
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.commands.studies import Example
 from aam.data.simulation import simulate, write_study
-from aam.serialization import tensor_file
 from tests.support.commands import aam
-from tests.support.resumed_runs import STOPPED, USR1, alike, arguments_of, part
+from tests.support.resumed_runs import STOPPED, USR1, arguments_of, part
 
 
 @pytest.fixture(scope="module")
@@ -62,18 +60,3 @@ def test_a_resumed_run_has_the_input_of_before(
     assert "--pretrained-encoder" in printed
     shutil.copytree(study_dir, tmp_path / "copy")
     assert part(arguments_of(tmp_path / "copy", "pretraining", tmp_path / "run")) == 0
-
-
-def test_pretraining_goes_on_with_another_study_as_a_new_run(
-    study_dir: Path, other_study: Path, tmp_path: Path
-) -> None:
-    assert part(arguments_of(study_dir, "pretraining", tmp_path / "first")) == 0
-    line = arguments_of(other_study, "pretraining", tmp_path / "second", "--embedding-dim", 12,
-                 "--attention-heads", 5, "--pretrained-encoder", tmp_path / "first",
-                 "--lr", 1e-30)  # fmt: skip
-    assert part(line) == 0
-    best = tmp_path / "first/checkpoints/best.ckpt", tmp_path / "second/checkpoints/last.ckpt"
-    first, second = (tensor_file.read(path)["state_dict"] for path in best)
-    assert alike(first, second)
-    record = json.loads((tmp_path / "second" / "run.json").read_text())
-    assert record["inputs"]["--pretrained-encoder"]["path"] == str(tmp_path / "first/model")

@@ -75,7 +75,7 @@ def test_passes_are_rarefactions_with_a_spread(
     assert (found["spread"] > 0).any()
 
 
-@pytest.mark.parametrize("kind", ["encoder", "numbers", "classes"])
+@pytest.mark.parametrize("kind", ["encoder", "numbers"])
 def test_embeddings_are_those_of_the_run(
     request: pytest.FixtureRequest, study_dir: Path, tmp_path: Path, kind: str
 ) -> None:
@@ -89,20 +89,3 @@ def test_embeddings_are_those_of_the_run(
     expected = read(folder / "embeddings.tsv").set_index("sample-id")
     found = read(out / "embeddings.tsv").set_index("sample-id").loc[expected.index]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_numbers_of_subjects_colour_an_embedding_as_categories(
-    study_dir: Path, encoder: Path, tmp_path: Path
-) -> None:
-    header, _, *lines = (study_dir / "metadata.tsv").read_text().splitlines()
-    numbered = [f"{line}\t{number}" for number, line in enumerate(lines)]
-    metadata = tmp_path / "metadata.tsv"
-    metadata.write_text("\n".join([f"{header}\tnumber", *numbered]))
-    given = ("--table", study_dir / "table.biom", "--model", encoder, "--device", "cpu")
-    pictures = []
-    for args in ((), ("--categories", "number")):
-        out = tmp_path / f"embedded-{len(args)}"
-        colours = ("--metadata", metadata, "--color-by", "number", *args)
-        assert aam("embed", *given, "--output-dir", out, *colours) == 0
-        pictures.append((out / "pcoa.png").read_bytes())
-    assert pictures[0] != pictures[1]
