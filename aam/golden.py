@@ -35,7 +35,7 @@ from aam.contract.files import atomic_write, require
 from aam.contract.options.training import LoopOptions
 from aam.data.batches import Batch, shortest
 from aam.data.sequences import MASK, PAD
-from aam.data.target_transforms import TargetTransform
+from aam.data.targets import TargetTransform
 from aam.inference.stored_networks import Target
 from aam.model.attention import AUTO, Backends
 from aam.model.network import Predictor

@@ -71,8 +71,8 @@ def in_process(function: Any, *arguments: Any) -> Any:
 
 def _study(table: Path, tree: Path | None) -> Any:
     from aam.contract.options.study import PhylogenyOptions, TableOptions
-    from aam.data.rarefaction import auto_depth
     from aam.data.study import load_study
+    from aam.data.table import auto_depth
     from aam.training.labelled_study import deep_enough
 
     study = load_study(TableOptions(table=table), PhylogenyOptions(tree=tree))

@@ -30,11 +30,11 @@ import numpy as np
 from aam.cli import main as aam
 from aam.contract.options.commands.studies import Example
 from aam.contract.options.study import SampleOptions, SplitOptions, TableOptions, TargetOptions
-from aam.data.labels import read_labels, split_samples
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.predictions import numeric_column, read_predictions
 from aam.data.simulation import simulate, write_study
 from aam.data.study import load_study
+from aam.data.targets import read_labels, split_samples
 from aam.members.base import F64, Labels, Samples
 from aam.members.ensemble import combine_members
 from aam.members.forest import Forest

@@ -19,9 +19,9 @@ from scipy import sparse
 
 from aam.console import as_library
 from aam.contract.options.study import SplitOptions
-from aam.data.labels import split_samples
 from aam.data.metadata import Metadata
 from aam.data.metrics import value_of
+from aam.data.targets import split_samples
 from aam.members.base import F64, Labels, Samples
 from aam.members.ensemble import combine_members
 from aam.members.member import TrainingSamples, estimator, predictions_of

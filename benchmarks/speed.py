@@ -119,7 +119,7 @@ def frozen(study: Path) -> Measured:
     import numpy as np
     import torch
 
-    from aam.data.target_transforms import TargetTransform
+    from aam.data.targets import TargetTransform
     from aam.inference.outputs import encode_asvs
     from aam.inference.stored_networks import Target
     from aam.model.network import Predictor

@@ -6,9 +6,8 @@ from aam.console import info, warn
 from aam.contract.files import refuse_existing, write_json
 from aam.contract.options.commands.use import Evaluate
 from aam.contract.options.study import ordered_levels
-from aam.data.error_analysis import metrics_by
 from aam.data.metadata import ID_HEADER, read_metadata, rows_where
-from aam.data.metrics import summary
+from aam.data.metrics import metrics_by, summary
 from aam.data.predictions import join_labels, other_labels, read_predictions
 from aam.report.terminal import show
 

@@ -8,6 +8,7 @@ S ASVs of the largest sample.
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -21,7 +22,6 @@ from torch.utils.data import Dataset
 
 from aam.contract.options.field import BELOW_ONE, ONE_OR_MORE, SEEDS, UP_TO_ONE, ZERO_OR_MORE
 from aam.contract.options.study import Metric
-from aam.data.rarefaction import rarefy
 from aam.data.sequences import MASK, PAD
 from aam.data.study import Study
 from aam.data.table import take_strings
@@ -32,6 +32,9 @@ BASE_TOKENS = (1, 4)
 
 FIXED_DRAW = 1 << 40
 """First number of the fixed draws of validation and prediction, above all epoch numbers."""
+
+NUMPY_LIMIT = 10**9
+"""Reads of a sample from which on numpy's hypergeometric distribution is not defined."""
 
 _MASKS, _HIDDEN = 1, 3
 """Second elements of seeds, so that each choice uses independent random numbers."""
@@ -175,22 +178,65 @@ def draw_asvs(
         reads_draw: number of the draw of reads, such as the epoch; each gives other reads.
     """
     sample_ids = list(take_strings(study.table.sample_ids, rows))
-    drawn = _draw_reads(study.table.counts[rows], plan, sample_ids, reads_draw)
+    drawn = study.table.counts[rows]
+    ends = drawn.indptr.tolist()
+    drawn.data = np.concatenate(
+        [
+            rarefy(drawn.data[low:high], plan.rarefy_depth, name, plan.seed, reads_draw)
+            for name, low, high in zip(sample_ids, ends, ends[1:], strict=False)
+        ]
+    )
+    drawn.eliminate_zeros()
     return drawn, _limit(drawn, plan.token_limit)
 
 
-def _draw_reads(picked: csr_array, plan: BatchPlan, sample_ids: list[str], draw: int) -> csr_array:
-    """Return the rarefied counts [B, F] of some samples, without explicit zeros."""
-    picked.data = np.concatenate(
-        [
-            rarefy(picked.data[lo:hi], plan.rarefy_depth, name, plan.seed, draw)
-            for name, lo, hi in zip(
-                sample_ids, picked.indptr[:-1].tolist(), picked.indptr[1:].tolist(), strict=True
-            )
-        ]
-    )
-    picked.eliminate_zeros()
-    return picked
+def rarefy(
+    counts: npt.NDArray[np.int32], depth: int, sample_id: str, seed: int, draw: int
+) -> npt.NDArray[np.int64]:
+    """Draw `depth` reads from the counts of one sample.
+
+    Each draw is seeded by the run's seed, the number of the draw and the sample's id, so that it
+    depends neither on the order of the table nor on the other samples of the batch.
+
+    Args:
+        counts: reads of each ASV of the sample.
+        depth: reads to draw; 0, or at least the reads of the sample, gives all of its reads.
+        sample_id: seeds the draw, with `seed`.
+        seed: the run's seed.
+        draw: number of the draw (an epoch or a prediction pass); each number gives other reads.
+
+    Returns:
+        Reads drawn of each ASV, in the order of `counts`; their sum is `depth`, or that of `counts`
+        if that is smaller.
+
+    >>> int(rarefy(np.array([5, 0, 15], dtype=np.int32), 10, "sample-1", seed=0, draw=0).sum())
+    10
+    """
+    counts_64 = counts.astype(np.int64)
+    total = int(counts_64.sum())
+    if depth == 0 or total <= depth:
+        return counts_64
+    # By CRC-32, since Python's `hash` of a string differs between processes.
+    rng = np.random.default_rng([seed, draw, zlib.crc32(sample_id.encode())])
+    if total < NUMPY_LIMIT:
+        # The other method of NumPy, `count`, makes an array of all reads.
+        return rng.multivariate_hypergeometric(counts_64, depth, method="marginals")
+    return _draw_by_number(counts_64, depth, rng)
+
+
+def _draw_by_number(
+    counts_64: npt.NDArray[np.int64], depth: int, rng: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """Draw `depth` distinct reads by their number; memory grows with the smaller part."""
+    total = int(counts_64.sum())
+    if 2 * depth > total:
+        return counts_64 - _draw_by_number(counts_64, total - depth, rng)
+    drawn = np.empty(0, dtype=np.int64)
+    while len(drawn) < depth:
+        # Numbers that occur twice are drawn again, so every set of numbers is equally likely.
+        drawn = np.union1d(drawn, rng.integers(total, size=depth - len(drawn)))
+    owners = np.searchsorted(np.cumsum(counts_64), drawn, side="right")
+    return np.bincount(owners, minlength=len(counts_64)).astype(np.int64)
 
 
 def _limit(drawn: csr_array, token_limit: int) -> csr_array:
@@ -334,3 +380,141 @@ class FixedBatches(Dataset[Batch]):
     def __getitem__(self, step: int) -> Batch:
         rows = self.rows[step * self.batch_size : (step + 1) * self.batch_size]
         return make_batch(self.study, self.plan, rows, self.draw, self.masks)
+
+
+Rows = npt.NDArray[np.int64]
+
+
+def even_slice(samples: int, steps: int, step: int) -> slice:
+    """Return the slice of one of several consecutive parts of nearly equal size.
+
+    Args:
+        samples: number of samples, at least 0.
+        steps: number of parts, at least 1. Sizes differ by at most one; larger parts come first.
+        step: number of the part, 0 to `steps` - 1.
+
+    >>> [even_slice(5, 2, step) for step in range(2)]
+    [slice(0, 3, None), slice(3, 5, None)]
+    """
+    size, larger = divmod(samples, steps)
+    start = step * size + min(step, larger)
+    return slice(start, start + size + (step < larger))
+
+
+def balanced_order(
+    rows: Rows, cost: npt.NDArray[np.int64], steps: int, rng: np.random.Generator
+) -> Rows:
+    """Order the samples of an epoch so that consecutive batches cost alike.
+
+    Samples are divided into layers of equal cost, and every batch gets one of each layer: a
+    stratified draw. The first half of the layers is assigned at random; in the others the most
+    expensive sample goes to the batch with the lowest cost so far (longest processing time first,
+    Graham 1969).
+
+    Args:
+        rows: the samples, int64 [n], n at least `steps`.
+        cost: number of ASVs of each of `rows`, [n].
+        steps: number of batches.
+        rng: orders samples of equal cost, and the batches.
+
+    Returns:
+        `rows` in another order, [n]; cut at `even_slice(n, steps, step)` it gives the batches.
+
+    >>> cost = np.array([9, 1, 1, 9])
+    >>> order = balanced_order(np.arange(4), cost, 2, np.random.default_rng(0))
+    >>> cost[order].reshape(2, 2).sum(axis=1).tolist()
+    [10, 10]
+    """
+    shuffled = rng.permutation(len(rows))
+    # A stable sort of shuffled samples: those of equal cost stay in random order.
+    by_cost = shuffled[np.argsort(-cost[shuffled], kind="stable")]
+    batch_of = np.empty(len(rows), dtype=np.int64)
+    total_cost = np.zeros(steps, dtype=np.int64)
+    layers = len(rows) // steps
+    for done, number in enumerate([*rng.permutation(layers).tolist(), layers]):
+        layer = by_cost[number * steps : (number + 1) * steps]
+        random = 2 * done < layers
+        batches = rng.permutation(steps) if random else np.argsort(total_cost, kind="stable")
+        batch_of[layer] = batches[: len(layer)]
+        total_cost[batches[: len(layer)]] += cost[layer]
+    # Shuffle the batches, but keep the larger ones first, as `even_slice` expects them.
+    size = np.bincount(batch_of, minlength=steps)
+    turn = rng.permutation(steps)
+    place = np.empty(steps, dtype=np.int64)
+    place[turn[np.argsort(-size[turn], kind="stable")]] = np.arange(steps)
+    return rows[np.argsort(place[batch_of], kind="stable")]
+
+
+@dataclass(frozen=True)
+class BatchShard(Batch):
+    """The part of a batch that one rank computes.
+
+    `rows_B`, `slots_BS`, `counts_BS`, `attend_BS`, `diversity_B` and `hidden_BS` are of the shard's
+    samples; `tokens_UL` and `labels_UL` of the ASVs that the rank encodes. `asvs_U` is of the
+    complete batch, and `slots_BS` are indices into it. `distances_BB` has a row for each sample of
+    the shard and a column for each sample of the batch.
+
+    Attributes:
+        samples: number of samples of the complete batch.
+        first_sample: index of the shard's first sample in the complete batch.
+        first_asv: index of the first ASV that the rank encodes.
+        sequences_VL: uint8, sequences of the ASVs of the shard's samples, not masked.
+        sequence_slots_BS: row of `sequences_VL` of each ASV of each sample of the shard.
+    """
+
+    samples: int = 0
+    first_sample: int = 0
+    first_asv: int = 0
+    sequences_VL: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0, 0))
+    sequence_slots_BS: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0, 0))
+
+
+def shard_batch(batch: Batch, samples: slice, asvs: slice, sequences: bool) -> BatchShard:
+    """Return the shard of one rank.
+
+    Args:
+        batch: the complete batch.
+        samples: the samples of the rank; may be empty.
+        asvs: the distinct ASVs that the rank encodes; may be empty.
+        sequences: whether to add `sequences_VL`, which the k-mer profile of the samples needs.
+    """
+    local = {name: value[samples] for name in ("rows_B", "slots_BS", "counts_BS", "hidden_BS")
+           if (value := getattr(batch, name)) is not None}  # fmt: skip
+    present_BS = local["counts_BS"] > 0
+    # As wide as the largest sample of this rank: columns for those of other ranks would be padding.
+    widest = max(int(present_BS.sum(dim=1).max()) if len(present_BS) else 0, 1)
+    local = {name: value[:, :widest] if value.ndim > 1 else value for name, value in local.items()}
+    present_BS = present_BS[:, :widest]
+    distances_BB, diversity_B = batch.distances_BB, batch.diversity_B
+    complete: dict[str, Any] = {f.name: getattr(batch, f.name) for f in dataclasses.fields(Batch)}
+    shard = BatchShard(
+        **complete
+        | local
+        | {
+            "tokens_UL": batch.tokens_UL[asvs],
+            "labels_UL": None if batch.labels_UL is None else batch.labels_UL[asvs],
+            "shortest": shortest(batch.tokens_UL[asvs]),
+            "attend_BS": None if bool(present_BS.all()) else present_BS,
+            "distances_BB": None if distances_BB is None else distances_BB[samples],
+            "diversity_B": None if diversity_B is None else diversity_B[samples],
+        },
+        samples=len(batch.rows_B),
+        first_sample=samples.start,
+        first_asv=asvs.start,
+    )
+    if not sequences:
+        return shard
+    # The profile of a sample reads all of its ASVs, most of which other ranks encode.
+    members_V, slots = torch.unique(local["slots_BS"][present_BS], return_inverse=True)
+    sequence_slots_BS = torch.zeros_like(local["slots_BS"])
+    sequence_slots_BS[present_BS] = slots
+    return dataclasses.replace(
+        shard, sequences_VL=unmasked(batch)[members_V], sequence_slots_BS=sequence_slots_BS
+    )
+
+
+def unmasked(batch: Batch) -> Tensor:
+    """Return the tokens [U, L] of a batch as they were before masking."""
+    if batch.labels_UL is None:
+        return batch.tokens_UL
+    return torch.where(batch.labels_UL == PAD, batch.tokens_UL, batch.labels_UL)

@@ -209,7 +209,23 @@ def read_covariates(
     require_columns(metadata, columns)
     found = _read(categorical, numeric, metadata, sample_ids)
     for name, values in found.categories.items():
-        _check_categories(name, values)
+        counts = Counter(values[values != ""].tolist())
+        mostly_different = len(counts) > _MOST_NUMBERS and 2 * len(counts) > counts.total()
+        if mostly_different and np.isfinite(as_numbers(list(counts))).all():
+            raise DataError(
+                f"The column '{name}' of --categorical-columns is numeric",
+                f"it has {len(counts)} different numbers in {counts.total()} samples",
+                "name it in --numeric-columns",
+            )
+        if max(counts.values(), default=0) < _FEWEST:
+            raise DataError(
+                f"No two samples have the same category of '{name}'",
+                f"{len(counts)} categories in {len(values)} samples",
+                "leave it out of --categorical-columns",
+            )
+        if single := sorted(value for value, number in counts.items() if number < _FEWEST):
+            shown = first_few(single)
+            warn(f"Categories of '{name}' with a single sample count as unknown: {shown}.")
     _warn_of_missing(found)
     return found
 
@@ -290,26 +306,6 @@ def _numbers(name: str, metadata: Metadata, sample_ids: Sequence[str]) -> F64:
             number_remedy(wrong, "correct them, or name it in --categorical-columns"),
         )
     return values
-
-
-def _check_categories(name: str, values: npt.NDArray[np.str_]) -> None:
-    """Refuse a categorical column of many different numbers; warn about single samples."""
-    counts = Counter(values[values != ""].tolist())
-    mostly_different = len(counts) > _MOST_NUMBERS and 2 * len(counts) > counts.total()
-    if mostly_different and np.isfinite(as_numbers(list(counts))).all():
-        raise DataError(
-            f"The column '{name}' of --categorical-columns is numeric",
-            f"it has {len(counts)} different numbers in {counts.total()} samples",
-            "name it in --numeric-columns",
-        )
-    if max(counts.values(), default=0) < _FEWEST:
-        raise DataError(
-            f"No two samples have the same category of '{name}'",
-            f"{len(counts)} categories in {len(values)} samples",
-            "leave it out of --categorical-columns",
-        )
-    if single := sorted(value for value, number in counts.items() if number < _FEWEST):
-        warn(f"Categories of '{name}' with a single sample count as unknown: {first_few(single)}.")
 
 
 def _warn_of_missing(covariates: Covariates) -> None:

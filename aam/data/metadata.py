@@ -2,7 +2,7 @@
 
 Metadata follows QIIME 2's rules. (scikit-bio's reader is the reference in tests; its import takes a
 CPU-second, half of `aam inspect`.) Ids and values stay the strings of the file, so that 2538.10 and
-2538.1 are two samples; `aam.data.target_columns` converts a column to labels.
+2538.1 are two samples; `aam.data.targets` converts a column to labels.
 
 A condition (--where) is one or more comparisons joined by `and`:
 

@@ -1,19 +1,45 @@
-"""Principal coordinates analysis (PCoA) of embeddings, distance matrices and kernels."""
+"""Embeddings tables, and principal coordinates (PCoA) of embeddings, distances and kernels."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from aam.contract.errors import DataError, reason_of
+from aam.contract.errors import DataError, first_few, reason_of
 from aam.contract.files import write_text
 from aam.contract.records import EDITED
-from aam.data.formats.text import lines_of, read_text
+from aam.data.formats.text import lines_of, numbers, read_rows, read_text
+from aam.data.metadata import ID_HEADER
 
 F64 = npt.NDArray[np.float64]
+
+
+def read_embeddings(path: Path) -> tuple[tuple[str, ...], F64]:
+    """Read an embeddings.tsv, such as that of `aam embed`.
+
+    Returns:
+        N unique sample ids; float64 [N, D], one embedding of width D for each sample.
+
+    Raises:
+        MissingInput: there is no such file.
+        DataError: it is not such a table, has no samples, an id twice, or values that are not
+            finite.
+    """
+    what, remedy = "table of embeddings", "give the embeddings.tsv of `aam embed`"
+    header, rows = read_rows(path, what, (ID_HEADER,))
+    expected = [ID_HEADER, *(f"e{k}" for k in range(len(header) - 1))]
+    if header != expected or len(header) < 2 or not rows:
+        evidence = f"'{path}' has {len(rows)} rows and the columns {first_few(header)}"
+        raise DataError("Not a table of embeddings", evidence, remedy)
+    ids = tuple(row[ID_HEADER] for row in rows)
+    if twice := [name for name, times in Counter(ids).items() if times > 1]:
+        evidence = f"{first_few(twice)} in '{path}'"
+        raise DataError("Sample ids occur twice", evidence, "give each sample one row")
+    return ids, np.array([numbers(rows, name, path, what) for name in header[1:]]).T
 
 
 def principal_coordinates(vectors_ND: npt.ArrayLike, axes: int = 2) -> tuple[F64, F64]:

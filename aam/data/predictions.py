@@ -16,7 +16,7 @@ from aam.contract.errors import DataError, first_few
 from aam.data.formats.text import LARGEST_FLOAT32, read_rows
 from aam.data.metadata import ID_HEADER, Metadata, as_numbers
 from aam.data.metrics import ScoredPredictions
-from aam.data.target_columns import class_target, encode_labels, numeric_target, ordinal_target
+from aam.data.targets import class_target, encode_labels, numeric_target, ordinal_target
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -84,7 +84,15 @@ def make_splits(
         )
     rows = np.arange(samples)
     labels = None if groups is None else np.asarray(groups, dtype=str)
-    _check_divisible(samples, labels, max(folds, 2))
+    parts = max(folds, 2)
+    if labels is not None and (number := len(set(labels))) < parts:
+        remedy = "give another --group-column"
+        if number > 1:
+            remedy = f"give --folds 2 to {number}, or another --group-column"
+        raise DataError("Too few groups to divide", f"{number} for {parts} parts", remedy)
+    if samples < parts:
+        remedy = "add samples" if samples < 2 else f"give --folds 2 to {samples}"
+        raise DataError("Too few samples to divide", f"{samples} for {parts} parts", remedy)
     if folds == 1:
         return (_hold_out(rows, test_size, seed, labels, classes, test=rows[:0]),)
     assigned = _assign(rows, folds, seed, labels, classes)
@@ -172,21 +180,6 @@ def read_splits(
     return splits, [group_of.get(name, name) for name in sample_ids] if group_of else None
 
 
-def _check_divisible(
-    samples: int,
-    labels: npt.NDArray[np.str_] | None,
-    parts: int,
-) -> None:
-    if labels is not None and len(set(labels)) < parts:
-        groups, remedy = len(set(labels)), "give another --group-column"
-        if groups > 1:
-            remedy = f"give --folds 2 to {groups}, or another --group-column"
-        raise DataError("Too few groups to divide", f"{groups} for {parts} parts", remedy)
-    if samples < parts:
-        remedy = "add samples" if samples < 2 else f"give --folds 2 to {samples}"
-        raise DataError("Too few samples to divide", f"{samples} for {parts} parts", remedy)
-
-
 def _hold_out(
     rows: Rows,
     test_size: float,
@@ -207,22 +200,17 @@ def _hold_out(
     if classes is not None and 2 <= parts <= np.bincount(classes[rows]).max():
         validation = rows[_assign(rows, parts, seed, labels, classes) < share.numerator]
     elif labels is not None:
-        validation = _draw_groups(rows, labels, size, seed)
+        # Complete groups, while that brings the number of rows nearer to `size`; at least one.
+        drawn = rows[:0]
+        # Without the last group, which stays for the training.
+        for name in np.random.default_rng(seed).permutation(np.unique(labels[rows]))[:-1]:
+            larger = np.concatenate([drawn, rows[labels[rows] == name]])
+            if len(drawn) == 0 or abs(len(larger) - size) < abs(len(drawn) - size):
+                drawn = larger
+        validation = np.sort(drawn)
     else:
         validation = np.sort(np.random.default_rng(seed).permutation(rows)[:size])
     return Split(np.setdiff1d(rows, validation), validation, test)
-
-
-def _draw_groups(rows: Rows, labels: npt.NDArray[np.str_], size: int, seed: int) -> Rows:
-    """Draw complete groups while that brings the number of rows nearer to `size`; at least one."""
-    names = np.unique(labels[rows])
-    drawn = rows[:0]
-    # Without the last group, which stays for the training.
-    for name in np.random.default_rng(seed).permutation(names)[:-1]:
-        larger = np.concatenate([drawn, rows[labels[rows] == name]])
-        if len(drawn) == 0 or abs(len(larger) - size) < abs(len(drawn) - size):
-            drawn = larger
-    return np.sort(drawn)
 
 
 def _assign(

@@ -20,6 +20,9 @@ from aam.console import info
 from aam.contract.errors import DataError, first_few
 from aam.data.formats.tables import as_counts_of_reads, check_names, open_blocks
 
+AUTO_FRACTION = 0.95
+AUTO_LARGEST = 5000
+
 
 # Arrays have no single truth value, so that a generated comparison would raise.
 @dataclass(frozen=True, eq=False)
@@ -264,3 +267,16 @@ def leave_out_samples(what: str, ids: Sequence[str], drop_empty_samples: bool) -
         raise DataError(what, first_few(ids), "add --drop-empty-samples to leave them out")
     if ids:
         info(f"{what} are left out: {first_few(ids)}.")
+
+
+def auto_depth(reads: NDArray[np.int64]) -> int:
+    """Choose the largest depth, at most 5000, that at least 95 % of the samples reach.
+
+    Args:
+        reads: int64 [N], reads of each sample, N at least 1.
+
+    >>> auto_depth(np.array([100, 2000, 3000])), auto_depth(np.array([8000, 9000]))
+    (100, 5000)
+    """
+    lowest_kept = int(np.sort(reads)[int(np.floor(len(reads) * (1 - AUTO_FRACTION)))])
+    return min(lowest_kept, AUTO_LARGEST)

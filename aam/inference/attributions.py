@@ -20,7 +20,7 @@ from aam.console import track
 from aam.data.batches import Batch, FixedBatches, reading_plan
 from aam.data.covariates import Covariates
 from aam.data.study import Study
-from aam.data.target_transforms import contrasts
+from aam.data.targets import contrasts
 from aam.inference.outputs import LoadedNetwork, encode_asvs, profile_terms
 from aam.inference.stored_networks import StoredNetwork, Target
 from aam.model.attention import Backend, Backends

@@ -23,7 +23,7 @@ from aam.contract.records import Mismatch, check_format
 from aam.data.batches import BatchPlan
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.sequences import VOCABULARY as LETTERS
-from aam.data.target_transforms import UNLIMITED, OutputRange, TargetTransform
+from aam.data.targets import UNLIMITED, OutputRange, TargetTransform
 from aam.model.attention import AUTO, Backends
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Encoder, Predictor

@@ -27,7 +27,7 @@ from aam.console import info
 from aam.contract.errors import DataError
 from aam.data.covariates import CovariateEncoder
 from aam.data.sequences import decode
-from aam.data.target_transforms import TRANSFORMS
+from aam.data.targets import TRANSFORMS
 from aam.data.taxonomy import named_ranks
 from aam.members.base import F64, Rows, Samples
 from aam.members.ensemble import Ensemble

@@ -19,7 +19,7 @@ from scipy import sparse
 from aam.contract import schema
 from aam.contract.records import Mismatch
 from aam.data.covariates import CovariateEncoder, Covariates
-from aam.data.target_transforms import TRANSFORMS, contrasts
+from aam.data.targets import TRANSFORMS, contrasts
 from aam.members.base import F64, Arrays, Rows, Tokens, indices, numbers
 from aam.members.member import Outputs, moments
 from aam.members.relations import F32, AsvRelations, Dendrogram, NearestAsvs, chunks

@@ -23,7 +23,7 @@ from aam.contract.options.device import DeviceOptions
 from aam.contract.options.members import MEMBERS
 from aam.data.covariates import CovariateEncoder
 from aam.data.study import Study
-from aam.data.target_transforms import TargetScale
+from aam.data.targets import TargetScale
 from aam.inference.tables import InferenceSettings
 from aam.members.base import F64, Inputs, Labels, Samples, T, Tokens
 from aam.members.relations import AsvRelations

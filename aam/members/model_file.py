@@ -26,7 +26,7 @@ from aam.contract.options.training import TransformName
 from aam.contract.records import Mismatch
 from aam.data.covariates import CovariateEncoder
 from aam.data.sequences import MASK
-from aam.data.target_transforms import OutputRange, TargetScale
+from aam.data.targets import OutputRange, TargetScale
 from aam.inference.new_samples import SummaryNumbers
 from aam.members import training_data
 from aam.members.base import F64, Labels, Rows, Tokens, indices, numbers

@@ -35,7 +35,7 @@ from aam.data.metrics import (
     weighted_kappa,
 )
 from aam.data.splits import Split
-from aam.data.target_transforms import UNSCALED, TargetScale
+from aam.data.targets import UNSCALED, TargetScale
 from aam.members.base import F64, Labels, Rows
 from aam.members.uncertainty import fit_proportional_odds, median_codes
 

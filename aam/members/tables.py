@@ -13,8 +13,7 @@ from aam.contract.options.commands.use import Predict
 from aam.contract.options.members import networks
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
-from aam.data.target_columns import label_names
-from aam.data.target_transforms import OutputRange
+from aam.data.targets import OutputRange, label_names
 from aam.inference.new_samples import (
     Comparison,
     compare,

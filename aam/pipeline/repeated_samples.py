@@ -25,10 +25,10 @@ from scipy.stats import rankdata
 
 from aam.contract.errors import DataError
 from aam.contract.options.commands.train import Train
-from aam.data.labels import category_codes
 from aam.data.metadata import as_numbers
 from aam.data.metrics import value_of
 from aam.data.splits import FOLDS, make_splits
+from aam.data.targets import category_codes
 from aam.members.member import TrainingSamples, estimator
 from aam.members.scores import SCORED, TITLES, Folds
 from aam.training.labelled_study import LabelledStudy

@@ -14,7 +14,7 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.members import networks
 from aam.contract.preflight import MODEL
 from aam.data.ordination import coordinates_of_kernel, write_ordination
-from aam.data.rarefaction import auto_depth
+from aam.data.table import auto_depth
 from aam.data.taxonomy import read_taxonomy
 from aam.inference.tables import write_table
 from aam.members.base import F64

@@ -28,8 +28,8 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.field import members as types_of
 from aam.contract.options.study import SplitOptions
 from aam.contract.suggestions import nearest
-from aam.data.labels import category_codes
 from aam.data.splits import Rows, Split, make_splits
+from aam.data.targets import category_codes
 from aam.distributed.stop import StopRequests
 from aam.members.option_checks import TRANSFORMER, choose_members
 from aam.members.scores import SCORED

@@ -25,11 +25,11 @@ from aam.contract.options.contradictions import without_effect
 from aam.contract.preflight import target_folder
 from aam.contract.records import Sourced, read_yaml_entries
 from aam.contract.suggestions import nearest
-from aam.data.labels import split_samples
 from aam.data.metadata import Metadata, listed_columns, read_metadata, rows_where
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
 from aam.data.study import Study
+from aam.data.targets import split_samples
 from aam.inference.tables import write_table
 from aam.members.option_checks import check_targets
 from aam.members.tables import join_targets

@@ -16,7 +16,7 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.members import MEMBERS
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import FILE_GROUPS
-from aam.data.target_transforms import TargetScale, output_range
+from aam.data.targets import TargetScale, output_range
 from aam.members.base import F64, Labels, Samples
 from aam.members.ensemble import Combined, combine_members
 from aam.members.member import CrossValidated, Estimator, TrainingSamples, estimator, predictions_of

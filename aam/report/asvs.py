@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from aam.data.error_analysis import quantile_bins
+from aam.data.metrics import quantile_bins
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
 from aam.members.importance import FOLD_RANK, stability

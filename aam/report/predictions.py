@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from aam.data.error_analysis import quantile_bins
-from aam.data.metrics import ScoredPredictions, class_auc, compute_metrics, confusion, summary
+from aam.data.metrics import (
+    ScoredPredictions,
+    class_auc,
+    compute_metrics,
+    confusion,
+    quantile_bins,
+    summary,
+)
 from aam.members.scores import Score
 from aam.number_format import metric_text, significant
 from aam.report.figures import INK, MAX_VECTORS, SERIES, Drawing, blank, shortened, styled

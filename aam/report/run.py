@@ -17,11 +17,10 @@ from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.options.study import ordered_levels
 from aam.contract.schema import read_json
 from aam.data.distances import DistanceMatrix, read_distances
-from aam.data.embeddings import read_embeddings
 from aam.data.formats.text import numbers, read_rows
 from aam.data.metadata import ID_HEADER, as_numbers, read_metadata
 from aam.data.metrics import ScoredPredictions, compute_metrics
-from aam.data.ordination import read_ordination
+from aam.data.ordination import read_embeddings, read_ordination
 from aam.data.predictions import (
     class_predictions,
     numeric_column,
@@ -168,7 +167,7 @@ def read_run(folder: Path) -> Run:
     curves = {fold: columns for fold, columns in curves.items() if len(columns["epoch"])}
     sample_ids, scored, part, limits = _read_scored(folder / "predictions.tsv", facts)
     embedded = folder / "embeddings.tsv"
-    embeddings = read_embeddings(embedded) if embedded.is_file() else None
+    embedded_ids, embeddings = read_embeddings(embedded) if embedded.is_file() else ((), None)
     groups = {}
     if (splits := folder / "splits.tsv").is_file():
         _, rows = read_rows(splits, "splits file", (ID_HEADER,))
@@ -183,8 +182,8 @@ def read_run(folder: Path) -> Run:
         scored,
         limits,
         part,
-        () if embeddings is None else tuple(embeddings.ids.tolist()),
-        None if embeddings is None else embeddings.values.astype(np.float64),
+        embedded_ids,
+        embeddings,
         read_ordination(ordination) if ordination.is_file() else None,
         groups,
         read_distances(unifrac) if unifrac.is_file() else None,

@@ -15,15 +15,18 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.study import SampleOptions, SplitOptions
 from aam.contract.suggestions import nearest
 from aam.data.covariates import Covariates, check_folds, check_target, read_covariates
-from aam.data.labels import category_codes, check_options, read_labels, split_samples
 from aam.data.metadata import Metadata, read_metadata
-from aam.data.rarefaction import auto_depth
 from aam.data.splits import PARTS, Split
 from aam.data.study import Study, load_study
-from aam.data.target_transforms import (
+from aam.data.table import auto_depth
+from aam.data.targets import (
     TargetTransform,
+    category_codes,
+    check_options,
     fit_transform,
     output_range,
+    read_labels,
+    split_samples,
 )
 from aam.data.taxonomy import read_taxonomy, require_common
 

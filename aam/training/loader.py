@@ -13,9 +13,16 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from aam.data.batch_balance import balanced_order, even_slice
-from aam.data.batch_shards import shard_batch
-from aam.data.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches, make_batch
+from aam.data.batches import (
+    FIXED_DRAW,
+    Batch,
+    BatchPlan,
+    FixedBatches,
+    balanced_order,
+    even_slice,
+    make_batch,
+    shard_batch,
+)
 from aam.data.study import Study
 from aam.distributed.environment import SINGLE_RANK, Ranks
 from aam.distributed.stop import ignore_signals

@@ -26,8 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from aam.contract.options.training import LoopOptions, MaskOptions
-from aam.data.batch_shards import BatchShard, unmasked
-from aam.data.batches import Batch
+from aam.data.batches import Batch, BatchShard, unmasked
 from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.data.sequences import PAD
 from aam.distributed.collectives import (

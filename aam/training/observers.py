@@ -56,8 +56,7 @@ from torch import Tensor
 from aam.console import LINE_EVERY, console, duration, info, interactive
 from aam.contract import run_record
 from aam.contract.files import write_text
-from aam.data.batch_shards import BatchShard
-from aam.data.batches import Batch
+from aam.data.batches import Batch, BatchShard
 from aam.number_format import significant
 from aam.numerics.device import is_gpu
 from aam.training.loggers import Logger, open_loggers

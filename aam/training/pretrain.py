@@ -11,11 +11,11 @@ from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.study import Metric
 from aam.contract.preflight import MODEL
 from aam.data.batches import BatchPlan
-from aam.data.labels import split_samples
 from aam.data.metadata import read_metadata
 from aam.data.splits import Split, write_splits
 from aam.data.store import is_store
 from aam.data.study import Study, has_phylogeny, load_study
+from aam.data.targets import split_samples
 from aam.distributed import strategies
 from aam.distributed.collectives import Communicator, identity
 from aam.distributed.process_group import process_group

@@ -17,7 +17,7 @@ from aam.contract.options.commands.train import Train
 from aam.data.batches import reading_plan
 from aam.data.covariates import fit_encoder
 from aam.data.splits import Split
-from aam.data.target_transforms import output_range
+from aam.data.targets import output_range
 from aam.distributed import strategies
 from aam.distributed.collectives import identity
 from aam.inference.outputs import (

@@ -10,10 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aam.data.batch_shards import unmasked
-from aam.data.batches import BatchPlan, FixedBatches, choose_masked, make_batch
-from aam.data.rarefaction import auto_depth, rarefy
+from aam.data.batches import BatchPlan, FixedBatches, choose_masked, make_batch, rarefy, unmasked
 from aam.data.study import Study
+from aam.data.table import auto_depth
 from aam.data.unifrac.batch import pairwise
 from aam.training.loader import EpochSampler, TrainingBatches, loader
 

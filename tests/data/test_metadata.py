@@ -16,14 +16,13 @@ from skbio.metadata.io import MetadataFileError
 from aam.contract.errors import DataError, MissingInput
 from aam.contract.options.study import TargetOptions
 from aam.contract.preflight import metadata_columns
-from aam.data.labels import read_labels
 from aam.data.metadata import (
     MISSING,
     Metadata,
     groups,
     read_metadata,
 )
-from aam.data.target_columns import class_target, numeric_target, ordinal_target
+from aam.data.targets import class_target, numeric_target, ordinal_target, read_labels
 
 IDS = ("2538.10", "2538.1", "10317.000001020", "s4")
 

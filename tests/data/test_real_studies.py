@@ -12,7 +12,7 @@ import pytest
 from aam.data.metadata import groups, read_metadata
 from aam.data.sequences import decode, encode, sequences_of
 from aam.data.table import read_table
-from aam.data.target_columns import numeric_target
+from aam.data.targets import numeric_target
 
 STUDIES = [
     ("ecam", "month_of_life", 741, 150),

@@ -9,9 +9,9 @@ import pytest
 
 from aam.contract.errors import DataError
 from aam.contract.options.study import SplitOptions
-from aam.data.labels import split_samples
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.splits import Split, make_splits, write_splits
+from aam.data.targets import split_samples
 
 
 def stratified(groups: int, folds: int) -> tuple[Split, ...]:

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from aam.data.batch_balance import balanced_order, even_slice
-from aam.data.batches import BatchPlan
+from aam.data.batches import BatchPlan, balanced_order, even_slice
 from aam.data.study import Study
 from aam.training.loader import TrainingBatches
 

@@ -15,7 +15,7 @@ from aam.contract.errors import DataError
 from aam.contract.options.commands.studies import Example
 from aam.data.covariates import Covariates
 from aam.data.simulation import simulate, write_study
-from aam.data.target_transforms import TargetScale
+from aam.data.targets import TargetScale
 from aam.members.base import F64, Labels, Samples
 from aam.members.ensemble import Ensemble
 from aam.members.explanations import Explanation, explain

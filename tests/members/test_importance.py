@@ -23,7 +23,7 @@ from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.options.commands.studies import Example
 from aam.contract.options.training import TransformName
 from aam.data.simulation import simulate, write_study
-from aam.data.target_transforms import TRANSFORMS, TargetScale
+from aam.data.targets import TRANSFORMS, TargetScale
 from aam.data.taxonomy import named_ranks, read_taxonomy
 from aam.members.base import F64, FINEST, Labels, Samples
 from aam.members.forest import ForestInputs, as_csc, model_of

@@ -13,8 +13,7 @@ import torch
 from aam.contract.errors import DataError
 from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.options.commands.measure import Memory
-from aam.data.batch_shards import BatchShard
-from aam.data.batches import Batch, make_batch
+from aam.data.batches import Batch, BatchShard, make_batch
 from aam.data.study import Study
 from aam.distributed.environment import Ranks
 from aam.numerics.report import from_json, store_report, to_json

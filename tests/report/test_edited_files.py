@@ -16,9 +16,8 @@ import pytest
 from aam.contract.errors import AamError
 from aam.contract.options import find, specs
 from aam.contract.options.config_file import read_config
-from aam.data.embeddings import read_embeddings
 from aam.data.metrics import compute_metrics
-from aam.data.ordination import write_ordination
+from aam.data.ordination import read_embeddings, write_ordination
 from aam.data.splits import read_splits
 from aam.performance.profile import as_plain, read_profile
 from aam.report import methods, page

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from aam.data.batches import BatchPlan, make_batch
 from aam.data.study import Study
-from aam.data.target_transforms import TargetTransform
+from aam.data.targets import TargetTransform
 from aam.inference.outputs import (
     LoadedNetwork,
     apply_network,

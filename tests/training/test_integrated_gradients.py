@@ -10,7 +10,7 @@ import torch
 
 from aam.data.batches import BatchPlan
 from aam.data.study import Study
-from aam.data.target_transforms import TargetTransform
+from aam.data.targets import TargetTransform
 from aam.inference.attributions import integrated_gradients
 from aam.inference.outputs import LoadedNetwork, apply_to_study, encode_asvs, fit_profile
 from aam.inference.stored_networks import DiversityScale, ModelConfig, Target

@@ -13,9 +13,9 @@ import torch
 
 from aam.contract.options.study import PhylogenyOptions, SampleOptions, SplitOptions, TableOptions
 from aam.data.batches import BatchPlan
-from aam.data.labels import split_samples
 from aam.data.splits import write_splits
 from aam.data.study import Study, load_study
+from aam.data.targets import split_samples
 from aam.distributed.environment import Ranks
 from aam.inference.outputs import encode_asvs, write_study_embeddings
 from aam.model.network import Encoder

@@ -13,7 +13,7 @@ import torch
 from aam.contract.options import from_plain, parse
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.data.study import Study
-from aam.data.target_transforms import OutputRange, TargetTransform
+from aam.data.targets import OutputRange, TargetTransform
 from aam.inference.stored_networks import Target, read_networks
 from aam.model.distance import PairwiseDistance
 from aam.model.network import Encoder

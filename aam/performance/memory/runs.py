@@ -15,8 +15,7 @@ from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.device import SpeedOptions
 from aam.contract.options.training import LoopOptions
-from aam.data.batch_shards import BatchShard
-from aam.data.batches import Batch, BatchPlan, draw_asvs, reading_plan
+from aam.data.batches import Batch, BatchPlan, BatchShard, draw_asvs, reading_plan
 from aam.data.sequences import PAD
 from aam.data.study import Study
 from aam.distributed.environment import shard_sizes
