@@ -15,7 +15,7 @@ from typing import Any
 
 from aam.contract.errors import CannotCreate
 from aam.contract.files import atomic_write
-from launcher import documents
+from launcher import system
 from launcher.detect import CDI_FOLDERS, SLURM_VARIABLES
 from launcher.gpus import VENDORS
 from launcher.host.facts import Host
@@ -80,7 +80,7 @@ def _content(path: str) -> tuple[bytes, int]:
     if ".so" in os.path.basename(path):
         return b"", 0o444
     try:
-        return documents.regular(path), 0o444
+        return system.regular(path), 0o444
     except (OSError, ValueError):
         return b"", 0
 

@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import documents
+import msgspec
+
+from aam.contract.errors import AamError, printable
+from aam.contract.records import read_json
+from launcher import system
 
 MOST = 200
 """Reports that are read; one of a stack has about 20 kB."""
@@ -36,7 +40,19 @@ class StoredReport:
 
 def folder(variables: Mapping[str, str]) -> Path:
     """Return the folder of the reports, which a launch mounts."""
-    return documents.user_folder("XDG_CACHE_HOME", variables) / "check-reports"
+    return system.user_folder("XDG_CACHE_HOME", variables) / "check-reports"
+
+
+class _Key(msgspec.Struct):
+    image: str
+    arch: str
+
+
+class _Report(msgspec.Struct):
+    key: _Key
+    stack: str
+    made: str
+    verdict: str
 
 
 def stored(place: Path) -> list[StoredReport]:
@@ -44,14 +60,8 @@ def stored(place: Path) -> list[StoredReport]:
     found = []
     latest = sorted(place.glob("*.json"), key=lambda file: file.lstat().st_mtime, reverse=True)
     for file in latest[:MOST]:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            content = documents.parsed(documents.regular(file))
-            key = content["key"]
-            texts = (key["image"], key["arch"], *(content[n] for n in ("stack", "made", "verdict")))
-            found.append(StoredReport(str(file), *(_printable(text) for text in texts)))
+        with contextlib.suppress(AamError):
+            report = read_json(file, _Report, "check report")
+            texts = (report.key.image, report.key.arch, report.stack, report.made, report.verdict)
+            found.append(StoredReport(str(file), *(printable(text, 300) for text in texts)))
     return sorted(found, key=lambda report: report.made, reverse=True)
-
-
-def _printable(text: str) -> str:
-    """Return a text without control characters, of at most 300 characters."""
-    return "".join(mark if mark.isprintable() else "?" for mark in str(text))[:300]

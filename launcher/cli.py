@@ -13,7 +13,7 @@ from aam.contract import program
 from aam.contract.completion import REQUESTED
 from aam.contract.errors import UsageError
 from aam.contract.options import HELP, before_program, parse_known, split_command
-from launcher.options import HOST, NAMES, OWN_STARTS, READ
+from launcher.commands import HOST, NAMES, OWN_STARTS, READ
 from launcher.plan.settings import LAUNCHER_OPTIONS
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from aam.contract.errors import ConfigurationError
 from aam.contract.records import Sourced, read_yaml_entries
 from aam.contract.suggestions import nearest
-from launcher.documents import user_folder
 from launcher.engines import ENGINES
 from launcher.plan.catalog import Catalog, extended, shipped
 from launcher.plan.settings import (
@@ -23,6 +22,7 @@ from launcher.plan.settings import (
     from_variables,
     merge,
 )
+from launcher.system import user_folder
 
 if TYPE_CHECKING:
     from launcher.slurm.site import Site

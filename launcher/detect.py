@@ -17,9 +17,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from aam.contract.errors import CannotCreate
+from aam.contract.errors import AamError, CannotCreate
 from aam.contract.files import atomic_write
-from launcher import documents, engines, processes
+from aam.contract.records import read_json
+from launcher import engines, system
 from launcher.gpus import VENDORS, device_nodes
 from launcher.host import pci
 from launcher.host.facts import DeviceNode, Driver, Gpu, Host, Slurm, User, numbers, whole_number
@@ -151,7 +152,7 @@ def with_versions(host: Host, startable: Container[str]) -> Host:
     Args:
         startable: names of the engines that may be started to read their version.
     """
-    cache = documents.user_folder("XDG_CACHE_HOME", os.environ) / "engines"
+    cache = system.user_folder("XDG_CACHE_HOME", os.environ) / "engines"
     known = [
         replace(engine, version=_version(engine.path, cache, engine.name in startable))
         for engine in host.engines
@@ -164,14 +165,14 @@ def _version(program: str, cache: Path, may_start: bool) -> str | None:
     facts = os.stat(program)
     name = f"{facts.st_dev:x}-{facts.st_ino:x}-{facts.st_mtime_ns:x}-{facts.st_size:x}"
     place = cache / f"version-{name}.json"
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        stored = documents.parsed(documents.regular(place))
-        if stored["program"] == program:
-            return str(stored["version"])
+    with suppress(AamError):
+        stored = read_json(place, dict[str, str], "version") if place.exists() else {}
+        if stored.get("program") == program and "version" in stored:
+            return stored["version"]
     if not may_start:
         return None
     try:
-        found = NUMBER.search(processes.run([program, "--version"], PATIENCE).stdout)
+        found = NUMBER.search(system.run([program, "--version"], PATIENCE).stdout)
     except OSError:  # a TimeoutError among them
         return None
     if found is None:

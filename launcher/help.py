@@ -14,10 +14,10 @@ from aam.contract.options import (
     specs,
     split_command,
 )
-from launcher import options
-from launcher.options import COMMANDS, FORWARDING, NAMES, READ
-from launcher.options.submit import SubmitOptions
+from launcher import commands
+from launcher.commands import COMMANDS, FORWARDING, NAMES, READ
 from launcher.plan.settings import LAUNCHER_OPTIONS
+from launcher.slurm.script import SubmitOptions
 
 TITLE = "Options of the launcher, anywhere on the command line"
 
@@ -27,7 +27,7 @@ def help_of(argv: Sequence[str]) -> str:
     everything = HELP_ALL in argv
     rest = [argument for argument in argv if argument not in HELP]
     if not rest:
-        groups = {group: {n: options.find(n) for n in names} for group, names in COMMANDS.items()}
+        groups = {group: {n: commands.find(n) for n in names} for group, names in COMMANDS.items()}
         section = help_page.section(TITLE, LAUNCHER_OPTIONS.values())
         overview = help_page.overview("aam-launch", groups, everything=everything)
         return "\n".join([overview, "", *section])
@@ -39,7 +39,7 @@ def help_of(argv: Sequence[str]) -> str:
         return _aam_page("aam-launch", command, everything)
     read = [(TITLE, [LAUNCHER_OPTIONS[flag] for flag in READ.get(command, ())])]
     name = f"{command} COMMAND" if command in FORWARDING else command
-    own = options.find(command)
+    own = commands.find(command)
     return help_page.page("aam-launch", name, own, specs(own), read, everything=True)
 
 

@@ -1,16 +1,23 @@
-"""Planning of a launch: gather facts, settings and files, then decide and assemble."""
+"""Planning of a launch: gather facts, settings and files, then decide and assemble.
+
+The input and output files of a command line are checked here, before a start.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
-from aam.contract.errors import MissingInput
-from launcher import check_reports, config, input_files
+import msgspec
+
+from aam.contract.errors import AamError, CannotCreate, MissingInput
+from aam.contract.records import read_json
+from launcher import check_reports, config
 from launcher.detect import detect, with_versions
 from launcher.engines import ENGINES, native
 from launcher.engines.sif import SIF, sif_id
@@ -18,11 +25,14 @@ from launcher.host.facts import Host
 from launcher.images import inventory
 from launcher.plan.decision import Candidate, decide
 from launcher.plan.inputs import LaunchContext, LaunchInputs
-from launcher.plan.mounts import Mount, parse_bind
+from launcher.plan.mounts import Mount, PathFact, parse_bind
 from launcher.plan.plan import Plan, assemble_plan
 from launcher.plan.request import Request
 from launcher.plan.settings import LaunchSettings
 from launcher.plan.visible_devices import visible_devices_variables
+
+LEAST = 64 << 20  # bytes that a checkpoint and its copy take, or the caches of compiled kernels
+DEEPEST, MOST = 3, 2000  # folders below an input that are searched for links, and entries looked at
 
 
 def gather(
@@ -52,7 +62,7 @@ def gather(
         host = replace(host, environment={**host.environment, **masks})
         own = {name: entry for name, entry in settings.env.items() if name not in masks}
         settings = replace(settings, env=own)
-    look = input_files.path_facts if host.live else input_files.lexical_path_facts
+    look = path_facts if host.live else lexical_path_facts
     if host.live:
         built = inventory.built(settings, catalog)
         catalog = inventory.measured(catalog, built, settings.runtime.value)
@@ -103,13 +113,11 @@ def plan_launch(
         host = with_versions(host, (choice.engine,) if starting else ())
         inputs = replace(inputs, host=host)
         _check(choice)
-        input_files.require_outputs(inputs.paths)
+        require_outputs(inputs.paths)
     plan = assemble_plan(inputs, choice)
     if host.live and plan.folders:
-        place = input_files.nearest_folder(plan.folders[0])
-        input_files.require_space(
-            place, "No room for caches and temporary files", "give another --scratch"
-        )
+        place = nearest_folder(plan.folders[0])
+        require_space(place, "No room for caches and temporary files", "give another --scratch")
     return host, plan
 
 
@@ -136,3 +144,130 @@ def requested_mounts(
             raise MissingInput("A folder to mount is missing", evidence, "check the path")
         found.append(mount)
     return tuple(found)
+
+
+# --- input and output files
+
+
+def require_inputs(request: Request) -> None:
+    """Check that every input is there and may be read."""
+    for spec, path in request.paths("input"):
+        if not os.path.exists(path):
+            evidence = f"'{path}' does not exist"
+            raise MissingInput(f"No file for {spec.flag}", evidence, "check the path")
+        if not os.access(path, os.R_OK):
+            remedy = "ask its owner for permission to read it"
+            raise MissingInput(f"No access for {spec.flag}", f"'{path}' may not be read", remedy)
+
+
+def require_outputs(facts: tuple[PathFact, ...]) -> None:
+    """Check that every output can be written: permission of the nearest folder, and space."""
+    for fact in facts:
+        if fact.role != "output":
+            continue
+        place = nearest_folder(fact.real if fact.folder else os.path.dirname(fact.real))
+        if not os.path.isdir(place):
+            remedy = "choose another place"
+            raise CannotCreate(f"No folder for {fact.flag}", f"'{place}' is a file", remedy)
+        if not os.access(place, os.W_OK | os.X_OK):
+            evidence = f"'{place}' may not be written to"
+            raise CannotCreate(f"No room for {fact.flag}", evidence, "choose another folder")
+        require_space(
+            place, f"No room for {fact.flag}", "free some space, or choose another folder"
+        )
+
+
+def require_space(place: str, cause: str, remedy: str) -> None:
+    """Check that the disk of an existing folder has space left, and room for more files.
+
+    Quotas are not checked: file systems report them only on writing.
+    """
+    facts = os.statvfs(place)
+    free = facts.f_bavail * facts.f_frsize
+    if free < LEAST:
+        evidence = f"the disk of '{place}' has {free >> 20} MiB left of the {LEAST >> 20} it takes"
+        raise CannotCreate(cause, evidence, remedy)
+    if facts.f_files and facts.f_favail == 0:  # file systems without a table of files say 0 of 0
+        raise CannotCreate(cause, f"the disk of '{place}' can hold no more files", remedy)
+
+
+def nearest_folder(path: str) -> str:
+    """Return `path`, or the nearest above it that exists."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def path_facts(request: Request, folder: str) -> tuple[PathFact, ...]:
+    """Return the facts of every path of a command line, and of files named by run folders."""
+    facts = []
+    for spec, path in (*request.paths("input"), *request.paths("output")):
+        # Without --output, `report` writes its page into the run folder.
+        within = request.command == "report" and request.value("--output") is None
+        role = "output" if within and spec.flag == "--run-dir" else spec.role
+        joined = os.path.join(folder, path)
+        # ".." after a link leads elsewhere than it reads, so only the kernel's answer will do.
+        absolute = os.path.realpath(joined) if ".." in path.parts else os.path.normpath(joined)
+        fact = _fact(spec.flag, role, absolute, spec.field.endswith("dir"))
+        facts.append(fact)
+        if fact.file_type == "folder" and spec.role == "input":
+            named = f"run.json of {spec.flag}"
+            facts += [_fact(named, "input", path, False, links=False)
+                      for path in _named_by_run(fact.real)]  # fmt: skip
+    return tuple(facts)
+
+
+def lexical_path_facts(request: Request, folder: str) -> tuple[PathFact, ...]:
+    """Return the facts of every path without reading the disk, for a captured host."""
+    return tuple(
+        PathFact(spec.flag, spec.role, absolute, absolute, "nothing", spec.field.endswith("dir"))
+        for spec, path in (*request.paths("input"), *request.paths("output"))
+        if (absolute := os.path.normpath(os.path.join(folder, path)))
+    )
+
+
+def _fact(flag: str, role: str, absolute: str, folder: bool, links: bool = True) -> PathFact:
+    real = os.path.realpath(absolute)
+    is_folder = os.path.isdir(real)
+    file_type: Literal["file", "folder", "nothing"] = "folder" if is_folder else "nothing"
+    if not is_folder and os.path.exists(real):
+        file_type = "file"
+    # What is renamed into place, a store of `aam prepare` for one, needs the folder around it.
+    taken = folder if role == "output" else is_folder or (file_type == "nothing" and folder)
+    found = tuple(_links(real)) if links and is_folder and role == "input" else ()
+    return PathFact(flag, role, absolute, real, file_type, taken, found)
+
+
+def _links(root: str) -> Iterator[str]:
+    """Yield the targets outside a folder of links inside it."""
+    left = MOST
+    for folder, folders, files in os.walk(root):
+        if folder.count("/") - root.count("/") >= DEEPEST:
+            folders.clear()
+        for name in (*folders, *files):
+            left -= 1
+            path = os.path.join(folder, name)
+            if os.path.islink(path) and os.path.exists(path):
+                target = os.path.realpath(path)
+                if not target.startswith(root + "/"):
+                    yield target
+        if left < 0:
+            return
+
+
+class _Input(msgspec.Struct):
+    path: str
+
+
+class _RunInputs(msgspec.Struct):
+    inputs: dict[str, _Input]
+
+
+def _named_by_run(folder: str) -> list[str]:
+    """Return the inputs that the run.json of a run folder names; `aam report` reads them again."""
+    try:
+        record = read_json(Path(folder) / "run.json", _RunInputs, "run record")
+    except AamError:
+        return []
+    paths = [entry.path for entry in record.inputs.values()]
+    return [path for path in paths if path.startswith("/") and os.path.exists(path)]

@@ -22,8 +22,8 @@ from aam.contract.options import OptionSpec, find, names, specs
 from aam.contract.options.command_line import metavar
 from aam.contract.options.contradictions import requirements
 from aam.contract.options.field import summary
-from launcher.options import NAMES as OWN_NAMES
-from launcher.options import find as own_command
+from launcher.commands import NAMES as OWN_NAMES
+from launcher.commands import find as own_command
 from launcher.plan.settings import LAUNCHER_OPTIONS
 
 ROOT = Path(__file__).parents[2]

@@ -1,10 +1,12 @@
-"""Commands of the launcher itself: one module each with `run(launcher_options, argv)`.
+"""Commands of the launcher itself: their registry, and one module each.
 
-A new command is a module here, and a line in `launcher.options.COMMANDS`.
+A new command is a module here with its options and `run(launcher_options, argv)`, and a line in
+COMMANDS.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Sequence
 from typing import TypeVar
@@ -13,6 +15,63 @@ from aam.contract.options import build, parse_options, specs
 from launcher.plan.settings import LAUNCHER_OPTIONS
 
 T = TypeVar("T")
+
+COMMANDS: dict[str, dict[str, str]] = {
+    "Understand": {
+        "explain": "launcher.commands.explain.Explain",
+        "doctor": "launcher.commands.doctor.Doctor",
+    },
+    "Images": {
+        "images": "launcher.commands.images.Images",
+        "images build": "launcher.images.build.ImagesBuild",
+        "images pull": "launcher.commands.images.ImagesPull",
+        "images verify": "launcher.commands.images.ImagesVerify",
+    },
+    "Slurm": {
+        "submit": "launcher.slurm.script.SubmitOptions",
+        "jobs": "launcher.commands.jobs.Jobs",
+        "jobs cancel": "launcher.commands.jobs.JobsCancel",
+        "site show": "launcher.commands.site.SiteShow",
+    },
+    "Set up": {
+        "completion": "aam.contract.completion.Completion",
+    },
+}
+"""Group of the help page -> command -> options class.
+
+The first word of a command is its module in `launcher.commands`; only that of the command that
+runs is imported.
+"""
+
+NAMES = tuple(name for group in COMMANDS.values() for name in group)
+
+OWN_STARTS = ("acceptance",)
+"""Commands of `aam` that a module of this name in `launcher.commands` starts; `start`, all others.
+"""
+
+FORWARDING = ("explain", "submit")
+"""Commands that a command line of `aam` follows."""
+
+HOST = "--host"
+"""Option that decides for a captured host; of the launcher's commands those of READ have it."""
+
+READ = {
+    "explain": ("--json", HOST, "--image", "--runtime", "--site"),
+    "doctor": ("--json", HOST, "--image-dir", "--site"),
+    "images": ("--json", HOST, "--image-dir"),
+    "jobs": ("--json",),
+    "site show": ("--json",),
+    "submit": ("--dry-run", "--site", "--image", "--force"),
+}
+"""Options of the launcher that the help page of a command names, besides --image-dir for images."""
+
+
+def find(command: str) -> type:
+    """Return the options class of a command; only its module is imported."""
+    reference = next(group[command] for group in COMMANDS.values() if command in group)
+    module, _, class_name = reference.rpartition(".")
+    found: type = getattr(importlib.import_module(module), class_name)
+    return found
 
 
 def parse_own(options_class: type[T], argv: Sequence[str], command: str) -> T:

@@ -17,9 +17,9 @@ from aam.contract.options import arguments, build, parse_known, specs
 from launcher import config
 from launcher.commands import start
 from launcher.commands.submit import CODE, job_of, queue_all
-from launcher.options.submit import SubmitOptions
 from launcher.plan.request import request_of
 from launcher.plan.settings import LAUNCHER_OPTIONS
+from launcher.slurm.script import SubmitOptions
 
 SPARE_MINUTES = 15
 """Beside --minutes, for the start of a job and the end of the part that is measured last."""

@@ -18,8 +18,7 @@ from aam.contract.errors import AamError
 from aam.contract.options import specs
 from aam.contract.options.command_line import Parser
 from launcher import config
-from launcher.commands import parse_own
-from launcher.options import FORWARDING, NAMES, find
+from launcher.commands import FORWARDING, NAMES, find, parse_own
 from launcher.plan.settings import LAUNCHER_OPTIONS
 
 

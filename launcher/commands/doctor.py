@@ -1,29 +1,26 @@
 """`aam-launch doctor`: report the facts of this host or of a capture, and its problems."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import AamError, Unavailable
-from launcher import capture, check_reports, config, processes
+from aam.contract.options.field import option
+from launcher import capture, check_reports, config, system
 from launcher.commands import parse_own, print_json
-from launcher.commands.explain import facts
+from launcher.commands.explain import facts, shortened
 from launcher.detect import detect, with_versions
 from launcher.engines import ENGINES, command, spython_client
 from launcher.findings import Finding
 from launcher.gpus import VENDORS
-from launcher.host.facts import EngineFact, Host
-from launcher.host_table import host_lines, report_lines
-from launcher.input_files import nearest_folder
-from launcher.options.inspection import Doctor
-from launcher.plan.catalog import Image
+from launcher.host.facts import DeviceNode, Driver, EngineFact, Gpu, Host
+from launcher.plan.catalog import Catalog, Image
 from launcher.plan.decision import Assessment, assess, denials
 from launcher.plan.environment import LEAKS, unset
 from launcher.plan.hardware import has_code
@@ -31,13 +28,30 @@ from launcher.plan.inputs import BuiltImage, LaunchInputs
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request
 from launcher.plan.visible_devices import visible_devices_variables
-from launcher.planning import gather, plan_launch
+from launcher.planning import gather, nearest_folder, plan_launch
 from launcher.slurm.site import differences
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 START_TIMEOUT = 120  # seconds; the first start may unpack the image
 
 IMAGE_SPACE = 20 << 30  # bytes that an image and its building take
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Show GPUs, drivers and engines of this host, what would fail, and the remedy.
+
+    Examples:
+        aam-launch doctor --site cosmos
+        aam-launch doctor --capture node.tar
+    """
+
+    capture: Path | None = option(
+        "Write the facts about this host that decisions depend on to a tar.",
+        default=None,
+        role="output",
+        basic=True,
+    )
 
 
 def _trials(host: Host, fitting: Sequence[Image], built: Sequence[BuiltImage]) -> Iterator[Finding]:
@@ -65,7 +79,7 @@ def _trial(engine: EngineFact, image: BuiltImage, present: Mapping[str, str]) ->
     )
     began = time.monotonic()
     try:
-        done = processes.run(command(plan), START_TIMEOUT, plan.environment(present))
+        done = system.run(command(plan), START_TIMEOUT, plan.environment(present))
     except OSError as error:  # a TimeoutError among them
         return _start_failure(engine, image, error.strerror or str(error))
     taken = time.monotonic() - began
@@ -231,3 +245,88 @@ def _disk_space(folder: str) -> list[Finding]:
 CHECKS: tuple[Callable[[Host], list[Finding]], ...] = (
     _devices, _engines, _variables, _libraries,
 )  # fmt: skip
+
+
+# --- the facts of a host; the partitions of a card share a line
+
+
+def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
+    """Yield the facts of a host, a subject and its value on each line."""
+    yield _line("host", f"{host.name}, Linux {host.kernel}, {host.machine}")
+    if host.user:
+        groups = ", ".join(map(str, dict.fromkeys((host.user.gid, *host.user.groups))))
+        yield _line("user", f"number {host.user.uid}, in groups {groups}")
+    if host.slurm:
+        gpus = host.slurm.gpus
+        listed = f", GPUs {','.join(map(str, gpus))} of the node" if gpus else ""
+        yield _line("Slurm", f"job {host.slurm.job}, {host.slurm.tasks} tasks{listed}")
+    for driver in host.drivers:
+        yield _line("driver", _driver(driver, catalog))
+    for place in host.user_space.values():
+        yield _line("libraries", f"{place}, which images do not see")
+    cards: dict[str, list[Gpu]] = {}
+    for number, gpu in enumerate(host.gpus):
+        cards.setdefault(gpu.card or str(number), []).append(gpu)
+    for card, parts in cards.items():
+        yield _line("GPU", _card(card, parts))
+    alike: dict[object, list[DeviceNode]] = {}
+    for node in host.nodes:
+        alike.setdefault((node.gid, node.mode, node.access), []).append(node)
+    for nodes in alike.values():
+        yield _line("device", _owners(nodes))
+    for engine in host.engines:
+        version = f" {engine.version}" if engine.version else ""
+        obstacle = f": {engine.obstacle}" if engine.obstacle else ""
+        yield _line("engine", f"{engine.path}{version}{obstacle}")
+
+
+def report_lines(host: Host, reports: Sequence[check_reports.StoredReport]) -> Iterator[str]:
+    """Yield the check reports of a host's GPUs, the most recent first."""
+    for report in reports:
+        yield _line("aam check", f"{report.verdict}; {report.made}, {report.stack}")
+    if host.gpus and not reports:
+        yield _line("aam check", "not yet measured; the first run on a GPU does that")
+
+
+def _line(subject: str, value: str) -> str:
+    return f"{subject:<10} {value}"
+
+
+def _driver(driver: Driver, catalog: Catalog) -> str:
+    ranges = catalog.drivers.get(driver.vendor, ())
+    known = VENDORS[driver.vendor].driver_text(driver, ranges)
+    source = "" if driver.version else f" ({driver.source})"
+    return f"{driver.vendor}, {known}{source}"
+
+
+def _card(card: str, parts: Sequence[Gpu]) -> str:
+    first = parts[0]
+    place = first.pci if len(parts) == 1 else card
+    fields = [f"{first.product} ({first.arch or 'arch unknown'}) at {place or 'an unknown place'}"]
+    if len(parts) > 1:
+        fields.append(f"{len(parts)} partitions")
+    if first.mode and not first.instances:
+        fields.append(f"{first.mode} {first.memory_mode or ''}".rstrip())
+    nodes = [path for gpu in parts for path in gpu.nodes]
+    if nodes:
+        fields.append(shortened(nodes))
+    if first.integrated:
+        fields.append("integrated")
+    if not all(gpu.readable for gpu in parts):
+        fields.append("of another job")
+    if not first.driven:
+        fields.append("no driver")
+    if first.instances:
+        names = [part.place for part in first.instances]
+        fields.append(f"{VENDORS[first.vendor].instance.rstrip('-')} {shortened(names)}")
+    return ", ".join(fields)
+
+
+def _owners(nodes: Sequence[DeviceNode]) -> str:
+    first = nodes[0]
+    paths = shortened([node.path for node in nodes])
+    if first.mode is None:
+        return f"{paths}: owner unknown"
+    group = f"group {first.group or '?'} ({first.gid}), mode {first.mode:o}"
+    access = {True: ", yours to use", False: ", not yours to use", None: ""}[first.access]
+    return f"{paths}: {group}{access}"

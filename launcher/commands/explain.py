@@ -1,12 +1,10 @@
 """`aam-launch explain`: print every decision with its reason and source, as text or JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -16,17 +14,26 @@ from launcher import check_reports
 from launcher.engines import command, shell_line
 from launcher.findings import Decision
 from launcher.host.facts import Host
-from launcher.host_table import shortened
-from launcher.input_files import require_inputs
 from launcher.plan.environment import shown
 from launcher.plan.plan import RECORD, Plan
 from launcher.plan.request import request_of
-from launcher.planning import plan_launch
+from launcher.planning import plan_launch, require_inputs
 
 WHOLE = "--dry-run instead of explain prints the whole line"
 
+SHOWN = 4  # members of a list; of a longer one the first and the last
 ORDER = ("left out", "image", "engine", "not used", "engine option", "GPU selection", "device",
          "aam check", "flag", "mount", "variable", "kept out")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Explain:
+    """Show every decision about a command, its reason and its source; run nothing.
+
+    Examples:
+        aam-launch explain pretrain --table study.biom --tree tree.nwk --output-dir run
+        aam-launch explain pretrain --host node.tar
+    """
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
@@ -122,6 +129,17 @@ def facts(host: Host) -> dict[str, object]:
     for engine in plain["engines"]:
         del engine["traits"]
     return plain
+
+
+def shortened(members: Sequence[str]) -> str:
+    """Name `members`: all of a few, else the first, the last, and how many.
+
+    >>> shortened([str(n) for n in range(9)])
+    '0 ... 8 (9)'
+    """
+    if len(members) <= SHOWN:
+        return ", ".join(members)
+    return f"{members[0]} ... {members[-1]} ({len(members)})"
 
 
 def _reason(decision: Decision) -> tuple[str, str, str]:

@@ -1,24 +1,22 @@
 """`aam-launch images`: list, build, pull and verify images."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from aam import __version__
 from aam.contract.errors import UsageError, printable
+from aam.contract.options.field import option
 from aam.contract.suggestions import nearest
 from launcher import config
-from launcher.commands import parse_own, print_json
+from launcher.commands import HOST, parse_own, print_json
 from launcher.engines import BUILDERS
 from launcher.engines.sif import SIF
-from launcher.images import index, inventory
-from launcher.options import HOST
-from launcher.options.images import Images, ImagesBuild, ImagesPull, ImagesVerify
+from launcher.images import build, definitions, index, inventory, verify
+from launcher.images.build import TEST, ImagesBuild, SeveralImages
 from launcher.plan.catalog import Catalog
 from launcher.plan.decision import assess
 from launcher.plan.request import Request
@@ -26,6 +24,50 @@ from launcher.planning import gather
 
 ROW = "{:<15}  {:<4}  {}"
 """Image, whether it fits this host, stack."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """List the images: versions, where they are, and whether they fit this host.
+
+    Examples:
+        aam-launch images
+        aam-launch images --json --image-dir /project/aam/images
+    """
+
+
+@dataclass(frozen=True)
+class ImagesPull(SeveralImages):
+    """Pull images that a release has published, and record them (images.json).
+
+    Examples:
+        aam-launch images pull cpu --registry ghcr.io/owner/aam
+        aam-launch images pull rocm63 --registry ghcr.io/owner/aam --digest sha256:3f5d...
+    """
+
+    registry: str = option(
+        "Repository in a registry, where a release has its images as NAME-vVERSION.",
+        metavar="REPOSITORY",
+        basic=True,
+    )
+    tag: str | None = option(
+        "Tag of one image instead of that of this version.", default=None, metavar="TAG", basic=True
+    )
+    digest: str | None = option(
+        "Digest that one image must have.", default=None, metavar="sha256:HEX", basic=True
+    )
+
+
+@dataclass(frozen=True)
+class ImagesVerify(SeveralImages):
+    """Compare images with their record, run their own test, and `aam check` on this device.
+
+    Examples:
+        aam-launch images verify rocm63
+        aam-launch images verify cpu --no-test
+    """
+
+    test: bool = TEST
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
@@ -41,8 +83,6 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     elif action == "pull":
         _pull(_checked(parse_own(ImagesPull, argv[1:], "images pull")), catalog, folder)
     elif action == "verify":
-        from launcher.images import verify
-
         options = _checked(parse_own(ImagesVerify, argv[1:], "images verify"))
         for image in [catalog.require(name) for name in options.names]:
             verify.verify(image, options.engine, folder, options.test)
@@ -111,8 +151,6 @@ def _print_below(*texts: str) -> None:
 
 
 def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:
-    from launcher.images import build, definitions
-
     chosen = [catalog.require(name) for name in options.names]
     options = replace(options, wheels=build.require_wheels(options.wheels),
                       from_=options.from_ and options.from_.absolute())  # fmt: skip
@@ -138,8 +176,6 @@ def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:
 
 
 def _pull(options: ImagesPull, catalog: Catalog, folder: Path) -> None:
-    from launcher.images import build
-
     chosen = [catalog.require(name) for name in options.names]
     if (options.tag or options.digest) and len(chosen) != 1:
         evidence = f"{len(chosen)} images are named"

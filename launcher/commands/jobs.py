@@ -5,8 +5,6 @@ last line of its log, its progress that of `progress.json`. Users, other program
 damage these files: what cannot be read is left out, and never hides another job.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -18,14 +16,13 @@ import msgspec
 from msgspec import Meta
 
 from aam.contract.errors import UsageError, printable
+from aam.contract.options.field import option
 from launcher.commands import parse_own, print_json
 from launcher.commands.submit import kept_scripts
-from launcher.documents import regular
-from launcher.options.inspection import Jobs
-from launcher.options.submit import JobsCancel
 from launcher.slurm import queue
 from launcher.slurm.queue import Queued
 from launcher.slurm.script import directives, log_file
+from launcher.system import regular
 
 SHOWN = 30
 TAIL = 1 << 16
@@ -53,6 +50,28 @@ REASONS = {
         "the nodes are down or reserved",
 }  # fmt: skip
 """Reason of squeue(1), "JOB REASON CODES", in words."""
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """List the jobs that were submitted: state, time left, progress, and why one failed.
+
+    Examples:
+        aam-launch jobs
+        aam-launch jobs --json
+    """
+
+
+@dataclass(frozen=True)
+class JobsCancel:
+    """Cancel jobs; the last checkpoint of a training stays, for --resume-from auto.
+
+    Examples:
+        aam-launch jobs cancel 4711
+        aam-launch jobs cancel 4711 4712
+    """
+
+    numbers: tuple[str, ...] = option("Numbers of the jobs.", first=True, metavar="JOB", basic=True)
 
 
 class RunProgress(msgspec.Struct):

@@ -1,16 +1,29 @@
 """`aam-launch site show NAME`: print the facts of a cluster with their sources."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from aam.contract.options.field import option
 from launcher import config
 from launcher.commands import parse_own, print_json
-from launcher.options.inspection import SiteShow
 from launcher.slurm.site import HELP
+
+
+@dataclass(frozen=True)
+class SiteShow:
+    """Show what is known about a cluster; `doctor --site` compares it with a host.
+
+    Examples:
+        aam-launch site show cosmos
+        aam-launch site show ./my_cluster.yaml --json
+    """
+
+    name: str = option(
+        "Name of the site, or its file.", default="", first=True, metavar="SITE", basic=True
+    )
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:

@@ -15,14 +15,13 @@ from aam.contract.files import sha256
 from aam.contract.options import parse_known
 from aam.contract.options.command_line import CONFIG
 from aam.contract.schema import read_json
+from launcher.commands import HOST
 from launcher.engines import exec_plan, shell_line
 from launcher.findings import Finding, warn
 from launcher.host.facts import Host
-from launcher.input_files import require_inputs
-from launcher.options import HOST
 from launcher.plan.plan import Plan, stack_facts
 from launcher.plan.request import Request, request_of
-from launcher.planning import plan_launch
+from launcher.planning import plan_launch, require_inputs
 
 LAUNCH = {"gpus?": [str], **{f"{key}?": str | None for key in (
     "engine", "engine_version", "image", "digest", "stack", "driver", "kernel")}}  # fmt: skip

@@ -16,12 +16,10 @@ from aam.contract.files import try_lock
 from aam.contract.gpus import GPU
 from aam.contract.options import arguments, build, parse_known, specs
 from launcher import config
-from launcher.documents import user_folder
 from launcher.findings import Finding, warn
 from launcher.gpus import VENDORS
 from launcher.host.facts import Driver, EngineFact, Gpu, Host
 from launcher.images import inventory
-from launcher.options.submit import SubmitOptions
 from launcher.plan.decision import decide
 from launcher.plan.mounts import PathFact, absolute_paths
 from launcher.plan.plan import assemble_plan
@@ -32,8 +30,9 @@ from launcher.slurm import checks, queue
 from launcher.slurm import script as scripts
 from launcher.slurm.job import ENV
 from launcher.slurm.queue import Queued
-from launcher.slurm.script import TRIALS, Allocation
+from launcher.slurm.script import TRIALS, Allocation, SubmitOptions
 from launcher.slurm.site import Site
+from launcher.system import user_folder
 
 PLAIN_SITE = "slurm"
 CODE = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from launcher.engines.folders import make_folders
 from launcher.host.facts import EngineFact
 from launcher.host.tree import HostTree
 from launcher.plan.plan import Plan
-from launcher.processes import which
+from launcher.system import which
 
 T = TypeVar("T")
 

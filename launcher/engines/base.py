@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from aam.contract.errors import CannotCreate
-from launcher import processes
+from launcher import system
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
 
@@ -64,7 +64,7 @@ def program(plan: Plan) -> tuple[str, ...]:
 
 def labels(argv: Sequence[str], name: str) -> dict[str, str]:
     """Return what was measured in an image when it was built, and check that it is image `name`."""
-    done = processes.run(argv)
+    done = system.run(argv)
     try:
         found: dict[str, str] = msgspec.json.decode(done.stdout, type=dict[str, str])
     except msgspec.DecodeError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aam.contract.errors import MissingInput
-from launcher import processes
+from launcher import system
 from launcher.engines.base import (
     ENV,
     GIB,
@@ -79,7 +79,7 @@ class OciEngine(Engine, Builder):
         self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
     ) -> list[SpaceRequirement]:
         argv = [program, "info", "--format", self.storage]
-        done = processes.run(argv)
+        done = system.run(argv)
         output = done.stdout.strip()
         if done.returncode or not output.startswith("/"):
             return []
@@ -101,7 +101,7 @@ class OciEngine(Engine, Builder):
             log.run([build.program, "tag", aside, reference], build.scratch)
         finally:
             for tag in (aside, bare):
-                processes.run([build.program, "rmi", tag])
+                system.run([build.program, "rmi", tag])
         return {"reference": reference, **inspected(build.program, reference), "labels": found}
 
     def pull(self, build: ImageBuild, reference: str, log: BuildLog) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class OciEngine(Engine, Builder):
 def inspected(program: str, image: str) -> dict[str, Any]:
     """Return id, digest and size of an image of a storage; nothing if it has none."""
     argv = [program, "image", "inspect", image]
-    done = processes.run(argv)
+    done = system.run(argv)
     if done.returncode:
         return {}
     output = json.loads(done.stdout)[0]

@@ -18,7 +18,7 @@ from launcher.engines.base import user_namespaces
 from launcher.engines.oci import OciEngine
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
-from launcher.processes import which
+from launcher.system import which
 
 if TYPE_CHECKING:
     from launcher.engines.base import ImageBuild

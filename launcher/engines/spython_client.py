@@ -10,7 +10,7 @@ import importlib.util
 import os
 
 from aam.contract.errors import Unavailable
-from launcher.processes import which
+from launcher.system import which
 
 
 def available() -> bool:

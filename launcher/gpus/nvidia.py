@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aam.contract.gpus import GPU, nvidia_driver_version
-from launcher import processes
+from launcher import system
 from launcher.gpus.base import Vendor
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu, GpuInstance, whole_number
@@ -128,10 +128,10 @@ def _driven(
 
 def _printed_capability(address: str) -> str | None:
     """Return the arch that `nvidia-smi` prints for a GPU, or None."""
-    program = processes.which("nvidia-smi", os.environ.get("PATH", ""))
+    program = system.which("nvidia-smi", os.environ.get("PATH", ""))
     query = ("--query-gpu=compute_cap", "--format=csv,noheader", f"--id={address}")
     try:
-        printed = processes.run([program, *query], timeout=10).stdout if program else ""
+        printed = system.run([program, *query], timeout=10).stdout if program else ""
     except OSError:  # a TimeoutError among them
         return None
     found = re.fullmatch(r"(\d+)\.(\d)", printed.strip())

@@ -15,7 +15,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from launcher import documents
+from launcher import system
 from launcher.host.tree import MANIFEST, HostTree, Manifest, natural, parse_manifest, unreadable
 
 TOPS = ("sys", "proc", "dev", "etc", "opt", MANIFEST)
@@ -38,7 +38,7 @@ class TarTree(HostTree):
             with tarfile.open(fileobj=io.BytesIO(_unpacked(file)), mode="r:") as archive:
                 for member in archive:
                     path = _below_root(member.name)
-                    if path is None or member.size > documents.LARGEST:
+                    if path is None or member.size > system.LARGEST:
                         continue
                     self._enter(path)
                     if member.isreg():
@@ -80,7 +80,7 @@ def _unpacked(file: Path) -> bytes:
 
     A few kilobytes can decompress to any size, so no more than LARGEST_TAR bytes are taken.
     """
-    packed = documents.regular(file, LARGEST_TAR)
+    packed = system.regular(file, LARGEST_TAR)
     for magic, opener in COMPRESSED.items():
         if packed.startswith(magic):
             with opener(io.BytesIO(packed)) as stream:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from aam.contract.errors import DataError, MissingInput
 from aam.contract.records import decode_json
-from launcher import documents
+from launcher import system
 from launcher.host.facts import DeviceNode, EngineFact, User
 
 MOST_NAMES = 10_000
@@ -118,7 +118,7 @@ class FolderTree(HostTree):
             if self.root and not os.stat(place).st_mode & 0o444:
                 raise PermissionError(path)
             # As bytes: text files of sysfs are small, and a codec's set-up costs more than they do.
-            return documents.regular(place).decode(errors="replace")
+            return system.regular(place).decode(errors="replace")
         except FileNotFoundError:
             raise
         except (OSError, ValueError) as error:  # EPERM of a device cgroup, EIO of a sleeping device

@@ -4,8 +4,6 @@ One build of an image at a time, under a lock; written to a temporary file and r
 test has passed. An image with the same inputs is not built twice.
 """
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import json
@@ -23,19 +21,79 @@ from typing import Any
 
 from aam.contract.errors import CannotCreate, MissingInput, Unavailable, UsageError
 from aam.contract.files import sha256
-from launcher import processes
+from aam.contract.options.field import option
+from launcher import system
 from launcher.detect import detect
 from launcher.engines import BUILDERS, builders
 from launcher.engines.base import GIB, Builder, ImageBuild, SpaceRequirement
 from launcher.engines.build_log import BuildLog
 from launcher.host.facts import EngineFact
 from launcher.images import definitions, index
-from launcher.options.images import ImagesBuild
 from launcher.plan.catalog import Image
 
 DAY = "%Y%m%dT%H%M%SZ"
 VERSION = re.compile(r"([A-Za-z]+)\S*\s+(?:version\s+)?v?(\d+)\.(\d+)\S*")
 """Output of `ENGINE --version`: name, and the first two numbers."""
+
+
+TEST = option("Run the image's own test.", default=True, basic=True)
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Container engine of a command on images."""
+
+    engine: str | None = option(
+        "Container engine; by default the first that can.",
+        default=None,
+        metavar="NAME",
+        basic=True,
+    )
+
+
+@dataclass(frozen=True)
+class SeveralImages(EngineOptions):
+    """Images that a command works on."""
+
+    names: tuple[str, ...] = option("Images of `aam-launch images`.", first=True, metavar="NAME")
+
+
+@dataclass(frozen=True)
+class ImagesBuild(SeveralImages):
+    """Build images into the image folder and record what was built (images.json).
+
+    Examples:
+        aam-launch images build cpu
+        aam-launch images build rocm63 --engine podman
+        aam-launch images build rocm63 --from copied.sif --sha256 3f5d...
+    """
+
+    build_arg: tuple[str, ...] = option(
+        "Set a build argument: BASE, SNAPSHOT, TORCH or TORCH_INDEX.",
+        default=(),
+        metavar="NAME=VALUE",
+        repeated=True,
+        basic=True,
+    )
+    from_: Path | None = option(
+        "Copy this SIF, or make one of this image archive, instead of building.",
+        default=None,
+        role="input",
+        basic=True,
+    )
+    sha256: str | None = option(
+        "SHA-256 that the file of --from must have.", default=None, metavar="HEX", basic=True
+    )
+    wheels: Path | None = option(
+        "Folder of wheels to install from, without an index.",
+        default=None,
+        role="input",
+        basic=True,
+    )
+    rebuild: bool = option(
+        "Build even what is built of the same inputs.", default=False, basic=True
+    )
+    test: bool = TEST
 
 
 @dataclass(frozen=True)
@@ -91,7 +149,7 @@ def find_builder(requested: str | None, image_format: str | None = None) -> Inst
 
 def _checked(fact: EngineFact) -> InstalledBuilder:
     """Return the engine that a program is; one may be installed under the name of another."""
-    done = processes.run([fact.path, "--version"])
+    done = system.run([fact.path, "--version"])
     match = VERSION.search(done.stdout)
     if match is None:
         evidence = f"`{fact.path} --version` prints '{(done.stdout or done.stderr).strip()}'"

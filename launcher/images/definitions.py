@@ -20,7 +20,7 @@ import aam
 from aam.contract.errors import MissingInput, UsageError
 from aam.contract.installation import DISTRIBUTION
 from aam.contract.suggestions import nearest
-from launcher import processes
+from launcher import system
 from launcher.plan.catalog import Image
 
 INSTALL = "install.sh"
@@ -140,8 +140,8 @@ def revision(sources: BuildSources) -> str:
         return _installed_commit()
     git = ["git", "-C", str(sources.checkout)]
     try:
-        head = processes.run([*git, "rev-parse", "HEAD"])
-        changed = processes.run([*git, "status", "--porcelain", "aam", "containers"])
+        head = system.run([*git, "rev-parse", "HEAD"])
+        changed = system.run([*git, "status", "--porcelain", "aam", "containers"])
     except OSError:
         return ""
     if head.returncode or changed.returncode:

@@ -23,7 +23,7 @@ from typing import IO, Any, TypedDict
 from aam.contract.errors import CannotCreate, ConfigurationError, DataError, MissingInput
 from aam.contract.files import atomic_write, try_lock
 from aam.contract.records import convert, decode_json
-from launcher import documents
+from launcher import system
 
 LIST = "images.json"
 DAY = 86400
@@ -49,7 +49,7 @@ def read(folder: Path) -> Entries:
     """Return the entries of a folder's images.json; empty if there is none."""
     path = folder / LIST
     try:
-        content = documents.regular(path, LARGEST)
+        content = system.regular(path, LARGEST)
         entries: Entries = decode_json(content, Entries, "list of images", f"'{path}'")
         convert(entries, dict[str, dict[str, Facts]], "the list")
     except FileNotFoundError:

@@ -17,12 +17,12 @@ from aam.contract import preflight
 from aam.contract.errors import AamError, CannotCreate, MissingInput, Unavailable, UsageError
 from aam.contract.files import sha256
 from aam.contract.options.commands import wrapped_options
-from launcher import processes
+from launcher import system
 from launcher.findings import Finding
-from launcher.input_files import require_inputs, require_outputs
 from launcher.plan.mounts import PathFact
 from launcher.plan.plan import Plan
 from launcher.plan.request import JSON, Request
+from launcher.planning import require_inputs, require_outputs
 from launcher.slurm.site import Site
 
 PROBE = 1 << 20
@@ -154,7 +154,7 @@ def memory(
     argv = [*launch, *Request("memory", given, wrapped=request.command).argv]
     print("aam-launch: predicting the memory of the job", file=sys.stderr, flush=True)
     try:
-        done = processes.run(argv, TIMEOUT, env)
+        done = system.run(argv, TIMEOUT, env)
         if done.returncode:
             lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
             raise ValueError(lines[-1] if lines else f"it ended with status {done.returncode}")

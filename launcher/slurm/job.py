@@ -7,8 +7,6 @@ launch on its node and replaces itself by `aam`. SIGUSR1, which Slurm sends befo
 lets the ranks save a checkpoint and queues the job again; SIGUSR2 lets them save and ends the job.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -18,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -27,18 +26,18 @@ from aam.contract.errors import AamError, DataError, Interrupted
 from aam.contract.files import system_error
 from aam.contract.gpus import GPU
 from aam.contract.options import parse_known, specs
+from aam.contract.options.field import option
 from aam.contract.records import read_json
-from launcher import config, input_files
+from launcher import config
 from launcher.engines import exec_plan
 from launcher.engines.base import LIBRARIES
 from launcher.engines.folders import make_private
 from launcher.findings import REQUESTED, warn
-from launcher.options.submit import JobOptions
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import STRATEGIES, Plan
 from launcher.plan.request import Request, request_of
 from launcher.plan.settings import LAUNCHER_OPTIONS
-from launcher.planning import plan_launch
+from launcher.planning import plan_launch, require_inputs
 from launcher.slurm import log, node, queue
 from launcher.slurm.site import Site
 
@@ -51,6 +50,14 @@ FAILED = re.compile(
     r"srun: error: .*\btasks? [-,0-9]+: (?:Exited with exit code (\d+)|([A-Z][a-z ]+))"
 )
 SIGNALS = {signal.strsignal(number): int(number) for number in signal.Signals}
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Options that a job script gives to `launcher.slurm.job` beside those of a direct launch."""
+
+    digest: str = option("Digest of the image at the submission.", default="")
+    stage: int | None = option("Most GB of inputs to copy to the node.", default=None)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -213,7 +220,7 @@ def rank(argv: Sequence[str]) -> NoReturn:
     os.environ.update(rank_variables(request, site, private, nodes, ranks, os.environ))
     request = rank_request(request, site, settings.image.value, nodes, ranks, os.environ)
     try:
-        input_files.require_inputs(request)
+        require_inputs(request)
     except AamError as error:
         evidence = f"{error.evidence} on {os.uname().nodename}"
         raise type(error)(error.cause, evidence, "put it where all nodes see it") from error

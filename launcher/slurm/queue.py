@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from subprocess import CompletedProcess
 
 from aam.contract.errors import AamError, Unavailable, UsageError
-from launcher import processes
+from launcher import system
 
 ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED", "RESIZING",
           "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED", "SIGNALING", "STAGE_OUT")  # fmt: skip
@@ -33,6 +34,13 @@ NO_NODE_NOW = "node configuration is not available"
 """What `sbatch --test-only` prints also where plain sbatch queues: while a node is down."""
 OPEN = ("account", "partition", "qos", "reservation", "constraint")
 """Options of sbatch that a variable of the shell may set, if neither command line nor site do."""
+
+
+_TIME = re.compile(
+    r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<hm>\d+)(?::(?P<hms>\d+))?)?"
+    r"|(?P<a>\d+)(?::(?P<b>\d+)(?::(?P<c>\d+))?)?)\Z"
+)
+"""A time limit as Slurm writes it."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,29 @@ class Partition:
     cpus: int
     nodes: int
     max_nodes: float
+
+
+def seconds(time: str) -> float:
+    """Return a time limit of Slurm in seconds (sbatch(1), --time; slurm.conf(5), MaxTime).
+
+    Raises:
+        UsageError: it is not a time limit.
+
+    >>> [seconds(t) for t in ("90", "1:30", "24:00:00", "1-12", "2-0:30", "UNLIMITED")]
+    [5400, 90, 86400, 129600, 174600, inf]
+    """
+    if time.lower() in ("unlimited", "infinite"):
+        return math.inf
+    found = _TIME.match(time)
+    if not found:
+        evidence = f"--time '{time}'"
+        raise UsageError("Not a time", evidence, "write it as 24:00:00, 1-12 or 90 (minutes)")
+    part = {name: int(value) if value else 0 for name, value in found.groupdict().items()}
+    if found["days"]:
+        return part["days"] * 86400 + part["h"] * 3600 + part["hm"] * 60 + part["hms"]
+    if found["c"]:
+        return part["a"] * 3600 + part["b"] * 60 + part["c"]
+    return part["a"] * 60 + part["b"]
 
 
 def available() -> bool:
@@ -184,7 +215,7 @@ def _run(
     argv: Sequence[str], text: str = "", variables: Mapping[str, str] | None = None
 ) -> CompletedProcess[str]:
     try:
-        return processes.run(argv, LONGEST, variables, text)
+        return system.run(argv, LONGEST, variables, text)
     except OSError as error:  # a TimeoutError among them
         remedy = "try again later"
         raise Unavailable("Slurm does not respond", f"{argv[0]}: {error}", remedy) from error

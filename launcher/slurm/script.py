@@ -3,8 +3,6 @@
 No text of a user or a site stands in the script but as a quoted argument.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -13,9 +11,9 @@ from dataclasses import dataclass
 from aam import __version__
 from aam.contract.errors import AamError, ConfigurationError, UsageError
 from aam.contract.options import options_of
-from launcher.options.submit import SubmitOptions, seconds
+from aam.contract.options.field import ONE_OR_MORE, ZERO_OR_MORE, Range, option
 from launcher.plan.request import Request
-from launcher.slurm.queue import Partition
+from launcher.slurm.queue import Partition, seconds
 from launcher.slurm.site import Site
 
 NAME = re.compile(r"[A-Za-z0-9_.@+-]+\Z")
@@ -25,6 +23,83 @@ MODULE = re.compile(r"[A-Za-z0-9_.+][A-Za-z0-9_./+-]*\Z")
 TRIALS = "--trials-only"
 """Option of a process that takes part in a search and leaves the evaluation to another one."""
 WIDTH = 100
+MOST_JOBS = 100
+
+
+@dataclass(frozen=True)
+class SubmitOptions:
+    """Check a command as far as the login node can, then queue it as a Slurm job.
+
+    Examples:
+        aam-launch submit pretrain --site cosmos --table t.biom --tree t.nwk --output-dir run
+        aam-launch submit search --jobs 8 --time 4:00:00 --table t.biom --metadata m.tsv \
+        --metadata-column age --output-dir search
+    """
+
+    nodes: int = option("Nodes of the job.", default=1, takes=ONE_OR_MORE, basic=True)
+    gpus: int | None = option(
+        "GPUs of each node, a rank for each; by default all for pretrain and train, else one.",
+        default=None,
+        takes=ONE_OR_MORE,
+        basic=True,
+    )
+    cpus: int | None = option(
+        "Processors of each rank; by default the share of its GPU in a node.",
+        default=None,
+        takes=ONE_OR_MORE,
+        basic=True,
+    )
+    mem: str = option(
+        "Memory of each node, as 64G; by default all of a whole node, else Slurm's default.",
+        default="",
+        metavar="SIZE",
+        basic=True,
+    )
+    time: str = option(
+        "Time limit, as 24:00:00 or 1-12 (days-hours); by default the longest of the site.",
+        default="",
+        metavar="TIME",
+        basic=True,
+    )
+    job_name: str = option("Name of the job; by default the command.", default="", metavar="NAME")
+    partition: str = option("Partition; by default that of the site.", default="", metavar="NAME")
+    account: str = option(
+        "Account that is charged for the job.", default="", metavar="NAME", basic=True
+    )
+    sbatch: tuple[str, ...] = option(
+        "One more option of sbatch, as qos=high, reservation=NAME or constraint=a100.",
+        default=(),
+        metavar="KEY=VALUE",
+        repeated=True,
+        basic=True,
+    )
+    stage: int | None = option(
+        "Copy the input files to the disk of each node, if they have at most so many GB together; "
+        "0: none. By default as the site states.",
+        default=None,
+        metavar="GB",
+        takes=ZERO_OR_MORE,
+    )
+    jobs: int | None = option(
+        "Jobs that share the trials of one `search`; a further job evaluates its folds when all "
+        "have succeeded.",
+        default=None,
+        takes=Range(f"1 to {MOST_JOBS}", 1, MOST_JOBS),
+    )
+    warn_seconds: int | None = option(
+        "Seconds before its time limit at which a job saves a checkpoint and is queued again; by "
+        "default those of the site.",
+        default=None,
+        takes=ONE_OR_MORE,
+    )
+    memory_check: bool = option(
+        "Predict the memory of a training with `aam memory` and refuse a job that does not fit "
+        "into a GPU of the site.",
+        default=True,
+    )
+    requeue: bool = option(
+        "Queue a job again at its time limit, until its run is complete.", default=True
+    )
 
 
 @dataclass(frozen=True)
@@ -118,9 +193,9 @@ def allocation_of(
         f"--output={log}",
     )
     options = (*options, *_more(given.sbatch, options))
-    for option in options:
-        if not option.isprintable() or option.partition("=")[1:] == ("=", ""):
-            raise UsageError("A value that no job script can hold", repr(option), "choose another")
+    for each in options:
+        if not each.isprintable() or each.partition("=")[1:] == ("=", ""):
+            raise UsageError("A value that no job script can hold", repr(each), "choose another")
     return Allocation(given.nodes, ranks, gpus, time, warn, given.requeue and trains, options)
 
 
@@ -129,8 +204,8 @@ def _more(given: Iterable[str], options: Sequence[str]) -> list[str]:
     taken = {option.partition("=")[0] for option in options} | {"--array", "--export", "--wrap"}
     found = []
     for text in given:
-        option = f"--{text.removeprefix('--')}"
-        key = option.partition("=")[0]
+        whole = f"--{text.removeprefix('--')}"
+        key = whole.partition("=")[0]
         if not re.fullmatch("--[a-z][a-z0-9-]*", key):
             remedy = "write --sbatch KEY=VALUE with a long option of sbatch"
             raise UsageError("Not an option of sbatch", f"--sbatch '{text}'", remedy)
@@ -138,7 +213,7 @@ def _more(given: Iterable[str], options: Sequence[str]) -> list[str]:
             raise UsageError(
                 "An option that the job script sets", f"--sbatch '{text}'", "leave it out"
             )
-        found.append(option)
+        found.append(whole)
     return found
 
 

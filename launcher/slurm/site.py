@@ -24,13 +24,13 @@ from msgspec import Meta
 
 from aam.contract.errors import ConfigurationError, UsageError
 from aam.contract.records import Count, Sourced
-from launcher import processes
+from launcher import system
 from launcher.findings import Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Host
-from launcher.options.submit import seconds
 from launcher.plan.settings import SETTING_SPECS, VARIABLE
 from launcher.slurm import node, queue
+from launcher.slurm.queue import seconds
 
 
 def _help(text: str) -> Meta:
@@ -243,7 +243,7 @@ def _max_nodes(site: Site, host: Host) -> str:
 
 def _modules(site: Site, host: Host) -> str:
     line = "type module >/dev/null && module is-avail " + " ".join(site.values.modules)
-    failed = processes.run(["bash", "-lc", line], timeout=60).returncode != 0
+    failed = system.run(["bash", "-lc", line], timeout=60).returncode != 0
     return f"{line!r} fails here" if failed else ""
 
 

@@ -27,7 +27,7 @@ from aam.contract.options import (
 )
 from aam.contract.options.commands import COMMANDS, EVERYDAY
 from aam.contract.options.contradictions import of_member, requirements
-from launcher import options
+from launcher import commands
 from launcher.cli import main as launch
 from launcher.plan.request import parse as parse_launch
 from tests.support.parsing import built
@@ -120,12 +120,12 @@ def test_help_is_wrapped_at_the_width_of_the_terminal(command: str, columns: int
         assert max(map(len, text.splitlines())) <= columns
 
 
-@pytest.mark.parametrize("command", options.NAMES)
+@pytest.mark.parametrize("command", commands.NAMES)
 def test_help_of_the_launchers_own_commands(command: str) -> None:
     page = help_of("aam-launch", *command.split(), "--help")
     assert max(map(len, page.splitlines())) <= 80
     assert page.partition("\nExamples\n")[2].count("aam-launch ") >= 2
-    assert all(spec.flag in page for spec in specs(options.find(command)))
+    assert all(spec.flag in page for spec in specs(commands.find(command)))
 
 
 @of_each_option()

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from launcher import config
-from launcher.options.submit import SubmitOptions
 from launcher.plan.request import Request
-from launcher.slurm.script import allocation_of
+from launcher.slurm.script import SubmitOptions, allocation_of
 from tests.support.submissions import SHELLCHECK
 
 ROOT = Path(__file__).parents[2]

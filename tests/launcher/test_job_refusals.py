@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from aam.contract.options import find, names, specs
-from launcher.options.submit import SubmitOptions
 from launcher.plan.settings import LAUNCHER_OPTIONS
+from launcher.slurm.script import SubmitOptions
 from tests.support.submissions import ROOT, SITE, WORDS, submit
 
 

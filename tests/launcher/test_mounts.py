@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import CannotCreate, ConfigurationError, UsageError
-from launcher.input_files import LEAST, path_facts, require_outputs, require_space
 from launcher.plan.mounts import (
     Mount,
     absolute_paths,
@@ -22,6 +21,7 @@ from launcher.plan.mounts import (
     require_passable,
 )
 from launcher.plan.request import parse
+from launcher.planning import LEAST, path_facts, require_outputs, require_space
 
 
 def mounts(folder: Path, *args: str) -> list[tuple[str, str, bool]]:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from aam import __version__
 from aam.contract.errors import UsageError
 from aam.contract.options import Role, find, names, specs
-from launcher import options
+from launcher import commands
 from launcher.cli import main
 from launcher.engines import shell_line
 from launcher.engines.native import LIBRARIES, missing
@@ -177,14 +177,14 @@ def test_force_is_of_the_command_that_has_it() -> None:
     assert parse([*SIMULATE, "--force"]).force
 
 
-@pytest.mark.parametrize("command", options.NAMES)
+@pytest.mark.parametrize("command", commands.NAMES)
 def test_each_command_of_the_launcher_has_options_and_a_module(command: str) -> None:
-    assert options.find(command).__doc__
+    assert commands.find(command).__doc__
     assert importlib.util.find_spec(f"launcher.commands.{command.partition(' ')[0]}")
 
 
 def test_no_command_belongs_to_both_programs() -> None:
-    assert not set(names()) & set(options.NAMES)
+    assert not set(names()) & set(commands.NAMES)
 
 
 # --- what will run

@@ -41,7 +41,7 @@ def planned(
     terminal: bool = False,
     mounts: tuple[Mount, ...] = (),
 ) -> Plan:
-    from launcher.input_files import lexical_path_facts
+    from launcher.planning import lexical_path_facts
 
     request = parse(args)
     stack = NativeStack("/usr/bin/python3", (), False, native, vendor)

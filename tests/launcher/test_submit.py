@@ -19,8 +19,9 @@ from launcher import config
 from launcher.commands.submit import reserved
 from launcher.engines.sif import record_of
 from launcher.images import index
-from launcher.options.submit import SubmitOptions, seconds
 from launcher.slurm import queue, script
+from launcher.slurm.queue import seconds
+from launcher.slurm.script import SubmitOptions
 from tests.support.launches import sif, without_flock
 from tests.support.submissions import SHELLCHECK, WORDS, slurm_and_image, submit
 

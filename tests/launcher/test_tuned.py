@@ -10,10 +10,10 @@ import pytest
 from aam.contract.errors import AamError
 from launcher import config
 from launcher.host.facts import Host
-from launcher.input_files import lexical_path_facts
 from launcher.plan.decision import decide
 from launcher.plan.plan import Plan, assemble_plan
 from launcher.plan.request import parse
+from launcher.planning import lexical_path_facts
 from tests.launcher.test_plan import PRETRAIN, host_of
 from tests.support.decisions import inputs_of
 from tests.support.hosts import MI300A, Tree

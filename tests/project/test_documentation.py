@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from aam.contract.options import HELP, find, names, parse, parse_known, specs, split_command
-from launcher import options
-from launcher.commands import parse_own
-from launcher.options import FORWARDING, NAMES
-from launcher.options.submit import SubmitOptions
+from launcher import commands
+from launcher.commands import FORWARDING, NAMES, parse_own
 from launcher.plan.request import request_of
 from launcher.plan.settings import LAUNCHER_OPTIONS
+from launcher.slurm.script import SubmitOptions
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -44,7 +43,7 @@ SHOWN = [
 
 EXAMPLES = [
     (f"{program} {name} --help: {line.strip()}", line.strip())
-    for program, known, class_of in (("aam", names(), find), ("aam-launch", NAMES, options.find))
+    for program, known, class_of in (("aam", names(), find), ("aam-launch", NAMES, commands.find))
     for name in known
     for line in (class_of(name).__doc__ or "")
     .partition("Examples:\n")[2]
@@ -73,7 +72,7 @@ def test_command_lines_parse(line: str) -> None:
         incomplete = command == "explain" or not whole
         request_of(launcher_options, arguments if command in NAMES else rest, incomplete=incomplete)
     else:
-        parse_own(options.find(command), arguments, command)
+        parse_own(commands.find(command), arguments, command)
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/tutorial_infant_age.md"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.options import find, names, specs
-from launcher import options
+from launcher import commands
 from launcher.plan.settings import LAUNCHER_OPTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -39,10 +39,10 @@ def test_each_command_has_a_page_with_its_options(site: Path, name: str) -> None
     assert not missing
 
 
-@pytest.mark.parametrize("name", options.NAMES)
+@pytest.mark.parametrize("name", commands.NAMES)
 def test_the_page_of_the_launcher_has_the_options_of_each_command(site: Path, name: str) -> None:
     page = (site / "reference" / "aam-launch.html").read_text()
-    flags = [*LAUNCHER_OPTIONS, *(spec.flag for spec in specs(options.find(name)))]
+    flags = [*LAUNCHER_OPTIONS, *(spec.flag for spec in specs(commands.find(name)))]
     assert f">aam-launch {name}<" in page
     assert not [flag for flag in flags if f"<code>{flag}</code>" not in page]
 
