@@ -11,13 +11,12 @@ from aam.contract.options.commands.compare import Unifrac
 from aam.contract.options.device import DeviceOptions
 from aam.data.distances import DistanceMatrix, checked_suffix, hdf5_matrix, write_distances
 from aam.data.metadata import ID_HEADER
+from aam.data.phylogeny import Phylogeny
 from aam.data.store import is_store, open_store
 from aam.data.study import check_store_options, load_table, with_phylogeny
 from aam.data.table import FeatureTable
-from aam.data.unifrac.matrix import faith_pd_of_all, fill, unifrac_matrix
-from aam.data.unifrac.phylogeny import Phylogeny
-from aam.data.unifrac.tiles import Tiles
-from aam.data.unifrac.unifrac_binaries import ENGINES
+from aam.data.unifrac import Tiles, faith_pd_of_all, fill, unifrac_matrix
+from aam.data.unifrac_binaries import ENGINES
 from aam.memory import GIB, memory_available, shown_size
 from aam.numerics.device import choose_device, print_device
 

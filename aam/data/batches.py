@@ -25,7 +25,7 @@ from aam.contract.options.study import Metric
 from aam.data.sequences import MASK, PAD
 from aam.data.study import Study
 from aam.data.table import take_strings
-from aam.data.unifrac.batch import faith_pd, pairwise
+from aam.data.unifrac import faith_pd, pairwise
 
 BASE_TOKENS = (1, 4)
 """First and last token of a base (A to T); no other token is masked or predicted."""
@@ -340,10 +340,9 @@ def _phylogenetic(
     if study.phylogeny is None:
         return {}
     if plan.metric == "faith_pd":
-        return {"diversity_B": faith_pd(drawn, study.phylogeny, torch.float32)}
-    return {
-        "distances_BB": pairwise(drawn, study.phylogeny, plan.metric, plan.alpha, torch.float32)
-    }
+        return {"diversity_B": torch.from_numpy(faith_pd(drawn, study.phylogeny)).float()}
+    distances = pairwise(drawn, study.phylogeny, plan.metric, plan.alpha)
+    return {"distances_BB": torch.from_numpy(distances).float()}
 
 
 def reading_plan(plan: BatchPlan) -> BatchPlan:

@@ -20,10 +20,10 @@ from aam.contract.errors import AamError, first_few, shortened
 from aam.contract.options.study import TableOptions
 from aam.data.formats.tables import TableBlocks, open_blocks
 from aam.data.metadata import Metadata, as_numbers, read_metadata
+from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import as_dna, encode, sequences_of
 from aam.data.study import Study, load_table
 from aam.data.table import FeatureTable, auto_depth
-from aam.data.unifrac.phylogeny import read_phylogeny
 
 Severity = Literal["fact", "warning", "error"]
 

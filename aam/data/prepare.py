@@ -35,10 +35,10 @@ from aam.contract.options.commands.studies import Prepare
 from aam.contract.options.field import numbered
 from aam.data.formats.tables import BLOCK_BYTES, TableBlocks, open_blocks
 from aam.data.metadata import Metadata, read_metadata
+from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import as_dna, encode, is_sequence, sequences_of
 from aam.data.store import FORMAT, HEADER, StoredArray, StoreHeader
 from aam.data.table import check_reads, leave_out_samples
-from aam.data.unifrac.phylogeny import read_phylogeny
 from aam.memory import memory_budget
 
 PREFIX_LENGTH = 8

@@ -33,8 +33,8 @@ from aam.console import track
 from aam.contract.errors import AamError, DataError, MissingInput, reason_of
 from aam.contract.files import sha256
 from aam.contract.records import Sha256, read_json
+from aam.data.phylogeny import Phylogeny
 from aam.data.table import FeatureTable, MappedCounts, PackedStrings
-from aam.data.unifrac.phylogeny import Phylogeny
 
 HEADER = "store.json"
 FORMAT = 2

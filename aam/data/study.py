@@ -16,10 +16,10 @@ from aam.contract.errors import UsageError
 from aam.contract.options.commands.compare import Unifrac
 from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.data.distances import DistanceMatrix, read_distances
+from aam.data.phylogeny import Phylogeny, read_phylogeny
 from aam.data.sequences import PAD, encode, sequences_of
 from aam.data.store import is_store, open_store, read_header
 from aam.data.table import FeatureTable, leave_out_samples, read_table
-from aam.data.unifrac.phylogeny import Phylogeny, read_phylogeny
 from aam.memory import memory_budget
 
 

@@ -19,7 +19,7 @@ from aam.contract.options.study import Metric, PhylogenyOptions, SampleOptions
 from aam.contract.options.training import MaskOptions, ModelOptions
 from aam.data.batches import BatchPlan
 from aam.data.study import Study
-from aam.data.unifrac.batch import faith_pd
+from aam.data.unifrac import faith_pd
 from aam.inference.stored_networks import DiversityScale, ModelConfig, read_networks
 from aam.model.shape import NetworkShape
 
@@ -51,10 +51,8 @@ def diversity_scale(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) 
     if plan.metric != "faith_pd" or study.phylogeny is None:
         return DiversityScale()
     chunks = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
-    parts = [
-        faith_pd(study.table.counts[chunk], study.phylogeny, torch.float64) for chunk in chunks
-    ]
-    values = torch.cat(parts)
+    parts = [faith_pd(study.table.counts[chunk], study.phylogeny) for chunk in chunks]
+    values = torch.from_numpy(np.concatenate(parts))
     return DiversityScale(float(values.mean()), float(values.std()) or 1.0)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from skbio import TreeNode
 
 from aam.contract.errors import DataError, MissingInput
-from aam.data.unifrac.phylogeny import CACHED_FROM_TIPS, Phylogeny, read_phylogeny
+from aam.data.phylogeny import CACHED_FROM_TIPS, Phylogeny, read_phylogeny
 from tests.support.artifacts import write_artifact
 from tests.support.trees import newicks, random_case
 

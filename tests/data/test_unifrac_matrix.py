@@ -24,13 +24,10 @@ from aam.contract.errors import Unavailable
 from aam.contract.options.study import Metric
 from aam.data.distances import read_distances
 from aam.data.formats.newick import parse
+from aam.data.phylogeny import read_phylogeny
 from aam.data.table import FeatureTable, read_table
-from aam.data.unifrac import matrix as module
-from aam.data.unifrac import tiles
-from aam.data.unifrac.batch import faith_pd, pairwise
-from aam.data.unifrac.matrix import faith_pd_of_all, unifrac_matrix
-from aam.data.unifrac.phylogeny import read_phylogeny
-from aam.data.unifrac.unifrac_binaries import newick
+from aam.data.unifrac import faith_pd, faith_pd_of_all, pairwise, unifrac_matrix
+from aam.data.unifrac_binaries import newick
 from tests.data.test_unifrac import ALPHAS, DISTANCES, phylogeny_of
 from tests.support.trees import Case, cases, random_case
 
@@ -52,34 +49,29 @@ def table_of(case: Case) -> FeatureTable:
 @given(cases(), st.sampled_from(DISTANCES), ALPHAS)
 def test_a_matrix_equals_a_batch_of_all_samples(case: Case, metric: Metric, alpha: float) -> None:
     phylogeny = phylogeny_of(case)
-    expected = pairwise(case.table, phylogeny, metric, alpha).numpy()
+    expected = pairwise(case.table, phylogeny, metric, alpha)
     found = unifrac_matrix(table_of(case), phylogeny, metric, alpha)
     scale = max(1.0, float(phylogeny.lengths_G.sum()))
     np.testing.assert_allclose(found.values, expected, atol=1e-12 * scale)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.medium
 @pytest.mark.parametrize("metric", DISTANCES)
-def test_tiles_equal_a_batch_of_all_samples(
-    metric: Metric, share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = random_case(150, 45, 40, seed=1)
+def test_several_tiles_equal_a_batch_of_all_samples(metric: Metric) -> None:
+    case = random_case(150, 550, 15, seed=1)  # two blocks of samples, three tiles
     phylogeny, table = phylogeny_of(case), table_of(case)
-    expected = pairwise(case.table, phylogeny, metric).numpy()
-    monkeypatch.setattr(tiles, "TILE", 16)
-    monkeypatch.setattr(tiles, "ROWS", 7)
-    monkeypatch.setattr(tiles, "BRANCHES", 9)
-    # All branches dense, some of them, none.
-    monkeypatch.setattr(tiles, "DENSE_FROM", dict.fromkeys(tiles.DENSE_FROM, share))
+    expected = pairwise(case.table, phylogeny, metric)
+    # As on a GPU, all branches are dense on a device of another name.
+    given = (("cpu", 0), ("cpu", 1 << 30), ("cpu:0", 1 << 30))
     found = [
-        unifrac_matrix(table, phylogeny, metric, 0.5, "torch", max_bytes).values
-        for max_bytes in (0, 10_000, 1 << 30)
+        unifrac_matrix(table, phylogeny, metric, 0.5, "torch", max_bytes, device).values
+        for device, max_bytes in given
     ]
-    np.testing.assert_allclose(found[0], expected, rtol=1e-12, atol=1e-12)
-    np.testing.assert_array_equal(found[0], found[0].T)
-    assert not found[0].diagonal().any()
-    for other in found[1:]:
-        np.testing.assert_array_equal(other, found[0])
+    for each in found:
+        np.testing.assert_allclose(each, expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(each, each.T)
+        assert not each.diagonal().any()
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 @pytest.mark.parametrize("metric", DISTANCES)
@@ -90,10 +82,9 @@ def test_equal_samples_are_at_distance_zero(metric: Metric) -> None:
     assert np.abs(found.diagonal(10)).max() < 1e-15
 
 
-def test_faith_pd_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = random_case(60, 9, 20, seed=2)
+def test_faith_pd_of_more_samples_than_a_tile() -> None:
+    case = random_case(60, 600, 20, seed=2)
     phylogeny = phylogeny_of(case)
-    monkeypatch.setattr(module, "TILE", 8)
     found = faith_pd_of_all(table_of(case), phylogeny)
     np.testing.assert_allclose(found, faith_pd(case.table, phylogeny))
 
@@ -268,8 +259,8 @@ import sys
 sys.path.append(sys.argv[1])  # after the packages of this Python, which fit its unifrac
 import numpy as np
 from scipy import sparse
-from aam.data.unifrac.phylogeny import Phylogeny
-from aam.data.unifrac.unifrac_binaries import run_package
+from aam.data.phylogeny import Phylogeny
+from aam.data.unifrac_binaries import run_package
 
 given = np.load("given.npz")
 phylogeny = Phylogeny(given["lengths_G"], given["indptr"], given["indices"])

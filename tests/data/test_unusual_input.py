@@ -13,10 +13,10 @@ from aam.data.distances import read_distances
 from aam.data.formats.newick import parse
 from aam.data.metadata import read_metadata, rows_where
 from aam.data.ordination import read_ordination, write_ordination
+from aam.data.phylogeny import read_phylogeny
 from aam.data.splits import Split, read_splits, write_splits
 from aam.data.table import read_table
 from aam.data.taxonomy import read_taxonomy
-from aam.data.unifrac.phylogeny import read_phylogeny
 from tests.support.commands import aam, read
 from tests.support.run_folders import make_study
 

@@ -1,1 +1,0 @@
-"""UniFrac and Faith PD of samples, from the phylogeny of their ASVs."""
