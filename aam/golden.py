@@ -96,21 +96,21 @@ def _integers(name: str, low: int, high: int, *shape: int) -> Tensor:
 
 def weights() -> Tensors:
     """Return fixed weights and buffers of the network, of about the size after some training."""
-    found = {}
+    tensors = {}
     for name, value in Predictor(SHAPE, "unweighted", AUTO).state_dict().items():
         shape, last = value.shape, name.rpartition(".")[2]
         noise = _uniform(name, *shape)
         if last == "scale":
-            found[name] = torch.full(shape, 0.5)
+            tensors[name] = torch.full(shape, 0.5)
         elif last in ("phases", "spread"):
-            found[name] = (noise + 1) * math.pi if last == "phases" else 4 + noise
+            tensors[name] = (noise + 1) * math.pi if last == "phases" else 4 + noise
         elif value.ndim == 1:
             scaled = last == "weight" and "norm" in name
-            found[name] = 1 + noise / 8 if scaled else noise / 8
+            tensors[name] = 1 + noise / 8 if scaled else noise / 8
         else:
             # Variance 1 / inputs, as after the initialisation of a linear layer.
-            found[name] = noise * math.sqrt(3 / shape[-1])
-    return found
+            tensors[name] = noise * math.sqrt(3 / shape[-1])
+    return tensors
 
 
 def batch(case: str) -> Batch:
@@ -212,8 +212,8 @@ def measure(
         task.zero_grad()
         with _recorded(task, measured, case, one):
             torch.autograd.backward(loss_of(task, one) * scale)
-        found = [(n, p.grad) for n, p in task.network.named_parameters() if p.grad is not None]
-        for parameter, gradient in reversed(found):
+        gradients = [(n, p.grad) for n, p in task.network.named_parameters() if p.grad is not None]
+        for parameter, gradient in reversed(gradients):
             measured.tensors[f"gradient/{case}/{parameter}"] = gradient.float().cpu() / scale
     task, turns, losses = fresh(), list(here.values()), []
     optimizer = make_optimizer(task, task.loop)
@@ -309,14 +309,14 @@ def stage_of(name: str) -> str:
 def _groups(network: nn.Module) -> dict[str, list[str]]:
     """List the parameters of each stage, from the losses backwards."""
     stages = {name for name, module in network.named_modules() if is_stage(name, module)}
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for parameter, _ in reversed([*network.named_parameters()]):
         module = parameter.rpartition(".")[0]
         above = [name for name in stages if module == name or module.startswith(f"{name}.")]
         within = [name for name in above if name.count(".") > 1 or not name.startswith("encoder.")]
         stage = stage_of(max(within, key=len) if within else module)
-        found.setdefault(stage, []).append(parameter)
-    return found
+        groups.setdefault(stage, []).append(parameter)
+    return groups
 
 
 def first_not_finite(tensors: Tensors) -> str | None:
@@ -409,8 +409,8 @@ def read(folder: Path) -> tuple[Stack, Tensors]:
         raise DataError("The golden run is damaged", evidence, remedy) from error
     remedy = "make it with the same aam on both sides"
     if facts.get("format") != FORMAT:
-        found = f"format {facts.get('format')}, aam {__version__} compares format {FORMAT}"
-        raise DataError("The golden run is of another version", f"'{file}' has {found}", remedy)
+        version = f"format {facts.get('format')}, aam {__version__} compares format {FORMAT}"
+        raise DataError("The golden run is of another version", f"'{file}' has {version}", remedy)
     if facts.get("case") != case_digest():
         evidence = f"'{file}' has other weights or inputs than aam {__version__}"
         raise DataError("The golden run is of another model", evidence, remedy)

@@ -135,17 +135,17 @@ def _run(options: Acceptance, parts: Mapping[str, AcceptancePart], ranks: Ranks)
         waiting = console.is_terminal and not console.quiet
         with console.status(f"{part.title} ...") if waiting else nullcontext():
             place = replace(context, until=time.monotonic() + limit)
-            found = run_part(part, place, speeds)
-        if found.verdict == "failed" and limit < part.limit and found.seconds >= limit:
+            part_result = run_part(part, place, speeds)
+        if part_result.verdict == "failed" and limit < part.limit and part_result.seconds >= limit:
             break  # the budget ended it, so it is left
-        info(f"{name:<14}{found.verdict:<20}{duration(found.seconds):>12}")
-        info(textwrap.fill(found.summary, 78, initial_indent="  ", subsequent_indent="  "))
-        if name == "host" and found.measured:
-            _require_same_host(content.host, found.measured, options.output_dir)
-            content = replace(content, host=found.measured)
-            context = replace(context, gpus=len(found.measured["gpus"]))
-        found = replace(found, busy=device.busy)
-        this = replace(this, date=now(), parts={**this.parts, name: found})
+        info(f"{name:<14}{part_result.verdict:<20}{duration(part_result.seconds):>12}")
+        info(textwrap.fill(part_result.summary, 78, initial_indent="  ", subsequent_indent="  "))
+        if name == "host" and part_result.measured:
+            _require_same_host(content.host, part_result.measured, options.output_dir)
+            content = replace(content, host=part_result.measured)
+            context = replace(context, gpus=len(part_result.measured["gpus"]))
+        part_result = replace(part_result, busy=device.busy)
+        this = replace(this, date=now(), parts={**this.parts, name: part_result})
         content = content.with_run(this)
         if ranks.is_main:
             # After each part, so that a killed job keeps what it has measured.
@@ -239,13 +239,13 @@ def write_page(folder: Path, content: AcceptanceFile, parts: Mapping[str, Accept
         lines = []
         ordered = sorted(one.parts, key=lambda n: order.index(n) if n in order else len(order))
         for name in ordered:
-            found = one.parts[name]
+            part = one.parts[name]
             title = parts[name].title if name in parts else ""
-            busy = f" While it was measured {found.busy}." if found.busy else ""
-            time_taken = duration(found.seconds)
-            lines.append((name, title, found.verdict, found.summary + busy, time_taken))
+            busy = f" While it was measured {part.busy}." if part.busy else ""
+            time_taken = duration(part.seconds)
+            lines.append((name, title, part.verdict, part.summary + busy, time_taken))
             before = f"{one.title}: " if len(content.runs) > 1 else ""
-            tables += _tables(f"{before}{name}", found.measured)
+            tables += _tables(f"{before}{name}", part.measured)
         verdicts.append((one.title, lines))
     text = render(
         "acceptance.html.j2",
@@ -306,8 +306,8 @@ def recommended(content: AcceptanceFile) -> str | None:
     if not runs:
         return None
     best = max(runs, key=lambda one: measured(one, "settings")["samples"] or 0.0)
-    found = measured(best, "settings")
-    chosen = found["values"] if found["gain"] > 1 else {}
+    result = measured(best, "settings")
+    chosen = result["values"] if result["gain"] > 1 else {}
     notes = [
         f"Settings for {_hardware(content.host)} and {best.title}, the fastest that was measured. "
         "`aam tune` chose them on a simulated study; they train the same network."

@@ -45,9 +45,9 @@ class _Gather(torch.autograd.Function):
         ctx.sizes, longest = sizes, max(sizes)
         # All-gather of PyTorch needs parts of one shape on every rank, also on one without rows.
         padded = F.pad(local_ND.contiguous(), (0, 0, 0, longest - len(local_ND)))
-        found = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(found, padded)
-        return torch.cat([rows[:size] for rows, size in zip(found, sizes, strict=True)])
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+        return torch.cat([rows[:size] for rows, size in zip(parts, sizes, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -129,10 +129,6 @@ def all_gather_arrays(
 T = TypeVar("T")
 
 
-def _ignore_step(step: int) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Communicator:
     """The ranks of a run. All ranks call its methods, in the same order.
@@ -147,7 +143,7 @@ class Communicator:
     """
 
     ranks: Ranks = SINGLE_RANK
-    publish_step: Callable[[int], None] = _ignore_step
+    publish_step: Callable[[int], None] = lambda step: None
     control: dist.ProcessGroup | None = None
 
     def barrier(self) -> None:
@@ -159,10 +155,10 @@ class Communicator:
         """Return whether the flag is set on any rank."""
         if self.control is None:
             return flag
-        found = torch.tensor([flag], dtype=torch.int32)
+        flags = torch.tensor([flag], dtype=torch.int32)
         # On the CPU by gloo: a collective of NCCL would make every step wait for the GPU.
-        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.control)
-        return bool(found.item())
+        dist.all_reduce(flags, dist.ReduceOp.MAX, group=self.control)
+        return bool(flags.item())
 
     def all_gather(self, value: T) -> list[T]:
         """Return the values of all ranks, in their order."""
@@ -225,8 +221,8 @@ class Communicator:
         programs["image"] = str(launch.get("digest") or launch.get("place"))
         gpus = {str(gpu).partition(" at ")[0] for gpu in launch.get("gpus", ())}
         programs["GPUs"] = ", ".join(sorted(gpus))
-        given = {spec.flag: value_of(options, spec.field) for spec in specs(type(options))}
-        self.require_equal(programs | given, UsageError)
+        values = {spec.flag: value_of(options, spec.field) for spec in specs(type(options))}
+        self.require_equal(programs | values, UsageError)
 
     def require_equal_data(self, **parts: Any) -> None:
         """Compare input and decisions by digest, so that no rank sends its arrays.

@@ -116,8 +116,8 @@ def read_environment(variables: Mapping[str, str]) -> Ranks:
         address = variables.get("MASTER_ADDR") or first_node(nodes or "localhost")
         # Of the step too: two steps of one job may run at the same time on the same node.
         free = str(_PORTS[0] + (job * 16 + step) % _PORTS[1])
-        given = {"MASTER_PORT": variables.get("MASTER_PORT") or free}
-        (port,) = _numbers(given, ("MASTER_PORT",))
+        chosen = {"MASTER_PORT": variables.get("MASTER_PORT") or free}
+        (port,) = _numbers(chosen, ("MASTER_PORT",))
         local_size, launcher = of_nodes[node], "srun"
     if not (rank < size and local_rank < local_size <= size):
         evidence = f"rank {rank} of {size}, local rank {local_rank} of {local_size}"
@@ -168,11 +168,11 @@ def tasks_per_node(tasks: str) -> list[int]:
     """
     counts: list[int] = []
     for entry in tasks.split(","):
-        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", entry)
-        if found is None:
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", entry)
+        if match is None:
             evidence = f"SLURM_STEP_TASKS_PER_NODE='{tasks}'"
             raise UsageError("Tasks of nodes that cannot be read", evidence, "start it again")
-        counts += [int(found[1])] * int(found[2] or 1)
+        counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 

@@ -81,8 +81,10 @@ def describe_network(
     if device == "cpu":
         chosen = variables.get("GLOO_SOCKET_IFNAME", "chosen by gloo")
         return [f"Network: gloo over TCP, interface {chosen}; this node has {', '.join(existing)}."]
-    given = [f"{n}={v}" for n, v in sorted(variables.items()) if n.startswith(_FAMILIES)]
-    lines = [f"Network: {', '.join(given) or 'no settings'}; this node has {', '.join(existing)}."]
+    settings = [f"{n}={v}" for n, v in sorted(variables.items()) if n.startswith(_FAMILIES)]
+    lines = [
+        f"Network: {', '.join(settings) or 'no settings'}; this node has {', '.join(existing)}."
+    ]
     plugin = next((variables[name] for name in _PLUGINS if variables.get(name)), None)
     if plugin in (None, "none"):
         return lines

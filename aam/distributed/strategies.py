@@ -114,10 +114,10 @@ def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -
         # A parameter without a stored state has had no step. Without a state of the optimizer
         # PyTorch makes one by a step, which calls its hooks.
         optimizer.state[parameter] = _zeros(torch.zeros_like(parameter))
-        found = state[name] = stored["state"].get(name) or _zeros(torch.zeros(parameter.shape))
-        if missing := set(_STATE_KEYS) - found.keys():
+        own_state = state[name] = stored["state"].get(name) or _zeros(torch.zeros(parameter.shape))
+        if missing := set(_STATE_KEYS) - own_state.keys():
             raise Mismatch(f"the optimizer's state of '{name}' has no '{min(missing)}'")
-        for key, value in found.items():
+        for key, value in own_state.items():
             if value.shape not in ((), parameter.shape):
                 raise Mismatch(f"the optimizer's '{key}' of '{name}' has another shape")
             if bool(value.isnan().any()):  # squares of large gradients may be infinite

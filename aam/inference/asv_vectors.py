@@ -68,8 +68,8 @@ class AsvVectors:
             # A hash above all of the segment has the place behind the last one.
             places = np.searchsorted(hashes, hashes_F[rows]).clip(max=len(hashes) - 1)
             same = hashes[places] == hashes_F[rows]
-            found = torch.from_numpy(vectors[places[same]]).to(self.dtype)
-            vectors_FD[torch.from_numpy(rows[same]).to(vectors_FD.device)] = found.to(vectors_FD)
+            copied = torch.from_numpy(vectors[places[same]]).to(self.dtype)
+            vectors_FD[torch.from_numpy(rows[same]).to(vectors_FD.device)] = copied.to(vectors_FD)
             known_F[rows[same]] = True
         return known_F
 
@@ -122,9 +122,9 @@ def open_vectors(options: AsvVectorOptions, encoder: NucleotideEncoder) -> AsvVe
 
 
 def _read(path: Path, width: int) -> tuple[Hashes, Vectors]:
-    found = read_json(path, dict[str, Any], "segment of ASV vectors", _REMEDY).get("format")
-    if found != FORMAT:
-        evidence = f"'{path}' has format {found}, this version reads {FORMAT}"
+    version = read_json(path, dict[str, Any], "segment of ASV vectors", _REMEDY).get("format")
+    if version != FORMAT:
+        evidence = f"'{path}' has format {version}, this version reads {FORMAT}"
         raise DataError("ASV vectors of another version", evidence, "use another folder")
     try:
         # Mapping compares the size of each file with its header, and so finds missing values.

@@ -139,12 +139,12 @@ def apply_network(
         embeddings_ND[part] = embedding_BD
         if outputs_NC is not None and outputs_BC is not None:
             outputs_NC[part] = outputs_BC
-    found = NetworkOutput(embeddings_ND.numpy(), outputs_NC)
+    output = NetworkOutput(embeddings_ND.numpy(), outputs_NC)
     ids = [study.table.sample_ids[row] for row in rows.tolist()]
-    require_finite("embeddings", ids, found.embeddings_ND)
-    if found.outputs_NC is not None:
-        require_finite("predictions", ids, found.outputs_NC.numpy())
-    return found
+    require_finite("embeddings", ids, output.embeddings_ND)
+    if output.outputs_NC is not None:
+        require_finite("predictions", ids, output.outputs_NC.numpy())
+    return output
 
 
 @torch.no_grad()

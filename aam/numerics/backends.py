@@ -34,7 +34,7 @@ from aam.numerics.report import (
     store_report,
     worst,
 )
-from aam.numerics.stack import Identity, identify
+from aam.numerics.stack import identify
 
 Use = Literal["plain", "masked"]
 Status = Literal["right", "harmless", "wrong", "absent"]
@@ -243,7 +243,10 @@ def _report(
         report, problem = load_report(key, folder)
         if problem:
             warnings.append(f"A check report is not used: {problem}.")
-        elif report is not None and invalid_because(report, here) is None:
+        elif report is not None and all(
+            report.identity.get(name) == getattr(here, name)
+            for name in ("torch", "vendor", "aotriton")
+        ):
             if set(plan.dtypes) <= set(report.dtypes) and report.recomputed >= plan.recomputed:
                 return report, f"measured for this stack, {report.made}", []
             # What the kept report has is measured again too: it replaces that report, and runs of
@@ -262,15 +265,6 @@ def _report(
     if folder and key and (problem := store_report(report, folder)):
         warnings.append(f"The check report is not kept: {problem}.")
     return report, "measured before this run", warnings
-
-
-def invalid_because(report: CheckReport, here: Identity) -> str | None:
-    """Return the reason why a report is not valid for this stack, by what its key does not hold."""
-    for name in ("torch", "vendor", "aotriton"):
-        then, now = report.identity.get(name), getattr(here, name)
-        if then != now:
-            return f"it is for {name} {then}, and this stack has {now}"
-    return None
 
 
 def choose_attention(

@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from multiprocessing.connection import Connection
@@ -167,9 +167,9 @@ def case_of(backend: Backend, probe: Probe, device: torch.device) -> Case:
     given, true = probe_input(probe), expected_result(probe)
     case = case_for(backend.name, probe, "right")
     try:
-        found = run_probe(backend, given, device)
+        result = run_probe(backend, given, device)
         fault = identify_fault(
-            probe, given, found, true, lambda: run_probe(backend, given, device, packed=False)
+            probe, given, result, true, lambda: run_probe(backend, given, device, packed=False)
         )
     except RuntimeError as error:
         if type(error).__name__ == "CheckpointError":  # its module brings torch's compiler along
@@ -177,7 +177,7 @@ def case_of(backend: Backend, probe: Probe, device: torch.device) -> Case:
                 case, outcome="wrong", fault=RECOMPUTED.name, note=_first_line(error)
             )
         return dataclasses.replace(case, outcome=_refusal(error), note=_first_line(error))
-    errors = differences(found, true)
+    errors = differences(result, true)
     return dataclasses.replace(
         case,
         outcome="right" if fault is None else "harmless" if fault.harmless else "wrong",
@@ -224,10 +224,10 @@ def _figure(number: float) -> float | None:
 
 def cost_of(backend: Backend, probe: Probe, device: torch.device) -> Cost | None:
     """Measure time and peak memory; None where the backend cannot run."""
-    given = probe_input.__wrapped__(probe)  # large, and used once
-    qkv = given.qkv_NK3HE.to(device).permute(2, 0, 3, 1, 4).detach().requires_grad_()
-    mask = None if given.mask_N11K is None else given.mask_N11K.to(device)
-    upstream = given.upstream_NHKE.to(device)
+    inputs = probe_input.__wrapped__(probe)  # large, and used once
+    qkv = inputs.qkv_NK3HE.to(device).permute(2, 0, 3, 1, 4).detach().requires_grad_()
+    mask = None if inputs.mask_N11K is None else inputs.mask_N11K.to(device)
+    upstream = inputs.upstream_NHKE.to(device)
     gpu, times, peak = is_gpu(device), [], None
 
     def once() -> None:
@@ -292,29 +292,23 @@ def conclude(events: Iterable[Event], quick: bool) -> CheckReport:
         elif isinstance(event, Overhead):
             overhead = event.size
     assert identity is not None
+    # A case that is right in fp32 and wrong in a half precision has a fault of the precision.
+    right = {(c.backend, c.mask, c.shape, c.members) for c in cases
+             if c.dtype == "fp32" and c.outcome == "right"}  # fmt: skip
+    for number, case in enumerate(cases):
+        key = (case.backend, case.mask, case.shape, case.members)
+        if case.outcome == "wrong" and case.dtype != "fp32" and key in right:
+            name = HALF.name if case.fault == "unknown fault" else f"{HALF.name}: {case.fault}"
+            cases[number] = dataclasses.replace(case, fault=name)
     return CheckReport(
         made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         quick=quick,
         seconds=round(time.monotonic() - began, 1),
         identity=dataclasses.asdict(identity),
-        cases=tuple(across(cases)),
+        cases=tuple(cases),
         costs=tuple(costs),
         overhead=overhead,
     )
-
-
-def across(cases: Collection[Case]) -> Iterator[Case]:
-    """Mark cases that are right in fp32 and wrong in a half precision."""
-    single = {
-        (c.backend, c.mask, c.shape, c.members): c.outcome for c in cases if c.dtype == "fp32"
-    }
-    for case in cases:
-        key = (case.backend, case.mask, case.shape, case.members)
-        if case.outcome == "wrong" and case.dtype != "fp32" and single.get(key) == "right":
-            name = HALF.name if case.fault == "unknown fault" else f"{HALF.name}: {case.fault}"
-            yield dataclasses.replace(case, fault=name)
-        else:
-            yield case
 
 
 PATIENCE = 120.0

@@ -119,14 +119,7 @@ Again = Callable[[], ProbeResult]
 def identify_fault(
     probe: Probe, given: ProbeInput, found: ProbeResult, true: ProbeResult, again: Again
 ) -> KernelFault | None:
-    """Return the fault of a result; None if it is right.
-
-    Args:
-        probe: the measurement.
-        given: its inputs.
-        found, true: result of the kernel, and the expected one.
-        again: runs the kernel once more, on tensors of their own.
-    """
+    """Return the fault of a result; None if it is right."""
     allowed, mask = tolerance(probe), given.mask_N11K
     errors = differences(found, true)
     if all(within_tolerance(part, allowed) for part in errors):

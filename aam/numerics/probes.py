@@ -142,8 +142,8 @@ def _mask(probe: Probe) -> Tensor | None:
 @cache
 def expected_result(probe: Probe) -> ProbeResult:
     """Return the expected result of a probe."""
-    given = probe_input(probe)
-    return expected_for_mask(given, given.mask_N11K)
+    inputs = probe_input(probe)
+    return expected_for_mask(inputs, inputs.mask_N11K)
 
 
 def expected_for_mask(given: ProbeInput, mask: Tensor | None) -> ProbeResult:
@@ -185,11 +185,11 @@ def run_probe(
         out = backend.function(q, k, v, mask)
     out.backward(given.upstream_NHKE.to(device))
     assert qkv.grad is not None
-    found = (out.detach(), *qkv.grad.unbind(0))
+    parts = (out.detach(), *qkv.grad.unbind(0))
     # An error of a kernel is raised at the next synchronization: here it belongs to this probe.
     if device.type != "cpu":
         torch.cuda.synchronize(device)
-    output, by_q, by_k, by_v = (part.double().cpu() for part in found)
+    output, by_q, by_k, by_v = (part.double().cpu() for part in parts)
     return ProbeResult((output, by_q, by_k, by_v))
 
 

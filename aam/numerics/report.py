@@ -139,8 +139,8 @@ class CheckReport:
 
     def faults(self, backend: str, dtypes: Collection[str]) -> tuple[str, ...]:
         """Return the names of a backend's faults in some dtypes, each once."""
-        found = (c.fault for c in self.of(backend, dtypes) if c.fault)
-        return tuple(dict.fromkeys(found))
+        names = (c.fault for c in self.of(backend, dtypes) if c.fault)
+        return tuple(dict.fromkeys(names))
 
     @property
     def backends(self) -> tuple[str, ...]:
@@ -165,8 +165,8 @@ class CheckReport:
 
 def worst(cases: Collection[Case]) -> Outcome:
     """Return the worst outcome of some cases; "absent" where there is none."""
-    found = {case.outcome for case in cases}
-    return next((outcome for outcome in WORST_FIRST if outcome in found), "absent")
+    outcomes = {case.outcome for case in cases}
+    return next((outcome for outcome in WORST_FIRST if outcome in outcomes), "absent")
 
 
 def summary(report: CheckReport) -> str:
@@ -274,13 +274,13 @@ def load_report(key: StackKey, folder: Path) -> tuple[CheckReport | None, str]:
 
 def latest_reports(folder: Path) -> list[CheckReport]:
     """Return the reports that may be used, the latest first."""
-    found = []
+    reports = []
     for file in sorted(folder.glob("*.json")):
         try:
-            found.append(_read(file))
+            reports.append(_read(file))
         except (OSError, ValueError, DataError):
             continue
-    return sorted(found, key=lambda report: report.made, reverse=True)
+    return sorted(reports, key=lambda report: report.made, reverse=True)
 
 
 def store_report(report: CheckReport, folder: Path) -> str:

@@ -7,7 +7,7 @@ import mmap
 import os
 import re
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 
 import torch
@@ -45,12 +45,13 @@ class Identity:
 def identify(device: torch.device, root: Path = Path("/")) -> Identity:
     """Return the identity of the stack of `device`; this initializes the GPU's runtime."""
     gpu, library = is_gpu(device), Path(torch.__file__).parent / "lib"
+    triton = (found.version for name in TRITON for found in distributions(name=name))
     return Identity(
         vendor=vendor().name if gpu else CPU,
         torch=str(torch.__version__),
         runtime=runtime() if gpu else None,
         aotriton=aotriton_version(library) if gpu and vendor() is AMD else None,
-        triton=_triton(),
+        triton=next(triton, None),
         device=torch.cuda.get_device_properties(device).name if gpu else processor(root),
         arch=arch_of(device),
         driver=driver(vendor().name, root) if gpu else None,
@@ -65,13 +66,6 @@ def driver(vendor: str, root: Path = Path("/")) -> str:
     except OSError:
         version = None
     return version or f"kernel {os.uname().release}"
-
-
-def _triton() -> str | None:
-    for name in TRITON:
-        with contextlib.suppress(PackageNotFoundError):
-            return version(name)
-    return None
 
 
 def aotriton_version(folder: Path) -> str | None:
@@ -100,5 +94,5 @@ def processor(root: Path = Path("/")) -> str:
         text = (root / "proc/cpuinfo").read_text()
     except OSError:
         return "processor"
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else "processor"
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else "processor"

@@ -307,8 +307,8 @@ def precisions(profile: KernelProfile) -> dict[str, float]:
     total_ns = sum(kernel.total_ns for kernel in products) or 1.0
 
     def precision(name: str) -> str:
-        found = (label for label, pattern in PRECISIONS if re.search(pattern, name))
-        return next(found, "unknown")
+        labels = (label for label, pattern in PRECISIONS if re.search(pattern, name))
+        return next(labels, "unknown")
 
     return _sums((precision(kernel.name), kernel.total_ns / total_ns) for kernel in products)
 

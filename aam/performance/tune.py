@@ -97,8 +97,8 @@ def device_facts(device: str) -> DeviceFacts:
         Unavailable: there is no GPU, or PyTorch cannot start on it.
     """
     # The load from before PyTorch is imported, which loads the CPU itself.
-    found = call_in_child(_device_facts, device, os.getloadavg()[0], timeout=300.0)
-    return DeviceFacts(**found)
+    facts = call_in_child(_device_facts, device, os.getloadavg()[0], timeout=300.0)
+    return DeviceFacts(**facts)
 
 
 def _device_facts(device: str, load: float) -> dict[str, Any]:
@@ -239,16 +239,16 @@ def program_subjects(values: Sequence[str], half: Sequence[str]) -> dict[str, li
     Raises:
         UsageError: values that are not NAME=VALUE,VALUE, or an unknown name after --half.
     """
-    found: dict[str, list[str]] = {}
+    listed_values: dict[str, list[str]] = {}
     for text in values:
         name, equals, listed = text.partition("=")
-        found[name] = listed.split(",")
-        if not (equals and name.isidentifier() and all(found[name])):
+        listed_values[name] = listed.split(",")
+        if not (equals and name.isidentifier() and all(listed_values[name])):
             remedy = "write NAME=VALUE,VALUE"
             raise UsageError("Not the values of a name", f"--values {text}", remedy)
-    if unknown := [name for name in half if name not in found]:
+    if unknown := [name for name in half if name not in listed_values]:
         raise UsageError("A name without values", f"--half {' '.join(unknown)}", "see --values")
-    return found
+    return listed_values
 
 
 def propose_values(name: str, values: Sequence[str], half: bool) -> Propose:
@@ -311,11 +311,14 @@ def compare_losses(
         return False, f"the loss of step {bad} is {losses[bad]}"
     number = min(EARLY, len(losses), len(default))
     bound = max(ENVELOPE[parity], NOISE_FACTOR * noise)
-    found = early_difference(losses, default)
-    if not found:
+    difference = early_difference(losses, default)
+    if not difference:
         return True, f"the first {number} losses are equal"
     limit = f"limit {bound:.1e}" if bound else "and should be equal"
-    return found <= bound, f"the first {number} losses differ by up to {found:.1e}, {limit}"
+    return (
+        difference <= bound,
+        f"the first {number} losses differ by up to {difference:.1e}, {limit}",
+    )
 
 
 @dataclass(frozen=True)

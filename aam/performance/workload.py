@@ -104,17 +104,17 @@ class Rates:
 def aam_workload(measured: Pretrain | Train, wrapper: str) -> Workload:
     """Return the command that a wrapper such as `tune` measures, without an output of its own."""
     command = "train" if isinstance(measured, Train) else "pretrain"
-    given = {
+    chosen = {
         spec.flag: value
         for spec in wrapped_options(wrapper, command)
         if (value := value_of(measured, spec.field)) != spec.default
     }
     if command == "train":
         # Other members have no training steps, and would be fitted in every run for nothing.
-        given["--members"] = ("transformer",)
+        chosen["--members"] = ("transformer",)
 
     def argv(settings: Settings, folder: Path) -> list[str]:
-        values = {**given, **settings, "--output-dir": folder / "run"}
+        values = {**chosen, **settings, "--output-dir": folder / "run"}
         return [sys.executable, "-m", "aam", command, *arguments(specs(type(measured)), values)]
 
     return argv
@@ -199,23 +199,23 @@ def call_in_child(function: Callable[..., Any], *arguments: object, timeout: flo
             raise Unavailable("The device does not respond", evidence, "use another") from None
     try:
         # The last line alone: libraries print warnings above it.
-        found = json.loads(output.splitlines()[-1])
+        answer = json.loads(output.splitlines()[-1])
     except (ValueError, IndexError):
         lines = errors.decode(errors="replace").strip().splitlines()
         last = (lines or [f"status {process.returncode}"])[-1]
         raise Unavailable("The device cannot be used", last[:300], "see `aam check`") from None
-    if "error" in found:
-        raise Unavailable(*found["error"])
-    return found["result"]
+    if "error" in answer:
+        raise Unavailable(*answer["error"])
+    return answer["result"]
 
 
 def _answer(function: Callable[..., Any], arguments: Sequence[object]) -> None:
     """Print the result of a function in the child process."""
     try:
-        found: dict[str, Any] = {"result": function(*arguments)}
+        answer: dict[str, Any] = {"result": function(*arguments)}
     except AamError as error:
-        found = {"error": [error.cause, error.evidence, error.remedy]}
-    print(json.dumps(found))
+        answer = {"error": [error.cause, error.evidence, error.remedy]}
+    print(json.dumps(answer))
 
 
 def run_workload(
@@ -312,7 +312,7 @@ def read_steps(log: Path) -> tuple[tuple[Step, ...], str]:
         text = log.read_bytes().decode(errors="replace")
     except OSError:
         return (), ""
-    found: list[Step] = []
+    steps: list[Step] = []
     # After the last newline stands an unfinished line, or nothing.
     for number, line in enumerate(text.split("\n")[:-1], 1):
         try:
@@ -332,12 +332,12 @@ def read_steps(log: Path) -> tuple[tuple[Step, ...], str]:
                 raise ValueError
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             shown = line if len(line) <= 60 else f"{line[:57]}..."
-            return tuple(found), (
+            return tuple(steps), (
                 f"line {number} of its step log is not a step with loss, seconds and samples: "
                 f"{shown!r}"
             )
-        found.append(step)
-    return tuple(found), ""
+        steps.append(step)
+    return tuple(steps), ""
 
 
 def blocks(run: RunResult, warmup: int) -> list[tuple[Step, ...]]:

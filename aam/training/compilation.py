@@ -119,8 +119,8 @@ def compile_in_place(
     """
 
     def outputs() -> tuple[Tensor, ...]:
-        found = module(*arguments)
-        return (found,) if isinstance(found, Tensor) else tuple(found)
+        result = module(*arguments)
+        return (result,) if isinstance(result, Tensor) else tuple(result)
 
     device, training = next(module.parameters()).device, module.training
     with torch.random.fork_rng([device] if is_gpu(device) else []):
@@ -131,12 +131,12 @@ def compile_in_place(
                 expected = outputs()
             module.compile(dynamic=True)
             with torch.enable_grad(), context():
-                found = outputs()
-                total = torch.stack([tensor.float().sum() for tensor in found]).sum()
+                compiled = outputs()
+                total = torch.stack([tensor.float().sum() for tensor in compiled]).sum()
             smallest = torch.finfo(torch.float32).tiny
             difference = max(
                 float(((one - two).abs().max() / one.abs().max().clamp_min(smallest)).float())
-                for one, two in zip(expected, found, strict=True)
+                for one, two in zip(expected, compiled, strict=True)
             )
             allowed = product_tolerance(precision, products, inner)
             # `not <=` and no `>`: a comparison with NaN is false.

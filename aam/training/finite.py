@@ -102,14 +102,13 @@ class FiniteCheck:
         bad_loss, self._bad_loss = self._bad_loss, None
         assert bad_loss is not None
         bad_gradients = ~get_total_norm(_gradients(self.task)).isfinite()
-        if not self.step.scaler.is_enabled():
-            bad = _on_any_rank(bad_loss | bad_gradients)
-        else:
-            # The scaler skips the step and lowers its factor until no gradient overflows.
-            overflow = _on_any_rank(bad_gradients)
-            self._overflows = self._overflows + 1 if overflow else 0
-            bad = self._overflows >= OVERFLOWS or _on_any_rank(bad_loss)
-        if bad:
+        scaled = self.step.scaler.is_enabled()
+        # With loss scaling an overflow is no fault: the scaler skips the step and lowers its factor
+        # until no gradient overflows. All ranks read both flags, in one collective.
+        flags = torch.stack([bad_loss, bad_gradients]).float()
+        bad_loss_anywhere, overflow = (all_reduce_sum(flags) > 0).tolist()
+        self._overflows = self._overflows + 1 if overflow else 0
+        if bad_loss_anywhere or (overflow if not scaled else self._overflows >= OVERFLOWS):
             raise self._locate(number, window)
 
     def check_validation(self, loss: float, epoch: int, step: int) -> None:
@@ -144,36 +143,31 @@ class FiniteCheck:
             what = "The gradients are" if bad else "The norm of the gradients is"
             where = bad[0] if bad else "although each gradient is finite"
             findings.append((len(window) - 1, 3, what, where))
-        # A rank with finite values of its own receives non-finite gradients of another rank. Each
-        # rank names the samples of its own part of the batch.
-        first = min(
-            (
-                (*finding[:2], rank, *finding[2:], samples)
-                for rank, (of_rank, ids) in enumerate(
-                    self.communicator.all_gather((findings[:1], self._samples(window)))
-                )
-                for finding in of_rank
-                for samples in [ids[finding[0]]]
-            ),
-            default=None,
-        )
-        advice = ""
-        if first is not None:
-            batch, stage, _, what, where, samples = first
+
+        # The first of all ranks by batch and stage: a rank with finite values of its own receives
+        # non-finite gradients of another one. Each rank names the samples of its part of a batch.
+        samples = [[self.sample_ids[row] for row in one.batch.rows_B.tolist()] for one in window]
+        of_ranks = self.communicator.all_gather((findings[:1], samples))
+        located = [
+            (batch, stage, rank, what, where, ids[batch])
+            for rank, (of_rank, ids) in enumerate(of_ranks)
+            for batch, stage, what, where in of_rank
+        ]
+        if located:
+            batch, stage, _, what, where, named = min(located)
             advice = "correct the input" if stage == 0 else ""
         else:
-            batch, samples = len(window) - 1, self._samples(window)[-1]
-            what = "Loss or gradients were"
+            batch, named, what = len(window) - 1, samples[-1], "Loss or gradients were"
             where = "but are when the step is repeated: the device or torch.compile is at fault"
             advice = "run `aam check`, and omit --compile-model"
         epoch, number = window[batch].epoch + 1, window[batch].number + 1
         self.record_fact("not_finite", {
-            "step": step, "epoch": epoch, "batch": number, "samples": samples,
-            "reproduced": first is not None, "what": what, "where": where,
+            "step": step, "epoch": epoch, "batch": number, "samples": named,
+            "reproduced": bool(located), "what": what, "where": where,
         })  # fmt: skip
         if step == 1 and not self.step.scaler.is_enabled():  # the weights are the initial ones
             advice = advice or "run `aam check`"
-        place = f"epoch {epoch}, batch {number}, {where}, samples {first_few(samples)}"
+        place = f"epoch {epoch}, batch {number}, {where}, samples {first_few(named)}"
         return self._error(step, f"{what} not finite", place, advice)
 
     def _error(self, step: int, what: str, place: str, advice: str = "") -> NotFinite:
@@ -193,9 +187,6 @@ class FiniteCheck:
             f"{what[:1].lower()}{what[1:]}, {place}, {growth}",
             remedy,
         )
-
-    def _samples(self, window: list[StepBatch]) -> list[list[str]]:
-        return [[self.sample_ids[row] for row in one.batch.rows_B.tolist()] for one in window]
 
     def _largest_weight(self) -> float:
         """Return the largest absolute trainable weight of all ranks; NaN if a weight is NaN."""
@@ -230,22 +221,22 @@ def _trace(network: nn.Module, hooks: ExitStack) -> tuple[list[str], list[str]]:
     forward: list[str] = []
     backward: list[str] = []
 
-    def note(found: list[str], place: str, value: Any) -> None:
+    def check(places: list[str], place: str, value: Any) -> None:
         if not _finite(value):
-            found.append(place)
+            places.append(place)
 
     def after(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        note(forward, f"first in {name}", output)
+        check(forward, f"first in {name}", output)
         for tensor in output if isinstance(output, tuple) else (output,):
             if isinstance(tensor, Tensor) and tensor.requires_grad:
                 at: Callable[[Tensor], None] = partial(
-                    note, backward, f"first at the output of {name}"
+                    check, backward, f"first at the output of {name}"
                 )
                 tensor.register_hook(at)  # type: ignore[no-untyped-call]
 
     def before(name: str, module: nn.Module, inputs: Any) -> None:
         # Attention has no module of its own: its output is the input of the next one.
-        note(forward, f"first before {name}", inputs)
+        check(forward, f"first before {name}", inputs)
 
     for name, module in network.named_modules():
         if name:
@@ -257,11 +248,6 @@ def _trace(network: nn.Module, hooks: ExitStack) -> tuple[list[str], list[str]]:
 def _gradients(task: nn.Module) -> list[Tensor]:
     """Return the gradients; of sharded ones the parts of this rank."""
     return [local_tensor(p.grad) for p in task.parameters() if p.grad is not None]
-
-
-def _on_any_rank(flag: Tensor) -> bool:
-    """Return whether a flag is set on any rank; every rank must call this."""
-    return bool(all_reduce_sum(flag.float()) > 0)
 
 
 def _finite(value: Any) -> bool:

@@ -67,23 +67,19 @@ class TrainingBatches(Dataset[Batch]):
         self.steps = -(-len(rows) // batch_size)
         self._order: tuple[int, Rows] = (-1, rows)
 
-    def _shuffled(self, epoch: int) -> Rows:
+    def __getitem__(self, key: StepKey) -> Batch:
+        epoch, step = key
         # One order is kept: workers load the steps of an epoch before those of the next.
         if self._order[0] != epoch:
             rng = np.random.default_rng([self.plan.seed, _ORDER, epoch])
-            self._order = (epoch, self._evenly(rng) if self.even else rng.permutation(self.rows))
-        return self._order[1]
-
-    def _evenly(self, rng: np.random.Generator) -> Rows:
-        """Order the samples so that batches hold about as many distinct ASVs each."""
-        richness = self.study.table.richness[self.rows]
-        return balanced_order(
-            self.rows, np.minimum(richness, self.plan.token_limit), self.steps, rng
-        )
-
-    def __getitem__(self, key: StepKey) -> Batch:
-        epoch, step = key
-        rows = self._shuffled(epoch)[even_slice(len(self.rows), self.steps, step)]
+            if self.even:
+                # Batches then hold about as many distinct ASVs each.
+                richness = self.study.table.richness[self.rows]
+                cost = np.minimum(richness, self.plan.token_limit)
+                self._order = (epoch, balanced_order(self.rows, cost, self.steps, rng))
+            else:
+                self._order = (epoch, rng.permutation(self.rows))
+        rows = self._order[1][even_slice(len(self.rows), self.steps, step)]
         reads_draw = epoch if self.fresh_reads else FIXED_DRAW
         masks = epoch * self.steps + step
         batch = make_batch(self.study, self.plan, rows, reads_draw, masks)

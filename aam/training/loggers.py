@@ -108,8 +108,8 @@ class _MLflow(Logger):
             self.id = id
             self._client.update_run(id, "RUNNING")
             return
-        found = self._client.get_experiment_by_name(PROJECT)
-        experiment = found.experiment_id if found else self._client.create_experiment(PROJECT)
+        known = self._client.get_experiment_by_name(PROJECT)
+        experiment = known.experiment_id if known else self._client.create_experiment(PROJECT)
         self.id = self._client.create_run(experiment, run_name=name).info.run_id
         for key, value in options.items():
             self._client.log_param(self.id, key, str(value)[:_MLFLOW_LENGTH])
@@ -175,14 +175,14 @@ def open_loggers(options: Pretrain | Train, folder: Path, name: str, step: int) 
             ids = read_json(file, dict[str, str], "file of trackers")
         except AamError:  # it is damaged; new runs are no reason to end the training
             ids = {}
-    values, found = _values(options), dict[str, Logger]()
+    values, loggers = _values(options), dict[str, Logger]()
     for logger in options.run.logger:
         place = options.run.output_dir if LOGGERS[logger].tracker else folder
-        found[logger] = LOGGERS[logger](place, name, values, ids.get(logger), step)
-    if ids := {logger: opened.id for logger, opened in found.items() if opened.id}:
+        loggers[logger] = LOGGERS[logger](place, name, values, ids.get(logger), step)
+    if ids := {logger: opened.id for logger, opened in loggers.items() if opened.id}:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, json.dumps(ids) + "\n")
-    return list(found.values())
+    return list(loggers.values())
 
 
 def log_scores(options: Train, scores: Mapping[str, float]) -> None:
@@ -198,9 +198,9 @@ def log_scores(options: Train, scores: Mapping[str, float]) -> None:
 
 def _values(options: Pretrain | Train) -> dict[str, Any]:
     """Return the values of the options, by field."""
-    given = {spec.field: value_of(options, spec.field) for spec in specs(type(options))}
+    options_by_field = {spec.field: value_of(options, spec.field) for spec in specs(type(options))}
     return {
         name: value if isinstance(value, (bool, int, float)) else str(value)
-        for name, value in given.items()
+        for name, value in options_by_field.items()
         if value is not None
     }

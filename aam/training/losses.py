@@ -5,8 +5,8 @@ Both add up over batches and ranks to exact means. Shape suffixes: see `aam.mode
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -92,26 +92,6 @@ def diversity_loss(predicted_B: Tensor, diversity_B: Tensor) -> LossTerm:
     return LossTerm(error, torch.as_tensor(len(predicted_B), device=error.device))
 
 
-class NumericLoss(Protocol):
-    """Loss of a numeric target."""
-
-    def __call__(self, error_BC: Tensor, target: Target) -> Tensor:
-        """Return the mean loss of a batch, a scalar."""
-        ...
-
-
-def _mse(error_BC: Tensor, target: Target) -> Tensor:
-    return error_BC.square().mean()
-
-
-def _mae(error_BC: Tensor, target: Target) -> Tensor:
-    return error_BC.abs().mean()
-
-
-def _huber(error_BC: Tensor, target: Target) -> Tensor:
-    return F.smooth_l1_loss(error_BC, torch.zeros_like(error_BC))
-
-
 def _quantile(error_BC: Tensor, target: Target) -> Tensor:
     """Pinball loss (Koenker and Bassett 1978): level q weighs errors below by q."""
     level_C = error_BC.new_tensor(target.quantiles)
@@ -119,19 +99,19 @@ def _quantile(error_BC: Tensor, target: Target) -> Tensor:
 
 
 def _asymmetric(error_BC: Tensor, target: Target) -> Tensor:
-    return torch.where(
-        error_BC > 0, target.over_penalty * error_BC, -target.under_penalty * error_BC
-    ).mean()
+    above_BC, below_BC = target.over_penalty * error_BC, -target.under_penalty * error_BC
+    return torch.where(error_BC > 0, above_BC, below_BC).mean()
 
 
-LOSSES: dict[LossType, NumericLoss] = {
-    "mse": _mse,
-    "mae": _mae,
-    "huber": _huber,
+LOSSES: dict[LossType, Callable[[Tensor, Target], Tensor]] = {
+    "mse": lambda error_BC, _: error_BC.square().mean(),
+    "mae": lambda error_BC, _: error_BC.abs().mean(),
+    "huber": lambda error_BC, _: F.smooth_l1_loss(error_BC, torch.zeros_like(error_BC)),
     "quantile": _quantile,
     "asymmetric": _asymmetric,
 }
-"""Registry of --loss-type; the option lists the same names (`LossType`)."""
+"""Value of --loss-type -> mean loss of the errors [B, C] of a batch; the option lists the same
+names (`LossType`)."""
 
 
 def target_loss(target: Target, outputs_BC: Tensor, target_B: Tensor) -> LossTerm:

@@ -71,15 +71,6 @@ Encoded = tuple[Tensor, dict[str, LossTerm]]
 """Vectors of ASVs, and the sums of the losses of their masked nucleotides."""
 
 
-def number_of_chunks(batch: Batch, chunk: int) -> int:
-    """Return the number of chunks of at most `chunk` ASVs; 1 where `chunk` is 0."""
-    asvs = len(batch.tokens_UL)
-    if isinstance(batch, BatchShard):
-        # FSDP gathers parameters in each chunk, a collective: every rank needs the same number.
-        asvs = max(shard_sizes(len(batch.asvs_U), world_size()))
-    return max(1, -(-asvs // chunk)) if chunk else 1
-
-
 def encode_asvs(
     net: NucleotideEncoder, tokens_UL: Tensor, labels_UL: Tensor | None, ragged: bool, chunks: int
 ) -> Encoded:
@@ -243,7 +234,12 @@ class TrainingModule(nn.Module):
             # A second pass: the target is scored on unmasked sequences, the nucleotides on masked
             # ones.
             if batch.labels_UL is not None and not self.frozen:
-                terms |= self._nucleotide_terms(self._unscored(batch))
+                unscored = self._unscored(batch)
+                assert unscored.labels_UL is not None
+                # Only ASVs with a masked nucleotide, since the vectors are not used here.
+                rows_U = (unscored.labels_UL != PAD).any(dim=1)
+                tokens_KL, labels_KL = unscored.tokens_UL[rows_U], unscored.labels_UL[rows_U]
+                terms |= self._encode(unscored, tokens_KL, labels_KL)[1]
             # Kept until the end of the split: R2 and F1 of a split are no means of those of its
             # batches.
             self._predictions.append(self.target.decode(outputs_BC))
@@ -327,15 +323,12 @@ class TrainingModule(nn.Module):
 
     def _encode(self, batch: Batch, tokens_UL: Tensor, labels_UL: Tensor | None) -> Encoded:
         """Encode ASVs of a batch, in chunks with --asv-chunk."""
-        net = self.encoder.nucleotides
-        chunks = number_of_chunks(batch, self.asv_chunk)
+        net, asvs = self.encoder.nucleotides, len(batch.tokens_UL)
+        if isinstance(batch, BatchShard):
+            # FSDP gathers parameters in each chunk, a collective: every rank needs as many.
+            asvs = max(shard_sizes(len(batch.asvs_U), world_size()))
+        chunks = max(1, -(-asvs // self.asv_chunk)) if self.asv_chunk else 1
         return encode_asvs(net, tokens_UL, labels_UL, batch.ragged(net.patch), chunks)
-
-    def _nucleotide_terms(self, batch: Batch) -> dict[str, LossTerm]:
-        assert batch.labels_UL is not None
-        # Only ASVs with a masked nucleotide, since the vectors are not used here.
-        rows_U = (batch.labels_UL != PAD).any(dim=1)
-        return self._encode(batch, batch.tokens_UL[rows_U], batch.labels_UL[rows_U])[1]
 
     def _unscored(self, batch: Batch) -> Batch:
         """Return the batch without the masked nucleotides of ASVs scored in an earlier batch."""
@@ -462,5 +455,5 @@ def target_metrics(
     names = (
         {"accuracy": "accuracy", "f1": "macro_f1"} if target.classes else {"r2": "r2", "mae": "mae"}
     )
-    found = compute_metrics(score(target, predictions_BC, labels_B))
-    return {name: math.nan if (v := found[key]) is None else v for name, key in names.items()}
+    scores = compute_metrics(score(target, predictions_BC, labels_B))
+    return {name: math.nan if (v := scores[key]) is None else v for name, key in names.items()}

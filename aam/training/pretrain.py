@@ -148,5 +148,5 @@ def check_phylogeny(options: Pretrain) -> None:
         )
     task = options.task
     if not (task.penalty or task.nuc_penalty or task.count_penalty):
-        given = "--penalty 0 --nuc-penalty 0 --count-penalty 0"
-        raise UsageError("Nothing to learn", given, "raise one of them")
+        weights = "--penalty 0 --nuc-penalty 0 --count-penalty 0"
+        raise UsageError("Nothing to learn", weights, "raise one of them")

@@ -18,7 +18,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -137,11 +137,11 @@ def prepare(
     content["host"]["devices"] = list(gpus)
     content["host"]["processes"] = group.ranks.world_size
     # Rank 0 decides: a network file system may show other ranks an earlier state of the folder.
-    found = resumed_checkpoint(options.run) if group.ranks.is_main else None
-    resumed = None if found is None else run_folder_of(found)
+    latest = resumed_checkpoint(options.run) if group.ranks.is_main else None
+    resumed = None if latest is None else run_folder_of(latest)
     splits = resumed / "splits.tsv" if resumed else None
     has_splits = splits is not None and splits.exists()
-    checkpoint, splits = group.broadcast((found, splits if has_splits else None))
+    checkpoint, splits = group.broadcast((latest, splits if has_splits else None))
     if checkpoint is None:
         if resume_from == "auto":
             info("Nothing to resume from; starting.")
@@ -323,7 +323,12 @@ def _acquire(stream: IO[str], folder: Path) -> bool:
         except ValueError:
             holder = None
         holder = holder if isinstance(holder, dict) else {}
-        if not before_requeue(holder, os.environ):
+        # Slurm ends a job before it requeues it, or its node has failed: an earlier start of this
+        # job does not hold the lock any more.
+        job, restarts = (os.environ.get(f"SLURM_{name}") for name in ("JOB_ID", "RESTART_COUNT"))
+        before, now = str(holder.get("restarts")), restarts or "0"
+        same = job and holder.get("job") == job and (before + now).isdecimal()
+        if not (same and int(before) < int(now)):
             raise CannotCreate(
                 "Another process writes to the run folder",
                 f"'{folder}', process {holder.get('process')} on {holder.get('host')}",
@@ -331,18 +336,6 @@ def _acquire(stream: IO[str], folder: Path) -> bool:
             )
         warn(f"The lock of '{folder}' is of this job before its requeue, and is ignored.")
     return state == "held"
-
-
-def before_requeue(holder: Mapping[str, Any], variables: Mapping[str, str]) -> bool:
-    """Return whether an earlier start of this process's Slurm job holds the lock.
-
-    Slurm ends a job before it requeues it, or its node has failed.
-    """
-    job, restarts = variables.get("SLURM_JOB_ID"), variables.get("SLURM_RESTART_COUNT", "0")
-    earlier = str(holder.get("restarts"))
-    if not job or holder.get("job") != job or not (earlier + restarts).isdecimal():
-        return False
-    return int(earlier) < int(restarts)
 
 
 def checkpoint_to_resume(run: RunOptions, folder: Path) -> Path | None:

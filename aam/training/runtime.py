@@ -75,7 +75,16 @@ def check_resources(options: Learn) -> None:
             moments of Adam exceed the memory of the device, or --tuned-for is for another one.
     """
     device, model = choose_device(options.device), options.model
-    check_tuned_for(options.speed.tuned_for, options.input.table, device)
+    if (stated := options.speed.tuned_for) is not None:
+        here = tuned_for(options.input.table, torch.__version__, hardware_name(device))
+        known = stated.split(_SEPARATOR)
+        if differing := [part for part in here.split(_SEPARATOR) if part not in known]:
+            raise UsageError(
+                "The settings of `aam tune` are for another study, device or version",
+                f"for {stated}; here {', '.join(differing)}",
+                "run `aam tune` again, or remove `tuned_for` from the file to use them all the "
+                "same",
+            )
     numbers_of_host(options)  # refuses a precision that the device lacks
     # A pretrained encoder has the sizes of its model, not those of the options.
     if options.pretrained_encoder is not None:
@@ -176,17 +185,3 @@ def tuned_for(table: Path, torch_version: str, hardware: str) -> str:
     if file := input_file(table):  # its reader reports one that is missing
         parts.append(f"table {file['sha256'][:12]}")
     return _SEPARATOR.join(parts)
-
-
-def check_tuned_for(given: str | None, table: Path, device: torch.device) -> None:
-    """Refuse settings of another study, device or version."""
-    if given is None:
-        return
-    here = tuned_for(table, torch.__version__, hardware_name(device))
-    differing = [part for part in here.split(_SEPARATOR) if part not in given.split(_SEPARATOR)]
-    if differing:
-        raise UsageError(
-            "The settings of `aam tune` are for another study, device or version",
-            f"for {given}; here {', '.join(differing)}",
-            "run `aam tune` again, or remove `tuned_for` from the file to use them all the same",
-        )

@@ -86,7 +86,15 @@ def train_fold(
     torch.manual_seed(options.loop.seed + fold - 1)
     target = fit_target(options, labelled, split)
     config = configure_model(options, labelled, base, split, target)
-    network = _initialize(options, config, labelled, base, split, runtime)
+    network = config.network(runtime.backends, options.speed.gradient_checkpointing)
+    assert isinstance(network, Predictor)
+    if base is not None:
+        strategies.load_model(network.encoder, base.weights)
+    # The best constant: the first steps then learn differences instead of the mean of the target.
+    network.start_from(target.initial_outputs(labelled.values[split.train]))
+    fit_profile(network, study, reading_plan(config.plan), split.train)
+    if options.freeze_base:
+        network.encoder.requires_grad_(False)
     asv_vectors_FD = None if base is None else base.asv_vectors_FD
     runtime.communicator.require_equal_data(
         study=identity(study), values=labelled.values, split=split, weights=network.state_dict()
@@ -203,31 +211,6 @@ def configure_model(
         covariates=covariate_shape(encoder, options.covariates),
     )
     return ModelConfig("train", shape, metric, plan, standard, target, to_plain(options), encoder)
-
-
-def _initialize(
-    options: Train,
-    config: ModelConfig,
-    labelled: LabelledStudy,
-    base: PretrainedEncoder | None,
-    split: Split,
-    runtime: Runtime,
-) -> Predictor:
-    """Return the network before its first step.
-
-    It has the weights of a pretrained encoder, the best constant outputs, and the scale of
-    the training samples' profiles.
-    """
-    network = config.network(runtime.backends, options.speed.gradient_checkpointing)
-    assert isinstance(network, Predictor) and config.target is not None
-    if base is not None:
-        strategies.load_model(network.encoder, base.weights)
-    # The best constant: the first steps then learn differences instead of the mean of the target.
-    network.start_from(config.target.initial_outputs(labelled.values[split.train]))
-    fit_profile(network, labelled.study, reading_plan(config.plan), split.train)
-    if options.freeze_base:
-        network.encoder.requires_grad_(False)
-    return network
 
 
 def encode_frozen(

@@ -204,9 +204,9 @@ def largest_chunk(run: TrainingRun, settings: StepSettings, limit: MemoryLimit) 
     def fits(chunk: int) -> bool:
         return limit.holds(run.memory(with_chunk(settings, chunk)).peak)
 
-    given = settings.speed.asv_chunk
-    if given != "auto":
-        return given if fits(given) else None
+    chosen = settings.speed.asv_chunk
+    if chosen != "auto":
+        return chosen if fits(chosen) else None
     if fits(0):
         return 0
     asvs = run.batches.asvs(settings.batch_size)

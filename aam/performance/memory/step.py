@@ -203,12 +203,12 @@ class TrainingSteps:
                 self.optimizer.zero_grad()
             with torch.autocast("cpu", self.dtype, enabled=self.mixed):
                 loss = self.workload.loss()
-            found = after_forward()
+            stored = after_forward()
             torch.autograd.backward(loss)
         if self.workload.max_grad_norm:
             clip_gradients(list(self.workload.model.parameters()), self.workload.max_grad_norm)
         self.optimizer.step()
-        return found
+        return stored
 
 
 def fake(batch: Batch) -> Batch:
