@@ -3,7 +3,7 @@
 A model is a folder (`aam.serialization.model_folder`). The facts in its `model.json` are those of
 `ModelFacts`; besides the arrays of the members it has the part `training`: `tokens` (the sequences
 of the ASVs, uint8 [F, L]), those of `TrainingData`, and `importance/MEMBER`, float64 [K, F]: the
-importance of the ASVs in each fold.
+importance of the ASVs in each fold, and `q_values`, float64 [F].
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from aam.members.uncertainty import ProportionalOdds
 from aam.serialization import model_folder
 from aam.serialization.model_folder import ModelFolder
 
-_TRAINING, _IMPORTANCE = "training", "importance/"
+_TRAINING, _IMPORTANCE, _Q_VALUES = "training", "importance/", "q_values"
 
 _Value = bool | int | float | str | None
 
@@ -132,6 +132,7 @@ class TrainedModel:
         training: data about the training samples, with which new ones are compared.
         fold_importance: estimator -> float64 [K, F], `Importance.size_U` of the models of K folds
             in the training study; empty with one split.
+        q_values_F: float64, see `importance.q_values`; None of a study of too many samples.
     """
 
     facts: ModelFacts
@@ -139,6 +140,7 @@ class TrainedModel:
     relations: AsvRelations
     training: TrainingData
     fold_importance: Mapping[str, F64] = field(default_factory=dict)
+    q_values_F: F64 | None = None
 
     @property
     def tokens_FL(self) -> Tokens:
@@ -164,6 +166,8 @@ class TrainedModel:
         """Write the model folder atomically."""
         folds = {f"{_IMPORTANCE}{name}": sizes for name, sizes in self.fold_importance.items()}
         training = {"tokens": self.tokens_FL, **self.training.arrays(), **folds}
+        if self.q_values_F is not None:
+            training[_Q_VALUES] = self.q_values_F
         members = {name: model.state() for name, model in self.models.items()}
         facts = dataclasses.asdict(self.facts)
         model_folder.write(path, "train", members, facts, {_TRAINING: training})
@@ -260,4 +264,5 @@ def _trained(folder: ModelFolder, device: DeviceOptions) -> TrainedModel:
     sizes = {
         name.removeprefix(_IMPORTANCE): numbers(arrays, name, None, asvs) for name in sorted(folded)
     }
-    return TrainedModel(facts, models, AsvRelations(tokens_FL), training, sizes)
+    q_values_F = numbers(arrays, _Q_VALUES, asvs) if _Q_VALUES in arrays else None
+    return TrainedModel(facts, models, AsvRelations(tokens_FL), training, sizes, q_values_F)

@@ -68,20 +68,11 @@ def permutation_test(samples: TrainingSamples, folds: Folds) -> PermutationTest 
     Returns:
         None with more than `MAX_SAMPLES`, or where all shufflings are the same.
     """
-    if len(folds.labels.values) > MAX_SAMPLES:
+    if (standard_NC := standard_outputs(folds)) is None:
         return None
-    outputs_NC = folds.labels.outputs_NC
-    # One indicator has all of two classes.
-    outputs_NC = outputs_NC[:, -1:] if outputs_NC.shape[1] == 2 else outputs_NC
-    outputs_NC = folds.scale.forward(outputs_NC) if not folds.labels.classes else outputs_NC
-    std = outputs_NC.std()
-    if std == 0:
-        return None
-    number = max(199, min(SHUFFLINGS, _MAX_COLUMNS // outputs_NC.shape[1]))
-    sources_BN = shuffled_rows(folds, number)
+    number = max(199, min(SHUFFLINGS, _MAX_COLUMNS // standard_NC.shape[1]))
     # float32 halves the time of the products; labels near 0 keep its digits.
-    standard_NC = ((outputs_NC - outputs_NC.mean(axis=0)) / std).astype(np.float32)
-    labels_NBC = standard_NC[sources_BN.T]
+    labels_NBC = standard_NC.astype(np.float32)[shuffled_rows(folds, number).T]
     gains_B = np.zeros(number + 1)
     kernels = label_free_kernels(samples.inputs(KERNEL))
     for split in folds.splits:
@@ -94,6 +85,21 @@ def permutation_test(samples: TrainingSamples, folds: Folds) -> PermutationTest 
     reached = int((gains_B[1:] >= gains_B[0] - 1e-4 * (1 + abs(gains_B[0]))).sum())
     # The labels as they are count as a shuffling: p is never 0 (Phipson and Smyth 2010).
     return PermutationTest((reached + 1) / (number + 1), number, reached)
+
+
+def standard_outputs(folds: Folds) -> F64 | None:
+    """Return transformed numbers or indicators of classes, of mean 0 and standard deviation 1.
+
+    None with more than `MAX_SAMPLES`, or where all labels are equal.
+    """
+    labels, outputs_NC = folds.labels, folds.labels.outputs_NC
+    if len(outputs_NC) > MAX_SAMPLES:
+        return None
+    # One indicator has all of two classes.
+    outputs_NC = outputs_NC[:, -1:] if outputs_NC.shape[1] == 2 else outputs_NC
+    outputs_NC = outputs_NC if labels.classes else folds.scale.forward(outputs_NC)
+    std = outputs_NC.std()
+    return None if std == 0 else (outputs_NC - outputs_NC.mean(axis=0)) / std
 
 
 def _gains(

@@ -20,7 +20,7 @@ from aam.inference.tables import write_table
 from aam.members.base import F64
 from aam.members.confounding import Association, confounders, warning
 from aam.members.evaluation import DUMMY, ENSEMBLE, evaluate, shown_metrics
-from aam.members.importance import importance_table
+from aam.members.importance import importance_table, q_values
 from aam.members.kernel_features import Landmarks
 from aam.members.learning_curve import learning_curve
 from aam.members.member import Outputs, estimator
@@ -90,7 +90,8 @@ def model_of(options: Train, labelled: LabelledStudy, result: Result) -> Trained
     facts = ModelFacts.of(column, labels, rows, scale, ensemble, plain, training)
     models = {name: found.model for name, found in result.members.items() if found.model}
     importance = _fold_importance(result, facts.outputs) if len(folds.splits) > 1 else {}
-    return TrainedModel(facts, models, samples.relations, training, importance)
+    q_values_F = q_values(samples, folds)
+    return TrainedModel(facts, models, samples.relations, training, importance, q_values_F)
 
 
 def _fold_importance(result: Result, outputs: Outputs) -> dict[str, F64]:

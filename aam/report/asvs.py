@@ -14,7 +14,7 @@ import numpy.typing as npt
 from aam.data.metrics import quantile_bins
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
-from aam.members.importance import FOLD_RANK, stability
+from aam.members.importance import FOLD_RANK, evidence_sentence, stability
 from aam.number_format import significant
 from aam.report.figures import INK, SERIES, Drawing, blank, shortened, styled
 from aam.report.run import NETWORK_EFFECT, ReportInput, Run, is_better
@@ -266,6 +266,11 @@ def importance_table(given: ReportInput) -> Table | None:
     )
     if not is_better(given.run.scores):
         note = _NO_FINDING + note
+    if "q_value" in rows[0]:
+        heads.append("q")
+        columns.append([f"{float(row['q_value']):.2g}" for row in rows[:ASVS]])
+        q_U = np.array([float(row["q_value"]) for row in rows])
+        note = f"{evidence_sentence(q_U, given.run.target or 'the target')} {note}"
     folds = [name for name in rows[0] if name.startswith(FOLD_RANK)]
     if folds and len(rows) > 1:
         agreement = stability(np.array([[float(row[name]) for row in rows] for name in folds]))

@@ -229,7 +229,7 @@ def _read_importance(path: Path) -> tuple[dict[str, str], ...]:
         return ()
     what = "table of `aam importance`"
     header, rows = read_rows(path, what, ("feature-id", "prevalence"))
-    measured = ("prevalence", "effect", NETWORK_EFFECT, FOLD_RANK)
+    measured = ("prevalence", "effect", NETWORK_EFFECT, "q_value", FOLD_RANK)
     for name in header:
         if name.startswith(measured):
             numbers(rows, name, path, what)

@@ -1,11 +1,23 @@
-"""Stability of the importance over folds."""
+"""Evidence of the importance: stability over folds, and false discovery rates."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from scipy import sparse
 
-from aam.members.importance import stability
+from aam.contract.options.commands.studies import Example
+from aam.data.sequences import encode
+from aam.data.simulation import simulate
+from aam.data.splits import Split
+from aam.members.base import Labels, Samples
+from aam.members.importance import evidence_sentence, q_values, stability
+from aam.members.member import TrainingSamples
+from aam.members.relations import AsvRelations
+from aam.members.scores import Folds
+from benchmarks.random_labels import study
 
 
 def test_equal_lists_agree_and_random_lists_are_no_finding() -> None:
@@ -26,3 +38,41 @@ def test_equal_lists_agree_and_random_lists_are_no_finding() -> None:
 def test_few_asvs_are_all_among_the_first() -> None:
     found = stability(np.array([[1.0, 2.0, 3.0], [2.0, 1.0, 3.0]]))
     assert (found.first, found.common, found.correlation) == (3, 3, 0.5)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("setting", ["two", "three/groups", "numbers"])
+def test_random_labels_seldom_name_an_asv(setting: str) -> None:
+    """Of 60 studies more than 12 have an ASV at q <= 0.1 with a probability of 0.7 %."""
+    target, _, grouped = setting.partition("/")
+    found = []
+    for run in range(60):
+        q_F = q_values(*study(np.random.default_rng([3, run]), target, bool(grouped)))
+        assert q_F is not None
+        found.append(q_F.min() <= 0.1)
+    assert sum(found) <= 12
+    assert evidence_sentence(np.ones(3), "age").startswith("No ASV is associated with 'age'")
+
+
+@pytest.mark.medium
+def test_planted_asvs_are_named_and_few_others(tmp_path: Path) -> None:
+    """In communities of niches, where other ASVs follow the planted ones."""
+    named = planted = 0
+    for seed in range(8):
+        sizes = {"samples": 150, "asvs": 300, "length": 100, "richness": 60, "depth": 3000}
+        simulated = simulate(Example(output_dir=tmp_path, **sizes, seed=seed))
+        counts, rng = sparse.csr_array(simulated.counts), np.random.default_rng(seed)
+        samples = Samples(counts, encode(simulated.sequences, 100))
+        logs = samples.log_abundances.toarray().astype(np.float64)
+        chosen = rng.choice(np.flatnonzero((logs > 0).mean(axis=0) > 0.1), 5, replace=False)
+        signal = (logs[:, chosen] / logs[:, chosen].std(axis=0)) @ rng.choice([-1, 1], 5)
+        labels = Labels.of(signal / signal.std() + 0.7 * rng.normal(size=150), (), None)
+        rows = np.arange(150)
+        parts = [(rows[rows % 5 != k], rows[:0], rows[rows % 5 == k]) for k in range(5)]
+        folds = Folds(labels, tuple(Split(*part) for part in parts), seed)
+        q_F = q_values(TrainingSamples(samples, AsvRelations(samples.tokens_FL)), folds)
+        assert q_F is not None
+        named += int((q_F <= 0.1).sum())
+        planted += int((q_F[chosen] <= 0.1).sum())
+    assert planted >= 0.6 * 5 * 8
+    assert planted >= 0.85 * named
