@@ -182,7 +182,7 @@ def _make_loop(
     more: Sequence[Observer],
 ) -> TrainingLoop:
     """Build the training loop of a fit from the beginning."""
-    options, runtime, loop = fit.options, fit.runtime, fit.options.loop
+    options, runtime = fit.options, fit.runtime
     communicator, device, last = runtime.communicator, runtime.device, fit.checkpoints / LAST
     model = parallelize(task, options.scale, communicator.ranks, device)
     step = GradientStep.of(task, model, runtime.precision)
@@ -201,8 +201,6 @@ def _make_loop(
             Progress(
                 options.run.output_dir / "progress.json",
                 fit.folder / "metrics.csv",
-                task.steps,
-                loop.epochs,
                 len(training.rows),
                 device_name(device),
                 fit.fold,

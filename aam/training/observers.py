@@ -137,7 +137,6 @@ class Progress(Observer):
     Args:
         path: progress.json.
         table: metrics.csv, one row per epoch.
-        steps, epochs: optimizer steps and epochs of one fold.
         samples: training samples of one epoch.
         device: description of the device.
         fold, folds: number of this fold, from 1, and of all folds.
@@ -148,8 +147,6 @@ class Progress(Observer):
         self,
         path: Path,
         table: Path,
-        steps: int,
-        epochs: int,
         samples: int,
         device: str,
         fold: int = 1,
@@ -158,10 +155,9 @@ class Progress(Observer):
         line_every: float = LINE_EVERY,
     ) -> None:
         self.path, self.table, self.device = path, table, device
-        self.steps, self.epochs, self.samples = steps, epochs, samples
-        self.fold, self.folds = fold, folds
+        self.samples, self.fold, self.folds = samples, fold, folds
         self.first_line, self.line_every = first_line, line_every
-        self.step = self.epoch = 0
+        self.step = self.epoch = self.steps = self.epochs = 0
         self.step_seconds: float | None = None
         self.validation_seconds = 0.0
         self._start, self._first_step, self._validation = 0.0, 0, 0.0
@@ -184,6 +180,7 @@ class Progress(Observer):
     def begin(self, task: TrainingModule, progress: TrainingProgress) -> None:
         self._task = task
         self.step, self.epoch = progress.step, progress.epoch
+        self.steps, self.epochs = task.steps, task.loop.epochs
         self._start, self._first_step = time.monotonic(), progress.step
         self._updated = time.time()
         if not console.is_terminal:
@@ -262,12 +259,8 @@ class Progress(Observer):
         if self.step_seconds is None or self.seconds_left is None:
             elapsed = duration(time.time() - self._updated)
             return f"{place}, the first step is running for {elapsed}"
-        rate = significant(round(self._samples_per_step / self.step_seconds, 2))
+        rate = significant(round(self.samples * self.epochs / self.steps / self.step_seconds, 2))
         return f"{place}, {rate} samples/s, {duration(self.seconds_left)} left"
-
-    @property
-    def _samples_per_step(self) -> float:
-        return self.samples * self.epochs / self.steps
 
     def _place(self) -> str:
         fold = f"fold {self.fold}/{self.folds}, " if self.folds > 1 else ""
@@ -290,7 +283,8 @@ class Progress(Observer):
             "epochs": self.epochs,
             "fold": self.fold,
             "folds": self.folds,
-            "samples_per_second": seconds and round(self._samples_per_step / seconds, 2),
+            "samples_per_second": seconds
+            and round(self.samples * self.epochs / self.steps / seconds, 2),
             "seconds_left": None if left is None else round(left, 1),
             "updated": updated.isoformat(timespec="seconds"),
             "device": self.device,

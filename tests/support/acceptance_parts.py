@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 
 from aam.acceptance.parts import AcceptancePart, Context, NotPossible, Values, Verdict
@@ -35,16 +34,6 @@ def hang(context: Context) -> Values:
 
 def no_gpu(context: Context) -> Values:
     raise NotPossible("There is no GPU.")
-
-
-def no_tool(context: Context) -> Values:
-    subprocess.run(["no-such-profiler"], check=True)
-    return {}
-
-
-def no_study(context: Context) -> Values:
-    context.aam("inspect", context.folder / "absent.biom")
-    return {}
 
 
 def evaluate(measured: Values) -> Verdict:

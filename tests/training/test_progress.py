@@ -29,7 +29,8 @@ PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
 
 
 def test_time_left_counts_validations_and_further_folds() -> None:
-    progress = Progress(Path("none"), Path("none"), 1000, 10, 1600, "CPU")
+    progress = Progress(Path("none"), Path("none"), 1600, "CPU")
+    progress.steps, progress.epochs = 1000, 10
 
     def seconds_left(
         step: int, epoch: int, seconds: float | None, validation: float = 0.0, fold: int = 1
@@ -103,7 +104,7 @@ def test_lines_appear_from_the_start_without_a_terminal(
     batches = Slow(study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True)
     table = tmp_path / "metrics.csv"
     progress = Progress(
-        tmp_path / "progress.json", table, 6, 2, 24, "CPU", first_line=0.1, line_every=0.25
+        tmp_path / "progress.json", table, 24, "CPU", first_line=0.1, line_every=0.25
     )
     task = TrainingModule(config.network(), LossWeights(), loop, 6)
     step = GradientStep.of(task, task)
