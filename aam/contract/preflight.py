@@ -30,7 +30,7 @@ MODEL = "model"
 _RUN_FILES = ("run.json", MODEL, "checkpoints", "metrics.csv", "progress.json", "tensorboard",
               "mlflow.db", "wandb",
               "splits.tsv", "predictions.tsv", "scores.json", "embeddings.tsv",
-              "importance.tsv", "ordination.txt", "unifrac.tsv",
+              "importance.tsv", "explanations.tsv", "ordination.txt", "unifrac.tsv",
               "report.html", COUNTS_ALONE)  # fmt: skip
 
 _STUDY_FILES = ("--table", "--metadata", "--sequences", "--tree", "--taxonomy", "--unifrac-matrix")

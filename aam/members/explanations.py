@@ -30,9 +30,10 @@ from aam.data.sequences import decode
 from aam.data.targets import TRANSFORMS
 from aam.data.taxonomy import named_ranks
 from aam.members.base import F64, Rows, Samples
-from aam.members.ensemble import Ensemble
-from aam.members.member import FittedModel, Outputs, reader
+from aam.members.ensemble import Combined, Ensemble
+from aam.members.member import CrossValidated, FittedModel, Outputs, TrainingSamples, reader
 from aam.members.relations import AsvRelations, chunks
+from aam.members.scores import Folds
 from aam.members.uncertainty import calibrate
 from aam.number_format import significant
 
@@ -437,6 +438,51 @@ def forest_sample_effects(
     encoder = model.encoder
     metadata = {} if encoder is None else _by_column(encoder, sums_NM[:, after_clades:])
     return SampleEffects(effects_NV, metadata)
+
+
+def explain_held_out(
+    results: Mapping[str, CrossValidated],
+    combined: Combined,
+    folds: Folds,
+    samples: TrainingSamples,
+    outputs: Outputs,
+    feature_ids: Sequence[str],
+    taxa: Mapping[str, str] | None,
+) -> pd.DataFrame:
+    """Explain the worst and some typical held-out samples by the models that did not train on them.
+
+    Returns:
+        The columns of `explanation_table`, and `group`: `worst`, or `typical` with an error near
+        the median.
+    """
+    predictions_MC, values_M = combined.predictions_MC, folds.held_out.values
+    if folds.labels.classes:
+        wrong_M = 1 - predictions_MC[np.arange(len(values_M)), values_M.astype(np.int64)]
+    else:
+        wrong_M = np.abs(predictions_MC[:, 0] - values_M)
+    order = np.argsort(-wrong_M, kind="stable")
+    near = np.argsort(np.abs(wrong_M[order[WORST:]] - np.median(wrong_M)), kind="stable")
+    groups = {"worst": order[:WORST], "typical": order[WORST:][near[:TYPICAL]]}
+    tables = [pd.DataFrame(columns=["sample", "feature", "kind", "effect", "unit", "group"])]
+    for group, chosen in groups.items():
+        for fold in np.unique(folds.fold_M[chosen]).tolist():
+            places = chosen[folds.fold_M[chosen] == fold]
+            models = {}
+            for name, result in results.items():
+                if result.fold_models:
+                    models[name] = result.fold_models[fold - 1]
+                elif result.model is not None:  # the mean of the networks of all folds
+                    models[name] = result.model.of_fold(fold - 1)
+            part = samples.samples.take(folds.rows_M[places])
+            found = explain(
+                models, combined.ensemble, outputs, samples.relations, part,
+                predictions_MC[places], {n: p[places] for n, p in combined.members.items()},
+                folds.dummy_MC[places],
+            )  # fmt: skip
+            ids = part.sample_ids
+            table = explanation_table(found, ids, feature_ids, samples.relations, taxa, 5)
+            tables.append(table.assign(group=group))
+    return pd.concat(tables[1:] or tables, ignore_index=True)
 
 
 def show_explanations(table: pd.DataFrame, samples: int = 3, features: int = 3) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from aam.console import info, warn
+from aam.contract.errors import DataError
 from aam.contract.files import write_json
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
@@ -20,6 +21,7 @@ from aam.inference.tables import write_table
 from aam.members.base import F64
 from aam.members.confounding import Association, confounders, warning
 from aam.members.evaluation import DUMMY, ENSEMBLE, evaluate, shown_metrics
+from aam.members.explanations import explain_held_out
 from aam.members.importance import importance_table, q_values
 from aam.members.kernel_features import Landmarks
 from aam.members.learning_curve import learning_curve
@@ -152,11 +154,23 @@ def _write_scores(
     return scores
 
 
-def write_importance(options: Train, labelled: LabelledStudy, model: TrainedModel) -> None:
-    """Write importance.tsv, the ASVs on which the predictions depend."""
+def write_importance(
+    options: Train, labelled: LabelledStudy, model: TrainedModel, result: Result
+) -> None:
+    """Write importance.tsv, the ASVs on which the predictions depend, and explanations.tsv."""
     taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
     table = importance_table(model, labelled.study, taxa, labelled.covariates)
     write_table(options.run.output_dir / "importance.tsv", table)
+    try:
+        explained = explain_held_out(
+            result.members, result.combined, result.folds, result.samples, model.facts.outputs,
+            labelled.study.table.feature_ids, taxa,
+        )  # fmt: skip
+    except DataError as error:  # members of which none divides its predictions
+        info(str(error))
+        return
+    if len(explained):
+        write_table(options.run.output_dir / "explanations.tsv", explained)
 
 
 def _write_ordination(options: Train, labelled: LabelledStudy, result: Result) -> None:

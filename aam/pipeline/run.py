@@ -66,7 +66,7 @@ def run(
             facts, scores, model = write_results(options, labelled, result, found, repeated)
             record.finish(**labelled.facts, **facts)
     # Everything is written before anything of it is shown: no terminal that fails costs a result.
-    write_importance(options, labelled, model)
+    write_importance(options, labelled, model, result)
     report = write_report_of_run(prepared.folder, labelled.study.table)
     show_results(scores)
     info(f"Model: {prepared.folder}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from aam.data.formats.text import numbers, read_rows
 from aam.data.metrics import quantile_bins
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
@@ -283,6 +284,52 @@ def importance_table(given: ReportInput) -> Table | None:
     ids = [row["feature-id"] for row in rows[:ASVS]]
     cells = list(zip(*columns, strict=True))
     return Table(f"The {len(cells)} most important ASVs", heads, cells, note, ids=ids)
+
+
+def explanations_table(given: ReportInput) -> Table | None:
+    """List what moved the predictions of the worst and of typical samples most."""
+    path = given.run.folder / "explanations.tsv"
+    if not path.is_file():
+        return None
+    what = "table of explanations"
+    _, rows = read_rows(path, what, ("sample", "feature", "kind", "effect", "unit", "group"))
+    samples: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for row, effect in zip(rows, numbers(rows, "effect", path, what), strict=True):
+        samples.setdefault(row["sample"], []).append((row, effect))
+    cells = []
+    for sample, parts in samples.items():
+        first, mean = parts[0]
+        sums = {
+            kind: sum(e for row, e in parts if row["kind"] == kind)
+            for kind in ("others", "remainder")
+        }
+        named = [
+            f"{_feature_name(row)} {significant(effect, signed=True)}"
+            for row, effect in parts
+            if row["kind"] not in ("mean", "others", "remainder")
+        ]
+        total = significant(sum(effect for _, effect in parts))
+        unit = first["unit"]
+        if unit.startswith("probability"):
+            total += f" ({unit})"
+        rest = [significant(sums[kind], signed=True) for kind in ("others", "remainder")]
+        cells.append([sample, first["group"], total, significant(mean), "; ".join(named), *rest])
+    heads = ["Sample", "", "Predicted", "Mean", "Largest effects", "All others", "Remainder"]
+    note = (
+        "Each row adds up: mean of the training labels, effects, others and remainder are the "
+        "prediction, by the models that did not train on the sample. Remainder: what the model "
+        "does not divide among ASVs. Effects tell how the model computed, not what is a cause."
+    )
+    return Table("Why these predictions", heads, cells, note)
+
+
+def _feature_name(row: Mapping[str, str]) -> str:
+    """Return the short name of an ASV or a taxon, or a metadata column."""
+    if row["kind"] == "metadata":
+        return row["feature"]
+    if row["kind"] == "taxon":
+        return "; ".join(named_ranks(row["feature"])[-2:]) or row["feature"]
+    return asv_name({"feature-id": row["feature"]})
 
 
 def asv_name(row: Mapping[str, str]) -> str:

@@ -39,6 +39,7 @@ FILES = {
     "splits.tsv": "training, validation and test samples",
     "scores.json": "metrics of the model and its members, with intervals",
     "importance.tsv": "ASVs by their importance for the predictions",
+    "explanations.tsv": "what moved the predictions of the worst and of typical samples",
     "embeddings.tsv": "embedding of each sample",
     "ordination.txt": "principal coordinates of the samples by the kernel of the sequences",
     "unifrac.tsv": "UniFrac distances",

@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
 from aam.number_format import significant
 from aam.report import predictions
-from aam.report.asvs import heat_picture, importance_picture, importance_table
+from aam.report.asvs import explanations_table, heat_picture, importance_picture, importance_table
 from aam.report.figures import (
     INK,
     MARKERS,
@@ -401,6 +401,7 @@ TABLES: tuple[tuple[Section, Tabulate], ...] = (
     ("predictions", predictions.classes_table),
     ("predictions", predictions.groups_table),
     ("predictions", predictions.worst_table),
+    ("predictions", explanations_table),
     ("asvs", importance_table),
 )
 """Every table with its section, in the order of the page. To add one, write a `Tabulate` function

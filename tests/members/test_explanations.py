@@ -174,6 +174,21 @@ def test_predict_writes_the_planted_asvs_and_sums_them_by_taxon(
 
 
 @pytest.mark.medium
+def test_training_explains_the_worst_held_out_samples(run: Path) -> None:
+    table = pd.read_csv(run / "explanations.tsv", sep="\t")
+    held_out = pd.read_csv(run / "predictions.tsv", sep="\t", index_col="sample-id")
+    sums = table.groupby("sample")["effect"].sum()
+    predicted = held_out.loc[sums.index, "predicted"]
+    assert sums.to_numpy() == pytest.approx(predicted.to_numpy(), abs=1e-9)
+    errors = (held_out["predicted"] - held_out["actual"]).abs()
+    worst = table[table["group"] == "worst"]["sample"].unique()
+    assert set(worst) == set(errors.nlargest(10).index)
+    assert table[table["group"] == "typical"]["sample"].nunique() == 3
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "Why these predictions" in page
+
+
+@pytest.mark.medium
 def test_python_explains_one_sample_with_one_asv_and_markup_in_its_name(
     run: Path, study: Path
 ) -> None:
