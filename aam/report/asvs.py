@@ -297,24 +297,20 @@ def explanations_table(given: ReportInput) -> Table | None:
     for row, effect in zip(rows, numbers(rows, "effect", path, what), strict=True):
         samples.setdefault(row["sample"], []).append((row, effect))
     cells = []
+    probability = bool(rows) and rows[0]["unit"].startswith("probability of ")
     for sample, parts in samples.items():
         first, mean = parts[0]
-        sums = {
-            kind: sum(e for row, e in parts if row["kind"] == kind)
-            for kind in ("others", "remainder")
-        }
-        named = [
-            f"{_feature_name(row)} {significant(effect, signed=True)}"
-            for row, effect in parts
-            if row["kind"] not in ("mean", "others", "remainder")
-        ]
-        total = significant(sum(effect for _, effect in parts))
-        unit = first["unit"]
-        if unit.startswith("probability"):
-            total += f" ({unit})"
-        rest = [significant(sums[kind], signed=True) for kind in ("others", "remainder")]
-        cells.append([sample, first["group"], total, significant(mean), "; ".join(named), *rest])
-    heads = ["Sample", "", "Predicted", "Mean", "Largest effects", "All others", "Remainder"]
+        named = [(row, e) for row, e in parts if row["kind"] in ("ASV", "taxon", "metadata")][:3]
+        total, rest = sum(e for _, e in parts), parts[-1][1]
+        others = total - mean - rest - sum(e for _, e in named)
+        effects = [f"{_feature_name(row)} {significant(e, signed=True)}" for row, e in named]
+        effects += [""] * (3 - len(effects))
+        ends = [significant(others, signed=True), significant(rest, signed=True)]
+        of = [first["unit"].removeprefix("probability of ")] if probability else []
+        starts = [significant(total), significant(mean)]
+        cells.append([sample, first["group"], *of, *starts, *effects, *ends])
+    heads = ["Sample", "Error", *(["Class"] if probability else []), "Predicted", "Mean"]
+    heads += ["Largest effect", "Second", "Third", "All others", "Remainder"]
     note = (
         "Each row adds up: mean of the training labels, effects, others and remainder are the "
         "prediction, by the models that did not train on the sample. Remainder: what the model "
@@ -328,7 +324,7 @@ def _feature_name(row: Mapping[str, str]) -> str:
     if row["kind"] == "metadata":
         return row["feature"]
     if row["kind"] == "taxon":
-        return "; ".join(named_ranks(row["feature"])[-2:]) or row["feature"]
+        return (named_ranks(row["feature"]) or [row["feature"]])[-1]
     return asv_name({"feature-id": row["feature"]})
 
 
