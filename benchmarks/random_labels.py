@@ -24,7 +24,7 @@ from aam.data.metrics import value_of
 from aam.data.targets import split_samples
 from aam.members.base import F64, Labels, Samples
 from aam.members.ensemble import combine_members
-from aam.members.member import TrainingSamples, estimator, predictions_of
+from aam.members.member import TrainingSamples, estimator, left_out_of, predictions_of
 from aam.members.permutation_test import permutation_test
 from aam.members.relations import AsvRelations
 from aam.members.scores import SCORED, Folds
@@ -127,10 +127,10 @@ def study(
 def member_scores(samples: TrainingSamples, folds: Folds) -> Iterator[tuple[str, float]]:
     """Yield the scores of the ensemble, its members and the dummy, by the first metric."""
     results = {
-        name: estimator(name).cross_validate(samples, folds, final=False)
+        name: estimator(name).cross_validate(samples, folds, final=False, weighed=True)
         for name in ("kernel", "forest")
     }
-    combined = combine_members(predictions_of(results), folds)
+    combined = combine_members(predictions_of(results), folds, left_out_of(results))
     name, metric = next(iter(SCORED[folds.labels.type].items()))
     predictions: dict[str, F64] = {"ensemble": combined.predictions_MC}
     predictions |= {"uncalibrated": combined.uncalibrated_MC}

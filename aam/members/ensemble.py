@@ -1,20 +1,22 @@
-"""Ensemble: mean of the members' held-out predictions, with its uncertainty.
+"""Ensemble: weighted mean of the members' predictions, with its uncertainty.
 
-All members have the same weight. Weights chosen for a fold by the held-out predictions of the other
-folds would leak its labels: the models of those folds were trained on them, and samples of two
-folds that are alike make a member look good in both (random labels of three classes: AUC 0.515
-with chosen weights, 0.500 with equal ones, 150 studies). K members, M held-out samples; further
-shape suffixes: see `base`.
+The weights of a fold are chosen inside its training part, by predictions of the training samples
+that do not know their group (`Estimator.left_out`); those of the final model likewise among all
+samples. Held-out predictions of the other folds must not choose them: the models of those folds
+were trained on the labels of this one (random labels of three classes: AUC 0.515 with weights of
+other folds, 150 studies). K members, M held-out samples, I groups; further shape suffixes: see
+`base`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
-from aam.members.base import F64, Rows
+from aam.members.base import F64, Labels, Rows
 from aam.members.scores import Folds
 from aam.members.uncertainty import (
     ProportionalOdds,
@@ -26,37 +28,98 @@ from aam.members.uncertainty import (
     log_losses,
 )
 
+Weights = Mapping[str, float]
+
 NOISE = 2.0
-"""Standard errors by which a temperature has to lower the log loss of the groups."""
+"""Standard errors by which weights or a temperature have to lower the loss of the groups."""
+
+STEPS = 4
+"""Weights are multiples of 1 / STEPS."""
 
 
-def mean_prediction(predictions: Mapping[str, F64]) -> F64:
-    """Return the mean of the members' predictions [M, C].
+def choose_weights(left_out: Mapping[str, F64 | None], labels: Labels) -> dict[str, float]:
+    """Choose the weights of the members by predictions that do not know the group of a sample.
 
-    >>> mean_prediction({"kernel": np.array([[1.0]]), "forest": np.array([[3.0]])}).tolist()
-    [[2.0]]
+    The loss is the squared error of numbers, ranks or class indicators. A member that is no better
+    than the mean of the other groups has the weight 0. The others have equal weights, unless the
+    best of a coarse grid has a lower loss beyond noise. Members without such predictions have 1 / K
+    each; where fewer than two have them, or none is better than the mean, all weights are equal.
+
+    Args:
+        left_out: member -> predictions [N, C] of the training samples; None without.
+        labels: labels of the training samples.
+
+    >>> y_N = np.arange(20.0)
+    >>> noise_N1 = np.random.default_rng(0).normal(9.5, 9, (20, 1))
+    >>> choose_weights({"good": y_N[:, None] + 1, "noise": noise_N1}, Labels.of(y_N, (), None))
+    {'good': 1.0, 'noise': 0.0}
     """
-    mean_MC: F64 = np.mean(list(predictions.values()), axis=0)
+    equal = dict.fromkeys(left_out, 1 / len(left_out))
+    known = {name: left_out_NC for name, left_out_NC in left_out.items() if left_out_NC is not None}
+    y_NC = labels.outputs_NC
+    group_N, size_I = np.unique(labels.groups, return_inverse=True, return_counts=True)[1:]
+    if len(known) < 2 or len(size_I) < 2:
+        return equal
+
+    def loss_I(predictions_NC: F64) -> F64:
+        losses_N = np.square(predictions_NC - y_NC).sum(axis=1)
+        return np.bincount(group_N, losses_N).astype(np.float64)
+
+    total_IC = np.stack([np.bincount(group_N, y_N) for y_N in y_NC.T], axis=1)
+    means_IC = (y_NC.sum(axis=0) - total_IC) / (len(y_NC) - size_I)[:, None]
+    dummy = loss_I(means_IC[group_N]).sum()
+    useful = [name for name, found_NC in known.items() if loss_I(found_NC).sum() < dummy]
+    if not useful:
+        return equal
+    # All multiples of 1 / STEPS that add up to 1.
+    grid = [
+        np.array(steps) / STEPS
+        for steps in product(range(STEPS + 1), repeat=len(useful))
+        if sum(steps) == STEPS
+    ]
+    stacked_KNC = np.stack([known[name] for name in useful])
+    losses = [loss_I(np.tensordot(weights_K, stacked_KNC, 1)) for weights_K in grid]
+    best = int(np.argmin([found_I.sum() for found_I in losses]))
+    gain_I = loss_I(stacked_KNC.mean(axis=0)) - losses[best]
+    chosen_K = np.full(len(useful), 1 / len(useful))
+    if gain_I.sum() > NOISE * np.sqrt(len(gain_I)) * gain_I.std(ddof=1):
+        chosen_K = grid[best]
+    weights = equal | dict.fromkeys(known, 0.0)
+    share = len(known) / len(left_out)
+    return weights | {name: share * float(w) for name, w in zip(useful, chosen_K, strict=True)}
+
+
+def weighted_mean(predictions: Mapping[str, F64], weights: Weights) -> F64:
+    """Return the weighted mean of the members' predictions [M, C].
+
+    >>> members = {"kernel": np.array([[1.0]]), "forest": np.array([[3.0]])}
+    >>> weighted_mean(members, {"kernel": 0.75, "forest": 0.25}).tolist()
+    [[1.5]]
+    """
+    terms = [weights[name] * found_MC for name, found_MC in predictions.items()]
+    mean_MC: F64 = np.sum(terms, axis=0)
     return mean_MC
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """How the mean of the members is read for new samples; stored in the model.
+    """How the members are combined for new samples; stored in the model.
 
     Attributes:
+        weights: weight of each member, which add up to 1.
         half_width: half width of the prediction interval of a number; infinite with too few groups.
         temperature: temperature of class probabilities; 1 for a number.
         odds: model from a rank to the probabilities of ordered categories; None for other targets.
     """
 
+    weights: Weights
     half_width: float
     temperature: float
     odds: ProportionalOdds | None = None
 
     def combine(self, predictions: Mapping[str, F64], classifier: bool) -> F64:
         """Return the ensemble's numbers or calibrated probabilities [N, C]."""
-        mean_NC = mean_prediction(predictions)
+        mean_NC = weighted_mean(predictions, self.weights)
         return calibrate(mean_NC, self.temperature) if classifier else mean_NC
 
 
@@ -65,12 +128,13 @@ class Combined:
     """An ensemble, and predictions of the held-out samples.
 
     Attributes:
-        ensemble: for new samples, fitted to all held-out samples.
+        ensemble: for new samples.
         members: float64 [M, C], predictions of each member.
         predictions_MC: float64, predictions of the ensemble, calibrated by other folds.
         uncalibrated_MC: float64, the same before calibration; equal for numbers.
         half_widths_M: half widths of the prediction intervals, by the residuals of the other
             groups; None for classes.
+        fold_weights: weights of the members in each fold.
     """
 
     ensemble: Ensemble
@@ -78,29 +142,46 @@ class Combined:
     predictions_MC: F64
     uncalibrated_MC: F64
     half_widths_M: F64 | None
+    fold_weights: Sequence[Weights]
 
 
-def combine_members(members: Mapping[str, F64], folds: Folds) -> Combined:
+def combine_members(
+    members: Mapping[str, F64],
+    folds: Folds,
+    left_out: Mapping[str, Sequence[F64]] | None = None,
+) -> Combined:
     """Combine the members' predictions of the held-out samples.
 
     Args:
         members: float64 [M, C] by name, numbers in the units of the target or class probabilities.
         folds: labels and splits; the held-out samples are in the order of the predictions.
+        left_out: member -> predictions of the samples of each of `folds.fitted_rows`, see
+            `choose_weights`; without them all weights are equal.
 
     Returns:
         The ensemble for new samples, and its predictions of the held-out samples, whose temperature
         comes from the other folds, or from other groups of a single split.
     """
-    labels, mean_MC = folds.held_out, mean_prediction(members)
+    weights_of: list[dict[str, float]] = []
+    for k, rows in enumerate(folds.fitted_rows):
+        # The last one, of the final model, is missing where none is fitted.
+        parts = {name: (left_out or {}).get(name, ())[k : k + 1] for name in members}
+        found = {name: part[0] if part else None for name, part in parts.items()}
+        weights_of.append(choose_weights(found, folds.labels.take(rows)))
+    mean_MC = np.empty_like(next(iter(members.values())))
+    for k, weights in enumerate(weights_of[:-1], start=1):
+        inside = folds.fold_M == k
+        mean_MC[inside] = weighted_mean(members, weights)[inside]
+    labels, final = folds.held_out, weights_of[-1]
     if not labels.classes:
         residuals_M = np.abs(mean_MC[:, 0] - labels.values)
         odds = None
         if labels.levels:
             codes_M = labels.values.astype(np.int64)
             odds = fit_proportional_odds(mean_MC[:, 0], codes_M, len(labels.levels))
-        ensemble = Ensemble(half_width(residuals_M, labels.groups), 1.0, odds)
+        ensemble = Ensemble(final, half_width(residuals_M, labels.groups), 1.0, odds)
         widths_M = held_out_half_widths(residuals_M, labels.groups)
-        return Combined(ensemble, members, mean_MC, mean_MC, widths_M)
+        return Combined(ensemble, members, mean_MC, mean_MC, widths_M, weights_of[:-1])
     codes_M, parts_M = labels.values.astype(np.int64), folds.parts_M
     calibrated_MC = np.empty_like(mean_MC)
     for part in np.unique(parts_M):
@@ -108,8 +189,8 @@ def combine_members(members: Mapping[str, F64], folds: Folds) -> Combined:
         inside, outside = parts_M == part, parts_M != part
         temperature = _temperature(mean_MC[outside], codes_M[outside], labels.groups[outside])
         calibrated_MC[inside] = calibrate(mean_MC[inside], temperature)
-    ensemble = Ensemble(np.inf, _temperature(mean_MC, codes_M, labels.groups))
-    return Combined(ensemble, members, calibrated_MC, mean_MC, None)
+    ensemble = Ensemble(final, np.inf, _temperature(mean_MC, codes_M, labels.groups))
+    return Combined(ensemble, members, calibrated_MC, mean_MC, None, weights_of[:-1])
 
 
 def _temperature(mean_MC: F64, codes_M: Rows, groups_M: Rows) -> float:

@@ -9,6 +9,8 @@
     group_column    column of the groups; null without one
     level, draws    of the confidence intervals by bootstrap over groups
     metric          the metric that compares models: "r2", "auc" or "weighted_kappa"
+    weights         {model: {member: weight}, folds: [{member: weight}]} of the ensemble; of the
+                    final model, and of each fold, chosen inside its training part
     models          name -> {metrics, cpu_seconds}; the names are "ensemble", the members,
                     and "dummy": the mean or the class frequencies of the training samples.
                     metrics: name -> {value, lower, upper}, each a number or null; metrics without
@@ -25,6 +27,10 @@
                     and with too few groups
     calibration     {temperature, log_loss, uncalibrated_log_loss} of the ensemble's probabilities
                     for held-out samples; null for a number
+    repeated_samples  {column, groups, metric, given, grouped, lower, upper, better, sentence}: of
+                    a column of repeated subjects that the split divides, see `pipeline`: the
+                    kernel's score on this split and with the subjects kept together, and whether
+                    the latter is better than the dummy by its paired interval; absent without
     inputs          only of models that read metadata columns, see `input_comparison`: {columns,
                     models, differences, conclusion, counts_add}; the models "metadata alone",
                     "counts alone" and "metadata and counts" have metric -> {value, lower, upper}
@@ -80,7 +86,7 @@ class ModelVerdict:
         outcome: "better" where the paired interval is above 0 and the permutation test is
             significant or missing; "worse" where the interval is below 0; "undecided" where the
             interval is above 0 and the test is not significant, or no interval exists; else "not
-            better".
+            better", also where repeated subjects that the split divides explain the score.
         sentence: the same for readers, with the numbers.
         metric: metric that compares models.
         model, dummy: values of the metric; None where it is not defined.
@@ -109,6 +115,7 @@ def evaluate(
     combined: Combined,
     seconds: Mapping[str, float],
     test: PermutationTest | None = None,
+    repeated: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Score the ensemble, its members and the dummy on the held-out samples.
 
@@ -118,6 +125,7 @@ def evaluate(
         combined: the ensemble and its members.
         seconds: CPU-seconds of each member, by name.
         test: permutation test of the same samples; None without one.
+        repeated: `repeated_samples` of the content; None without such a column.
 
     Returns:
         The content of `scores.json`, without `inputs` and `confounders`.
@@ -132,9 +140,10 @@ def evaluate(
         )
     }
     compared = (ENSEMBLE, *combined.members) if len(combined.members) > 1 else ()
-    verdict = verdict_of(column, drawn[ENSEMBLE], drawn[DUMMY], folds, test)
+    verdict = verdict_of(column, drawn[ENSEMBLE], drawn[DUMMY], folds, test, repeated)
     return {
         "verdict": asdict(verdict),
+        **({} if repeated is None else {"repeated_samples": repeated}),
         "column": column,
         "kind": labels.type,
         "classes": list(labels.classes or labels.levels),
@@ -145,6 +154,10 @@ def evaluate(
         "level": LEVEL,
         "draws": DRAWS,
         "metric": next(iter(SCORED[labels.type])),
+        "weights": {
+            "model": dict(combined.ensemble.weights),
+            "folds": [dict(weights) for weights in combined.fold_weights],
+        },
         "models": {
             name: {
                 "metrics": _metrics(model),
@@ -168,8 +181,13 @@ def verdict_of(
     dummy: ResampledMetrics,
     folds: Folds,
     test: PermutationTest | None,
+    repeated: Mapping[str, Any] | None = None,
 ) -> ModelVerdict:
-    """Compare the ensemble with the dummy, see `ModelVerdict`."""
+    """Compare the ensemble with the dummy, see `ModelVerdict`.
+
+    Where the split divides repeated subjects, interval and test are those of a model that may know
+    the subjects: "better" also requires that the kernel is better with the subjects kept together.
+    """
     metric, difference = model.paired_difference(dummy)
     values = model.whole[metric], dummy.whole[metric]
     p = None if test is None else test.p
@@ -186,6 +204,20 @@ def verdict_of(
     elif lower > 0:
         outcome = "better"
         start = f"The model predicts '{column}' better than a dummy"
+    divided = ""
+    if outcome == "better" and repeated is not None:
+        divided = (
+            f"; with all samples of a '{repeated['column']}' on one side of the split the kernel "
+            f"has {TITLES[metric]} {fixed(repeated['grouped'])}"
+        )
+        if not repeated["better"]:
+            outcome = "not better"
+            start = f"The model is not shown to predict '{column}' better than a dummy"
+            divided += ", which is not beyond the dummy"
+            if repeated["lower"] is not None:
+                lower_text, upper_text = fixed(repeated["lower"]), fixed(repeated["upper"])
+                divided += f" (difference {lower_text} to {upper_text})"
+            divided += ": the score of this split is that of known samples"
     text = f"{start} ({_GUESSES[folds.labels.type]})"
     if difference.value is None:
         text += f": {TITLES[metric]} is not defined"
@@ -199,6 +231,7 @@ def verdict_of(
         text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the labels)"
     if outcome == "undecided" and lower is not None:
         text += "; the interval is above 0, but labels shuffled at random often do as well"
+    text += divided
     known = [None if math.isnan(value) else value for value in values]
     return ModelVerdict(
         outcome,

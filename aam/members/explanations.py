@@ -13,6 +13,7 @@ landmarks, G branches or clades, W features of covariates, C outputs.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -474,8 +475,11 @@ def explain_held_out(
                 elif result.model is not None:  # the mean of the networks of all folds
                     models[name] = result.model.of_fold(fold - 1)
             part = samples.samples.take(folds.rows_M[places])
+            of_fold = dataclasses.replace(
+                combined.ensemble, weights=combined.fold_weights[fold - 1]
+            )
             found = explain(
-                models, combined.ensemble, outputs, samples.relations, part,
+                models, of_fold, outputs, samples.relations, part,
                 predictions_MC[places], {n: p[places] for n, p in combined.members.items()},
                 folds.dummy_MC[places],
             )  # fmt: skip

@@ -82,6 +82,7 @@ class KernelModel(FittedModel[KernelInputs]):
         summands: kernels besides that of the sequences.
         limits: float64 [2], lowest and highest training label: a linear kernel extrapolates to
             any number for samples unlike those of the training. Empty for classes.
+        left_out_NC: predictions of the training samples without their group; not stored.
     """
 
     landmarks: Landmarks
@@ -91,6 +92,7 @@ class KernelModel(FittedModel[KernelInputs]):
     logits: F64
     summands: KernelTerms
     limits: F64
+    left_out_NC: F64 | None = None
 
     @property
     def encoder(self) -> CovariateEncoder | None:
@@ -250,17 +252,30 @@ class Kernel(Estimator[KernelInputs]):
             np.empty(0) if labels.classes else np.array([labels.values.min(), labels.values.max()])
         )
         model = KernelModel(
-            landmarks, best.gamma, ridge.dual_RC, ridge.offset_C, logits, summands, limits
-        )
+            landmarks, best.gamma, ridge.dual_RC, ridge.offset_C, logits, summands, limits,
+            probabilities(ridge.left_out_NC, logits),
+        )  # fmt: skip
         if labels.classes:
             return model
         weights_N = huber_weights((labels.outputs_NC - ridge.left_out_NC)[:, 0])
         # Of a skewed target the weights pull predictions from the mean to the median: R² 0.597
         # instead of 0.613 for exp(2 z) of a simulated pH. So the left-out error decides.
         robust = fit_ridge(model.kernel(inputs), rows, labels, weights_N)
-        if np.square(robust.left_out_NC - labels.outputs_NC).mean() > ridge.error:
-            return model
-        return dataclasses.replace(model, dual_RC=robust.dual_RC, offset_C=robust.offset_C)
+        if np.square(robust.left_out_NC - labels.outputs_NC).mean() <= ridge.error:
+            ridge = robust
+        return dataclasses.replace(
+            model,
+            dual_RC=ridge.dual_RC,
+            offset_C=ridge.offset_C,
+            left_out_NC=ridge.left_out_NC.clip(*limits),
+        )
+
+    def left_out(
+        self, model: FittedModel[KernelInputs], inputs: KernelInputs, labels: Labels, seed: int
+    ) -> F64 | None:
+        """Return the predictions by which the penalty was chosen, see `member.Estimator`."""
+        assert isinstance(model, KernelModel)
+        return model.left_out_NC
 
     def restore(self, state: State, asvs: int, outputs: int, device: DeviceOptions) -> KernelModel:
         """Build a model from its state, see `member.Reader`."""

@@ -27,7 +27,7 @@ from aam.data.targets import TargetScale
 from aam.inference.tables import InferenceSettings
 from aam.members.base import F64, Inputs, Labels, Samples, T, Tokens
 from aam.members.relations import AsvRelations
-from aam.members.scores import Folds, training_rows
+from aam.members.scores import Folds
 from aam.serialization.model_folder import State
 
 if TYPE_CHECKING:
@@ -218,6 +218,8 @@ class CrossValidated:
         inputs: the samples as the models read them.
         columns: further columns of predictions.tsv by name, [M].
         facts: facts for the run record.
+        left_out: predictions of the samples of each of `Folds.fitted_rows`, see
+            `Estimator.left_out`; empty where they are not requested or the member has none.
     """
 
     predictions_MC: F64
@@ -227,6 +229,7 @@ class CrossValidated:
     inputs: Any = None
     columns: Mapping[str, F64] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    left_out: tuple[F64, ...] = ()
 
 
 class Member(Protocol):
@@ -272,37 +275,60 @@ class Estimator(Reader[T]):
     def fit(self, inputs: T, labels: Labels, seed: int) -> FittedModel[T]:
         """Fit a model to labelled samples; hyper-parameters are chosen by leaving out groups."""
 
+    def left_out(self, model: FittedModel[T], inputs: T, labels: Labels, seed: int) -> F64 | None:
+        """Return predictions of the training samples [N, C] that do not know their group.
+
+        They weigh the members of an ensemble inside a training part. Without them, the default, a
+        member has the same weight as the others have on average.
+        """
+        return None
+
     def cross_validate(
-        self, samples: TrainingSamples, folds: Folds, final: bool = True, inputs_of: str = ""
+        self,
+        samples: TrainingSamples,
+        folds: Folds,
+        final: bool = True,
+        inputs_of: str = "",
+        weighed: bool = False,
     ) -> CrossValidated:
         """Fit a model for each split and predict its held-out samples, see `Member`.
 
-        `inputs_of` names the samples in the progress bar where they are not whole.
+        `inputs_of` names the samples in the progress bar where they are not whole; `weighed`
+        requests the predictions that weigh the member in an ensemble, see `left_out`.
         """
         began = time.process_time()
         inputs = samples.inputs(self)
         labels = dataclasses.replace(folds.labels, values=folds.scale.forward(folds.labels.values))
-        parts = [(training_rows(split), split.held_out[1]) for split in folds.splits]
-        everything = np.unique(np.concatenate([rows for part in parts for rows in part]))
-        jobs = [*parts, *([(everything, everything[:0])] if final else [])]
-        models, predictions = [], []
+        held_out = [split.held_out[1] for split in folds.splits]
+        jobs = list(zip(folds.fitted_rows, [*held_out, held_out[0][:0]], strict=True))
+        jobs = jobs if final else jobs[:-1]
+        models, predictions, left_out = [], [], []
         title = ", ".join(filter(None, (type(self).__name__, inputs_of)))
         for fitted, predicted in track(jobs, title, len(jobs), "models"):
-            models.append(self.fit(inputs.take(fitted), labels.take(fitted), folds.seed))
+            part = inputs.take(fitted), labels.take(fitted), folds.seed
+            models.append(self.fit(*part))
+            if weighed and (inner_NC := self.left_out(models[-1], *part)) is not None:
+                left_out.append(folds.scale.inverse(inner_NC))
             if len(predicted):
                 predictions.append(models[-1].predict(inputs.take(predicted)))
         return CrossValidated(
             folds.scale.inverse(np.concatenate(predictions)),
             time.process_time() - began,
-            tuple(models[: len(parts)]),
+            tuple(models[: len(folds.splits)]),
             models[-1] if final else None,
             inputs,
+            left_out=tuple(left_out),
         )
 
 
 def predictions_of(results: Mapping[str, CrossValidated]) -> dict[str, F64]:
     """Return the held-out predictions [M, C] of members by name."""
     return {name: result.predictions_MC for name, result in results.items()}
+
+
+def left_out_of(results: Mapping[str, CrossValidated]) -> dict[str, tuple[F64, ...]]:
+    """Return the predictions by which members are weighed, by name."""
+    return {name: result.left_out for name, result in results.items()}
 
 
 def estimators() -> tuple[str, ...]:

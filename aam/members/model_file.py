@@ -53,6 +53,7 @@ class ModelFacts:
         levels: ordered categories, the lowest first, whose ranks are the number; else empty.
         transform: transform of a number; the estimators read its forward values.
         range: range of the predictions of a number.
+        weights: weight of each member in the ensemble.
         half_width: half width of the prediction intervals; None without intervals.
         temperature: temperature of class probabilities.
         odds: model from a rank to the probabilities of the levels; None without levels.
@@ -67,6 +68,7 @@ class ModelFacts:
     levels: tuple[str, ...]
     transform: TransformName
     range: OutputRange
+    weights: dict[str, Annotated[float, ZERO_OR_MORE]]
     half_width: Annotated[float, ZERO_OR_MORE] | None
     temperature: Annotated[float, ABOVE_ZERO]
     odds: ProportionalOdds | None
@@ -92,6 +94,7 @@ class ModelFacts:
             labels.levels,
             scale.transform,
             scale.range,
+            dict(ensemble.weights),
             ensemble.half_width if math.isfinite(ensemble.half_width) else None,
             ensemble.temperature,
             ensemble.odds,
@@ -103,9 +106,9 @@ class ModelFacts:
 
     @property
     def ensemble(self) -> Ensemble:
-        """Uncertainty of the combination."""
+        """Combination of the members and its uncertainty."""
         half_width = math.inf if self.half_width is None else self.half_width
-        return Ensemble(half_width, self.temperature, self.odds)
+        return Ensemble(self.weights, half_width, self.temperature, self.odds)
 
     @property
     def outputs(self) -> Outputs:
@@ -259,6 +262,8 @@ def _trained(folder: ModelFolder, device: DeviceOptions) -> TrainedModel:
     indices({"tokens": tokens_FL.astype(np.int64)}, "tokens", MASK, None, None)
     asvs, outputs = len(tokens_FL), len(facts.classes) or 1
     models = _restore(folder, asvs, outputs, device)
+    if facts.weights.keys() != models.keys():
+        raise Mismatch("the weights are of other members")
     training = training_data.restore(facts.training, arrays, asvs)
     folded = {name for name in arrays if name.startswith(_IMPORTANCE)}
     sizes = {

@@ -299,6 +299,13 @@ class Folds:
         return self.splits[0].held_out[0]
 
     @cached_property
+    def fitted_rows(self) -> tuple[Rows, ...]:
+        """Rows to which models are fitted: of each split, and last of all samples of the splits."""
+        fitted = [training_rows(split) for split in self.splits]
+        everything = np.unique(np.concatenate([*fitted, self.rows_M]))
+        return (*fitted, everything)
+
+    @cached_property
     def rows_M(self) -> Rows:
         """Rows of the held-out samples among all N."""
         return np.concatenate([split.held_out[1] for split in self.splits])

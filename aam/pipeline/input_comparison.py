@@ -16,7 +16,14 @@ from aam.contract.options.members import default_members
 from aam.members.base import F64
 from aam.members.ensemble import combine_members
 from aam.members.evaluation import compare, shown_metrics
-from aam.members.member import Estimator, TrainingSamples, estimator, predictions_of
+from aam.members.member import (
+    CrossValidated,
+    Estimator,
+    TrainingSamples,
+    estimator,
+    left_out_of,
+    predictions_of,
+)
 from aam.members.scores import Folds
 
 METADATA, COUNTS, BOTH = "metadata alone", "counts alone", "metadata and counts"
@@ -26,7 +33,7 @@ def predict_alone(
     members: Mapping[str, Estimator[Any]],
     samples: TrainingSamples,
     folds: Folds,
-    of_counts: Mapping[str, F64],
+    of_counts: Mapping[str, CrossValidated],
 ) -> dict[str, F64]:
     """Return the held-out predictions [M, C] of the members without counts, and without metadata.
 
@@ -35,12 +42,12 @@ def predict_alone(
 
     def predict(
         title: str, members: Mapping[str, Estimator[Any]], alone: TrainingSamples
-    ) -> dict[str, F64]:
-        results = {
-            name: member.cross_validate(alone, folds, final=False, inputs_of=title)
+    ) -> dict[str, CrossValidated]:
+        weighed = len(members) > 1
+        return {
+            name: member.cross_validate(alone, folds, False, title, weighed)
             for name, member in members.items()
         }
-        return predictions_of(results)
 
     # No network is fitted to the metadata alone: without an estimator among the members, the
     # default ones are.
@@ -48,8 +55,8 @@ def predict_alone(
     metadata = predict(METADATA, of_metadata, samples.metadata_alone)
     counts = predict(COUNTS, members, samples.counts_alone) | dict(of_counts)
     return {
-        title: combine_members(predictions, folds).predictions_MC
-        for title, predictions in ((METADATA, metadata), (COUNTS, counts))
+        title: combine_members(predictions_of(results), folds, left_out_of(results)).predictions_MC
+        for title, results in ((METADATA, metadata), (COUNTS, counts))
     }
 
 

@@ -103,7 +103,12 @@ def score_with_groups(
     repeated: RepeatedSamples,
     given_MC: npt.NDArray[np.float64] | None,
 ) -> dict[str, Any] | None:
-    """Score the kernel on a split that keeps the subjects together, beside the split of the run."""
+    """Score the kernel on a split that keeps the subjects together, beside the split of the run.
+
+    Returns:
+        The content of `repeated_samples` in scores.json, see `aam.members.evaluation`; None where
+        the subjects cannot be split.
+    """
     kernel = estimator("kernel")
     codes = category_codes(options.target, study.values) if options.split.stratify else None
     groups_N = np.unique(repeated.labels, return_inverse=True)[1]
@@ -122,16 +127,21 @@ def score_with_groups(
         given_MC = kernel.cross_validate(samples, folds, False, "split").predictions_MC
     metric, function = next(iter(SCORED[folds.labels.type].items()))
     given = value_of(function, folds.scored(given_MC))
-    grouped = value_of(function, apart.scored(grouped_MC))
+    drawn = apart.drawn(grouped_MC)
+    grouped = drawn.whole[metric]
     if np.isnan(given) or np.isnan(grouped):
         return None
     title = TITLES[metric]
+    ahead = drawn.paired_difference(apart.drawn(apart.dummy_MC))[1]
     return {
         "column": repeated.column,
         "groups": repeated.groups,
         "metric": metric,
         "given": given,
         "grouped": grouped,
+        "lower": ahead.lower,
+        "upper": ahead.upper,
+        "better": ahead.lower is not None and ahead.lower > 0,
         "sentence": (
             f"With all samples of a '{repeated.column}' on one side of the split the kernel has "
             f"{title} {grouped:.3f}, on this split {given:.3f}: add --group-column "

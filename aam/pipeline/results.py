@@ -135,7 +135,11 @@ def _write_scores(
     folder, column, folds = options.run.output_dir, options.target.metadata_column, result.folds
     seconds = {name: found.cpu_seconds for name, found in result.members.items()}
     test = permutation_test(result.samples, folds)
-    scores = evaluate(column, folds, result.combined, seconds, test)
+    grouped = None
+    if repeated is not None:
+        given_MC = result.members[KERNEL].predictions_MC if KERNEL in result.members else None
+        grouped = score_with_groups(options, labelled, result.samples, folds, repeated, given_MC)
+    scores = evaluate(column, folds, result.combined, seconds, test, grouped)
     inputs = labelled.covariates.columns if labelled.covariates else ()
     predictions_MC = result.combined.predictions_MC
     if result.alone:
@@ -144,11 +148,6 @@ def _write_scores(
     if (kernel := result.members.get(KERNEL)) and len(labelled.values) <= MOST_SAMPLES:
         scores["learning_curve"] = learning_curve(
             KERNEL, estimator(KERNEL), kernel.inputs, folds, kernel.predictions_MC
-        )
-    if repeated is not None:
-        given_MC = result.members[KERNEL].predictions_MC if KERNEL in result.members else None
-        scores["repeated_samples"] = score_with_groups(
-            options, labelled, result.samples, folds, repeated, given_MC
         )
     write_json(folder / "scores.json", scores)
     return scores

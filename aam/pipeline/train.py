@@ -19,7 +19,14 @@ from aam.data.splits import FILE_GROUPS
 from aam.data.targets import TargetScale, output_range
 from aam.members.base import F64, Labels, Samples
 from aam.members.ensemble import Combined, combine_members
-from aam.members.member import CrossValidated, Estimator, TrainingSamples, estimator, predictions_of
+from aam.members.member import (
+    CrossValidated,
+    Estimator,
+    TrainingSamples,
+    estimator,
+    left_out_of,
+    predictions_of,
+)
 from aam.members.relations import AsvRelations
 from aam.members.scores import Folds
 from aam.pipeline.input_comparison import predict_alone
@@ -79,15 +86,17 @@ def train(
         of_counts[name] = network.cross_validate(samples.counts_alone, folds, final=False)
     if not session.leave():
         return None
+    weighed = len(estimators) > 1
     results = {
-        name: each.cross_validate(samples, folds, final) for name, each in estimators.items()
+        name: each.cross_validate(samples, folds, final, weighed=weighed)
+        for name, each in estimators.items()
     }
     results |= {name: found for name, found in networks.items() if found is not None}
-    combined = combine_members(predictions_of(results), folds)
+    combined = combine_members(predictions_of(results), folds, left_out_of(results))
     alone: dict[str, F64] = {}
     if compares:
         counts = {name: found for name, found in of_counts.items() if found is not None}
-        alone = predict_alone(estimators, samples, folds, predictions_of(counts))
+        alone = predict_alone(estimators, samples, folds, counts)
     return Result(samples, folds, results, combined, alone)
 
 

@@ -72,8 +72,17 @@ def paragraph(run: Run) -> str:
     group = run.option("split", "group_column")
     sentences = [f"{run.target} was predicted from {_inputs(run)} with aam {_version(run)}."]
     trained = [MEMBERS[name].method or f"a {MEMBERS[name].title}" for name in _members(run)]
-    ensemble = "the mean of " if len(trained) > 1 else ""
-    sentences.append(f"The model is {ensemble}{' and '.join(trained)}.")
+    weights = ((run.scores or {}).get("weights") or {}).get("model", {})
+    mean = "the mean of "
+    if len(set(weights.values())) > 1:
+        # Named with every member: those of weight 0 were tried.
+        shares = zip(trained, (weights.get(name, 0.0) for name in _members(run)), strict=True)
+        trained = [f"{title} (weight {weight:.2f})" for title, weight in shares]
+        mean = (
+            "a mean, with weights that were chosen by leaving out groups of the training samples, "
+            "of "
+        )
+    sentences.append(f"The model is {mean if len(trained) > 1 else ''}{' and '.join(trained)}.")
     sentences += _network(run)
     if run.scored is not None:
         folds = len(set(run.scored.folds))

@@ -72,6 +72,7 @@ SCORES = {
         None,
         {"model": str, "metric": str, "units": str, "points": [_POINT], **_SENTENCE},
     ),
+    "weights?": {"model": dict[str, float], "folds": [dict[str, float]]},
     "confounders?": [{"column": str, "metric": str, **_INTERVAL}],
 }
 """Schema of scores.json as far as the report reads it, see `aam.members.evaluation`."""
@@ -369,6 +370,28 @@ def as_colour(column: str, texts: Sequence[str], category: bool = False) -> Colo
     return Colour(column, tuple(texts), labels=tuple(texts))
 
 
+def ensemble_description(weights: Mapping[str, float], folds: Sequence[Mapping[str, float]]) -> str:
+    """Return how the members are combined, with the weights of the final model and the folds.
+
+    >>> ensemble_description({"kernel": 1.0, "forest": 0.0}, [{"kernel": 0.5, "forest": 0.5}])
+    'the kernel alone; in the folds kernel 50%, forest 50%'
+    """
+    named = [name for name, weight in weights.items() if weight > 0]
+    if len(set(weights.values())) == 1:
+        text = f"the mean of {' and '.join(named)}"
+    elif len(named) == 1:
+        text = f"the {named[0]} alone"
+    else:
+        text = " + ".join(f"{weights[name]:.0%} {name}" for name in named)
+    if all(fold == weights for fold in folds):
+        return f"{text}, in every fold as well" if len(set(weights.values())) > 1 else text
+    ranges = []
+    for name in weights:
+        low, high = (limit(fold[name] for fold in folds) for limit in (min, max))
+        ranges.append(f"{name} {low:.0%}" + f" to {high:.0%}" * (high > low))
+    return f"{text}; in the folds {', '.join(ranges)}"
+
+
 def result_sentences(scores: Mapping[str, Any], unit: str = "") -> list[str]:
     """Return what scores.json says, the verdict against the dummy first.
 
@@ -381,7 +404,9 @@ def result_sentences(scores: Mapping[str, Any], unit: str = "") -> list[str]:
         sentences.append(f"{repeated['sentence']}.")
     members = [name for name in scores["models"] if name not in ("ensemble", "dummy")]
     if len(members) > 1:
-        sentences.append(f"The ensemble is the mean of {' and '.join(members)}.")
+        if weights := scores.get("weights"):
+            text = ensemble_description(weights["model"], weights["folds"])
+            sentences.append(f"The ensemble is {text}.")
         sentences += [
             f"{one['sentence'][:1].upper()}{one['sentence'][1:]}."
             for one in scores["differences"]

@@ -1,29 +1,99 @@
-"""The ensemble: mean of the members, with a temperature that has evidence."""
+"""The ensemble: weights chosen inside the training parts, and a temperature that has evidence."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from aam.data.splits import Split
-from aam.members.base import Labels
-from aam.members.ensemble import combine_members
+from aam.members.base import F64, Labels, Samples
+from aam.members.ensemble import choose_weights, combine_members
+from aam.members.forest import Forest
+from aam.members.kernel import Kernel
+from aam.members.member import TrainingSamples
+from aam.members.relations import AsvRelations
 from aam.members.scores import Folds
 
 
-def test_the_ensemble_is_the_mean_of_its_members() -> None:
-    """Also where one of them is far worse: a choice by other folds would know the labels."""
-    values = np.random.default_rng(0).normal(size=200)
-    fold_N = np.arange(200) // 50
+def folds_of(values: F64, classes: tuple[str, ...] = (), groups: list[str] | None = None) -> Folds:
+    """Folds of five, whose groups are not divided."""
+    labels = Labels.of(values, classes, groups)
+    fold_N = labels.groups % 5
+    none = np.arange(0)
     splits = tuple(
-        Split(np.flatnonzero(fold_N != k), np.arange(0), np.flatnonzero(fold_N == k))
-        for k in range(4)
+        Split(np.flatnonzero(fold_N != k), none, np.flatnonzero(fold_N == k)) for k in range(5)
     )
-    folds = Folds(Labels.of(values, (), [str(k) for k in fold_N]), splits, 0)
-    members = {"good": 0.9 * values[:, None], "bad": -9 * values[:, None]}
+    return Folds(labels, splits, 0)
+
+
+def test_without_predictions_of_the_training_samples_the_ensemble_is_the_mean() -> None:
+    """Held-out predictions of other folds do not choose: their models know the labels."""
+    values = np.random.default_rng(0).normal(size=200)
+    folds = folds_of(values)
+    truth = folds.held_out.values[:, None]
+    members = {"good": 0.9 * truth, "bad": -9 * truth}
     found = combine_members(members, folds)
     assert found.predictions_MC == pytest.approx((members["good"] + members["bad"]) / 2)
     assert found.ensemble.combine(members, False) == pytest.approx(found.predictions_MC)
+
+
+def test_weights_of_a_fold_come_from_its_training_part() -> None:
+    """A member that is bad in the training part of one fold is left out there alone."""
+    values = np.random.default_rng(0).normal(size=200)
+    folds = folds_of(values)
+    good = [values[rows, None] + 0.1 for rows in folds.fitted_rows]
+    bad = [np.zeros((len(rows), 1)) for rows in folds.fitted_rows]
+    left_out = {"one": [bad[0], *good[1:]], "two": good}
+    truth = folds.held_out.values[:, None]
+    found = combine_members({"one": truth - 1, "two": truth + 1}, folds, left_out)
+    assert found.fold_weights == [{"one": 0, "two": 1}] + 4 * [{"one": 0.5, "two": 0.5}]
+    assert found.ensemble.weights == {"one": 0.5, "two": 0.5}
+    error = found.predictions_MC - truth
+    assert error[folds.fold_M == 1] == pytest.approx(1)
+    assert error[folds.fold_M != 1] == pytest.approx(0)
+
+
+def test_equal_weights_remain_within_noise() -> None:
+    """Noise is left out; members without predictions of the training samples keep 1 / K."""
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=300)
+    labels = Labels.of(y, (), None)
+    alike = {name: y[:, None] + rng.normal(size=(300, 1)) * 0.5 for name in ("one", "two")}
+    assert choose_weights(alike, labels) == {"one": 0.5, "two": 0.5}
+    noise = {"noise": rng.normal(size=(300, 1)), "network": None}
+    assert choose_weights({"one": alike["one"], **noise}, labels) == pytest.approx(
+        {"one": 2 / 3, "noise": 0, "network": 1 / 3}
+    )
+    assert choose_weights(noise, labels) == {"noise": 0.5, "network": 0.5}
+
+
+def study(rng: np.random.Generator, group_N: np.ndarray) -> TrainingSamples:
+    """Samples whose communities are those of their group, with noise."""
+    logs = 2 * rng.normal(size=(group_N.max() + 1, 30))[group_N]
+    counts = rng.poisson(np.exp(logs + rng.normal(size=logs.shape) * 0.3) * 20) + 1
+    tokens_FL = rng.integers(1, 5, (30, 40), dtype=np.uint8)
+    samples = Samples(sparse.csr_array(counts.astype(np.int32)), tokens_FL, None)
+    return TrainingSamples(samples, AsvRelations(tokens_FL))
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("member", [Forest(40, n_jobs=1), Kernel()], ids=["forest", "kernel"])
+def test_predictions_that_weigh_a_member_do_not_know_the_group(member: Forest | Kernel) -> None:
+    """Groups have random labels and alike samples: who knows the group knows the label."""
+    rng = np.random.default_rng(0)
+    group_N = np.repeat(np.arange(40), 4)
+    values = rng.normal(size=40)[group_N]
+    inputs = study(rng, group_N).inputs(member)  # type: ignore[arg-type]
+
+    def skill(labels: Labels) -> float:
+        model = member.fit(inputs, labels, 0)  # type: ignore[arg-type]
+        left_out_NC = member.left_out(model, inputs, labels, 0)  # type: ignore[arg-type]
+        assert left_out_NC is not None
+        return float(np.corrcoef(left_out_NC[:, 0], values)[0, 1])
+
+    assert abs(skill(Labels.of(values, (), [str(k) for k in group_N]))) < 0.4
+    assert skill(Labels.of(values, (), None)) > 0.8
 
 
 @pytest.mark.parametrize(

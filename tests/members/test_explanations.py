@@ -49,7 +49,7 @@ def _explained(
     predictions = outputs.scale.inverse(model.predict(member.read(of_new, relations)))
     means = np.tile(outputs.scale.inverse(labels.outputs_NC.mean(axis=0)), (60, 1))
     found = explain(
-        {name: model}, Ensemble(np.inf, 1.0), outputs, relations, of_new, predictions,
+        {name: model}, Ensemble({name: 1.0}, np.inf, 1.0), outputs, relations, of_new, predictions,
         {name: predictions}, means,
     )  # fmt: skip
     return found, found.predictions_N - found.means_N, model

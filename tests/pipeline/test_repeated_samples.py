@@ -60,10 +60,16 @@ def test_the_column_is_named_first_and_the_score_with_it_is_given(
     assert "40 values of 'code'" in first and "--group-column code" in first
     assert printed.index(first) < printed.index("Samples: 120")
     assert "'code' determines" not in printed
-    found = json.loads((run / "scores.json").read_text())["repeated_samples"]
+    scores = json.loads((run / "scores.json").read_text())
+    found = scores["repeated_samples"]
     assert found["column"] == "code"
     assert found["given"] > 0.8 > found["grouped"] + 0.1
     assert f"{found['grouped']:.3f}" in printed and f"{found['given']:.3f}" in printed
+    # Interval and permutation test are those of known subjects.
+    verdict = scores["verdict"]
+    assert verdict["outcome"] == "not better" and verdict["lower"] > 0 and verdict["p"] < 0.05
+    assert verdict["sentence"].startswith("The model is not shown to predict 'class' better")
+    assert f"the kernel has AUC {found['grouped']:.3f}" in verdict["sentence"]
     # With the groups there is nothing left to say.
     apart = ("--group-column", "code", "--output-dir", tmp_path / "apart")
     assert aam("train", *args, *given, *apart) == 0

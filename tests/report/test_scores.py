@@ -120,6 +120,10 @@ def scores_of(folder: Path) -> dict[str, Any]:
     return {
         "verdict": {"sentence": "The model is better."},
         "samples": samples,
+        "weights": {
+            "model": {"kernel": 0.75, "forest": 0.25},
+            "folds": [{"kernel": 0.5, "forest": 0.5}, {"kernel": 1.0, "forest": 0.0}],
+        },
         "models": {
             "ensemble": {"metrics": ensemble},
             "kernel": {"metrics": metrics(0)},
@@ -142,7 +146,7 @@ def test_scores_of_members_have_intervals(run_folder: Path) -> None:
     text = report(run_folder).replace("\N{NO-BREAK SPACE}", " ")
     assert '<p class="verdict">The model is better.</p>' in text
     assert text.index("The model is better.") < text.index("Key figures")
-    assert "The ensemble is the mean of kernel and forest." in text
+    assert "The ensemble is 75% kernel + 25% forest; in the folds kernel 50% to 100%" in text
     assert "Ensemble is ahead of forest by 0.100 R²; within noise." in text
     assert f'<th scope="row"><bdi>forest</bdi></th><td><bdi>{shown(r2 - 0.1)}' in text
     assert "this model" not in text.lower() and "guess" not in text.lower()
