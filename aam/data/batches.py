@@ -8,7 +8,6 @@ S ASVs of the largest sample.
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -24,7 +23,7 @@ from aam.contract.options.field import BELOW_ONE, ONE_OR_MORE, SEEDS, UP_TO_ONE,
 from aam.contract.options.study import Metric
 from aam.data.sequences import MASK, PAD
 from aam.data.study import Study
-from aam.data.table import take_strings
+from aam.data.table import rarefy, take_strings
 from aam.data.unifrac import faith_pd, pairwise
 
 BASE_TOKENS = (1, 4)
@@ -32,9 +31,6 @@ BASE_TOKENS = (1, 4)
 
 FIXED_DRAW = 1 << 40
 """First number of the fixed draws of validation and prediction, above all epoch numbers."""
-
-NUMPY_LIMIT = 10**9
-"""Reads of a sample from which on numpy's hypergeometric distribution is not defined."""
 
 _MASKS, _HIDDEN = 1, 3
 """Second elements of seeds, so that each choice uses independent random numbers."""
@@ -190,55 +186,6 @@ def draw_asvs(
     return drawn, _limit(drawn, plan.token_limit)
 
 
-def rarefy(
-    counts: npt.NDArray[np.int32], depth: int, sample_id: str, seed: int, draw: int
-) -> npt.NDArray[np.int64]:
-    """Draw `depth` reads from the counts of one sample.
-
-    Each draw is seeded by the run's seed, the number of the draw and the sample's id, so that it
-    depends neither on the order of the table nor on the other samples of the batch.
-
-    Args:
-        counts: reads of each ASV of the sample.
-        depth: reads to draw; 0, or at least the reads of the sample, gives all of its reads.
-        sample_id: seeds the draw, with `seed`.
-        seed: the run's seed.
-        draw: number of the draw (an epoch or a prediction pass); each number gives other reads.
-
-    Returns:
-        Reads drawn of each ASV, in the order of `counts`; their sum is `depth`, or that of `counts`
-        if that is smaller.
-
-    >>> int(rarefy(np.array([5, 0, 15], dtype=np.int32), 10, "sample-1", seed=0, draw=0).sum())
-    10
-    """
-    counts_64 = counts.astype(np.int64)
-    total = int(counts_64.sum())
-    if depth == 0 or total <= depth:
-        return counts_64
-    # By CRC-32, since Python's `hash` of a string differs between processes.
-    rng = np.random.default_rng([seed, draw, zlib.crc32(sample_id.encode())])
-    if total < NUMPY_LIMIT:
-        # The other method of NumPy, `count`, makes an array of all reads.
-        return rng.multivariate_hypergeometric(counts_64, depth, method="marginals")
-    return _draw_by_number(counts_64, depth, rng)
-
-
-def _draw_by_number(
-    counts_64: npt.NDArray[np.int64], depth: int, rng: np.random.Generator
-) -> npt.NDArray[np.int64]:
-    """Draw `depth` distinct reads by their number; memory grows with the smaller part."""
-    total = int(counts_64.sum())
-    if 2 * depth > total:
-        return counts_64 - _draw_by_number(counts_64, total - depth, rng)
-    drawn = np.empty(0, dtype=np.int64)
-    while len(drawn) < depth:
-        # Numbers that occur twice are drawn again, so every set of numbers is equally likely.
-        drawn = np.union1d(drawn, rng.integers(total, size=depth - len(drawn)))
-    owners = np.searchsorted(np.cumsum(counts_64), drawn, side="right")
-    return np.bincount(owners, minlength=len(counts_64)).astype(np.int64)
-
-
 def _limit(drawn: csr_array, token_limit: int) -> csr_array:
     """Keep the most abundant ASVs of each sample, at most `token_limit`."""
     sizes = np.diff(drawn.indptr)
@@ -382,22 +329,6 @@ class FixedBatches(Dataset[Batch]):
 
 
 Rows = npt.NDArray[np.int64]
-
-
-def even_slice(samples: int, steps: int, step: int) -> slice:
-    """Return the slice of one of several consecutive parts of nearly equal size.
-
-    Args:
-        samples: number of samples, at least 0.
-        steps: number of parts, at least 1. Sizes differ by at most one; larger parts come first.
-        step: number of the part, 0 to `steps` - 1.
-
-    >>> [even_slice(5, 2, step) for step in range(2)]
-    [slice(0, 3, None), slice(3, 5, None)]
-    """
-    size, larger = divmod(samples, steps)
-    start = step * size + min(step, larger)
-    return slice(start, start + size + (step < larger))
 
 
 def balanced_order(

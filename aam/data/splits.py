@@ -273,3 +273,19 @@ def _assign_groups(
         shares_KC[fold] += shares_IC[group]
         samples_K[fold] += counts_IC[group].sum()
     return fold_I[group_of]
+
+
+def even_slice(samples: int, steps: int, step: int) -> slice:
+    """Return the slice of one of several consecutive parts of nearly equal size.
+
+    Args:
+        samples: number of samples, at least 0.
+        steps: number of parts, at least 1. Sizes differ by at most one; larger parts come first.
+        step: number of the part, 0 to `steps` - 1.
+
+    >>> [even_slice(5, 2, step) for step in range(2)]
+    [slice(0, 3, None), slice(3, 5, None)]
+    """
+    size, larger = divmod(samples, steps)
+    start = step * size + min(step, larger)
+    return slice(start, start + size + (step < larger))

@@ -7,6 +7,7 @@ matrix is never made dense.
 from __future__ import annotations
 
 import sys
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,9 @@ from aam.data.formats.tables import as_counts_of_reads, check_names, open_blocks
 
 AUTO_FRACTION = 0.95
 AUTO_LARGEST = 5000
+
+NUMPY_LIMIT = 10**9
+"""Reads of a sample from which on numpy's hypergeometric distribution is not defined."""
 
 
 # Arrays have no single truth value, so that a generated comparison would raise.
@@ -280,3 +284,52 @@ def auto_depth(reads: NDArray[np.int64]) -> int:
     """
     lowest_kept = int(np.sort(reads)[int(np.floor(len(reads) * (1 - AUTO_FRACTION)))])
     return min(lowest_kept, AUTO_LARGEST)
+
+
+def rarefy(
+    counts: NDArray[np.int32], depth: int, sample_id: str, seed: int, draw: int
+) -> NDArray[np.int64]:
+    """Draw `depth` reads from the counts of one sample.
+
+    Each draw is seeded by the run's seed, the number of the draw and the sample's id, so that it
+    depends neither on the order of the table nor on the other samples of the batch.
+
+    Args:
+        counts: reads of each ASV of the sample.
+        depth: reads to draw; 0, or at least the reads of the sample, gives all of its reads.
+        sample_id: seeds the draw, with `seed`.
+        seed: the run's seed.
+        draw: number of the draw (an epoch or a prediction pass); each number gives other reads.
+
+    Returns:
+        Reads drawn of each ASV, in the order of `counts`; their sum is `depth`, or that of `counts`
+        if that is smaller.
+
+    >>> int(rarefy(np.array([5, 0, 15], dtype=np.int32), 10, "sample-1", seed=0, draw=0).sum())
+    10
+    """
+    counts_64 = counts.astype(np.int64)
+    total = int(counts_64.sum())
+    if depth == 0 or total <= depth:
+        return counts_64
+    # By CRC-32, since Python's `hash` of a string differs between processes.
+    rng = np.random.default_rng([seed, draw, zlib.crc32(sample_id.encode())])
+    if total < NUMPY_LIMIT:
+        # The other method of NumPy, `count`, makes an array of all reads.
+        return rng.multivariate_hypergeometric(counts_64, depth, method="marginals")
+    return _draw_by_number(counts_64, depth, rng)
+
+
+def _draw_by_number(
+    counts_64: NDArray[np.int64], depth: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Draw `depth` distinct reads by their number; memory grows with the smaller part."""
+    total = int(counts_64.sum())
+    if 2 * depth > total:
+        return counts_64 - _draw_by_number(counts_64, total - depth, rng)
+    drawn = np.empty(0, dtype=np.int64)
+    while len(drawn) < depth:
+        # Numbers that occur twice are drawn again, so every set of numbers is equally likely.
+        drawn = np.union1d(drawn, rng.integers(total, size=depth - len(drawn)))
+    owners = np.searchsorted(np.cumsum(counts_64), drawn, side="right")
+    return np.bincount(owners, minlength=len(counts_64)).astype(np.int64)

@@ -19,12 +19,12 @@ from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.field import ONE_OR_MORE, SEEDS, ZERO_OR_MORE
 from aam.contract.records import Mismatch
-from aam.data.batches import rarefy
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.metadata import read_metadata, rows_where
 from aam.data.sequences import PAD
 from aam.data.splits import Split
 from aam.data.study import Study
+from aam.data.table import rarefy
 
 MAX_SAMPLES = 1000
 """Training samples of which the richness and the log abundances are kept."""

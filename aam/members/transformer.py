@@ -24,10 +24,10 @@ from aam.contract.errors import Interrupted
 from aam.contract.options.commands.train import Train
 from aam.contract.options.device import DeviceOptions
 from aam.contract.records import Mismatch
-from aam.data.batches import FIXED_DRAW, make_batch, rarefy, reading_plan
+from aam.data.batches import FIXED_DRAW, make_batch, reading_plan
 from aam.data.covariates import CovariateEncoder
 from aam.data.study import Study
-from aam.data.table import FeatureTable
+from aam.data.table import FeatureTable, rarefy
 from aam.data.targets import TargetScale
 from aam.inference.attributions import (
     Contributions,

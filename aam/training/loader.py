@@ -19,10 +19,10 @@ from aam.data.batches import (
     BatchPlan,
     FixedBatches,
     balanced_order,
-    even_slice,
     make_batch,
     shard_batch,
 )
+from aam.data.splits import even_slice
 from aam.data.study import Study
 from aam.distributed.environment import SINGLE_RANK, Ranks
 from aam.distributed.stop import ignore_signals

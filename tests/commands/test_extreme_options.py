@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aam.data.batches import rarefy
+from aam.data.table import rarefy
 from tests.support.commands import aam
 from tests.support.hostile_study import DATA, USAGE, check_refusal
 

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aam.data.batches import BatchPlan, FixedBatches, choose_masked, make_batch, rarefy, unmasked
+from aam.data.batches import BatchPlan, FixedBatches, choose_masked, make_batch, unmasked
 from aam.data.study import Study
-from aam.data.table import auto_depth
+from aam.data.table import auto_depth, rarefy
 from aam.data.unifrac import pairwise
 from aam.training.loader import EpochSampler, TrainingBatches, loader
 

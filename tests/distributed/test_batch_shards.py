@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from aam.data.batches import BatchPlan, balanced_order, even_slice
+from aam.data.batches import BatchPlan, balanced_order
+from aam.data.splits import even_slice
 from aam.data.study import Study
 from aam.training.loader import TrainingBatches
 
