@@ -349,6 +349,8 @@ def _check_classes(splits: Sequence[Split], codes: NDArray[np.int64] | None, ref
             evidence = f"{len(rows)} samples of fold {fold}" if len(splits) > 1 else len(rows)
             if refuse:
                 remedy = "choose another --seed or --test-size, or merge classes"
+                if np.unique(codes, return_counts=True)[1].min() == 1:
+                    remedy = "merge the class of one sample, or leave it out (--where)"
                 raise DataError(cause, f"{evidence} of {len(codes)} samples", remedy)
             warn(f"{cause}, so they cannot measure a model: {evidence}.")
 

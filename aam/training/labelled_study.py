@@ -235,7 +235,7 @@ def fit_labels(
         raise DataError(
             "A class has no training sample",
             first_few(absent),
-            "merge classes, or choose another --seed"
+            "merge the class with another, or leave its samples out (--where)"
             + (", or leave out the member transformer" if present.sum() > 1 else ""),
         )
     if not options.uses_network:

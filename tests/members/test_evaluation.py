@@ -9,8 +9,9 @@ import pytest
 
 from aam.data.metrics import compute_metrics
 from aam.data.predictions import class_predictions, read_predictions
-from aam.data.splits import make_splits
+from aam.data.splits import Split, make_splits
 from aam.members.base import F64, Labels
+from aam.members.confounding import Association, confounders
 from aam.members.ensemble import combine_members
 from aam.members.evaluation import evaluate
 from aam.members.scores import Folds
@@ -50,6 +51,29 @@ def test_a_guess_has_an_auc_of_one_half(folds: Folds) -> None:
     pairs = {(one["model"], one["reference"]): one for one in scores["differences"]}
     assert pairs["kernel", "guess"]["value"] == pytest.approx(kernel["value"] - 0.5)
     assert pairs["kernel", "guess"]["beyond_noise"]
+
+
+def test_a_column_without_skill_is_no_confounder_of_a_model_without_skill() -> None:
+    """Its R² is below 0, but above that of the dummy of these folds and near the model's."""
+    rng = np.random.default_rng(0)
+    fold_N = np.arange(100) // 20
+    values = 2.0 * fold_N + rng.normal(size=100)
+    none = np.arange(0)
+    splits = tuple(
+        Split(np.flatnonzero(fold_N != k), none, np.flatnonzero(fold_N == k)) for k in range(5)
+    )
+    folds = Folds(Labels.of(values, (), None), splits, 0)
+    mean = values.mean()
+
+    def association(column: str, skill: float) -> Association:
+        predictions_MC = (mean + skill * (folds.held_out.values - mean))[:, None]
+        r2 = folds.drawn(predictions_MC).whole["r2"]
+        return Association(column, "r2", r2, predictions_MC, False)
+
+    found = [association("site", 0.1), association("batch", -0.02)]
+    assert folds.drawn(folds.dummy_MC).whole["r2"] < found[1].value < 0 < found[0].value
+    named = confounders(found, folds, found[1].predictions_MC)
+    assert [one["column"] for one in named] == ["site"]
 
 
 def test_the_predictions_have_the_folds_of_the_scores(folds: Folds, tmp_path: Path) -> None:

@@ -134,6 +134,17 @@ def test_the_prediction_is_the_weighted_mean_of_the_members(run: Path) -> None:
 
 
 @pytest.mark.medium
+def test_compare_has_the_intervals_of_the_training(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    assert aam("compare", run, copy) == 0
+    r2 = json.loads((run / "scores.json").read_text())["models"]["ensemble"]["metrics"]["r2"]
+    shown = f"{r2['value']:.3f} ({r2['lower']:.3f} to {r2['upper']:.3f})"
+    assert capsys.readouterr().out.count(shown) == 2
+
+
+@pytest.mark.medium
 def test_evaluate_and_report_read_the_run(run: Path, study: Path, tmp_path: Path) -> None:
     args = ("--predictions", run / "predictions.tsv", "--metadata", study / "metadata.tsv")
     again = tmp_path / "again.json"
@@ -338,7 +349,9 @@ def test_kernel_and_forest_train_without_a_class_that_one_fold_holds_out(
     capsys.readouterr()
     network = (*given, "--members", "transformer", "--batch-size", 8, "--rarefy-depth", 100)
     assert train(study, tmp_path / "network", *network, column="score") == DataError.status
-    assert "A class has no training sample: 1 (rare)" in " ".join(capsys.readouterr().err.split())
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "A class has no training sample: 1 (rare)" in printed
+    assert "leave its samples out (--where)" in printed and "--seed" not in printed
 
 
 @pytest.mark.medium
