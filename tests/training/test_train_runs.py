@@ -38,6 +38,7 @@ BOTH = ("unifrac", "nucleotide", "target")
 TRAINED = {
     *("model/training.safetensors", "predictions.tsv", "importance.tsv", "report.html"),
     "scores.json",
+    "explanations.tsv",
 }
 """Files of a run with a target, besides those of pretraining."""
 
