@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
@@ -22,7 +22,7 @@ from aam.contract.suggestions import nearest
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.taxonomy import read_taxonomy
-from aam.inference.new_samples import read_covariates, select_as_trained
+from aam.inference.new_samples import Comparison, read_covariates, select_as_trained
 from aam.inference.tables import NO_VECTORS, InferenceSettings
 from aam.members.explanations import FIRST
 from aam.members.importance import importance_table
@@ -113,26 +113,16 @@ class Model:
             DataError: not a table of reads, features without DNA, a model without target, or no ASV
                 of the training data.
         """
-        # Without metadata, samples without ids must not count as the training samples 0, 1 and so
-        # on; with metadata, these numbers are the ids of its rows.
-        unnamed = "" if metadata is not None or has_sample_ids(table) else _UNNAMED
-        with table_files(table, sequences, drop_empty_samples, unnamed) as (input, folder):
-            options = Predict(
-                input=input,
-                device=self.device,
-                scale=RankOptions(),
-                vectors=NO_VECTORS,
-                model=self.path,
-                output=Path("unwritten.tsv"),
-                metadata=metadata_file(metadata, folder),
-                batch_size=argument(Predict, "batch_size", batch_size),
-                prediction_passes=argument(Predict, "prediction_passes", prediction_passes),
-                force=force,
-            )
-            found, comparison, _ = predict_table(trained(self.loaded, self.path), options)
+        passes = argument(Predict, "prediction_passes", prediction_passes)
+        size = argument(Predict, "batch_size", batch_size)
+        unnamed, (predictions, comparison, _) = self._predict(
+            table, sequences, metadata, drop_empty_samples,
+            batch_size=size, prediction_passes=passes, force=force,
+        )  # fmt: skip
+        with as_library():
             comparison.show()
-        found[ID_HEADER] = found[ID_HEADER].str.removeprefix(unnamed)
-        return found.set_index(ID_HEADER)
+        predictions[ID_HEADER] = predictions[ID_HEADER].str.removeprefix(unnamed)
+        return predictions.set_index(ID_HEADER)
 
     def explain(
         self,
@@ -160,24 +150,41 @@ class Model:
             UsageError, DataError: see `predict`.
             DataError: no member of the model divides its predictions among ASVs.
         """
+        first, taxa = argument(ImportanceOptions, "first", first), _taxa(taxonomy)
+        unnamed, (*_, effects) = self._predict(
+            table, sequences, metadata, drop_empty_samples, taxa, first,
+            explain=Path("unwritten.tsv"), force=force,
+        )  # fmt: skip
+        assert effects is not None  # --explain
+        return effects.assign(sample=effects["sample"].str.removeprefix(unnamed))
+
+    def _predict(
+        self,
+        table: Table,
+        sequences: Sequences,
+        metadata: str | PathLike[str] | pd.DataFrame | None,
+        drop_empty_samples: bool,
+        taxa: Mapping[str, str] | None = None,
+        first: int = FIRST,
+        **options: Any,
+    ) -> tuple[str, tuple[pd.DataFrame, Comparison, pd.DataFrame | None]]:
+        """Run `predict_table`; also return what begins the ids of samples that have none."""
+        # Without metadata, samples without ids must not count as the training samples 0, 1 and so
+        # on; with metadata, these numbers are the ids of its rows.
         unnamed = "" if metadata is not None or has_sample_ids(table) else _UNNAMED
-        first = argument(ImportanceOptions, "first", first)
         with table_files(table, sequences, drop_empty_samples, unnamed) as (input, folder):
-            options = Predict(
+            predict = Predict(
                 input=input,
                 device=self.device,
                 scale=RankOptions(),
                 vectors=NO_VECTORS,
                 model=self.path,
                 output=Path("unwritten.tsv"),
-                explain=Path("unwritten.tsv"),
                 metadata=metadata_file(metadata, folder),
-                force=force,
+                **options,
             )
-            loaded, taxa = trained(self.loaded, self.path), _taxa(taxonomy)
-            *_, found = predict_table(loaded, options, taxa=taxa, first=first)
-        assert found is not None  # --explain
-        return found.assign(sample=found["sample"].str.removeprefix(unnamed))
+            loaded = trained(self.loaded, self.path)
+            return unnamed, predict_table(loaded, predict, taxa=taxa, first=first)
 
     def importance(
         self,
