@@ -23,8 +23,8 @@ from aam.data.metadata import Metadata
 from aam.data.metrics import value_of
 from aam.data.targets import split_samples
 from aam.members.base import F64, Labels, Samples
-from aam.members.ensemble import combine_members
-from aam.members.member import TrainingSamples, estimator, left_out_of, predictions_of
+from aam.members.ensemble import combine_results
+from aam.members.member import TrainingSamples, estimator
 from aam.members.permutation_test import permutation_test
 from aam.members.relations import AsvRelations
 from aam.members.scores import SCORED, Folds
@@ -130,7 +130,7 @@ def member_scores(samples: TrainingSamples, folds: Folds) -> Iterator[tuple[str,
         name: estimator(name).cross_validate(samples, folds, final=False, weighed=True)
         for name in ("kernel", "forest")
     }
-    combined = combine_members(predictions_of(results), folds, left_out_of(results))
+    combined = combine_results(results, folds)
     name, metric = next(iter(SCORED[folds.labels.type].items()))
     predictions: dict[str, F64] = {"ensemble": combined.predictions_MC}
     predictions |= {"uncalibrated": combined.uncalibrated_MC}

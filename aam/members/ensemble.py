@@ -17,6 +17,7 @@ from itertools import product
 import numpy as np
 
 from aam.members.base import F64, Labels, Rows
+from aam.members.member import CrossValidated
 from aam.members.scores import Folds
 from aam.members.uncertainty import (
     ProportionalOdds,
@@ -191,6 +192,13 @@ def combine_members(
         calibrated_MC[inside] = calibrate(mean_MC[inside], temperature)
     ensemble = Ensemble(final, np.inf, _temperature(mean_MC, codes_M, labels.groups))
     return Combined(ensemble, members, calibrated_MC, mean_MC, None, weights_of[:-1])
+
+
+def combine_results(results: Mapping[str, CrossValidated], folds: Folds) -> Combined:
+    """Combine members that are cross-validated on `folds`, see `combine_members`."""
+    predictions = {name: result.predictions_MC for name, result in results.items()}
+    left_out = {name: result.left_out for name, result in results.items()}
+    return combine_members(predictions, folds, left_out)
 
 
 def _temperature(mean_MC: F64, codes_M: Rows, groups_M: Rows) -> float:

@@ -321,16 +321,6 @@ class Estimator(Reader[T]):
         )
 
 
-def predictions_of(results: Mapping[str, CrossValidated]) -> dict[str, F64]:
-    """Return the held-out predictions [M, C] of members by name."""
-    return {name: result.predictions_MC for name, result in results.items()}
-
-
-def left_out_of(results: Mapping[str, CrossValidated]) -> dict[str, tuple[F64, ...]]:
-    """Return the predictions by which members are weighed, by name."""
-    return {name: result.left_out for name, result in results.items()}
-
-
 def estimators() -> tuple[str, ...]:
     """Return the names of the members that are fitted in memory."""
     return tuple(name for name, entry in MEMBERS.items() if not entry.network)

@@ -14,16 +14,9 @@ from typing import Any
 from aam.console import info, warn
 from aam.contract.options.members import default_members
 from aam.members.base import F64
-from aam.members.ensemble import combine_members
+from aam.members.ensemble import combine_results
 from aam.members.evaluation import compare, shown_metrics
-from aam.members.member import (
-    CrossValidated,
-    Estimator,
-    TrainingSamples,
-    estimator,
-    left_out_of,
-    predictions_of,
-)
+from aam.members.member import CrossValidated, Estimator, TrainingSamples, estimator
 from aam.members.scores import Folds
 
 METADATA, COUNTS, BOTH = "metadata alone", "counts alone", "metadata and counts"
@@ -55,7 +48,7 @@ def predict_alone(
     metadata = predict(METADATA, of_metadata, samples.metadata_alone)
     counts = predict(COUNTS, members, samples.counts_alone) | dict(of_counts)
     return {
-        title: combine_members(predictions_of(results), folds, left_out_of(results)).predictions_MC
+        title: combine_results(results, folds).predictions_MC
         for title, results in ((METADATA, metadata), (COUNTS, counts))
     }
 

@@ -18,15 +18,8 @@ from aam.data.metrics import ScoredPredictions
 from aam.data.splits import FILE_GROUPS
 from aam.data.targets import TargetScale, output_range
 from aam.members.base import F64, Labels, Samples
-from aam.members.ensemble import Combined, combine_members
-from aam.members.member import (
-    CrossValidated,
-    Estimator,
-    TrainingSamples,
-    estimator,
-    left_out_of,
-    predictions_of,
-)
+from aam.members.ensemble import Combined, combine_results
+from aam.members.member import CrossValidated, Estimator, TrainingSamples, estimator
 from aam.members.relations import AsvRelations
 from aam.members.scores import Folds
 from aam.pipeline.input_comparison import predict_alone
@@ -92,7 +85,7 @@ def train(
         for name, each in estimators.items()
     }
     results |= {name: found for name, found in networks.items() if found is not None}
-    combined = combine_members(predictions_of(results), folds, left_out_of(results))
+    combined = combine_results(results, folds)
     alone: dict[str, F64] = {}
     if compares:
         counts = {name: found for name, found in of_counts.items() if found is not None}
