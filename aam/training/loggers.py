@@ -16,7 +16,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from aam.contract.errors import AamError, Unavailable
 from aam.contract.files import write_text
@@ -37,7 +37,7 @@ Status = Literal["complete", "stopped", "failed"]
 """How a run ends; one that is stopped may go on."""
 
 
-class Logger:
+class Logger(Protocol):
     """Run in a tracker, or its files.
 
     It is made with a folder for files, the name of the run, the values of the options by field, the
@@ -51,12 +51,11 @@ class Logger:
 
     module: ClassVar[str]
     tracker: ClassVar[bool]
-    id = ""
+    id: str = ""
 
     def __init__(
         self, folder: Path, name: str, options: Mapping[str, Any], id: str | None, step: int
-    ) -> None:
-        raise NotImplementedError
+    ) -> None: ...
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Log metrics after an optimizer step."""
