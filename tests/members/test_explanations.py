@@ -12,9 +12,7 @@ from scipy import sparse
 
 import aam as api
 from aam.contract.errors import DataError
-from aam.contract.options.commands.studies import Example
 from aam.data.covariates import Covariates
-from aam.data.simulation import simulate, write_study
 from aam.data.targets import TargetScale
 from aam.members.base import F64, Labels, Samples
 from aam.members.ensemble import Ensemble
@@ -23,8 +21,6 @@ from aam.members.member import FittedModel, Outputs, estimator
 from aam.members.relations import AsvRelations
 from tests.support.commands import aam
 from tests.support.commands import train as train_network
-
-PLANTED = 20
 
 
 def _samples(seed: int, covariates: bool = False) -> Samples:
@@ -126,15 +122,6 @@ def test_asvs_that_the_training_lacks_have_effects_of_their_own(name: str) -> No
     assert found.columns_U[-1] == 12
     assert found.effects.asvs_NV.shape == (60, 13)
     assert bool(found.effects.asvs_NV[:, 12].any()) == (name == "kernel")
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("study")
-    sizes = {"samples": 120, "asvs": 300, "length": 60, "richness": 60, "depth": 3000}
-    options = Example(output_dir=folder, **sizes, planted=PLANTED, seed=1)
-    write_study(simulate(options), options)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,7 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 import aam as api
 from aam.contract.errors import DataError, MissingInput, UsageError
-from aam.contract.options.commands.studies import Example
 from aam.contract.options.training import TransformName
-from aam.data.simulation import simulate, write_study
 from aam.data.targets import TRANSFORMS, TargetScale
 from aam.data.taxonomy import named_ranks, read_taxonomy
 from aam.members.base import F64, FINEST, Labels, Samples
@@ -42,16 +40,6 @@ from tests.support.commands import aam, pretrain
 from tests.support.commands import train as train_network
 
 PLANTED = 20
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study whose column `response` is a sum of the features of 20 planted ASVs, with noise."""
-    folder = tmp_path_factory.mktemp("study")
-    sizes = {"samples": 120, "asvs": 300, "length": 60, "richness": 60, "depth": 3000}
-    options = Example(output_dir=folder, **sizes, planted=PLANTED, seed=1)
-    write_study(simulate(options), options)
-    return folder
 
 
 def _planted_among_first(study: Path, table: pd.DataFrame) -> float:
