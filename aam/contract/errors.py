@@ -7,7 +7,11 @@ other exception is a bug and keeps its traceback.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 SHOWN_IDS = 5
 _SHOWN_CHARACTERS = 100
@@ -95,6 +99,15 @@ class CannotCreate(AamError):
     """Output that cannot be written: permission, full disk, existing output (EX_CANTCREAT)."""
 
     status = 73
+
+
+def repeated(ids: Iterable[T]) -> list[T]:
+    """Return the ids that occur more than once, in the order in which they first occur.
+
+    >>> repeated(["b", "a", "b"])
+    ['b']
+    """
+    return [name for name, times in Counter(ids).items() if times > 1]
 
 
 def first_few(ids: Iterable[object]) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.console import warn
-from aam.contract.errors import DataError, UsageError, first_few
+from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.options.field import ABOVE_ZERO
 from aam.contract.options.study import CovariateOptions
 from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers, listed_columns, number_remedy
@@ -195,7 +195,7 @@ def read_covariates(
     columns = (*categorical, *numeric)
     if not columns:
         return None
-    if twice := [name for name, number in Counter(columns).items() if number > 1]:
+    if twice := repeated(columns):
         raise UsageError(
             "A metadata column twice as input of the model", first_few(twice), "name each once"
         )

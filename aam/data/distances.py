@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from aam.contract.errors import DataError, UsageError, first_few, reason_of
+from aam.contract.errors import DataError, UsageError, first_few, reason_of, repeated
 from aam.contract.files import atomic_write, require, write_text
 from aam.data.formats.artifact import DAMAGE, is_artifact, read_payload
 from aam.data.formats.text import decoded, lines_of, read_text
@@ -124,7 +123,7 @@ def read_distances(
     if len(ids) != size:
         evidence = f"'{path}' has {size} rows and {len(ids)} ids"
         raise _error("The distance matrix has another size than its ids", evidence)
-    if twice := [name for name, count in Counter(ids).items() if count > 1]:
+    if twice := repeated(ids):
         raise _error("Ids occur twice in the distance matrix", f"{first_few(twice)} in '{path}'")
     return DistanceMatrix(ids, _checked(ids, values, path))
 

@@ -23,7 +23,6 @@ import csv
 import io
 import operator
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aam.console import info, warn
-from aam.contract.errors import DataError, UsageError, first_few
+from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.files import require
 from aam.contract.suggestions import nearest
 from aam.data.formats.artifact import read_payload
@@ -241,7 +240,7 @@ def read_metadata(path: Path) -> Metadata:
                 header = cells
                 if unnamed := header.count(""):
                     raise refusal(f"it has {unnamed} columns without a name")
-                if twice := [name for name, times in Counter(header).items() if times > 1]:
+                if twice := repeated(header):
                     raise refusal(f"column names must be unique: {first_few(twice)}")
                 if reserved := [name for name in header[1:] if _is_id_header(name)]:
                     raise refusal(f"'{reserved[0]}' is a name of the first column alone")
@@ -269,7 +268,7 @@ def read_metadata(path: Path) -> Metadata:
         raise refusal("it has no sample" if header else "it has no header")
     if "" in ids:
         raise refusal("a row has no sample id")
-    if twice := [name for name, times in Counter(ids).items() if times > 1]:
+    if twice := repeated(ids):
         cause = f"Duplicated sample ids in the metadata '{path}'"
         raise DataError(cause, first_few(twice), "keep one row of each")
     columns = {name: [row[k] for row in cells_NC] for k, name in enumerate(header[1:])}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from aam.contract.errors import DataError, first_few, reason_of
+from aam.contract.errors import DataError, first_few, reason_of, repeated
 from aam.contract.files import write_text
 from aam.contract.records import EDITED
 from aam.data.formats.text import lines_of, numbers, read_rows, read_text
@@ -36,7 +35,7 @@ def read_embeddings(path: Path) -> tuple[tuple[str, ...], F64]:
         evidence = f"'{path}' has {len(rows)} rows and the columns {first_few(header)}"
         raise DataError("Not a table of embeddings", evidence, remedy)
     ids = tuple(row[ID_HEADER] for row in rows)
-    if twice := [name for name, times in Counter(ids).items() if times > 1]:
+    if twice := repeated(ids):
         evidence = f"{first_few(twice)} in '{path}'"
         raise DataError("Sample ids occur twice", evidence, "give each sample one row")
     return ids, np.array([numbers(rows, name, path, what) for name in header[1:]]).T

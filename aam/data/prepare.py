@@ -29,11 +29,11 @@ from scipy.sparse import csr_array
 
 from aam import __version__
 from aam.console import info, warn
-from aam.contract.errors import DataError, UsageError, first_few
+from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.files import sha256
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.options.field import numbered
-from aam.data.formats.tables import BLOCK_BYTES, TableBlocks, open_blocks
+from aam.data.formats.tables import BLOCK_BYTES, MAX_READS, TableBlocks, open_blocks
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import as_dna, encode, is_sequence, sequences_of
@@ -49,8 +49,6 @@ SAME_REGION = 0.1
 
 Of three studies of 16S V4, 92 to 99 % begin like an ASV of another study, of V1-V2 none.
 """
-
-_MAX_READS = int(np.iinfo(np.int32).max)
 
 
 def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> tuple[int, int, int]:
@@ -215,7 +213,7 @@ def _open_tables(
     for dnas, ids in zip(kept, names, strict=True):
         for dna, name in zip(dnas, ids, strict=True):
             id_of.setdefault(dna, name)
-    if twice := [name for name, count in Counter(id_of.values()).items() if count > 1]:
+    if twice := repeated(id_of.values()):
         remedy = "name ASVs by their sequence or its MD5, or add --trim-length"
         raise DataError("Feature ids with different sequences", first_few(twice), remedy)
     info(f"{sum(map(len, kept))} ASVs of {len(paths)} tables are {len(id_of)} different sequences.")
@@ -230,8 +228,8 @@ def _open_tables(
                 parts = (counts.data.astype(np.int64), columns_F[counts.indices], counts.indptr)
                 joined = csr_array(parts, shape=(counts.shape[0], len(column_of)))
                 joined.sum_duplicates()
-                if joined.data.max(initial=0) > _MAX_READS:
-                    cause = f"Counts beyond {_MAX_READS} after trimming"
+                if joined.data.max(initial=0) > MAX_READS:
+                    cause = f"Counts beyond {MAX_READS} after trimming"
                     evidence = f"{counts.shape[0]} samples"
                     raise DataError(cause, evidence, "check how the tables were made")
                 yield joined.astype(np.int32)
@@ -248,7 +246,7 @@ def _sample_ids(options: Prepare, ids: Sequence[Sequence[str]]) -> Sequence[str]
     if len(ids) == 1:
         return ids[0]
     found = tuple(name for each in ids for name in each)
-    if twice := [name for name, count in Counter(found).items() if count > 1]:
+    if twice := repeated(found):
         remedy = "give each table a prefix with --sample-prefixes if these are different samples"
         raise DataError("Sample ids stand in two files", first_few(twice), remedy)
     return found

@@ -15,7 +15,6 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from aam.console import info
-from aam.contract.errors import DataError, first_few, reason_of
+from aam.contract.errors import DataError, first_few, reason_of, repeated
 from aam.data.formats import artifact
 from aam.data.formats.text import decoded
 from aam.memory import check_memory, memory_budget
@@ -47,7 +46,7 @@ _CELL_BYTES = 70
 """Bytes of memory that the cell of a line takes, as a string of Python and as a number."""
 _NAME_BYTES = 100
 _IDS_AT_ONCE = 1024
-_MAX_READS = int(np.iinfo(np.int32).max)
+MAX_READS = int(np.iinfo(np.int32).max)
 
 _ASV = re.compile(r"[ACGTUN]{20,}|[0-9a-f]{32}|[0-9a-f]{40}", re.IGNORECASE)
 """An id that is DNA, or the MD5 or SHA-1 of a sequence."""
@@ -164,7 +163,7 @@ def check_ids(ids: Sequence[str], what: str) -> None:
     Raises:
         DataError: an id occurs twice, is empty, or has half of a surrogate pair.
     """
-    if twice := [name for name, count in Counter(ids).items() if count > 1]:
+    if twice := repeated(ids):
         raise DataError(f"Duplicated {what} ids", first_few(twice), f"give each {what} one id")
     if unnamed := sum(not name.strip() for name in ids):
         raise DataError(f"{what.capitalize()}s without an id", str(unnamed), "name them")
@@ -197,7 +196,7 @@ def as_counts_of_reads(block: csr_array, sample_ids: Sequence[str]) -> csr_array
             (~finite, "Counts that are NaN or infinite", "write 0 where a sample has no reads"),
             (values < 0, "Negative counts", "give counts of reads, not transformed values"),
             (~integral, "Fractional counts", "give counts of reads, not relative abundances"),
-            (values > _MAX_READS, f"Counts beyond {_MAX_READS}", "check how the table was made"),
+            (values > MAX_READS, f"Counts beyond {MAX_READS}", "check how the table was made"),
         )
         wrong, cause, remedy = next(check for check in checks if check[0].any())
         rows = np.unique(np.searchsorted(block.indptr, np.flatnonzero(wrong), "right") - 1)
