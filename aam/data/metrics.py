@@ -458,7 +458,7 @@ def confusion(actual: Codes, predicted: Codes, classes: int) -> Codes:
 
 
 FEW_VALUES = 6
-"""A column with no more distinct numbers than this is not binned."""
+"""A column with no more distinct numbers than this has categories: it is not binned."""
 
 BINS = 4
 UNKNOWN = "(missing)"

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 FIRST = 20
 """Features of a sample that have a row of their own."""
 
+FEATURES = ("ASV", "taxon", "metadata")
+"""Kinds of the rows of a table of explanations that are features."""
+
 WORST, TYPICAL = 10, 3
 """Held-out samples that `aam train` explains."""
 
@@ -493,7 +496,7 @@ def show_explanations(table: pd.DataFrame, samples: int = 3, features: int = 3) 
     """Print the largest effects on the first predictions of a table of explanations."""
     for (sample, target), rows in list(table.groupby(["sample", "target"], sort=False))[:samples]:
         mean = float(rows["effect"].iloc[0])
-        named = rows[rows["kind"].isin(("ASV", "taxon", "metadata"))][:features]
+        named = rows[rows["kind"].isin(FEATURES)][:features]
         parts = [
             f"{_short(str(name))} {significant(effect, signed=True)}"
             for name, effect in zip(named["feature"], named["effect"], strict=True)

@@ -15,6 +15,7 @@ from aam.data.formats.text import numbers, read_rows
 from aam.data.metrics import quantile_bins
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
+from aam.members.explanations import FEATURES
 from aam.members.importance import FOLD_RANK, evidence_sentence, stability
 from aam.number_format import significant
 from aam.report.figures import INK, SERIES, Drawing, blank, shortened, styled
@@ -300,7 +301,7 @@ def explanations_table(given: ReportInput) -> Table | None:
     probability = bool(rows) and rows[0]["unit"].startswith("probability of ")
     for sample, parts in samples.items():
         first, mean = parts[0]
-        named = [(row, e) for row, e in parts if row["kind"] in ("ASV", "taxon", "metadata")][:3]
+        named = [(row, e) for row, e in parts if row["kind"] in FEATURES][:3]
         total, rest = sum(e for _, e in parts), parts[-1][1]
         others = total - mean - rest - sum(e for _, e in named)
         effects = [f"{_feature_name(row)} {significant(e, signed=True)}" for row, e in named]

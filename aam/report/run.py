@@ -19,7 +19,7 @@ from aam.contract.schema import read_json
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.formats.text import numbers, read_rows
 from aam.data.metadata import ID_HEADER, as_numbers, read_metadata
-from aam.data.metrics import ScoredPredictions, compute_metrics
+from aam.data.metrics import FEW_VALUES, ScoredPredictions, compute_metrics
 from aam.data.ordination import read_embeddings, read_ordination
 from aam.data.predictions import (
     class_predictions,
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 F64 = npt.NDArray[np.float64]
-
-FEW_VALUES = 6
-"""A column with no more distinct numbers than this is shown as categories."""
 
 OFFERED = 5
 """Columns to choose from without --color-by."""
