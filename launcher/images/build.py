@@ -180,7 +180,12 @@ def build(job: BuildJob) -> Mapping[str, Any]:
             same = not options.rebuild and recorded.get("inputs") == facts["inputs"]
             if same and builder.engine.exists(builder.program, recorded, job.sif):
                 return {**recorded, "new": False}
-        require_space(builder.engine.needs(builder.program, job.image.room, job.folder, os.environ))
+        needs = builder.engine.needs(builder.program, job.image.room, job.folder, os.environ)
+        if options.from_ is not None:
+            # The image takes at most as much as its file; unpacking an archive is the engine's.
+            size, remedy = options.from_.stat().st_size, "set AAM_IMAGE_DIR to a folder with room"
+            needs = [SpaceRequirement("image", job.folder, size, remedy)]
+        require_space(needs)
         log = _log(job)
         log.step(f"{name} with {builder.engine.name} {builder.version}; log {log.path}")
         made = builder.engine.build(_inputs(job, context, scratch), log)
@@ -194,9 +199,6 @@ def pull(job: BuildJob, reference: str) -> Mapping[str, Any]:
         reference: its name in a registry; one that ends in @sha256:... is checked by the engine.
     """
     with _scratch(job.folder, job.image.name) as scratch:
-        require_space(job.builder.engine.needs(
-            job.builder.program, job.image.room, job.folder, os.environ
-        ))  # fmt: skip
         log = _log(job, "The image was not pulled")
         log.step(
             f"{reference} with {job.builder.engine.name} {job.builder.version}; log {log.path}"

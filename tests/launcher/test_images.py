@@ -90,15 +90,25 @@ def test_a_sif_that_changed_at_the_same_size_is_not_used_under_its_old_digest(
     assert place.read_bytes() == content.replace(b"x", b"y", 1)
 
 
+def vast(folder: Path) -> Path:
+    """Return a site whose images take more room to build than any disk has."""
+    images = {name: {"room": [9e9, 9e9]} for name in ("cpu", "rocm63")}
+    (folder / "vast.yaml").write_text(json.dumps({"images": images}))
+    return folder / "vast.yaml"
+
+
 def test_a_sif_from_elsewhere_is_taken_by_its_label_and_its_hash(
     apptainer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = labelled(apptainer / "copied.sif", {"org.aam.name": "cpu", "org.aam.torch": "2.13.0"})
     digest, images = str(record_of(file)["sha256"]), apptainer / "images"
     plain = sif(apptainer / "plain.sif")
+    site = vast(apptainer)
 
     def build(*args: str) -> tuple[int, str]:
-        status = cli.main([f"--image-dir={images}", "images", "build", *args, "--no-test"])
+        status = cli.main(
+            [f"--image-dir={images}", f"--site={site}", "images", "build", *args, "--no-test"]
+        )
         captured = capsys.readouterr()
         return status, captured.out + captured.err
 
@@ -126,7 +136,8 @@ def test_a_published_image_is_pulled_by_its_tag_or_its_digest(
 ) -> None:
     labelled(apptainer / "published.sif", {"org.aam.name": "cpu"})
     images = apptainer / "images"
-    pull = [f"--image-dir={images}", "images", "pull", "--registry", "127.0.0.1:5000/aam"]
+    pull = [f"--image-dir={images}", f"--site={vast(apptainer)}", "images", "pull", "--registry"]
+    pull += ["127.0.0.1:5000/aam"]
     digest = f"sha256:{'3f' * 32}"
     assert cli.main([*pull, "cpu", "--digest", "3f5d"]) == 64
     assert cli.main([*pull, "cpu", "rocm63", "--digest", digest]) == 64
