@@ -37,9 +37,9 @@ from aam.numerics.report import (
 from aam.numerics.stack import identify
 
 Use = Literal["plain", "masked"]
-Status = Literal["right", "harmless", "wrong", "absent"]
-"""right: correct, or it runs and was not measured. harmless: wrong without effect on a model.
-wrong: must not be used. absent: cannot run."""
+Status = Literal["right", "wrong", "absent"]
+"""right: correct for every model, or it runs and was not measured. wrong: must not be used. absent:
+cannot run."""
 
 StatusOf = Callable[[str, Use], Status]
 """The status of a backend, by name, without or with a mask."""
@@ -92,21 +92,15 @@ def select_backends(
 
     def first(use: Use) -> str:
         # The first correct one ends the search, since a trial costs time on a GPU.
-        harmless = None
         for name in (preferred, *rest):
-            status = status_of(name, use)
-            if status == "right":
+            if status_of(name, use) == "right":
                 return name
-            if status == "harmless" and harmless is None:
-                harmless = name
-        if harmless is None:
-            raise Unavailable(
-                "No attention backend computes correctly on this device",
-                ", ".join(f"{name} {status_of(name, use)}" for name in (preferred, *rest)),
-                "`aam check` measures again, `aam-launch images` lists other images, --device cpu "
-                "computes correctly, --no-check skips the check",
-            )
-        return harmless
+        raise Unavailable(
+            "No attention backend computes correctly on this device",
+            ", ".join(f"{name} {status_of(name, use)}" for name in (preferred, *rest)),
+            "`aam check` measures again, `aam-launch images` lists other images, --device cpu "
+            "computes correctly, --no-check skips the check",
+        )
 
     plain, masked = first("plain"), first("masked")
     if preferred == plain == masked:
@@ -141,9 +135,7 @@ def reported_status(
         if any(case.outcome in WRONG for case in cases):
             return "wrong"
         outcome = worst([case for case in cases if (case.mask == "none") == (use == "plain")])
-        if outcome in UNUSABLE:
-            return "absent"
-        return "harmless" if outcome == "harmless" else "right"
+        return "absent" if outcome in UNUSABLE else "right"
 
     return status_of
 

@@ -50,12 +50,6 @@ def test_a_backend_that_cannot_run_is_replaced() -> None:
     )
 
 
-def test_a_harmless_fault_is_avoided_where_that_is_possible() -> None:
-    assert names(chosen("auto", auto="harmless")) == ("flash", "flash")
-    others: dict[str, Status] = dict.fromkeys(BACKENDS, "wrong")
-    assert names(chosen("math", **{**others, "math": "harmless"})) == ("math", "math")
-
-
 def test_a_selection_without_a_correct_backend_is_refused() -> None:
     with pytest.raises(Unavailable, match="auto wrong, flash wrong") as caught:
         chosen("auto", **dict.fromkeys(ALL_RIGHT, "wrong"))

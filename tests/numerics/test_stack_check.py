@@ -54,7 +54,8 @@ def named(report: CheckReport, dtype: str, backend: str = "auto") -> set[str]:
 FOUND: list[tuple[Callable[..., torch.Tensor], faults.KernelFault]] = [
     (emulated.first_mask, faults.FIRST_MASK),
     (emulated.aotriton_08, faults.FIRST_MASK),
-    (emulated.nan_empty, faults.NAN_EMPTY),
+    (emulated.nan_empty, faults.EMPTY),
+    (emulated.average_empty, faults.EMPTY),
     (emulated.gradient_off, faults.SCALED),
     (emulated.transposed, faults.TRANSPOSED),
     (emulated.ignoring, faults.IGNORED),
@@ -107,7 +108,6 @@ def test_the_real_backends_are_right(device: torch.device) -> None:
     report = check(*TORCH, plan=CheckPlan(True, recomputed=True), on=device)
     assert not report.wrong, [case for case in report.cases if case.outcome == "wrong"]
     assert worst(report.of("math", DTYPES)) == "right"
-    assert worst(report.of("auto", DTYPES)) == "right"
 
 
 def test_recomputation_that_fails_is_named(device: torch.device) -> None:

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from aam.model.attention import Backend
 
 
 def right(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, mask)
+    with sdpa_kernel(SDPBackend.MATH):  # a kernel of the GPU may have a fault of its own
+        return F.scaled_dot_product_attention(q, k, v, mask)
 
 
 def first_mask(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -32,6 +34,12 @@ def nan_empty(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return out
     return out.masked_fill(~mask.any(dim=-1, keepdim=True), float("nan"))
+
+
+def average_empty(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return right(q, k, v, None)
+    return right(q, k, v, mask | ~mask.any(dim=-1, keepdim=True))
 
 
 def transposed(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
