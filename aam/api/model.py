@@ -285,8 +285,11 @@ class Model:
         values = {name: argument(Report, name, value) for name, value in given.items()}
         page = None if output is None else path_argument("output", output, "None")
         with tempfile.TemporaryDirectory(prefix="aam-") as folder, as_library():
+            run = read_run(self._run_folder())
+            place = page or run.folder / "report.html"
             columns = metadata_file(metadata, Path(folder))
-            return write_report(self._run_folder(), page, columns, **values)
+            write_report(run, place, columns, **values, abundances=read_abundances(run))
+            return place
 
     def plot_predictions(self, *, unit: str = "") -> Axes:
         """Plot held-out predictions against the truth: points, or the confusion matrix of classes.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from aam.data.formats.text import numbers, read_rows
 from aam.data.metrics import quantile_bins
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
@@ -289,14 +288,12 @@ def importance_table(given: ReportInput) -> Table | None:
 
 def explanations_table(given: ReportInput) -> Table | None:
     """List what moved the predictions of the worst and of typical samples most."""
-    path = given.run.folder / "explanations.tsv"
-    if not path.is_file():
+    rows = given.run.explanations
+    if rows is None:
         return None
-    what = "table of explanations"
-    _, rows = read_rows(path, what, ("sample", "feature", "kind", "effect", "unit", "group"))
     samples: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for row, effect in zip(rows, numbers(rows, "effect", path, what), strict=True):
-        samples.setdefault(row["sample"], []).append((row, effect))
+    for row in rows:
+        samples.setdefault(row["sample"], []).append((row, float(row["effect"])))
     cells = []
     probability = bool(rows) and rows[0]["unit"].startswith("probability of ")
     for sample, parts in samples.items():

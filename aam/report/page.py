@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.resources import files
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
@@ -30,6 +30,9 @@ from aam.report.figures import data_link
 from aam.report.run import ReportInput, Run, choose_colours, is_better, read_run, result_sentences
 from aam.report.sections import draw_section, tabulate
 from aam.report.terminal import TITLES, Table, digits_of, with_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NETWORK = "transformer"
 """Member whose epoch the validation samples choose."""
@@ -56,36 +59,29 @@ _UNBROKEN = 30
 
 
 def write_report(
-    folder: Path,
-    output: Path | None = None,
+    run: Run,
+    place: Path,
     metadata: Path | None = None,
     color_by: Sequence[str] = (),
     categories: Sequence[str] = (),
     unit: str = "",
-    table: FeatureTable | None = None,
-) -> Path:
+    abundances: pd.DataFrame | None = None,
+) -> None:
     """Write the page of a run or of one target; an existing one is replaced.
 
     Args:
-        folder: run folder, or the folder of one target in it.
-        output: path of the page; None for report.html in the folder.
+        run: content of the run folder, see `read_run`.
+        place: path of the page.
         metadata, color_by, categories: see `choose_colours`.
         unit: unit of a numeric target, such as months; "" if unknown.
-        table: samples of the run; None to read them from the recorded path.
-
-    Returns:
-        The path of the page.
+        abundances: see `read_abundances`.
 
     Raises:
-        MissingInput, DataError, UsageError: see `read_run` and `choose_colours`.
+        MissingInput, DataError, UsageError: see `choose_colours`.
         CannotCreate: it cannot be written.
     """
-    run, place = read_run(folder), output or folder / "report.html"
     colours = choose_colours(run, metadata, color_by, categories)
-    given = ReportInput(run, colours, unit, read_abundances(run, table))
-    text = page(given, place)
-    write_page(place, text)
-    return place
+    write_page(place, page(ReportInput(run, colours, unit, abundances), place))
 
 
 def write_page(place: Path, text: str) -> None:
@@ -113,8 +109,11 @@ def write_report_of_run(folder: Path, table: FeatureTable) -> Path | None:
     Returns:
         The path of the page; None without a page.
     """
+    place = folder / "report.html"
     try:
-        return write_report(folder, table=table)
+        run = read_run(folder)
+        write_report(run, place, abundances=read_abundances(run, table))
+        return place
     except AamError as error:
         warn(f"No report: {error}")
     except Exception as error:  # the run is complete, whatever a picture meets in it
@@ -351,6 +350,8 @@ def duration(seconds: float) -> str:
 def missing(given: ReportInput) -> Iterator[tuple[str, str]]:
     """Yield a sentence and a command line for each part that the run folder lacks."""
     run = given.run
+    if not run.folder.is_dir():  # a run in memory, to which no command can add
+        return
     folder = str(run.folder.resolve())
     table, metadata = _input(run, "--table"), _input(run, "--metadata")
     inputs = ["--table", table or "TABLE"]

@@ -95,6 +95,7 @@ class Run:
         unifrac: distances of unifrac.tsv; None without the file.
         scores: scores.json, the ensemble and its members; None without the file.
         importance: rows of importance.tsv, the most important ASV first; empty without the file.
+        explanations: rows of explanations.tsv; None without the file.
     """
 
     folder: Path
@@ -111,6 +112,7 @@ class Run:
     unifrac: DistanceMatrix | None
     scores: dict[str, Any] | None
     importance: tuple[dict[str, str], ...]
+    explanations: tuple[dict[str, str], ...] | None
 
     @property
     def described_ids(self) -> tuple[str, ...]:
@@ -172,6 +174,12 @@ def read_run(folder: Path) -> Run:
         groups = {row[ID_HEADER]: row["group"] for row in rows if row.get("group")}
     unifrac, scores = folder / "unifrac.tsv", folder / "scores.json"
     ordination = folder / "ordination.txt"
+    explanations, what = folder / "explanations.tsv", "table of explanations"
+    explained = None
+    if explanations.is_file():
+        heads = ("sample", "feature", "kind", "effect", "unit", "group")
+        _, explained = read_rows(explanations, what, heads)
+        numbers(explained, "effect", explanations, what)
     return Run(
         folder,
         facts,
@@ -187,6 +195,7 @@ def read_run(folder: Path) -> Run:
         read_distances(unifrac) if unifrac.is_file() else None,
         read_json(scores, SCORES, "scores of the run") if scores.is_file() else None,
         _read_importance(folder / "importance.tsv"),
+        None if explained is None else tuple(explained),
     )
 
 
