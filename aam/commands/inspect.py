@@ -8,17 +8,22 @@ import os
 import shutil
 import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from aam.console import info
 from aam.contract.errors import printable
 from aam.contract.options import build, specs
 from aam.contract.options.commands.inspect import Inspect
 from aam.contract.options.commands.train import Train
 from aam.contract.options.study import TableOptions
-from aam.data.inspection import Inspection, StudyFinding, inspect
+from aam.data.inspection import Inspection, MetadataColumn, StudyFinding, inspect
 from aam.data.metadata import Metadata, as_numbers
 from aam.data.study import Study
+
+if TYPE_CHECKING:
+    from aam.members.confounding import Association
 
 WIDEST = 100
 MOST_COLUMNS = 60
@@ -28,27 +33,44 @@ MARKS = {"fact": "", "warning": "warning", "error": "ERROR"}
 
 
 def run(options: Inspect) -> int:
-    """Print the findings as a table or as JSON."""
+    """Print the findings as a table or as JSON, and write the page."""
+    if options.report is not None:
+        from aam.report.page import require_page
+
+        require_page(options.report)
     input = TableOptions(table=options.table, sequences=options.sequences, drop_empty_samples=True)
-    found = inspect(input, options.tree, options.metadata)
+    found, target = inspect(input, options.tree, options.metadata), None
     if options.metadata_column is not None and found.metadata is not None:
-        _inspect_target(found, options, found.metadata, options.metadata_column)
+        target = _inspect_target(found, options, found.metadata, options.metadata_column)
     if options.json:
         findings = [vars(one) for one in found.findings]
         print(json.dumps({"status": found.status, "findings": findings}, indent=2))
     else:
         _print(found)
+    if options.report is not None:
+        # matplotlib and jinja2 take 0.4 CPU-seconds to import.
+        from aam.report.inspection import write_inspection
+
+        write_inspection(found, target, options.table.name, options.report)
+        info(f"Report: {options.report}")
     return found.status
 
 
-def _inspect_target(found: Inspection, options: Inspect, metadata: Metadata, column: str) -> None:
-    """Add what `aam train` would do with a column."""
+def _inspect_target(
+    found: Inspection, options: Inspect, metadata: Metadata, column: str
+) -> tuple[MetadataColumn, list[Association]] | None:
+    """Add what `aam train` would do with a column.
+
+    Returns:
+        The labels of the samples, and the columns that predict them; None where a training would
+        refuse the column.
+    """
     study = found.study
     found.read("target", lambda: metadata.require(column))
     if column not in metadata.columns or study is None:
-        return
+        return None
     if set(study.table.sample_ids).isdisjoint(metadata.ids):
-        return
+        return None
     texts = metadata.values(column, study.table.sample_ids)
     # A few cells that are no numbers, or decimal commas, are errors in a numeric column.
     known = [text.replace(",", ".") for text in texts.tolist() if text]
@@ -57,7 +79,7 @@ def _inspect_target(found: Inspection, options: Inspect, metadata: Metadata, col
     if classifier and not options.classifier:
         found.warn("target", f"'{column}' has words: aam train needs --classifier or --ordinal")
     training = _training(dataclasses.replace(options, classifier=classifier))
-    found.read("target", lambda: _preview(training, study, metadata))
+    return found.read("target", lambda: _preview(training, study, metadata))
 
 
 def _training(options: Inspect) -> Train:
@@ -70,7 +92,9 @@ def _training(options: Inspect) -> Train:
     return build(Train, {**given, "--output-dir": Path(os.devnull)})
 
 
-def _preview(options: Train, study: Study, metadata: Metadata) -> None:
+def _preview(
+    options: Train, study: Study, metadata: Metadata
+) -> tuple[MetadataColumn, list[Association]]:
     """Print what a training would do."""
     # scikit-learn takes 0.5 CPU-seconds to import, which the findings about files do without.
     from aam.members.option_checks import resolve
@@ -81,7 +105,12 @@ def _preview(options: Train, study: Study, metadata: Metadata) -> None:
     options = resolve(options)
     labelled = label_study(options, study, metadata, options.split)
     check_labels(options, labelled)
-    preview(options, labelled, folds_of(options, labelled))
+    folds = folds_of(options, labelled)
+    associations, _ = preview(options, labelled, folds)
+    column, names = options.target.metadata_column, folds.labels.classes or folds.labels.levels
+    texts = [names[int(value)] if names else repr(float(value)) for value in labelled.values]
+    kind: Literal["categories", "numbers"] = "categories" if names else "numbers"
+    return MetadataColumn(column, kind, texts, ""), associations
 
 
 def _print(found: Inspection) -> None:

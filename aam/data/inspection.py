@@ -63,6 +63,22 @@ class StudyFinding:
     status: int = 0
 
 
+@dataclass(frozen=True)
+class MetadataColumn:
+    """Column of the metadata, of the samples of the table that have metadata.
+
+    Attributes:
+        kind: what the values are; "names" differ in every sample.
+        values: value of each sample; "" where it is missing.
+        text: summary for the user.
+    """
+
+    name: str
+    kind: Literal["numbers", "categories", "names", "one value", "empty"]
+    values: Sequence[str]
+    text: str
+
+
 @dataclass
 class Inspection:
     """Findings about a study, in the order of its parts.
@@ -71,11 +87,15 @@ class Inspection:
         findings: findings about all parts of the study.
         study: table and sequences; without sequences where these are refused; None without a table.
         metadata: metadata of the samples; None if they are not given or refused.
+        columns: columns of the metadata; empty without common samples.
+        overlaps: two parts of the study, number of ids of the first in the second, and of all.
     """
 
     findings: list[StudyFinding] = field(default_factory=list)
     study: Study | None = None
     metadata: Metadata | None = None
+    columns: list[MetadataColumn] = field(default_factory=list)
+    overlaps: list[tuple[str, int, int]] = field(default_factory=list)
 
     def fact(self, subject: str, text: str) -> None:
         """Add a fact, which needs no action."""
@@ -139,8 +159,7 @@ def inspect(input: TableOptions, tree: Path | None, metadata: Path | None) -> In
     if names is not None:
         _overlap(found, ids, described, shared)
     if shared:
-        for name in described.columns:
-            _column(found, described, name, shared)
+        found.columns = [_column(found, described, name, shared) for name in described.columns]
         # A deposit has dozens of columns that say the same of every sample.
         for text in ("one value only", "empty"):
             alike = [
@@ -227,6 +246,7 @@ def _tree(found: Inspection, path: Path, names: Sequence[str], table: FeatureTab
     if columns is None:
         return
     absent = len(names) - len(columns)
+    found.overlaps.append(("ASVs in the tree", len(columns), len(names)))
     found.fact("tree", f"has {len(columns)} of {len(names)} ASVs")
     if absent:
         of_reads = ""
@@ -240,6 +260,10 @@ def _overlap(
     found: Inspection, ids: Sequence[str], metadata: Metadata, shared: Sequence[str]
 ) -> None:
     found.fact("ids", f"{len(shared)} of {len(ids)} samples of the table have metadata")
+    found.overlaps += [
+        ("samples of the table with metadata", len(shared), len(ids)),
+        ("samples of the metadata in the table", len(shared), len(metadata.ids)),
+    ]
     if not shared:
         error = metadata.no_common_sample(ids)
         found.findings.append(StudyFinding("error", "ids", str(error), error.status))
@@ -251,36 +275,37 @@ def _overlap(
         found.warn("ids", f"samples without metadata: {first_few(absent)}{reason}")
 
 
-def _column(found: Inspection, metadata: Metadata, name: str, ids: Sequence[str]) -> None:
+def _column(found: Inspection, metadata: Metadata, name: str, ids: Sequence[str]) -> MetadataColumn:
+    """Summarize a column, and add the findings about it."""
     values = metadata.values(name, ids).tolist()
     known = [value for value in values if value]
-    subject, missing = name, len(values) - len(known)
-    counts = Counter(known)
-    parts = [f"{missing} of {len(values)} missing"] if missing else []
+    counts, numbers_N = Counter(known), as_numbers(known)
+    kind: Literal["numbers", "categories", "names", "one value", "empty"]
     if not known:
-        found.warn(subject, "empty")
-        return
-    numbers_N = as_numbers(known)
-    if len(counts) == 1:
-        found.warn(subject, f"one value only, '{shortened(known[0])}'")
+        kind, text = "empty", "empty"
+    elif len(counts) == 1:
+        kind, text = "one value", f"one value only, '{shortened(known[0])}'"
     elif not np.isnan(numbers_N).any() and len(counts) > FEW_VALUES:
         low, middle, high = np.percentile(numbers_N, [0, 50, 100])
-        found.fact(subject, _joined(f"numbers, {low:g} to {high:g}, median {middle:g}", parts))
+        kind, text = "numbers", f"numbers, {low:g} to {high:g}, median {middle:g}"
     elif len(counts) == len(known) > FEW_VALUES:
-        found.fact(subject, _joined("a name of each sample", parts))
+        kind, text = "names", "a name of each sample"
     else:
         shown = [f"{shortened(value)} ({times})" for value, times in counts.most_common(6)]
-        more = ["..."] if len(counts) > 6 else []
-        found.fact(subject, _joined(f"{len(counts)} values: {', '.join(shown + more)}", parts))
+        shown += ["..."] if len(counts) > 6 else []
+        kind, text = "categories", f"{len(counts)} values: {', '.join(shown)}"
+    if kind in ("one value", "empty"):
+        found.warn(name, text)
+    else:
+        missing = len(values) - len(known)
+        text += f"; {missing} of {len(values)} missing" if missing else ""
+        found.fact(name, text)
     cases = Counter(value.lower() for value in counts)
     if variants := [value for value in counts if cases[value.lower()] > 1]:
-        found.warn(subject, f"values that differ in case alone: {first_few(variants)}")
+        found.warn(name, f"values that differ in case alone: {first_few(variants)}")
+    return MetadataColumn(name, kind, values, text)
 
 
 def _range(values: Any) -> str:
     low, middle, high = np.percentile(values, [0, 50, 100])
     return f"{low:.0f} to {high:.0f}, median {middle:.0f}"
-
-
-def _joined(text: str, parts: Sequence[str]) -> str:
-    return "; ".join([text, *parts])

@@ -53,7 +53,7 @@ _LEADING = 5
 _WORTH_NAMING = 0.05
 """Score above a guess from which `leading` returns a column."""
 
-_NO_SKILL = {"r2": 0.0, "auc": 0.5, "weighted_kappa": 0.0}
+NO_SKILL = {"r2": 0.0, "auc": 0.5, "weighted_kappa": 0.0}
 """Scores of predictions that say nothing about the target."""
 
 _NEAR = 0.05
@@ -166,7 +166,7 @@ def confounders(
     for one in found:
         # A column without skill (R² or kappa below 0, AUC below 0.5) is none, however bad the dummy
         # of these folds is. `not >=` also skips all where the ensemble's score is NaN.
-        if one.value <= _NO_SKILL[metric] or not one.value >= best - _NEAR:
+        if one.value <= NO_SKILL[metric] or not one.value >= best - _NEAR:
             continue
         column = folds.drawn(one.predictions_MC)
         _, ahead = model.paired_difference(column)

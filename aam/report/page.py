@@ -21,7 +21,7 @@ from aam import __version__
 from aam.console import warn
 from aam.contract import run_record
 from aam.contract.errors import AamError, CannotCreate
-from aam.contract.files import write_text
+from aam.contract.files import make_parent, refuse_existing, write_text
 from aam.data.table import FeatureTable
 from aam.number_format import metric_text, significant
 from aam.report import methods
@@ -84,18 +84,25 @@ def write_report(
     write_page(place, page(ReportInput(run, colours, unit, abundances), place))
 
 
-def write_page(place: Path, text: str) -> None:
-    """Write an HTML page; an existing page is replaced, and no other file.
+def require_page(place: Path) -> None:
+    """Refuse a path to which `write_page` cannot write, before the work for the page.
 
     Raises:
         CannotCreate: the file is no page, or cannot be written.
     """
+    refuse_existing(place, overwrite=True)
+    make_parent(place)
     if place.is_file():
         with place.open("rb") as stream:
             start = stream.read(len(_START)).lower()
         if start != _START:
             evidence = f"'{place}' is no HTML page"
-            raise CannotCreate("The output exists", evidence, "choose another --output")
+            raise CannotCreate("The output exists", evidence, "choose another file for the page")
+
+
+def write_page(place: Path, text: str) -> None:
+    """Write an HTML page; an existing page is replaced, and no other file, see `require_page`."""
+    require_page(place)
     write_text(place, text)
 
 

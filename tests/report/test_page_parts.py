@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -22,7 +20,7 @@ from aam.report.run import read_run
 from aam.report.terminal import digits_of
 from tests.report.test_report import downloads
 from tests.support.commands import aam
-from tests.support.report_pages import report
+from tests.support.report_pages import browse, report
 
 
 def test_the_contents_lead_to_every_part(page: Callable[[str], str]) -> None:
@@ -95,13 +93,9 @@ def test_digits_follow_the_interval() -> None:
 
 @pytest.mark.medium
 def test_the_buttons_copy_the_commands(page: Callable[[str], str], tmp_path: Path) -> None:
-    if shutil.which("chromium") is None:
-        pytest.skip("chromium is not installed")
     file = tmp_path / "page.html"
     file.write_text(page("numbers"), encoding="utf-8")
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", file.as_uri()]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+    dom = browse(file, (1280, 900), "--dump-dom").stdout
     assert dom.count('<button type="button">Copy</button></pre>') == dom.count("<pre") > 2
 
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-import os
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -21,56 +15,17 @@ from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageErro
 from aam.report.figures import SERIES, Drawing, blank
 from aam.report.run import ReportInput, read_run
 from aam.report.sections import PICTURES as REGISTRY
-from tests.support.report_pages import report
+from tests.support.report_pages import (
+    Outline,
+    assert_own_script_alone,
+    chromium,
+    downloads,
+    hidden_width,
+    report,
+    scroll_width,
+)
 
 PICTURES = {"pretrain": 6, "numbers": 11, "classes": 13}
-
-
-class Outline(HTMLParser):
-    """Checks that tags are closed in order, and gathers ids, labels and addresses."""
-
-    void = frozenset({"meta", "br", "img", "link", "input", "hr"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.labels: list[str] = []
-        self.addresses: list[str] = []
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self.ids += [str(found["id"])] if "id" in found else []
-        self.addresses += [str(found[k]) for k in ("src", "href", "xlink:href") if k in found]
-        if tag == "svg":
-            self.labels.append(str(found["aria-label"]))
-        if tag not in self.void:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in self.void:
-            self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def assert_own_script_alone(text: str) -> None:
-    """The page has the copy buttons' script, and its policy allows no other."""
-    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
-    assert text.count("<script") == 1
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-"
-    assert f"{policy}{digest}'" in text
-
-
-def downloads(text: str) -> dict[str, str]:
-    """Return the content of each data link by the name of its file."""
-    links = re.findall(r'download="([^"]*)" href="data:[^,]*;base64,([^"]*)"', text)
-    return {name: base64.b64decode(content).decode() for name, content in links}
 
 
 @pytest.mark.parametrize("kind", PICTURES)
@@ -237,33 +192,6 @@ def test_refusals(study_folder: Path, run_folder: Path, tmp_path: Path) -> None:
     assert main(args) == DataError.status
 
 
-def chromium(page: Path, picture: Path, size: tuple[int, int], dark: bool) -> str:
-    """Photograph a page; returns what the browser logged of its console."""
-    program = shutil.which("chromium")
-    if program is None:
-        if os.environ.get("CI"):
-            pytest.fail("chromium is not installed")
-        pytest.skip("chromium is not installed")
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--hide-scrollbars",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--enable-logging=stderr",
-    ]
-    flags += ["--blink-settings=preferredColorScheme=0"] if dark else []
-    flags += [f"--user-data-dir={picture.parent / 'profile'}", f"--screenshot={picture}"]
-    flags += [f"--window-size={size[0]},{size[1]}", page.as_uri()]
-    done = subprocess.run([program, *flags], capture_output=True, text=True, timeout=120)
-    assert picture.is_file(), done.stderr
-    return "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("kind", PICTURES)
@@ -295,40 +223,6 @@ def test_every_picture_is_drawn_by_a_browser(
         assert inked.sum() > 1500, f"picture {number} of {kind} is blank"
         # Strong colours, not only axes and letters.
         assert (band.max(axis=-1) - band.min(axis=-1) > 0.35).sum() > 150, f"picture {number}"
-
-
-def scroll_width(text: str, folder: Path) -> int:
-    """Return the width of a page in a window of 500 pixels, the least that Chromium has."""
-    return in_browser(text, folder, "document.documentElement.scrollWidth", 500)
-
-
-def hidden_width(text: str, folder: Path) -> int:
-    """Return the pixels to which tables scroll in a window of 1,280 pixels, the most of any."""
-    tables = "[...document.querySelectorAll('main > section > .wide')]"
-    widths = f"{tables}.map(each => each.scrollWidth - each.clientWidth)"
-    return in_browser(text, folder, f"Math.max(...{widths})", 1280)
-
-
-def in_browser(text: str, folder: Path, expression: str, width: int) -> int:
-    """Return a number that a script computes in a page, in a window of so many pixels."""
-    if shutil.which("chromium") is None and not os.environ.get("CI"):
-        pytest.skip("chromium is not installed")
-    probe = f"<script>document.title = {expression}</script>"
-    text = re.sub(r"<meta http-equiv[^>]*>", "", text).replace("</body>", probe + "</body>")
-    (folder / "page.html").write_text(text, encoding="utf-8")
-    command = [
-        "chromium",
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--window-size={width},900",
-    ]
-    command += [f"--user-data-dir={folder / 'profile'}", "--disable-background-networking"]
-    command += ["--dump-dom", (folder / "page.html").as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    found = re.search(r"<title>(-?\d+)</title>", done.stdout)
-    assert found is not None
-    return int(found[1])
 
 
 @pytest.mark.medium

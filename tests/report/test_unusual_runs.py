@@ -16,8 +16,7 @@ from aam.cli import main
 from aam.contract.errors import DataError
 from aam.report.comparison import comparison
 from aam.report.run import read_run
-from tests.report.test_report import Outline, downloads, hidden_width, scroll_width
-from tests.support.report_pages import report
+from tests.support.report_pages import Outline, downloads, hidden_width, report, scroll_width
 
 LONG = "sample-" + "x" * 293
 HEBREW, ARABIC, CHINESE = "גיל חולה", "مرض السكري", "糖尿病"

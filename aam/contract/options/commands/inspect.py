@@ -16,7 +16,7 @@ class Inspect:
     error.
 
     Examples:
-        aam inspect table.biom --metadata metadata.tsv --metadata-column age
+        aam inspect table.biom --metadata metadata.tsv --metadata-column age --report age.html
         aam inspect table.qza --sequences rep-seqs.qza --tree tree.qza --json
     """
 
@@ -69,3 +69,9 @@ class Inspect:
         "Models to train. {choices}.", default=(), needs=("--metadata-column",)
     )
     json: bool = option("Print the findings as JSON.", default=False, basic=True)
+    report: Path | None = option(
+        "HTML page to write: the findings, with pictures of reads, ASVs, overlaps and columns.",
+        default=None,
+        role="output",
+        basic=True,
+    )

@@ -1,0 +1,241 @@
+"""Page of `aam inspect`: a study before any model, as findings and pictures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aam.contract.errors import printable
+from aam.data.inspection import Inspection, MetadataColumn
+from aam.data.metadata import as_numbers
+from aam.data.table import FeatureTable, auto_depth
+from aam.members.confounding import NO_SKILL, Association
+from aam.report.figures import SERIES, Drawing, Picture, blank, shortened, styled
+from aam.report.page import Tile, render, write_page
+from aam.report.terminal import TITLES, Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+MAX_COLUMNS = 150
+"""Columns of the metadata with a picture; each takes 45 ms of CPU time and 20 KB."""
+
+MAX_BARS = 9
+MAX_BINS = 30
+GREY = "#8b95a1"  # of what is missing, or of several values
+OTHER_FORM = "another form of the target, or completely confounded with it"
+SMALL, LARGE = (3.1, 2.1), (4.6, 3.2)  # inches
+
+
+def write_inspection(
+    found: Inspection,
+    target: tuple[MetadataColumn, Sequence[Association]] | None,
+    name: str,
+    place: Path,
+) -> None:
+    """Write the page of a study; an existing page is replaced.
+
+    Args:
+        found: findings, table and metadata.
+        target: labels of the samples of a training, and the columns that predict them; None
+            without a target.
+        name: title of the page.
+        place: path of the page.
+
+    Raises:
+        CannotCreate: it cannot be written.
+    """
+    table = None if found.study is None else found.study.table
+    drawings, tiles = {}, []
+    if table is not None:
+        drawings = {"reads": reads_picture(table), "prevalence": prevalence_picture(table)}
+        tiles = [
+            Tile(f"{len(table.sample_ids):,}", "samples"),
+            Tile(f"{len(table.feature_ids):,}", "ASVs"),
+            Tile(f"{np.median(table.reads):,.0f}", "reads", "median of the samples"),
+            Tile(f"{np.median(table.richness):,.0f}", "ASVs in a sample", "median"),
+        ]
+    if found.overlaps:
+        drawings["overlap"] = overlap_picture(found.overlaps)
+    if found.metadata is not None:
+        tiles.append(Tile(f"{len(found.metadata.columns):,}", "metadata columns"))
+    drawn = [one for one in found.columns if one.kind in ("numbers", "categories")]
+    left_out = {
+        "One value only": [one.name for one in found.columns if one.kind == "one value"],
+        "Empty": [one.name for one in found.columns if one.kind == "empty"],
+        "A name of each sample": [one.name for one in found.columns if one.kind == "names"],
+        "Without a picture": [one.name for one in drawn[MAX_COLUMNS:]],
+    }
+    labels = {} if target is None else {"target": column_picture(target[0], *LARGE)}
+    columns = {
+        f"column-{number}": column_picture(one, *SMALL)
+        for number, one in enumerate(drawn[:MAX_COLUMNS])
+    }
+    of_columns = {one.name for one in found.columns}
+    order = ("error", "warning", "fact")
+    # Facts about columns are the captions of their pictures.
+    findings = sorted(
+        (one for one in found.findings if one.severity != "fact" or one.subject not in of_columns),
+        key=lambda one: order.index(one.severity),
+    )
+    errors = sum(one.severity == "error" for one in findings)
+    text = render(
+        "inspection.html.j2",
+        name=name,
+        errors=f"{errors} error{'s' * (errors > 1)}" if errors else "",
+        tiles=tiles,
+        findings=[one for one in findings if one.subject != "target"],
+        target_findings=[one for one in findings if one.subject == "target"],
+        marks={"fact": "", "warning": "warning", "error": "error"},
+        reads=[Picture.of(*one) for one in drawings.items()],
+        target=[Picture.of(*one) for one in labels.items()],
+        predictors=predictors_table(*target) if target else Table("", [], []),
+        columns=[Picture.of(*one) for one in columns.items()],
+        left_out=[
+            f"{what} ({len(names)}): {', '.join(names)}"
+            for what, names in left_out.items()
+            if names
+        ],
+    )
+    write_page(place, text)
+
+
+@styled
+def reads_picture(table: FeatureTable) -> Drawing:
+    """Draw the reads of the samples as a histogram, with the rarefaction depth."""
+    reads_N, depth = table.reads, auto_depth(table.reads)
+    figure, axes = blank(*LARGE)
+    low, high = reads_N.min(), reads_N.max()
+    bins = np.geomspace(max(low, 1), max(high, low + 1) * 1.001, MAX_BINS + 1)
+    axes.hist(reads_N, bins.tolist(), color=SERIES[0])
+    axes.axvline(depth, color=SERIES[1], lw=2, label=f"rarefaction depth (auto): {depth:,}")
+    axes.set(xscale="log", xlabel="reads", ylabel="samples")
+    _plain_ticks(axes.xaxis, high / max(low, 1))
+    axes.set_title("Reads of the samples")
+    figure.legend(loc="outside lower center")
+    below = int((reads_N < depth).sum())
+    caption = f"{below} of {len(reads_N)} samples have fewer reads than the depth."
+    return Drawing(figure, caption, f"Histogram of reads, {low} to {high}. {caption}")
+
+
+@styled
+def prevalence_picture(table: FeatureTable) -> Drawing:
+    """Draw in how many samples the ASVs are, as a histogram."""
+    samples = len(table.sample_ids)
+    prevalence_F = np.bincount(
+        table.counts[np.arange(samples)].indices, minlength=len(table.feature_ids)
+    )
+    figure, axes = blank(*LARGE)
+    numbers, *_ = axes.hist(
+        100 * prevalence_F / samples, [*np.linspace(0, 100, MAX_BINS + 1)], color=SERIES[2]
+    )
+    axes.set(xlim=(0, 100), yscale="log", xlabel="% of the samples", ylabel="ASVs")
+    _plain_ticks(axes.yaxis, float(np.max(numbers)))
+    axes.set_title("Prevalence of the ASVs")
+    once, half = int((prevalence_F == 1).sum()), int((2 * prevalence_F >= samples).sum())
+    caption = (
+        f"Of {len(prevalence_F):,} ASVs {once:,} are in one sample alone, {half:,} in at least "
+        "half of the samples."
+    )
+    return Drawing(figure, caption, f"Histogram of prevalence. {caption}")
+
+
+def _plain_ticks(axis: Axis, ratio: float) -> None:
+    """Label a logarithmic axis, whose ends have a ratio, with plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    # The powers of ten of matplotlib are mathematical text, which this style does not draw.
+    steps = (1.0, 2.0, 5.0) if ratio < 30 else (1.0, 3.0) if ratio < 1000 else (1.0,)
+    axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+@styled
+def overlap_picture(overlaps: Sequence[tuple[str, int, int]]) -> Drawing:
+    """Draw the part of the ids of a file that another file has, as bars."""
+    figure, axes = blank(LARGE[0], 1.0 + 0.62 * len(overlaps))
+    for row, (name, inside, total) in enumerate(overlaps):
+        share = 100 * inside / total
+        axes.barh(row, share, color=SERIES[0], height=0.35)
+        axes.barh(row, 100 - share, left=share, color=GREY, alpha=0.35, height=0.35)
+        axes.text(0, row - 0.27, f"{name}: {inside:,} of {total:,}", va="bottom", fontsize=9)
+    axes.set(xlim=(0, 100), ylim=(len(overlaps) - 0.6, -0.75), xlabel="%")
+    axes.set_yticks([])
+    axes.grid(axis="y", visible=False)
+    axes.set_title("Ids in common")
+    texts = [f"{name}: {inside} of {total}" for name, inside, total in overlaps]
+    return Drawing(figure, "", f"Ids in common. {'; '.join(texts)}.")
+
+
+@styled
+def column_picture(column: MetadataColumn, width: float, height: float) -> Drawing:
+    """Draw the values of a column: numbers as a histogram, others as bars of the frequent ones."""
+    figure, axes = blank(width, height)
+    known = [value for value in column.values if value]
+    numbers_N = as_numbers(known)
+    if column.kind == "numbers":
+        finite = numbers_N[np.isfinite(numbers_N)]
+        axes.hist(finite, min(MAX_BINS, max(8, int(len(finite) ** 0.5))), color=SERIES[0])
+        axes.set(ylabel="samples")
+    else:
+        bars(axes, column, numeric=not np.isnan(numbers_N).any())
+    name = printable(column.name)
+    title = shortened(name, int(11 * width))
+    figure.suptitle(title, x=0.02, ha="left", weight="bold", fontsize=10)
+    caption = column.text if title == name else f"{shortened(name, 80)}: {column.text}"
+    return Drawing(figure, caption, f"{name}: {column.text}")
+
+
+def bars(axes: Axes, column: MetadataColumn, numeric: bool) -> None:
+    """Plot the samples of each value; numbers in their order, others by frequency."""
+    counts = Counter(column.values)
+    missing = counts.pop("", 0)
+    if numeric:
+        counts = Counter({name: counts[name] for name in sorted(counts, key=float)})
+        axes.bar(range(len(counts)), list(counts.values()), color=SERIES[0], width=0.8)
+        names = [shortened(name, 8) for name in counts]
+        # About 22 digits fit below the small picture.
+        shown = range(0, len(names), 1 + (len(names) * (1 + max(map(len, names)))) // 22)
+        axes.set_xticks(shown, [names[k] for k in shown])
+        axes.grid(axis="x", visible=False)
+        axes.set(ylabel="samples")
+        return
+    rows = [(name, times, SERIES[0]) for name, times in counts.most_common(MAX_BARS)]
+    if others := sum(counts.values()) - sum(times for _, times, _ in rows):
+        rows.append((f"{len(counts) - MAX_BARS} others", others, GREY))
+    if missing:
+        rows.append(("missing", missing, GREY))
+    axes.barh(
+        range(len(rows)), [row[1] for row in rows], color=[row[2] for row in rows], height=0.7
+    )
+    axes.set_yticks(
+        range(len(rows)), [shortened(printable(row[0]), 18) for row in rows], fontsize=8
+    )
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set(xlabel="samples")
+
+
+def predictors_table(target: MetadataColumn, found: Sequence[Association]) -> Table:
+    """List the columns that alone predict the target best."""
+    skilled = [one for one in found if one.value > NO_SKILL[one.metric]][:10]
+    forms = any(one.other_form for one in skilled)
+    rows = [
+        [one.column, f"{one.value:.3f}", *[OTHER_FORM if one.other_form else ""] * forms]
+        for one in skilled
+    ]
+    title = TITLES[skilled[0].metric] if skilled else ""
+    note = "Each column alone, on the same splits as the model would be; a guess has "
+    note += f"{NO_SKILL[skilled[0].metric]:g}." if skilled else ""
+    return Table(
+        f"Columns that alone predict {target.name}",
+        ["Column", title, *["It is"] * forms],
+        rows,
+        note,
+    )
