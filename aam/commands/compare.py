@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
 from urllib.parse import quote
 
 from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.compare import Compare
-from aam.report.comparison import RunComparison, comparison
+from aam.report.comparison import comparison
 from aam.report.figures import Picture
 from aam.report.page import render, write_page
-from aam.report.run import Run, read_run
+from aam.report.run import read_run
 from aam.report.terminal import print_table
 
 
@@ -22,25 +20,23 @@ def run(options: Compare) -> None:
     if len(options.run_dirs) < 2:
         raise UsageError("One run cannot be compared", str(*options.run_dirs), "name two or more")
     runs = [read_run(folder) for folder in options.run_dirs]
-    compared = comparison(runs)
+    tables, drawings = comparison(runs)
     if options.output is not None:
-        _write(options.output, runs, compared)
-    for table in compared.tables:
+        place = options.output.resolve().parent
+        links = [
+            (quote(os.path.relpath(one.folder.resolve() / "report.html", place)), str(one.folder))
+            for one in runs
+            if (one.folder / "report.html").is_file()
+        ]
+        text = render(
+            "compare.html.j2",
+            lead=f"{len(runs)} runs that predict {runs[0].target}.",
+            tables=tables,
+            pictures=[Picture.of(name, drawing) for name, drawing in drawings.items()],
+            links=links,
+        )
+        write_page(options.output, text)
+    for table in tables:
         print_table(table)
     if options.output is not None:
         info(f"Comparison: {options.output}")
-
-
-def _write(output: Path, runs: Sequence[Run], compared: RunComparison) -> None:
-    place = output.resolve().parent
-    links = [
-        (quote(os.path.relpath(one.folder.resolve() / "report.html", place)), str(one.folder))
-        for one in runs
-        if (one.folder / "report.html").is_file()
-    ]
-    lead = f"{len(runs)} runs that predict {runs[0].target}."
-    pictures = [Picture.of(name, drawing) for name, drawing in compared.drawings.items()]
-    text = render(
-        "compare.html.j2", lead=lead, tables=compared.tables, pictures=pictures, links=links
-    )
-    write_page(output, text)

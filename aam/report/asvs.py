@@ -89,8 +89,9 @@ def importance_picture(given: ReportInput) -> Drawing | None:
     return Drawing(drawing.figure, _NO_FINDING + drawing.caption, drawing.description)
 
 
+@styled
 def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> Drawing | None:
-    """Draw the measure of the most important ASVs as bars.
+    """Draw the measure of the most important ASVs as bars, the first at the top.
 
     Args:
         importance: rows of importance.tsv, the most important ASV first.
@@ -99,24 +100,43 @@ def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> 
     Returns:
         The drawing; None without rows, or where they have no measure.
     """
+    from matplotlib.patches import Patch
+
     rows = importance[:ASVS]
-    column = next(
-        (
-            name
-            for name in ("permutation", "effect", NETWORK_EFFECT, "forest")
-            if rows and any(one == name or one.startswith(f"{name}_") for one in rows[0])
-        ),
-        None,
-    )
+    named: dict[str, list[str]] = {
+        name: [one for one in rows[0] if one == name or one.startswith(f"{name}_")]
+        for name in ("permutation", "effect", NETWORK_EFFECT, "forest")
+        if rows
+    }
+    column = next((name for name, columns in named.items() if columns), None)
     if column is None:
         return None
-    columns = [name for name in rows[0] if name == column or name.startswith(f"{column}_")]
-    strongest = [_strongest(row, columns) for row in rows]
+    strongest = [_strongest(row, named[column]) for row in rows]
     sizes = [float(row[name]) for row, name in zip(rows, strongest, strict=True)]
     classes = [name.removeprefix(column).removeprefix("_") for name in strongest]
     names = [f"{number}. {asv_name(row)}" for number, row in enumerate(rows, start=1)]
+    figure, axes = blank(4.6, 1.2 + 0.26 * len(names))
+    colours = [SERIES[0] if size >= 0 else SERIES[1] for size in sizes]
+    # The bar of an effect on a class has the colour of the class.
+    if frequent := [name for name, _ in Counter(classes).most_common(len(SERIES) - 1) if name]:
+        colour_of = dict(zip(frequent, SERIES, strict=False))
+        colours = [colour_of.get(name, SERIES[-1]) for name in classes]
+        handles = [
+            Patch(color=colour, label=shortened(name, 20)) for name, colour in colour_of.items()
+        ]
+        if len(set(classes)) > len(frequent):
+            handles.append(Patch(color=SERIES[-1], label="others"))
+        longest = max(len(str(handle.get_label())) for handle in handles)
+        columns = 3 if longest <= SHORT_LABEL else 2  # what is beyond the figure is cut off
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns)
     of_effects = column in ("effect", NETWORK_EFFECT)
-    figure = importance_figure(names, sizes, classes, effect if of_effects else column)
+    axes.barh(range(len(names)), sizes, color=colours, height=0.7)
+    axes.axvline(0, color=INK, lw=0.8)
+    axes.set_yticks(range(len(names)), [shortened(name, LETTERS) for name in names])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set(xlabel=effect if of_effects else column)
+    axes.set_title("Most important ASVs")
     caption = f"The first {len(rows)} ASVs in the order of {order_of(rows[0])[1]}" + (
         "; bars: change of the prediction for one standard deviation of the log abundance."
         if of_effects
@@ -126,41 +146,10 @@ def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> 
 
 
 @styled
-def importance_figure(
-    names: Sequence[str], sizes: Sequence[float], classes: Sequence[str], unit: str
-) -> Figure:
-    """Plot the importance of U ASVs as bars, the first at the top."""
-    from matplotlib.patches import Patch
-
-    figure, axes = blank(4.6, 1.2 + 0.26 * len(names))
-    frequent = [name for name, _ in Counter(classes).most_common(len(SERIES) - 1) if name]
-    if frequent:
-        colours = [
-            SERIES[frequent.index(name)] if name in frequent else SERIES[-1] for name in classes
-        ]
-        handles = [
-            Patch(color=SERIES[k], label=shortened(name, 20)) for k, name in enumerate(frequent)
-        ]
-        if len(set(classes)) > len(frequent):
-            handles.append(Patch(color=SERIES[-1], label="others"))
-        longest = max(len(str(handle.get_label())) for handle in handles)
-        columns = 3 if longest <= SHORT_LABEL else 2  # what is beyond the figure is cut off
-        figure.legend(handles=handles, loc="outside lower center", ncols=columns)
-    else:
-        colours = [SERIES[0] if size >= 0 else SERIES[1] for size in sizes]
-    places = np.arange(len(names))
-    axes.barh(places, sizes, color=colours, height=0.7)
-    axes.axvline(0, color=INK, lw=0.8)
-    axes.set_yticks(places, [shortened(name, LETTERS) for name in names])
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-    axes.set(xlabel=unit)
-    axes.set_title("Most important ASVs")
-    return figure
-
-
 def heat_picture(given: ReportInput) -> Drawing | None:
-    """Draw the mean abundance of the leading ASVs in each class, or along the target."""
+    """Draw the mean abundance of the leading ASVs in each class, or along the target, as shades."""
+    from matplotlib.patches import Rectangle
+
     scored, abundances = given.run.scored, given.abundances
     if scored is None or abundances is None:
         return None
@@ -189,42 +178,31 @@ def heat_picture(given: ReportInput) -> Drawing | None:
         f"{number}. {asv_name(taxa.get(name, {'feature-id': name}))}"
         for number, name in enumerate(abundances.columns, start=1)
     ]
-    along = given.target if not scored.classes else given.run.target or ""
     # Each ASV relative to its own highest mean: a few abundant ones would leave the others blank.
     shares = means / np.maximum(means.max(axis=1, keepdims=True), 1e-9)
-    figure = heat_figure(shares, names, list(columns), along)
+    figure, axes = blank(4.6, 1.5 + 0.26 * len(names))
+    for (row, column), share in np.ndenumerate(shares):
+        alpha = 0.04 + 0.96 * float(share)
+        corner = (column - 0.5, row - 0.47)
+        axes.add_patch(Rectangle(corner, 1, 0.94, facecolor=SERIES[0], alpha=alpha, lw=0))
+    shown = range(0, len(columns), 1 + (len(columns) - 1) // 12)
+    axes.set_xticks(shown, [shortened([*columns][k], 16) for k in shown], rotation=45)
+    for label in axes.get_xticklabels():
+        label.set(ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(names)), [shortened(name, LETTERS) for name in names])
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(names) - 0.5, -0.5))
+    axes.set(xlabel=given.target if not scored.classes else given.run.target or "")
+    axes.grid(False)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.set_title("Abundance")
     what = "class" if scored.classes else "part of the samples, ordered by the target"
     caption = (
         f"Mean log abundance of each ASV in each {what}, relative to its highest mean: dark is "
         f"where it is abundant. {len(rows_of)} samples."
     )
     return Drawing(figure, caption, f"Heat map of {len(names)} ASVs. {caption}")
-
-
-@styled
-def heat_figure(
-    shares: npt.NDArray[np.float64], names: Sequence[str], columns: Sequence[str], along: str
-) -> Figure:
-    """Plot a matrix of numbers from 0 to 1 as shades."""
-    from matplotlib.patches import Rectangle
-
-    figure, axes = blank(4.6, 1.5 + 0.26 * len(names))
-    for (row, column), share in np.ndenumerate(shares):
-        alpha = 0.04 + 0.96 * float(share)
-        place = (column - 0.5, row - 0.47)
-        axes.add_patch(Rectangle(place, 1, 0.94, facecolor=SERIES[0], alpha=alpha, lw=0))
-    shown = range(0, len(columns), 1 + (len(columns) - 1) // 12)
-    axes.set_xticks(shown, [shortened(columns[k], 16) for k in shown], rotation=45)
-    for label in axes.get_xticklabels():
-        label.set(ha="right", rotation_mode="anchor")
-    axes.set_yticks(range(len(names)), [shortened(name, LETTERS) for name in names])
-    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(names) - 0.5, -0.5), xlabel=along)
-    axes.grid(False)
-    axes.tick_params(length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.set_title("Abundance")
-    return figure
 
 
 def order_of(row: Mapping[str, str]) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,28 +25,11 @@ from aam.report.terminal import TITLES, Table, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 LETTERS = 24  # of the name of a run in a figure
 MAX_CLASSES = 12
 
-Interval = tuple[float | None, float | None, float | None]
-"""Value, lower and upper limit."""
-
 _OF_EACH_RUN = ("started", "finished", "--output-dir", "--overwrite")
-
-
-@dataclass(frozen=True)
-class RunComparison:
-    """Comparison of runs.
-
-    Attributes:
-        tables: what differs first.
-        drawings: name -> picture; empty without common samples.
-    """
-
-    tables: tuple[Table, ...]
-    drawings: Mapping[str, Drawing]
 
 
 @dataclass(frozen=True)
@@ -59,88 +42,129 @@ class _Scored:
     drawn: ResampledMetrics | None
 
 
-def comparison(runs: Sequence[Run]) -> RunComparison:
+def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
     """Compare runs with the first of them.
 
     Args:
         runs: two or more runs that predict the same column.
 
     Returns:
-        Tables and pictures. Metrics are of each run on its own samples where these differ, and of
-        all runs on their common samples; differences are paired.
+        Tables, what differs first, and pictures by their names; none without common samples.
+        Metrics are of each run on its own samples where these differ, and of all runs on their
+        common samples; differences are paired.
 
     Raises:
         DataError: a run has no predictions, or predicts another column than the first, as another
             type of target, or with other true values of the same samples.
     """
-    names, first = _names(runs), runs[0]
-    scored = [_scored(run, first) for run in runs]
+    first = runs[0]
+    for run in runs:
+        if run.scored is None:
+            raise DataError(
+                "The run has no predictions to compare",
+                f"'{run.folder}'",
+                "name runs of `aam train`",
+            )
+        if run.target != first.target:
+            raise DataError(
+                "The runs predict different columns",
+                f"'{run.folder}' predicts {run.target}, '{first.folder}' {first.target}",
+                "compare runs of one target",
+            )
+        if first.scored is not None and run.scored.type != first.scored.type:
+            raise DataError(
+                f"The runs predict {run.target} in different ways",
+                f"'{run.folder}' by {run.scored.type}, '{first.folder}' by {first.scored.type}",
+                "compare runs with the same --classifier or --ordinal",
+            )
+    paths = [run.folder.resolve() for run in runs]
+    names = [str(path) for path in paths]
+    # The shortest ends of the paths that differ; the paths of the same run twice are equal.
+    for parts in range(max(len(path.parts) for path in paths) - 1, 0, -1):
+        ends = ["/".join(path.parts[-parts:]) for path in paths]
+        names = ends if len(set(ends)) == len(ends) else names
     samples = [set(run.sample_ids) for run in runs]
     inside = set.intersection(*samples)
     # A paired difference needs the same samples in the same order: those of the first run.
     common = [name for name in dict.fromkeys(first.sample_ids) if name in inside]
     same = all(one == inside for one in samples)
-    tables = [_differing_table(names, runs)]
+    tables = _differing_table(names, runs)
     if not same:
-        rows_of = [list(range(len(run.sample_ids))) for run in runs]
-        own = _on(names, runs, scored, rows_of)
+        own = _on(names, runs, [list(range(len(run.sample_ids))) for run in runs])
         tables.append(_metrics_table(f"{first.target}: each run on its own samples", own))
-    drawings: dict[str, Drawing] = {}
-    if common:
-        rows_of = [_rows(run, common) for run in runs]
-        shared = _on(names, runs, scored, rows_of)
-        _require_same_labels(shared)
-        on = f"On the {len(common)} samples that all runs scored"
-        title = f"{first.target}: {len(common)} samples of every run" if same else on
-        tables.append(_metrics_table(title, shared))
-        # Classifiers without probabilities have no score with an interval.
-        paired = [(one.name, one.drawn) for one in shared if one.drawn is not None]
-        if len(paired) > 1:
-            differences = _differences(paired)
-            tables.append(_difference_table(paired[0][0], differences))
-            drawings["intervals"] = _interval_drawing(paired, differences)
-        drawings["overlay"] = _overlay_drawing(shared)
-    return RunComparison(tuple(table for table in tables if table is not None), drawings)
+    if not common:
+        return tables, {}
+    # The first row of a sample that is scored in several folds.
+    row_of = [{name: row for row, name in reversed([*enumerate(run.sample_ids)])} for run in runs]
+    shared = _on(names, runs, [[rows[name] for name in common] for rows in row_of])
+    _require_same_labels(shared)
+    on = f"On the {len(common)} samples that all runs scored"
+    title = f"{first.target}: {len(common)} samples of every run" if same else on
+    tables.append(_metrics_table(title, shared))
+    drawings = {}
+    # Classifiers without probabilities have no score with an interval.
+    paired = [(one.name, one.drawn) for one in shared if one.drawn is not None]
+    if len(paired) > 1:
+        (_, drawn), *others = paired
+        differences = [(name, *one.paired_difference(drawn)) for name, one in others]
+        tables.append(_difference_table(paired[0][0], differences))
+        drawings["intervals"] = _interval_drawing(paired, differences)
+    drawings["overlay"] = _recalls(shared) if shared[0].scored.classes else _overlay(shared)
+    return tables, drawings
 
 
 def _on(
-    names: Sequence[str],
-    runs: Sequence[Run],
-    scored: Sequence[ScoredPredictions],
-    rows_of: Sequence[Sequence[int]],
+    names: Sequence[str], runs: Sequence[Run], rows_of: Sequence[Sequence[int]]
 ) -> list[_Scored]:
     """Take the rows of each run, and draw its metrics: on the same draws for the same samples."""
     found = []
-    for name, run, one, rows in zip(names, runs, scored, rows_of, strict=True):
-        part = one.take(np.array(rows, dtype=np.int64))
+    for name, run, rows in zip(names, runs, rows_of, strict=True):
+        assert run.scored is not None
+        part = run.scored.take(np.array(rows, dtype=np.int64))
         ids = [run.sample_ids[row] for row in rows]
         draws = resample_groups(joint_groups([run.groups for run in runs], ids))
         # The metric that compares classifiers is the AUC, which needs probabilities.
         has_intervals = part.type != "classification" or part.probabilities is not None
-        found.append(
-            _Scored(name, run, part, resample_metrics(part, draws) if has_intervals else None)
-        )
+        drawn = resample_metrics(part, draws) if has_intervals else None
+        found.append(_Scored(name, run, part, drawn))
     return found
 
 
-def _differing_table(names: Sequence[str], runs: Sequence[Run]) -> Table | None:
-    """List options, inputs and versions that are not the same in all runs; None without any."""
+def _require_same_labels(shared: Sequence[_Scored]) -> None:
+    """Refuse runs whose metadata have other values of the target for the same samples."""
+
+    def labels(scored: ScoredPredictions) -> npt.NDArray[Any]:
+        # Names of classes: the codes of two runs may differ.
+        return np.array(scored.classes)[scored.actual] if scored.classes else scored.actual
+
+    first = labels(shared[0].scored)
+    for one in shared[1:]:
+        own = labels(one.scored)
+        equal = own == first if own.dtype.kind == "U" else np.isclose(own, first, atol=0)
+        if differing := int((~equal).sum()):
+            raise DataError(
+                f"The runs have other true values of {one.run.target}",
+                f"{differing} of {len(equal)} samples of '{one.run.folder}' and "
+                f"'{shared[0].run.folder}'",
+                "train one of them again with the metadata of the other",
+            )
+
+
+def _differing_table(names: Sequence[str], runs: Sequence[Run]) -> list[Table]:
+    """List options, inputs and versions that are not the same in all runs, if there are any."""
     facts = []
     for run in runs:
         known = {flag: value for flag, value, _ in option_rows(run)}
         known |= {f"SHA-256 of {row[0]}": row[3][:12] for row in input_rows(run)}
-        facts.append(known | dict(fact_rows(run)) | {"scored samples": _count(run)})
+        scored = f"{len(run.sample_ids)} {run.part}".rstrip()
+        facts.append(known | dict(fact_rows(run)) | {"scored samples": scored})
     flags = [
         flag
         for flag in dict.fromkeys(flag for known in facts for flag in known)
         if len({known.get(flag, "") for known in facts}) > 1 and flag not in _OF_EACH_RUN
     ]
     rows = [[flag, *(known.get(flag) or "-" for known in facts)] for flag in flags]
-    return Table("What differs", ["", *names], rows) if rows else None
-
-
-def _count(run: Run) -> str:
-    return f"{len(run.sample_ids)} {run.part}".rstrip()
+    return [Table("What differs", ["", *names], rows)] if rows else []
 
 
 def _metrics_table(title: str, compared: Sequence[_Scored]) -> Table:
@@ -158,12 +182,6 @@ def _metrics_table(title: str, compared: Sequence[_Scored]) -> Table:
     return Table(title, ["", "Measured on", *(TITLES[name] for name in metrics)], rows, note)
 
 
-def _differences(paired: Sequence[tuple[str, ResampledMetrics]]) -> list[tuple[str, str, Score]]:
-    """Return name, first metric, and its difference from the first run, of each other run."""
-    (_, first), *others = paired
-    return [(name, *drawn.paired_difference(first)) for name, drawn in others]
-
-
 def _difference_table(first: str, differences: Sequence[tuple[str, str, Score]]) -> Table:
     rows = []
     for name, metric, score in differences:
@@ -174,25 +192,29 @@ def _difference_table(first: str, differences: Sequence[tuple[str, str, Score]])
         else:
             verdict = "ahead" if score.value > 0 else "behind"
         rows.append([name, with_interval(metric, score), verdict])
-    title = TITLES[differences[0][1]]
     note = (
         "Each run minus the first, on the same draws of the same samples (paired). Within noise: "
         "the interval includes 0."
     )
-    return Table(f"Difference from {first}", ["", title, ""], rows, note)
+    heads = ["", TITLES[differences[0][1]], ""]
+    return Table(f"Difference from {first}", heads, rows, note)
 
 
+@styled
 def _interval_drawing(
     paired: Sequence[tuple[str, ResampledMetrics]], differences: Sequence[tuple[str, str, Score]]
 ) -> Drawing:
+    """Plot the score of each run with its interval, and the difference from the first run."""
+    from matplotlib.figure import Figure
+
     names, metric = [name for name, _ in paired], differences[0][1]
-    scores = [drawn.score()[metric] for _, drawn in paired]
-    figure = _interval_figure(
-        names,
-        [(score.value, score.lower, score.upper) for score in scores],
-        [(score.value, score.lower, score.upper) for _, _, score in differences],
-        TITLES[metric],
-    )
+    figure = Figure(figsize=(4.6, 2.2 + 0.6 * len(names)), layout="constrained")
+    above, below = figure.subplots(2, 1, height_ratios=(len(names) + 0.5, len(names) - 0.5))
+    _intervals(above, names, [drawn.score()[metric] for _, drawn in paired], 0)
+    _intervals(below, names, [score for _, _, score in differences], 1)
+    below.axvline(0, color=INK, lw=1, ls="--", alpha=0.6)
+    above.set_title(TITLES[metric])
+    below.set_title(f"Difference from {shortened(names[0], LETTERS)}")
     caption = (
         f"{TITLES[metric]} of each run with its 95 % interval, and the paired difference from "
         f"{names[0]}, which may be beyond noise where the intervals above overlap."
@@ -200,34 +222,16 @@ def _interval_drawing(
     return Drawing(figure, caption, f"Interval plot of {len(names)} runs. {caption}")
 
 
-@styled
-def _interval_figure(
-    names: Sequence[str], scores: Sequence[Interval], differences: Sequence[Interval], metric: str
-) -> Figure:
-    """Plot the score of each run with its interval, and the difference from the first run."""
-    from matplotlib.figure import Figure
-
-    rows = len(names)
-    figure = Figure(figsize=(4.6, 2.2 + 0.6 * rows), layout="constrained")
-    above, below = figure.subplots(2, 1, height_ratios=(rows + 0.5, rows - 0.5))
-    _intervals(above, names, scores, 0)
-    _intervals(below, names, differences, 1)
-    below.axvline(0, color=INK, lw=1, ls="--", alpha=0.6)
-    above.set_title(metric)
-    below.set_title(f"Difference from {shortened(names[0], LETTERS)}")
-    return figure
-
-
-def _intervals(axes: Axes, names: Sequence[str], intervals: Sequence[Interval], first: int) -> None:
+def _intervals(axes: Axes, names: Sequence[str], scores: Sequence[Score], first: int) -> None:
     """Plot an interval in a row for each run from the `first`."""
     from matplotlib.ticker import MaxNLocator
 
-    for row, (value, lower, upper) in enumerate(intervals, start=first):
+    for row, score in enumerate(scores, start=first):
         colour = SERIES[row % len(SERIES)]
-        if lower is not None and upper is not None:
-            axes.plot((lower, upper), (row, row), color=colour, lw=2)
-        if value is not None:
-            axes.plot(value, row, "o", color=colour)
+        if score.lower is not None and score.upper is not None:
+            axes.plot((score.lower, score.upper), (row, row), color=colour, lw=2)
+        if score.value is not None:
+            axes.plot(score.value, row, "o", color=colour)
     places = range(first, len(names))
     axes.set_yticks(places, [shortened(names[row], LETTERS) for row in places])
     axes.set_ylim(len(names) - 0.5, first - 0.5)
@@ -235,114 +239,48 @@ def _intervals(axes: Axes, names: Sequence[str], intervals: Sequence[Interval], 
     axes.grid(axis="y", visible=False)
 
 
-def _overlay_drawing(shared: Sequence[_Scored]) -> Drawing:
-    names, target = [one.name for one in shared], str(shared[0].run.target)
-    parts = [one.scored for one in shared]
-    if parts[0].classes:
-        caption = "Part of the samples of each true class that each run predicts as that class."
-        return Drawing(_recall_figure(names, parts), caption, f"Recall of the classes. {caption}")
-    caption = f"The same {len(parts[0].actual)} samples as predicted by each run."
-    figure = _overlay_figure(names, parts, target)
-    return Drawing(figure, caption, f"Predicted against true {target}. {caption}")
-
-
 @styled
-def _overlay_figure(names: Sequence[str], runs: Sequence[ScoredPredictions], target: str) -> Figure:
+def _overlay(shared: Sequence[_Scored]) -> Drawing:
     """Plot predicted against true numbers of several runs."""
+    target = shared[0].run.target
     figure, axes = blank(4.6, 4.6)
-    both = np.concatenate([np.concatenate([one.actual, one.predicted]) for one in runs])
+    both = np.concatenate([[one.scored.actual, one.scored.predicted] for one in shared], axis=None)
     ends = (both.min(), both.max())
     axes.plot(ends, ends, color=INK, lw=1, ls="--", alpha=0.6)
     many = len(both) > 2 * MAX_VECTORS
-    for number, (name, one) in enumerate(zip(names, runs, strict=True)):
+    for number, one in enumerate(shared):
         axes.scatter(
-            one.actual, one.predicted, color=SERIES[number % len(SERIES)], linewidths=0,
-            marker=MARKERS[number % len(MARKERS)], s=8 if many else 22, alpha=0.55,
-            label=shortened(name, LETTERS), rasterized=many,
+            one.scored.actual, one.scored.predicted, color=SERIES[number % len(SERIES)],
+            marker=MARKERS[number % len(MARKERS)], s=8 if many else 22, alpha=0.55, linewidths=0,
+            label=shortened(one.name, LETTERS), rasterized=many,
         )  # fmt: skip
     axes.set(xlabel=f"true {target}", ylabel=f"predicted {target}")
     axes.set_title("Predictions")
     figure.legend(loc="outside lower center", ncols=2)
-    return figure
+    caption = f"The same {len(shared[0].scored.actual)} samples as predicted by each run."
+    return Drawing(figure, caption, f"Predicted against true {target}. {caption}")
 
 
 @styled
-def _recall_figure(names: Sequence[str], runs: Sequence[ScoredPredictions]) -> Figure:
+def _recalls(shared: Sequence[_Scored]) -> Drawing:
     """Plot the recall of the most frequent classes, a point for each run."""
-    first = runs[0]
+    first = shared[0].scored
     times = np.bincount(first.actual, minlength=len(first.classes))
     most = np.sort(np.argsort(-times, kind="stable")[:MAX_CLASSES])
     classes = [first.classes[code] for code in most.tolist() if times[code]]
     figure, axes = blank(4.6, 1.5 + 0.4 * len(classes))
-    for number, (name, one) in enumerate(zip(names, runs, strict=True)):
-        actual = np.array(one.classes, dtype=object)[one.actual]
-        right = one.actual == one.predicted
+    for number, one in enumerate(shared):
+        actual = np.array(one.scored.classes, dtype=object)[one.scored.actual]
+        right = one.scored.actual == one.scored.predicted
         recalls = [right[actual == label].mean() for label in classes]
-        shift = 0.5 * (number + 0.5) / len(runs) - 0.25
+        shift = 0.5 * (number + 0.5) / len(shared) - 0.25
         axes.plot(
             recalls, np.arange(len(classes)) + shift, MARKERS[number % len(MARKERS)],
-            color=SERIES[number % len(SERIES)], label=shortened(name, LETTERS),
+            color=SERIES[number % len(SERIES)], label=shortened(one.name, LETTERS),
         )  # fmt: skip
     axes.set_yticks(range(len(classes)), [shortened(name, LETTERS) for name in classes])
     axes.set(xlim=(-0.03, 1.03), ylim=(len(classes) - 0.5, -0.5), xlabel="recall")
     axes.set_title("Recall of each class")
     figure.legend(loc="outside lower center", ncols=2)
-    return figure
-
-
-def _names(runs: Sequence[Run]) -> list[str]:
-    """Return the shortest ends of the paths that differ."""
-    paths = [run.folder.resolve() for run in runs]
-    for parts in range(1, max(len(path.parts) for path in paths) + 1):
-        names = ["/".join(path.parts[-parts:]) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    return [str(path) for path in paths]
-
-
-def _scored(run: Run, first: Run) -> ScoredPredictions:
-    if run.scored is None:
-        raise DataError(
-            "The run has no predictions to compare", f"'{run.folder}'", "name runs of `aam train`"
-        )
-    if run.target != first.target:
-        raise DataError(
-            "The runs predict different columns",
-            f"'{run.folder}' predicts {run.target}, '{first.folder}' {first.target}",
-            "compare runs of one target",
-        )
-    if first.scored is not None and run.scored.type != first.scored.type:
-        raise DataError(
-            f"The runs predict {run.target} in different ways",
-            f"'{run.folder}' by {run.scored.type}, '{first.folder}' by {first.scored.type}",
-            "compare runs with the same --classifier or --ordinal",
-        )
-    return run.scored
-
-
-def _require_same_labels(shared: Sequence[_Scored]) -> None:
-    """Refuse runs whose metadata have other values of the target for the same samples."""
-    first = _labels(shared[0].scored)
-    for one in shared[1:]:
-        labels = _labels(one.scored)
-        equal = labels == first if labels.dtype.kind == "U" else np.isclose(labels, first, atol=0)
-        if differing := int((~equal).sum()):
-            raise DataError(
-                f"The runs have other true values of {one.run.target}",
-                f"{differing} of {len(equal)} samples of '{one.run.folder}' and "
-                f"'{shared[0].run.folder}'",
-                "train one of them again with the metadata of the other",
-            )
-
-
-def _labels(scored: ScoredPredictions) -> npt.NDArray[Any]:
-    """Return numbers, or names of classes: the codes of two runs may differ."""
-    return np.array(scored.classes)[scored.actual] if scored.classes else scored.actual
-
-
-def _rows(run: Run, common: Sequence[str]) -> list[int]:
-    """Return the row of each sample, the first of a sample that is scored in several folds."""
-    row_of: dict[str, int] = {}
-    for row, name in enumerate(run.sample_ids):
-        row_of.setdefault(name, row)
-    return [row_of[name] for name in common]
+    caption = "Part of the samples of each true class that each run predicts as that class."
+    return Drawing(figure, caption, f"Recall of the classes. {caption}")

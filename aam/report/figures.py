@@ -144,9 +144,19 @@ class Picture:
     link: str
 
     @classmethod
+    @styled
     def of(cls, name: str, drawing: Drawing) -> Picture:
         """Draw a figure, once for the page and the file."""
-        file = _svg_file(drawing.figure)
+        stream = io.StringIO()
+        # A date or the version of matplotlib would change the bytes of the same figure.
+        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        with warnings.catch_warnings():
+            # The browser has fonts for what the font of the layout lacks, such as Chinese.
+            warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+            drawing.figure.savefig(
+                stream, format="svg", facecolor="none", metadata=nothing, dpi=160
+            )
+        file = re.sub(r"<metadata>.*?</metadata>", "", stream.getvalue(), flags=re.DOTALL)
         head, defs, tail = file.partition("<defs>")
         dark = "".join(
             f'[style*="{what}: {plain}" i]{{{what}: {colour} !important}}'
@@ -157,18 +167,6 @@ class Picture:
         white = '<rect id="page" width="100%" height="100%" fill="white"/>'
         link = data_link(f"{head}<style>{dark}</style>{white}{defs}{tail}", "image/svg+xml")
         return cls(name, _inline_svg(file, name, drawing), drawing.caption, link)
-
-
-@styled
-def _svg_file(figure: Figure) -> str:
-    stream = io.StringIO()
-    # A date or the version of matplotlib would change the bytes of the same figure.
-    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    with warnings.catch_warnings():
-        # The browser has fonts for what the font of the layout lacks, such as Chinese.
-        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
-        figure.savefig(stream, format="svg", facecolor="none", metadata=nothing, dpi=160)
-    return re.sub(r"<metadata>.*?</metadata>", "", stream.getvalue(), flags=re.DOTALL)
 
 
 def _inline_svg(file: str, name: str, drawing: Drawing) -> str:
@@ -182,7 +180,9 @@ def _inline_svg(file: str, name: str, drawing: Drawing) -> str:
         names, styles = drawing.names.get(gid, ()), drawing.styles.get(gid, ())
         drawn = _mark_points(drawn, f"{name}-{gid}", names, styles)
     # The page's own font; the picture was laid out for a wider one.
-    drawn = re.sub(r"font: ((?:bold |italic )*)([\d.]+)px [^;\"]*", _page_font, drawn)
+    for weight, start in (("normal", "font: "), ("bold", "font: bold ")):
+        page_font = rf"font-family: inherit; font-weight: {weight}; font-size: \1px"
+        drawn = re.sub(rf'{start}([\d.]+)px [^;"]*', page_font, drawn)
     drawn = re.sub(INK, "currentColor", drawn, flags=re.IGNORECASE)
     for number, colour in enumerate(SERIES):
         drawn = re.sub(colour, f"var(--series-{number})", drawn, flags=re.IGNORECASE)
@@ -218,11 +218,6 @@ def _mark_points(drawn: str, gid: str, names: Sequence[str], styles: Sequence[st
         parts += [tail[end : point.start()], f"{element.rstrip()}>{title}</use>"]
         end = point.end()
     return "".join([*parts, tail[end:]])
-
-
-def _page_font(match: re.Match[str]) -> str:
-    weight = "bold" if "bold" in match[1] else "normal"
-    return f"font-family: inherit; font-weight: {weight}; font-size: {match[2]}px"
 
 
 UNKNOWN, OTHERS = "var(--unknown)", "var(--others)"

@@ -69,38 +69,54 @@ def paragraph(run: Run) -> str:
     """Return the methods of a run; "" for a pretraining, whose result is no prediction."""
     if run.target is None:
         return ""
-    group = run.option("split", "group_column")
-    sentences = [f"{run.target} was predicted from {_inputs(run)} with aam {_version(run)}."]
-    trained = [MEMBERS[name].method or f"a {MEMBERS[name].title}" for name in _members(run)]
+    facts, group, where = (
+        run.facts,
+        run.option("split", "group_column"),
+        run.option("target", "where"),
+    )
+    sentence = f"{run.target} was predicted from the counts of "
+    sentence += f"{facts['asvs']:,} ASVs" if facts.get("asvs") else "ASVs"
+    kinds = ("categorical_columns", "numeric_columns")
+    if columns := [str(n) for kind in kinds for n in run.option("covariates", kind) or ()]:
+        sentence += f" and {', '.join(columns)}"
+    parts = facts.get("samples")
+    if samples := sum(parts.values()) if isinstance(parts, dict) else parts:
+        sentence += f" in {samples:,} samples"
+        sentence += f" that meet the condition {where}" if where else ""
+    sentences = [f"{sentence} with aam {facts.get('aam', '')}."]
+    members = _members(run)
+    trained = [MEMBERS[name].method or f"a {MEMBERS[name].title}" for name in members]
     weights = ((run.scores or {}).get("weights") or {}).get("model", {})
     mean = "the mean of "
     if len(set(weights.values())) > 1:
         # Named with every member: those of weight 0 were tried.
-        shares = zip(trained, (weights.get(name, 0.0) for name in _members(run)), strict=True)
+        shares = zip(trained, (weights.get(name, 0.0) for name in members), strict=True)
         trained = [f"{title} (weight {weight:.2f})" for title, weight in shares]
         mean = (
             "a mean, with weights that were chosen by leaving out groups of the training samples, "
             "of "
         )
     sentences.append(f"The model is {mean if len(trained) > 1 else ''}{' and '.join(trained)}.")
-    sentences += _network(run)
+    if "transformer" in members and (depth := facts.get("rarefy_depth")):
+        sentences.append(f"For the transformer the samples were rarefied to {depth:,} reads.")
+    if "transformer" in members and run.option("pretrained_encoder"):
+        frozen = ", and its weights were frozen" if run.option("freeze_base") else ""
+        sentences.append(f"The encoder of the transformer was pretrained without labels{frozen}.")
     if run.scored is not None:
         folds = len(set(run.scored.folds))
         scored = f"{len(run.scored.actual)} {run.part} samples".replace("  ", " ")
         how = f"{folds}-fold cross-validation" if folds else "a single split"
         apart = f", in which all samples of a {group} are on one side" if group else ""
         sentences.append(f"It was scored on {scored} of {how}{apart}.")
-        within = " The AUC compares samples of the same fold (Parker et al. 2007)."
         sentences.append(
             f"Intervals are {100 * LEVEL:.0f} % percentile intervals of {DRAWS} resamples "
             f"of {'groups' if group else 'samples'} (Field and Welsh 2007)."
-            + within
-            * bool(folds and run.scored.classes)
         )
-    versions = run.facts.get("versions") or {}
-    used = LIBRARIES if "transformer" in _members(run) else LIBRARIES[:-1]
-    named = [f"{name} {versions[name]}" for name in used if versions.get(name)]
-    if named:
+        if folds and run.scored.classes:
+            sentences.append("The AUC compares samples of the same fold (Parker et al. 2007).")
+    versions = facts.get("versions") or {}
+    used = LIBRARIES if "transformer" in members else LIBRARIES[:-1]
+    if named := [f"{name} {versions[name]}" for name in used if versions.get(name)]:
         sentences.append(f"Software: {', '.join(named)}.")
     return " ".join(sentences)
 
@@ -113,7 +129,7 @@ def bibtex(run: Run) -> str:
         keys |= {"parker2007"} if run.scored.folds and run.scored.classes else set()
     own = (
         "@software{aam,\n  author = {{AAM developers}}, title = {{AAM}: Attention All Microbes},\n"
-        f"  version = {{{_version(run)}}}\n}}"
+        f"  version = {{{run.facts.get('aam', '')}}}\n}}"
     )
     return "\n".join([own, *(REFERENCES[key] for key in sorted(keys))])
 
@@ -122,43 +138,6 @@ def _members(run: Run) -> list[str]:
     """Return the members of the run that this version has."""
     named = run.facts.get("members") or ["transformer"]
     return [name for name in named if name in MEMBERS]
-
-
-def _version(run: Run) -> str:
-    return str(run.facts.get("aam", ""))
-
-
-def _inputs(run: Run) -> str:
-    facts, parts = run.facts, run.facts.get("samples")
-    samples = sum(parts.values()) if isinstance(parts, dict) else parts
-    asvs = f"the counts of {facts['asvs']:,} ASVs" if facts.get("asvs") else "the counts of ASVs"
-    columns = [
-        name
-        for kind in ("categorical_columns", "numeric_columns")
-        for name in run.option("covariates", kind) or ()
-    ]
-    more = f" and {', '.join(map(str, columns))}" if columns else ""
-    where = run.option("target", "where")
-    return "".join(
-        [
-            f"{asvs}{more}",
-            f" in {samples:,} samples" if samples else "",
-            f" that meet the condition {where}" if samples and where else "",
-        ]
-    )
-
-
-def _network(run: Run) -> list[str]:
-    """Return the sentences about the rarefaction and the encoder of a transformer."""
-    if "transformer" not in _members(run):
-        return []
-    sentences = []
-    if depth := run.facts.get("rarefy_depth"):
-        sentences.append(f"For the transformer the samples were rarefied to {depth:,} reads.")
-    if run.option("pretrained_encoder"):
-        frozen = ", and its weights were frozen" if run.option("freeze_base") else ""
-        sentences.append(f"The encoder of the transformer was pretrained without labels{frozen}.")
-    return sentences
 
 
 def input_rows(run: Run) -> Rows:

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.resources import files
@@ -130,20 +131,28 @@ def write_report_of_run(folder: Path, table: FeatureTable) -> Path | None:
 
 def page(given: ReportInput, place: Path) -> str:
     """Return the HTML page of a run."""
-    run = given.run
-    title, sentence = heading(run)
-    finished = run.facts.get("finished")
+    run, facts = given.run, given.run.facts
     options, heads = methods.option_rows(run), ["Option", "Value"]
     own, others = (
         Table(name, heads, [[flag, text or "-"] for flag, text, own in options if own is differs])
         for name, differs in (("Options that are not the default", True), ("Other options", False))
     )
+    sentence = [f"aam {facts.get('command', 'run')}"]
+    if table := run.option("input", "table"):
+        sentence.append(f"on {PurePath(str(table)).name}")
+    if samples := _samples(run):
+        sentence.append(f"with {samples:,} samples")
+    if facts.get("asvs"):
+        sentence.append(f"of {facts['asvs']:,} ASVs")
+    if depth := facts.get("rarefy_depth"):
+        sentence.append(f"at {depth:,} reads each")
+    folds = f"; {len(run.curves)}-fold cross-validation" if len(run.curves) > 1 else ""
     return render(
         "page.html.j2",
-        title=title,
-        sentence=sentence,
+        title=f"Prediction of {run.target}" if run.target else "Pretrained encoder",
+        sentence=f"{' '.join(sentence)}{folds}.",
         name=run.folder.resolve().name,
-        finished=methods.timestamp(finished) if finished else "",
+        finished=methods.timestamp(facts["finished"]) if facts.get("finished") else "",
         pretraining=run.target is None,
         result=result_of(given),
         better=is_better(run.scores),
@@ -183,10 +192,8 @@ def result_of(given: ReportInput) -> list[str]:
     if given.run.scores is not None:
         return result_sentences(given.run.scores, given.unit)
     names = ("r2", "weighted_kappa", "auc", "accuracy", "mae")
-    defined = (name for name in names if name in own and own[name].value is not None)
-    if (name := next(defined, None)) is None:
-        return []
-    return [f"{TITLES[name]} is {with_interval(name, own[name])}."]
+    defined = [name for name in names if name in own and own[name].value is not None]
+    return [f"{TITLES[name]} is {with_interval(name, own[name])}." for name in defined[:1]]
 
 
 @dataclass(frozen=True)
@@ -199,44 +206,53 @@ class Tile:
     unit: str = ""
 
 
-def heading(run: Run) -> tuple[str, str]:
-    """Return the title of the page and the sentence under it."""
-    facts = run.facts
-    title = f"Prediction of {run.target}" if run.target else "Pretrained encoder"
-    table = run.option("input", "table")
-    parts = [f"aam {facts.get('command', 'run')}"]
-    if table:
-        parts.append(f"on {PurePath(str(table)).name}")
-    samples = _samples(run)
-    if samples:
-        parts.append(f"with {samples:,} samples")
-    if facts.get("asvs"):
-        parts.append(f"of {facts['asvs']:,} ASVs")
-    depth = facts.get("rarefy_depth")
-    if depth:
-        parts.append(f"at {depth:,} reads each")
-    sentence = " ".join(parts)
-    folds = len(run.curves)
-    if folds > 1:
-        sentence += f"; {folds}-fold cross-validation"
-    return title, sentence + "."
-
-
 def tiles(given: ReportInput) -> list[Tile]:
-    """Return the key figures: metrics, then size and duration."""
-    run = given.run
-    figures = _scored_tiles(given) or _curve_tiles(run)
-    facts = run.facts
-    if _samples(run):
-        figures.append(Tile(f"{_samples(run):,}", "samples", _split_note(run)))
-    if facts.get("parameters"):
+    """Return the key figures: metrics with their intervals, or losses, then size and duration."""
+    run, facts, figures = given.run, given.run.facts, []
+    metrics = next(iter(given.models.values()), {})
+    names = ("r2", "mae", "rmse", "spearman")
+    if "weighted_kappa" in metrics:
+        names = ("weighted_kappa", "mae_ranks", "accuracy", "balanced_accuracy")
+    elif "accuracy" in metrics:
+        names = ("accuracy", "balanced_accuracy", "auc", "macro_f1")
+    for name in names:
+        if name in metrics and metrics[name].value is not None:
+            lower, upper = metrics[name].lower, metrics[name].upper
+            digits = digits_of(lower, upper)
+            value, *ends = (
+                metric_text(name, one, digits) for one in (metrics[name].value, lower, upper)
+            )
+            note = "" if lower is None else " to ".join(ends)
+            unit = given.unit if name in ("mae", "rmse") else ""
+            figures.append(Tile(value, TITLES[name], note, unit))
+    # Without predictions: the validation figures of the epoch with the lowest validation loss.
+    curve = next(iter(run.curves.values())) if len(run.curves) == 1 else {}
+    loss = curve.get("val_loss", np.array([]))
+    if not figures and np.isfinite(loss).any():
+        best = int(np.nanargmin(loss))
+        epoch = f"epoch {curve['epoch'][best] + 1:.0f}"
+        figures.append(Tile(significant(loss[best]), "validation loss", epoch))
+        if "val_unifrac" in curve:
+            figures.append(
+                Tile(f"{curve['val_unifrac'][best]:.3g}", "loss of UniFrac", "validation")
+            )
+        if "val_nucleotide_accuracy" in curve:
+            accuracy = f"{curve['val_nucleotide_accuracy'][best]:.1%}"
+            figures.append(Tile(accuracy, "masked nucleotides right", "validation"))
+    if samples := _samples(run):
+        figures.append(Tile(f"{samples:,}", "samples", _split_note(run)))
+    if number := facts.get("parameters"):
         width = run.option("model", "embedding_dim")
         note = f"embeddings of {width}" if width and not run.option("pretrained_encoder") else ""
-        figures.append(Tile(_abbreviated(facts["parameters"]), "parameters", note))
+        sizes = ((1e9, " G"), (1e6, " M"), (1e3, " k"), (0, ""))
+        size, unit = next(pair for pair in sizes if number >= pair[0])
+        figures.append(
+            Tile(f"{number / size:.3g}{unit}" if size else str(number), "parameters", note)
+        )
     if isinstance(facts.get("seconds"), (int, float)):
         epochs = facts.get("epochs")
-        number, _, unit = duration(facts["seconds"]).partition(" ")
-        figures.append(Tile(number, "time", f"{epochs} epochs" if epochs else "", unit))
+        value, _, unit = duration(facts["seconds"]).partition(" ")
+        figures.append(Tile(value, "time", f"{epochs} epochs" if epochs else "", unit))
     return figures
 
 
@@ -261,6 +277,11 @@ def _members(run: Run) -> tuple[str, ...]:
     return tuple(run.facts.get("members") or (NETWORK,))
 
 
+def _samples(run: Run) -> int:
+    parts = run.facts.get("samples")
+    return sum(map(int, parts.values())) if isinstance(parts, dict) else len(run.embedded_ids)
+
+
 def measured_on(run: Run) -> str:
     """Return sentences on which samples the headline was measured, and what that is worth."""
     if run.scored is None:
@@ -269,10 +290,9 @@ def measured_on(run: Run) -> str:
     group = run.option("split", "group_column")
     apart = f" All samples of a {group} are on one side of a split." if group else ""
     if run.part == "test":
+        how = "that took no part in training"
         if folds:
             how = f"of {folds} folds: each was predicted by a model that it did not train"
-        else:
-            how = "that took no part in training"
         return f"{samples} test samples {how}.{apart}"
     if run.part == "validation" and NETWORK not in _members(run):
         return f"{samples} validation samples that took no part in training.{apart}"
@@ -283,63 +303,6 @@ def measured_on(run: Run) -> str:
             f"samples.{apart}"
         )
     return f"{samples} samples; which split they are from is not recorded."
-
-
-def _scored_tiles(given: ReportInput) -> list[Tile]:
-    """Return the headline metrics, with their intervals."""
-    if not given.models:
-        return []
-    metrics = next(iter(given.models.values()))
-    names = ("r2", "mae", "rmse", "spearman")
-    if "weighted_kappa" in metrics:
-        names = ("weighted_kappa", "mae_ranks", "accuracy", "balanced_accuracy")
-    elif "accuracy" in metrics:
-        names = ("accuracy", "balanced_accuracy", "auc", "macro_f1")
-    tiles = []
-    for name in names:
-        if name not in metrics or metrics[name].value is None:
-            continue
-        lower, upper = metrics[name].lower, metrics[name].upper
-        digits = digits_of(lower, upper)
-        limits = (metric_text(name, limit, digits) for limit in (lower, upper))
-        note = "" if lower is None else " to ".join(limits)
-        unit = given.unit if name in ("mae", "rmse") else ""
-        tiles.append(Tile(metric_text(name, metrics[name].value, digits), TITLES[name], note, unit))
-    return tiles
-
-
-def _curve_tiles(run: Run) -> list[Tile]:
-    """Return the validation figures of the epoch with the lowest validation loss."""
-    if len(run.curves) != 1:
-        return []
-    (curve,) = run.curves.values()
-    loss = curve.get("val_loss", np.array([]))
-    if not np.isfinite(loss).any():
-        return []
-    best = int(np.nanargmin(loss))
-    tiles = [
-        Tile(significant(loss[best]), "validation loss", f"epoch {curve['epoch'][best] + 1:.0f}")
-    ]
-    if "val_unifrac" in curve:
-        tiles.append(Tile(f"{curve['val_unifrac'][best]:.3g}", "loss of UniFrac", "validation"))
-    if "val_nucleotide_accuracy" in curve:
-        accuracy = f"{curve['val_nucleotide_accuracy'][best]:.1%}"
-        tiles.append(Tile(accuracy, "masked nucleotides right", "validation"))
-    return tiles
-
-
-def _samples(run: Run) -> int:
-    parts = run.facts.get("samples")
-    if isinstance(parts, dict):
-        return sum(int(number) for number in parts.values())
-    return len(run.embedded_ids)
-
-
-def _abbreviated(number: int) -> str:
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return str(number)
 
 
 def duration(seconds: float) -> str:
@@ -356,18 +319,22 @@ def duration(seconds: float) -> str:
 
 def missing(given: ReportInput) -> Iterator[tuple[str, str]]:
     """Yield a sentence and a command line for each part that the run folder lacks."""
-    run = given.run
-    if not run.folder.is_dir():  # a run in memory, to which no command can add
-        return
-    folder = str(run.folder.resolve())
-    table, metadata = _input(run, "--table"), _input(run, "--metadata")
-    inputs = ["--table", table or "TABLE"]
-    if sequences := _input(run, "--sequences"):
-        inputs += ["--sequences", sequences]
+    run, folder = given.run, str(given.run.folder.resolve())
+    recorded = run.facts.get("inputs", {})
+    table, metadata, sequences, tree = (
+        str(recorded.get(flag, {}).get("path", ""))
+        for flag in ("--table", "--metadata", "--sequences", "--tree")
+    )
+    inputs = ["--table", table or "TABLE", *(["--sequences", sequences] if sequences else [])]
     if run.part == "validation":
-        argv = [str(argument) for argument in run.facts.get("argv") or []][1:]
-        for flag in ("--output-dir", "--folds", "--resume-from"):
-            argv = _without(argv, flag)
+        # The same command line without some flags and their values, wherever they are given.
+        argv, rest = [], iter([str(argument) for argument in run.facts.get("argv") or []][1:])
+        for argument in rest:
+            flag, _, value = argument.partition("=")
+            if flag not in ("--output-dir", "--folds", "--resume-from"):
+                argv.append(argument)
+            elif not value:
+                next(rest, None)
         if argv:
             argv += ["--folds", "5", "--output-dir", f"{folder}-folds"]
             yield "Test samples that chose nothing (cross-validation):", shlex.join(["aam", *argv])
@@ -375,42 +342,20 @@ def missing(given: ReportInput) -> Iterator[tuple[str, str]]:
         argv = ["importance", *inputs, "--model", folder, "--output", f"{folder}/importance.tsv"]
         yield "The ASVs that matter (add --taxonomy for their names):", shlex.join(["aam", *argv])
     if run.embeddings is not None and run.unifrac is None:
+        encoder = run.option("pretrained_encoder")
+        if not tree and encoder is not None:  # the encoder was trained with a tree
+            with suppress(AamError):
+                facts = run_record.read(Path(encoder) / "run.json")
+                tree = str(facts.get("inputs", {}).get("--tree", {}).get("path", ""))
         argv = ["unifrac", *inputs]
         if not table or not Path(table).is_dir():  # a store has its tree
-            argv += ["--tree", _tree(run) or "TREE"]
+            argv += ["--tree", tree or "TREE"]
         argv += ["--output", f"{folder}/unifrac.tsv"]
         yield "UniFrac distances, to show beside the embedding:", shlex.join(["aam", *argv])
     if run.embeddings is not None and not given.colours:
         argv = ["report", "--run-dir", folder, "--metadata", metadata or "METADATA"]
         argv += ["--color-by", run.target or "COLUMN"]
         yield "Colours of the embedding by metadata columns:", shlex.join(["aam", *argv])
-
-
-def _input(run: Run, flag: str) -> str:
-    return str(run.facts.get("inputs", {}).get(flag, {}).get("path", ""))
-
-
-def _tree(run: Run) -> str:
-    """Return the tree of the run, or of its pretrained encoder."""
-    encoder = run.option("pretrained_encoder")
-    if _input(run, "--tree") or encoder is None:
-        return _input(run, "--tree")
-    try:
-        inputs = run_record.read(Path(encoder) / "run.json").get("inputs", {})
-    except AamError:
-        return ""
-    return str(inputs.get("--tree", {}).get("path", ""))
-
-
-def _without(argv: list[str], flag: str) -> list[str]:
-    """Remove a flag and its value from a command line, wherever it is given."""
-    kept, rest = [], iter(argv)
-    for argument in rest:
-        if argument == flag:
-            next(rest, None)
-        elif not argument.startswith(f"{flag}="):
-            kept.append(argument)
-    return kept
 
 
 def render(template: str, **values: Any) -> str:
@@ -442,27 +387,22 @@ def render(template: str, **values: Any) -> str:
     # The Content-Security-Policy of the page allows this script alone, by its hash: a script in the
     # name of a sample does not run.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+    def unbroken(cell: str) -> str:
+        # A value with its interval or deviation breaks before the bracket alone.
+        if len(cell) > _UNBROKEN or not {"(", "±"} & set(cell):
+            return cell
+        return cell.replace(" ", "\N{NO-BREAK SPACE}").replace("\N{NO-BREAK SPACE}(", " (")
+
     return environment.get_template(template).render(
         svg=Markup,
         style=Markup(style),
         script=Markup(script),
         script_hash=f"sha256-{digest}",
         data_link=data_link,
-        file_name=_file_name,
-        unbroken=_unbroken,
+        file_name=lambda title: re.sub(r"[^\w]+", "-", title.lower())[:60].strip("-"),
+        unbroken=unbroken,
         date=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
         version=__version__,
         **values,
     )
-
-
-def _unbroken(cell: str) -> str:
-    """Return a value with its interval or deviation that breaks before the bracket alone."""
-    if len(cell) > _UNBROKEN or not {"(", "±"} & set(cell):
-        return cell
-    return cell.replace(" ", "\N{NO-BREAK SPACE}").replace("\N{NO-BREAK SPACE}(", " (")
-
-
-def _file_name(title: str) -> str:
-    """Return a title as the name of a file, in lower case with dashes."""
-    return re.sub(r"[^\w]+", "-", title.lower())[:60].strip("-")

@@ -42,25 +42,15 @@ MAX_CATEGORIES = 12  # of a column whose scores are listed
 _BIAS_NOTE = "Mean error: predicted minus true; above 0 the model predicts too much."
 
 
-def confusion_picture(given: ReportInput) -> Drawing | None:
-    """Draw the confusion matrix of a classifier."""
-    scored = given.run.scored
-    if scored is None or not scored.classes:
-        return None
-    accuracy = compute_metrics(scored)["accuracy"]
-    caption = (
-        f"{accuracy:.1%} of {_samples(given)} are predicted as their true class. "
-        "Percentages are of the true class (rows)."
-    )
-    return Drawing(confusion_figure(scored), caption, f"Confusion matrix. {caption}")
-
-
 @styled
-def confusion_figure(scored: ScoredPredictions) -> Figure:
-    """Plot the confusion matrix: percentages of the true class as shades, with the counts below.
+def confusion_picture(given: ReportInput) -> Drawing | None:
+    """Draw the confusion matrix: percentages of the true class as shades, with the counts below.
 
     Of more than `MAX_NUMBERED` classes it has shades alone, as pixels.
     """
+    scored = given.run.scored
+    if scored is None or not scored.classes:
+        return None
     from matplotlib.colors import to_rgb
     from matplotlib.patches import Rectangle
 
@@ -99,7 +89,11 @@ def confusion_figure(scored: ScoredPredictions) -> Figure:
     axes.tick_params(length=0)
     axes.set_aspect("equal")
     axes.set_title("Confusion matrix")
-    return figure
+    caption = (
+        f"{compute_metrics(scored)['accuracy']:.1%} of {_samples(given)} are predicted as their "
+        "true class. Percentages are of the true class (rows)."
+    )
+    return Drawing(figure, caption, f"Confusion matrix. {caption}")
 
 
 def roc_picture(given: ReportInput) -> Drawing | None:
@@ -224,26 +218,12 @@ def calibration_bins(scored: ScoredPredictions) -> tuple[F64, F64, list[int]]:
     return means, shares, [int(rows.sum()) for rows in filled]
 
 
+@styled
 def agreement_picture(given: ReportInput) -> Drawing | None:
-    """Draw predicted against true numbers."""
-    scored = given.run.scored
+    """Draw predicted against true numbers, with the line of equality and prediction intervals."""
+    scored, limits_N2, target = given.run.scored, given.run.limits, given.target
     if scored is None or scored.classes:
         return None
-    metrics = compute_metrics(scored)
-    r2 = "not defined" if metrics["r2"] is None else f"{metrics['r2']:.3f}"
-    errors = ", ".join(
-        f"{TITLES[name]} {given.measured(metrics[name] or 0.0)}" for name in ("mae", "rmse")
-    )
-    caption = f"{_samples(given)}: R² {r2}, {errors}."
-    if given.run.limits is not None:
-        caption += " Lines: prediction intervals."
-    figure = agreement_figure(scored, given.target, given.run.limits)
-    return Drawing(figure, caption, f"Predicted against true, {caption}", _point_names(given))
-
-
-@styled
-def agreement_figure(scored: ScoredPredictions, target: str, limits_N2: F64 | None) -> Figure:
-    """Plot predicted against true numbers, with the line of equality and prediction intervals."""
     figure, axes = blank(4.6, 4.2)
     both = np.concatenate([scored.actual, scored.predicted])
     if limits_N2 is not None:
@@ -261,7 +241,13 @@ def agreement_figure(scored: ScoredPredictions, target: str, limits_N2: F64 | No
     axes.set_aspect("equal")
     axes.set_title("Predicted against true")
     axes.legend(loc="upper left")
-    return figure
+    metrics = compute_metrics(scored)
+    r2 = "not defined" if metrics["r2"] is None else f"{metrics['r2']:.3f}"
+    errors = [f"{TITLES[name]} {given.measured(metrics[name] or 0.0)}" for name in ("mae", "rmse")]
+    caption = f"{_samples(given)}: R² {r2}, {', '.join(errors)}."
+    if limits_N2 is not None:
+        caption += " Lines: prediction intervals."
+    return Drawing(figure, caption, f"Predicted against true, {caption}", _point_names(given))
 
 
 @styled
@@ -387,9 +373,8 @@ def inputs_table(given: ReportInput) -> Table | None:
     }
     names = [name for name in TITLES if all(name in one for one in found.values())]
     rows = _score_rows(found, names)
-    sentences = [one["sentence"] for one in inputs["differences"]]
-    ends = (f"{one[:1].upper()}{one[1:]}." for one in sentences)
-    note = " ".join([inputs["conclusion"], *ends])
+    ends = (one["sentence"] for one in inputs["differences"])
+    note = " ".join([inputs["conclusion"], *(f"{one[:1].upper()}{one[1:]}." for one in ends)])
     title = f"Metadata as input: {', '.join(inputs['columns'])}"
     return Table(title, ["", *(TITLES[name] for name in names)], rows, note, (len(rows) - 1,))
 
@@ -449,7 +434,8 @@ def bins_table(given: ReportInput) -> Table | None:
     if len(bins) < 2:
         return None
     rows = [[name, *_errors(scored, rows_of_bin)] for name, rows_of_bin in bins.items()]
-    heads = [f"true {given.target}", *_heads(given)]
+    heads = [f"true {given.target}", "Samples", given.with_unit("MAE")]
+    heads.append(given.with_unit("Mean error"))
     return Table(f"By {given.run.target}", heads, rows, _BIAS_NOTE)
 
 
@@ -495,8 +481,10 @@ def groups_table(given: ReportInput) -> Table | None:
         note = f"Of {len(parts)} groups of {group}, the {len(worst)} worst. " if worst else ""
     if not rows:
         return None
-    note += "" if scored.classes else _BIAS_NOTE
-    return Table("By group", ["", *_heads(given)], rows, note)
+    heads = ["", "Samples", given.with_unit("MAE"), given.with_unit("Mean error")]
+    if scored.classes:
+        heads[2:] = ["Accuracy", "Balanced"]
+    return Table("By group", heads, rows, note + ("" if scored.classes else _BIAS_NOTE))
 
 
 def _parts(labels: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:
@@ -543,16 +531,9 @@ def wrongness(scored: ScoredPredictions) -> F64:
     return np.asarray(1 - scored.probabilities[range(len(scored.actual)), scored.actual])
 
 
-def _heads(given: ReportInput) -> list[str]:
-    """Return the titles of the columns of `_errors`."""
-    if given.run.scored is not None and given.run.scored.classes:
-        return ["Samples", "Accuracy", "Balanced"]
-    return ["Samples", given.with_unit("MAE"), given.with_unit("Mean error")]
-
-
 def _errors(scored: ScoredPredictions, rows: npt.NDArray[np.int64]) -> list[str]:
     """Format number, and MAE and mean error or accuracies, of some samples."""
-    if not len(rows):
+    if not len(rows):  # an interpolated quantile between equal values leaves a bin empty
         return ["0", "", ""]
     part = scored.take(rows)
     metrics = compute_metrics(part)

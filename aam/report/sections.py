@@ -28,18 +28,17 @@ from aam.report.figures import (
     shortened,
     styled,
 )
-from aam.report.run import ReportInput, Run
+from aam.report.run import ReportInput
 from aam.report.terminal import Table
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 F64 = npt.NDArray[np.float64]
 Section = Literal["predictions", "asvs", "learning", "embedding"]
 
 Draw = Callable[[ReportInput], Drawing | None]
-"""BootstrapResamples one picture; None where the run folder lacks the data."""
+"""Draws one picture; None where the run folder lacks the data."""
 
 Tabulate = Callable[[ReportInput], Table | None]
 """Makes one table; None where the run folder lacks the data."""
@@ -60,56 +59,42 @@ def tabulate(section: Section, given: ReportInput) -> list[Table]:
     return [table for table in made if table is not None]
 
 
-def loss_picture(part: str, title: str, given: ReportInput) -> Drawing | None:
-    """Draw the columns train_PART and val_PART of metrics.csv over the epochs."""
-    run, known = given.run, _measured_columns(given.run)
-    sides = {f"train_{part}": "training", f"val_{part}": "validation"}
-    columns = {name: label for name, label in sides.items() if name in known}
-    # The only part of a loss equals the loss, which has a picture of its own.
-    others = {
-        f"{side}_{other}" for side in ("train", "val") for other in LOSS_PARTS if other != part
-    }
-    if not columns or (part in LOSS_PARTS and not others & known):
-        return None
-    chosen_by_loss = run.option("best_metric") in (None, "val_loss")
-    mark = "val_loss" if part == "loss" and chosen_by_loss else None
-    figure = _curve_figure(run.curves, columns, title, mark)
-    marked = mark in columns and len(run.curves) == 1
-    caption = f"{_folds_note(run)} {'The dot is the epoch of best.ckpt.' if marked else ''}".strip()
-    return Drawing(figure, caption, _trend(run, columns, title))
-
-
-def metric_picture(column: str, title: str, given: ReportInput) -> Drawing | None:
-    """Draw a column of metrics.csv over the epochs."""
-    if column not in _measured_columns(given.run):
-        return None
-    figure = _curve_figure(given.run.curves, {column: title}, title)
-    caption = _folds_note(given.run) if column != "lr" else ""
-    return Drawing(figure, caption, _trend(given.run, {column: title}, title))
-
-
 @styled
-def _curve_figure(
-    curves: Mapping[str, Mapping[str, F64]],
-    columns: Mapping[str, str],
-    title: str,
-    mark: str | None = None,
-) -> Figure:
-    """Plot columns of metrics.csv over epochs; several folds are thin lines below their mean."""
+def curve_picture(
+    columns: Mapping[str, str], title: str, given: ReportInput, part: str = ""
+) -> Drawing | None:
+    """Draw columns of metrics.csv over the epochs; several folds are thin, their mean is thick.
+
+    Args:
+        columns: column -> its label; those without a finite number are left out.
+        part: of a loss, its name; a part that is the whole loss is not drawn twice.
+    """
+    import pandas as pd
     from matplotlib.ticker import MaxNLocator
 
+    run, curves = given.run, given.run.curves.values()
+    known = {name for fold in curves for name, values in fold.items() if np.isfinite(values).any()}
+    others = {f"{side}_{one}" for side in ("train", "val") for one in LOSS_PARTS if one != part}
+    columns = {name: label for name, label in columns.items() if name in known}
+    if not columns or (part in LOSS_PARTS and not others & known):
+        return None
+    several, chosen_by_loss = len(curves) > 1, run.option("best_metric") in (None, "val_loss")
+    mark = "val_loss" if part == "loss" and chosen_by_loss and not several else None
     figure, axes = blank(3.7, 2.75)
-    several = len(curves) > 1
+    trends = []
     for number, (column, label) in enumerate(columns.items()):
         colour = SERIES[1 - number if len(columns) == 2 else number]
         dashes = "--" if len(columns) == 2 and number == 0 else "-"
-        drawn = [fold for fold in curves.values() if column in fold]
+        drawn = [fold for fold in curves if column in fold]
         for fold in drawn if several else ():
             axes.plot(fold["epoch"] + 1, fold[column], color=colour, alpha=0.35, lw=1, ls=dashes)
-        epochs, middle = _mean(drawn, column)
+        # The mean over the folds that reached an epoch.
+        of_folds = pd.concat([pd.Series(fold[column], fold["epoch"] + 1) for fold in drawn])
+        means = of_folds.groupby(level=0).mean()
+        epochs, middle = means.index.to_numpy(), means.to_numpy()
         style = "." if len(epochs) == 1 else None
         axes.plot(epochs, middle, color=colour, lw=2, ls=dashes, marker=style, label=label)
-        if mark == column and not several and np.isfinite(middle).any():
+        if mark == column and np.isfinite(middle).any():
             best = int(np.nanargmin(middle))
             axes.plot(epochs[best], middle[best], "o", color=colour, ms=7)
             axes.annotate(
@@ -120,47 +105,18 @@ def _curve_figure(
                 ha="right" if best > len(epochs) / 2 else "left",
                 fontsize=9,
             )
+        finite = [values[np.isfinite(values)] for values in (fold[column] for fold in drawn)]
+        ends = [np.mean([values[at] for values in finite if len(values)]) for at in (0, -1)]
+        trends.append(f"{label} from {significant(ends[0])} to {significant(ends[1])}")
     axes.set_title(title)
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(columns) > 1:
         figure.legend(loc="outside lower center", ncols=len(columns))
-    return figure
-
-
-def _mean(folds: Sequence[Mapping[str, F64]], column: str) -> tuple[F64, F64]:
-    """Average over the folds that reached an epoch; epochs are counted from 1."""
-    import pandas as pd
-
-    of_folds = pd.concat([pd.Series(fold[column], fold["epoch"]) for fold in folds])
-    means = of_folds.groupby(level=0).mean()
-    return means.index.to_numpy() + 1, means.to_numpy()
-
-
-def _folds_note(run: Run) -> str:
-    folds = len(run.curves)
-    return f"Thin: {folds} folds; thick: their mean." if folds > 1 else ""
-
-
-def _measured_columns(run: Run) -> set[str]:
-    """Return the columns of metrics.csv with at least one finite number."""
-    return {
-        name
-        for fold in run.curves.values()
-        for name, column in fold.items()
-        if np.isfinite(column).any()
-    }
-
-
-def _trend(run: Run, columns: dict[str, str], title: str) -> str:
-    """Describe the first and last value of each curve, on the mean of the folds."""
-    parts = []
-    for name, label in columns.items():
-        ends = [fold[name][np.isfinite(fold[name])] for fold in run.curves.values() if name in fold]
-        ends = [curve for curve in ends if len(curve)]
-        first, last = (np.mean([curve[at] for curve in ends]) for at in (0, -1))
-        parts.append(f"{label} from {significant(first)} to {significant(last)}")
-    return f"{title} over epochs: {', '.join(parts)}."
+    caption = "The dot is the epoch of best.ckpt." if mark in columns else ""
+    if several and "lr" not in columns:
+        caption = f"Thin: {len(curves)} folds; thick: their mean."
+    return Drawing(figure, caption, f"{title} over epochs: {', '.join(trends)}.")
 
 
 def embedding_picture(given: ReportInput) -> Drawing | None:
@@ -276,81 +232,67 @@ def ordination_figure(
     from matplotlib.colors import ListedColormap
 
     figure, axes = blank(6.4, 4.6)
-    pixels = len(coords) > MAX_VECTORS
-    size = 36 if len(coords) <= 300 else 18 if len(coords) <= MAX_VECTORS else 7
-    alpha = 0.85 if len(coords) <= MAX_VECTORS else 0.6
-    look: dict[str, Any] = {"s": size, "alpha": alpha, "linewidths": 0, "rasterized": pixels}
+    x, y = coords[:, :2].T
+    many = len(coords) > MAX_VECTORS
+    look: dict[str, Any] = {
+        "s": 36 if len(coords) <= 300 else 7 if many else 18,
+        "alpha": 0.6 if many else 0.85,
+        "linewidths": 0,
+        "rasterized": many,
+    }
+    if colour is None:
+        axes.scatter(x, y, color=SERIES[0], **look)
+    else:
+        known = np.array([bool(text) for text in colour.labels or ()])
+        if colour.values is not None:
+            known = np.isfinite(colour.values)
+        hollow = {"facecolors": "none", "edgecolors": INK, "linewidths": 0.7, "alpha": 0.4}
+        missing = f"no value ({(~known).sum()})"
+        if not known.all():
+            axes.scatter(x[~known], y[~known], **{**look, **hollow}, label=missing)
     if colour is not None and colour.values is not None:
-        known = np.isfinite(colour.values)
-        _unknown(axes, coords[~known], size, pixels)
         # Plasma without its ends: neither as dark as a dark page nor as light as a light one.
         plasma = ListedColormap(matplotlib.colormaps["plasma"](np.linspace(0.08, 0.9, 256)))
-        x, y = coords[known, :2].T
-        drawn = axes.scatter(x, y, c=colour.values[known], cmap=plasma, **look)
+        drawn = axes.scatter(x[known], y[known], c=colour.values[known], cmap=plasma, **look)
         bar = figure.colorbar(drawn, ax=axes, label=colour.column, shrink=0.85)
         bar.outline.set_visible(False)
         bar.ax.grid(False)
         if bar.solids is not None:
             bar.solids.set_alpha(1)
     elif colour is not None:
-        _categories(axes, coords, colour, look)
-    else:
-        axes.scatter(coords[:, 0], coords[:, 1], color=SERIES[0], **look)
+        # The most frequent categories have a colour and a marker each, the rest are grey.
+        labels = np.array(colour.labels or (), dtype=str)
+        times = Counter(labels[known].tolist())
+        chosen = sorted(name for name, _ in times.most_common(MAX_CATEGORIES))
+        rest = known & ~np.isin(labels, chosen)
+        if rest.any():
+            others = f"{len(times) - len(chosen)} others"
+            axes.scatter(x[rest], y[rest], color="#8b95a1", marker=".", label=others, **look)
+        for number, name in enumerate(chosen):
+            some = labels == name
+            axes.scatter(
+                x[some],
+                y[some],
+                color=SERIES[number % len(SERIES)],
+                marker=MARKERS[number % len(MARKERS)],
+                label=f"{shortened(name, 24)} ({times[name]})",
+                **look,
+            )
+        handles, names = axes.get_legend_handles_labels()
+        # What is not a category of its own was drawn first, under the others, and is listed last.
+        first = len(handles) - len(chosen)
+        axes.legend(
+            handles[first:] + handles[:first],
+            names[first:] + names[:first],
+            title=colour.column,
+            loc="center left",
+            bbox_to_anchor=(1.0, 0.5),
+            alignment="left",
+        )
     axes.set_title(title)
     axes.set_xlabel(f"PC1 ({explained[0]:.1%})")
     axes.set_ylabel(f"PC2 ({explained[1]:.1%})")
     return figure
-
-
-def _categories(axes: Axes, coords: F64, colour: Colour, look: Mapping[str, Any]) -> None:
-    """Plot the most frequent categories with a colour and a marker each, the rest in grey."""
-    labels = colour.labels or ()
-    times = Counter(label for label in labels if label)
-    chosen = sorted(name for name, _ in times.most_common(MAX_CATEGORIES))
-    given = np.array(labels, dtype=str)
-    others = len(times) - len(chosen)
-    _unknown(axes, coords[given == ""], 18, False)
-    if others:
-        rest = coords[~np.isin(given, [*chosen, ""])]
-        axes.scatter(
-            rest[:, 0], rest[:, 1], color="#8b95a1", marker=".", label=f"{others} others", **look
-        )
-    for number, name in enumerate(chosen):
-        some = coords[given == name]
-        axes.scatter(
-            some[:, 0],
-            some[:, 1],
-            color=SERIES[number % len(SERIES)],
-            marker=MARKERS[number % len(MARKERS)],
-            label=f"{shortened(name, 24)} ({times[name]})",
-            **look,
-        )
-    handles, names = axes.get_legend_handles_labels()
-    # What is not a category of its own was drawn first, under the others, and is listed last.
-    first = len(handles) - len(chosen)
-    axes.legend(
-        handles[first:] + handles[:first],
-        names[first:] + names[:first],
-        title=colour.column,
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        alignment="left",
-    )
-
-
-def _unknown(axes: Axes, coords: F64, size: float, pixels: bool) -> None:
-    if len(coords):
-        axes.scatter(
-            coords[:, 0],
-            coords[:, 1],
-            s=size,
-            facecolors="none",
-            edgecolors=INK,
-            linewidths=0.7,
-            alpha=0.4,
-            rasterized=pixels,
-            label=f"no value ({len(coords)})",
-        )
 
 
 PICTURES: dict[str, tuple[Section, Draw]] = {
@@ -364,7 +306,15 @@ PICTURES: dict[str, tuple[Section, Draw]] = {
     "importance": ("asvs", importance_picture),
     "abundance": ("asvs", heat_picture),
     **{
-        f"curve-{part}": ("learning", partial(loss_picture, part, title))
+        f"curve-{part}": (
+            "learning",
+            partial(
+                curve_picture,
+                {f"train_{part}": "training", f"val_{part}": "validation"},
+                title,
+                part=part,
+            ),
+        )
         for part, title in (
             ("loss", "Loss"),
             ("target", "Loss of the target"),
@@ -375,7 +325,7 @@ PICTURES: dict[str, tuple[Section, Draw]] = {
         )
     },
     **{
-        f"curve-{column}": ("learning", partial(metric_picture, column, title))
+        f"curve-{column}": ("learning", partial(curve_picture, {column: title}, title))
         for column, title in (
             ("val_r2", "R² of the validation samples"),
             ("val_mae", "MAE of the validation samples"),

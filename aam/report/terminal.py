@@ -182,22 +182,18 @@ def rich_table(content: Table) -> rich.table.Table:
     return table
 
 
-def fitted(content: Table, width: int) -> rich.table.Table:
-    """Convert a table, with rows and columns exchanged where that makes it narrow enough."""
-    heads, *rows = zip(content.heads, *content.rows, strict=True)
-    exchanged = rich_table(Table(content.title, heads, rows))
-    table = rich_table(content)
-    return exchanged if _width(table) > width and _width(exchanged) < _width(table) else table
-
-
-def _width(table: rich.table.Table) -> int:
-    return Console(width=10_000).measure(table).maximum
-
-
 def print_table(content: Table) -> None:
-    """Print a table and its note."""
+    """Print a table and its note; rows and columns are exchanged where that makes it fit."""
     # A pipe has no width; 200 columns cut nothing.
     console = Console(highlight=False, width=None if Console().is_terminal else 200)
     console.print(fitted(content, console.width))
     if content.note:
         console.print(content.note, markup=False)
+
+
+def fitted(content: Table, width: int) -> rich.table.Table:
+    """Convert a table, with rows and columns exchanged where that makes it narrow enough."""
+    heads, *rows = zip(content.heads, *content.rows, strict=True)
+    tables = rich_table(content), rich_table(Table(content.title, heads, rows))
+    own, exchanged = (Console(width=10_000).measure(table).maximum for table in tables)
+    return tables[own > width and exchanged < own]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,12 +16,11 @@ from aam.data.metrics import ScoredPredictions
 from aam.data.table import read_table
 from aam.report.asvs import asv_name
 from aam.report.methods import paragraph
-from aam.report.predictions import agreement_figure, confusion_figure
-from aam.report.run import read_run
+from aam.report.predictions import agreement_picture, confusion_picture
+from aam.report.run import ReportInput, read_run
 from aam.report.terminal import digits_of
-from tests.report.test_report import downloads
 from tests.support.commands import aam
-from tests.support.report_pages import browse, report
+from tests.support.report_pages import browse, downloads, report
 
 
 def test_the_contents_lead_to_every_part(page: Callable[[str], str]) -> None:
@@ -99,11 +99,13 @@ def test_the_buttons_copy_the_commands(page: Callable[[str], str], tmp_path: Pat
     assert dom.count('<button type="button">Copy</button></pre>') == dom.count("<pre") > 2
 
 
-def test_confusions_are_percentages_of_the_true_class() -> None:
+def test_confusions_are_percentages_of_the_true_class(run_folder: Path) -> None:
     actual = np.array([0] * 8 + [1] * 2)
     predicted = np.array([0] * 6 + [1] * 2 + [1, 1])
-    figure = confusion_figure(ScoredPredictions(actual, predicted, (), ("a", "b")))
-    texts = [text.get_text() for text in figure.axes[0].texts]
+    scored = ScoredPredictions(actual, predicted, (), ("a", "b"))
+    drawing = confusion_picture(ReportInput(replace(read_run(run_folder), scored=scored)))
+    assert drawing is not None
+    texts = [text.get_text() for text in drawing.figure.axes[0].texts]
     assert texts == ["75%", "6", "25%", "2", "0%", "0", "100%", "2"]
 
 
@@ -117,8 +119,9 @@ def test_prediction_intervals_are_lines(run_folder: Path) -> None:
     path.write_text("\n".join(lines) + "\n")
     found = read_run(run_folder)
     assert found.scored is not None and found.limits is not None
-    figure = agreement_figure(found.scored, "ph", found.limits)
-    (drawn, _) = figure.axes[0].collections
+    drawing = agreement_picture(ReportInput(found))
+    assert drawing is not None
+    (drawn, _) = drawing.figure.axes[0].collections
     widths = [np.ptp(path.vertices[:, 1]) for path in drawn.get_paths()]
     assert widths == pytest.approx([0.75] * len(found.sample_ids))
     assert "Lines: prediction intervals." in report(run_folder)

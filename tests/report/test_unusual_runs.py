@@ -95,8 +95,8 @@ def test_runs_without_probabilities_are_compared_by_what_they_have(
     lines = (without / "predictions.tsv").read_text().splitlines()
     labels = "\n".join("\t".join(line.split("\t")[:4]) for line in lines)
     (without / "predictions.tsv").write_text(f"{labels}\n")
-    found = comparison([read_run(folder) for folder in (run_folder, without, third)])
-    (differences,) = [table for table in found.tables if table.title.startswith("Difference")]
+    found, _ = comparison([read_run(folder) for folder in (run_folder, without, third)])
+    (differences,) = [table for table in found if table.title.startswith("Difference")]
     assert [row[0] for row in differences.rows] == ["third"]
 
 
@@ -168,7 +168,7 @@ def test_a_comparison_is_the_same_with_its_runs_swapped(run_folder: Path, tmp_pa
     (other / "splits.tsv").write_text("sample-id\tfold\tsplit\tgroup\n")
     found = []
     for pair in ((run_folder, other), (other, run_folder)):
-        tables = comparison([read_run(folder) for folder in pair]).tables
+        tables, _ = comparison([read_run(folder) for folder in pair])
         (difference,) = [table for table in tables if table.title.startswith("Difference")]
         found.append(difference.rows[0])
     (_, one, verdict), (_, swapped, opposite) = found
