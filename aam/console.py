@@ -11,7 +11,7 @@ import logging
 import textwrap
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -42,7 +42,8 @@ _LONGEST_LINE = 5000
 
 console = Console(stderr=True, highlight=False)
 
-_library: ContextVar[bool] = ContextVar("library", default=False)
+_library: ContextVar[Callable[[str], str] | None] = ContextVar("library", default=None)
+"""How a message of a computation that was called from Python is rendered."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,14 @@ class AamWarning(UserWarning):
 
 
 @contextmanager
-def as_library() -> Iterator[None]:
-    """Send messages to the logger `aam` and warnings to `warnings`, and show no progress bar."""
+def as_library(rendered: Callable[[str], str] = str) -> Iterator[None]:
+    """Send messages to the logger `aam` and warnings to `warnings`, and show no progress bar.
+
+    Args:
+        rendered: function that returns the text of a message for this caller.
+    """
     quiet, console.quiet = console.quiet, True
-    token = _library.set(True)
+    token = _library.set(rendered)
     try:
         yield
     finally:
@@ -99,8 +104,8 @@ def info(message: str) -> None:
     if (messages := _collected.get()) is not None:
         messages.append(Message(message, is_warning=False))
         return
-    if _library.get():
-        logging.getLogger("aam").info(message)
+    if (rendered := _library.get()) is not None:
+        logging.getLogger("aam").info(rendered(message))
     _print(message)
 
 
@@ -110,8 +115,8 @@ def warn(message: str) -> None:
     if (messages := _collected.get()) is not None:
         messages.append(Message(message, is_warning=True))
         return
-    if _library.get():
-        warnings.warn(message, AamWarning, stacklevel=2)
+    if (rendered := _library.get()) is not None:
+        warnings.warn(rendered(message), AamWarning, stacklevel=2)
     _print(f"warning: {message}", "yellow")
 
 

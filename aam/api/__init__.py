@@ -13,13 +13,14 @@ from aam.console import AamWarning
 if TYPE_CHECKING:
     from aam.api.distances import unifrac
     from aam.api.estimators import AAMClassifier, AAMRegressor
-    from aam.api.model import Model, load
+    from aam.api.model import Model, compare, load
 
 __all__ = [
     "AAMClassifier",
     "AAMRegressor",
     "AamWarning",
     "Model",
+    "compare",
     "load",
     "unifrac",
 ]
@@ -28,6 +29,7 @@ _MODULES = {
     "AAMClassifier": "estimators",
     "AAMRegressor": "estimators",
     "Model": "model",
+    "compare": "model",
     "load": "model",
     "unifrac": "distances",
 }

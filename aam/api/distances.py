@@ -7,7 +7,7 @@ from pathlib import Path
 
 from skbio import DistanceMatrix, TreeNode
 
-from aam.api.arguments import argument
+from aam.api.arguments import arguments
 from aam.api.tables import Table, table_files, tree_file
 from aam.commands.unifrac import distances
 from aam.contract.errors import UsageError
@@ -57,15 +57,17 @@ def unifrac(
     if metric == "faith_pd":
         raise UsageError("Faith PD is no distance", "metric='faith_pd'", "use `aam unifrac`")
     with table_files(table) as (input, folder):
-        options = Unifrac(
-            input=input,
-            tree=tree_file(tree, folder),
-            output=Path("unwritten.tsv"),
-            unifrac_metric=argument(Unifrac, "unifrac_metric", metric, "metric"),
-            unifrac_alpha=argument(Unifrac, "unifrac_alpha", alpha, "alpha"),
-            drop_missing_asvs=argument(Unifrac, "drop_missing_asvs", drop_missing_asvs),
-            root_at_midpoint=argument(Unifrac, "root_at_midpoint", root_at_midpoint),
-            device=argument(Unifrac, "device", device),
+        given = arguments(
+            Unifrac,
+            {
+                "unifrac_metric": metric,
+                "unifrac_alpha": alpha,
+                "drop_missing_asvs": drop_missing_asvs,
+                "root_at_midpoint": root_at_midpoint,
+                "device": device,
+            },
+            {"unifrac_metric": "metric", "unifrac_alpha": "alpha"},
         )
-        found = distances(options)
+        tree = tree_file(tree, folder)
+        found = distances(Unifrac(input=input, tree=tree, output=Path("unwritten.tsv"), **given))
     return DistanceMatrix(found.values, found.ids)

@@ -1,26 +1,41 @@
-"""Trained models in Python: load a run folder, predict and embed tables."""
+"""Trained models in Python: load a run folder, predict, explain, plot, report and compare."""
 
 from __future__ import annotations
 
+import dataclasses
 import html
+import io
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pandas as pd
 
-from aam.api.arguments import argument, path_argument
-from aam.api.tables import Sequences, Table, has_sample_ids, metadata_file, table_files
-from aam.console import as_library
+from aam.api.arguments import arguments, as_parameters, library_call, path_argument, shown
+from aam.api.tables import (
+    MetadataTable,
+    Sequences,
+    Table,
+    Taxonomy,
+    has_sample_ids,
+    metadata_file,
+    table_files,
+    taxonomy_file,
+)
+from aam.commands.compare import compare_runs
 from aam.contract.errors import DataError, MissingInput, UsageError
+from aam.contract.files import require
 from aam.contract.options.commands.use import ImportanceOptions, Predict, Report
 from aam.contract.options.device import Device, DeviceOptions, RankOptions
+from aam.contract.preflight import MODEL, check_run_folder, existing_run_files
 from aam.contract.suggestions import nearest
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
+from aam.data.table import FeatureTable
 from aam.data.taxonomy import read_taxonomy
 from aam.inference.new_samples import Comparison, read_covariates, select_as_trained
 from aam.inference.tables import NO_VECTORS, InferenceSettings
@@ -30,15 +45,37 @@ from aam.members.model_file import PretrainedModel, TrainedModel, read, trained
 from aam.members.tables import predict_table
 from aam.report.asvs import importance_drawing, read_abundances
 from aam.report.figures import Drawing
-from aam.report.page import write_report
-from aam.report.run import ReportInput, read_run
+from aam.report.page import FILES, write_report
+from aam.report.run import ReportInput, Run, read_run
 from aam.report.sections import PICTURES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+IN_MEMORY = Path("in memory")
+"""Path of a table, of labels and of a model that are no files."""
+
 _UNNAMED = "unnamed-"
 """Begins the ids of samples that have none, so that they are not those of the training samples."""
+
+
+class Results(NamedTuple):
+    """Results of a cross-validation, or of one split.
+
+    Attributes:
+        scores: content of scores.json: `verdict` (against a dummy, with `p`), and for each model
+            the value of each metric with its 95 % interval, and more.
+        oof_predictions: a row for each held-out sample by sample id: fold, actual and predicted
+            value, interval or class probabilities, predictions of each member.
+        splits: a row for each sample and fold: its part (train, validation, test) and group.
+        importance: importance of each ASV by feature id, as of `Model.importance`, with the ranks
+            in each fold.
+    """
+
+    scores: dict[str, Any]
+    oof_predictions: pd.DataFrame
+    splits: pd.DataFrame
+    importance: pd.DataFrame
 
 
 @dataclass(frozen=True)
@@ -49,11 +86,15 @@ class Model:
         path: path from which it was read; it is not read again.
         device: device that computes.
         loaded: members and their combination, or a pretrained encoder.
+        files: small files of the run by name, if it was fitted without a run folder.
+        abundances: relative abundances of the leading ASVs in the training samples of such a run.
     """
 
     path: Path
     device: DeviceOptions
     loaded: TrainedModel | PretrainedModel
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    abundances: pd.DataFrame | None = field(default=None, repr=False)
 
     @property
     def column(self) -> str | None:
@@ -84,7 +125,7 @@ class Model:
         table: Table,
         sequences: Sequences = None,
         *,
-        metadata: str | PathLike[str] | pd.DataFrame | None = None,
+        metadata: MetadataTable = None,
         batch_size: int = 32,
         prediction_passes: int = 1,
         drop_empty_samples: bool = False,
@@ -113,14 +154,12 @@ class Model:
             DataError: not a table of reads, features without DNA, a model without target, or no ASV
                 of the training data.
         """
-        passes = argument(Predict, "prediction_passes", prediction_passes)
-        size = argument(Predict, "batch_size", batch_size)
-        unnamed, (predictions, comparison, _) = self._predict(
+        unnamed, (predictions, compared, _) = self._predict(
             table, sequences, metadata, drop_empty_samples,
-            batch_size=size, prediction_passes=passes, force=force,
+            batch_size=batch_size, prediction_passes=prediction_passes, force=force,
         )  # fmt: skip
-        with as_library():
-            comparison.show()
+        with library_call(unnamed):
+            compared.show()
         predictions[ID_HEADER] = predictions[ID_HEADER].str.removeprefix(unnamed)
         return predictions.set_index(ID_HEADER)
 
@@ -129,8 +168,8 @@ class Model:
         table: Table,
         sequences: Sequences = None,
         *,
-        metadata: str | PathLike[str] | pd.DataFrame | None = None,
-        taxonomy: str | PathLike[str] | Mapping[str, str] | None = None,
+        metadata: MetadataTable = None,
+        taxonomy: Taxonomy = None,
         first: int = FIRST,
         drop_empty_samples: bool = False,
         force: bool = False,
@@ -150,9 +189,9 @@ class Model:
             UsageError, DataError: see `predict`.
             DataError: no member of the model divides its predictions among ASVs.
         """
-        first, taxa = argument(ImportanceOptions, "first", first), _taxa(taxonomy)
+        first = arguments(ImportanceOptions, {"first": first})["first"]
         unnamed, (*_, effects) = self._predict(
-            table, sequences, metadata, drop_empty_samples, taxa, first,
+            table, sequences, metadata, drop_empty_samples, taxonomy, first,
             explain=Path("unwritten.tsv"), force=force,
         )  # fmt: skip
         assert effects is not None  # --explain
@@ -162,9 +201,9 @@ class Model:
         self,
         table: Table,
         sequences: Sequences,
-        metadata: str | PathLike[str] | pd.DataFrame | None,
+        metadata: MetadataTable,
         drop_empty_samples: bool,
-        taxa: Mapping[str, str] | None = None,
+        taxonomy: Taxonomy = None,
         first: int = FIRST,
         **options: Any,
     ) -> tuple[str, tuple[pd.DataFrame, Comparison, pd.DataFrame | None]]:
@@ -172,6 +211,7 @@ class Model:
         # Without metadata, samples without ids must not count as the training samples 0, 1 and so
         # on; with metadata, these numbers are the ids of its rows.
         unnamed = "" if metadata is not None or has_sample_ids(table) else _UNNAMED
+        given = arguments(Predict, options)
         with table_files(table, sequences, drop_empty_samples, unnamed) as (input, folder):
             predict = Predict(
                 input=input,
@@ -181,9 +221,11 @@ class Model:
                 model=self.path,
                 output=Path("unwritten.tsv"),
                 metadata=metadata_file(metadata, folder),
-                **options,
+                **given,
             )
             loaded = trained(self.loaded, self.path)
+            path = taxonomy_file(taxonomy, folder)
+            taxa = None if path is None else read_taxonomy(path)
             return unnamed, predict_table(loaded, predict, taxa=taxa, first=first)
 
     def importance(
@@ -191,8 +233,8 @@ class Model:
         table: Table,
         sequences: Sequences = None,
         *,
-        metadata: str | PathLike[str] | pd.DataFrame | None = None,
-        taxonomy: str | PathLike[str] | Mapping[str, str] | None = None,
+        metadata: MetadataTable = None,
+        taxonomy: Taxonomy = None,
         drop_empty_samples: bool = False,
     ) -> pd.DataFrame:
         """Return how much the predictions depend on each ASV, by feature id, highest first.
@@ -201,7 +243,8 @@ class Model:
             table: samples over which the importance is averaged.
             sequences: see `Sequences`.
             metadata: see `predict`.
-            taxonomy: taxon of each feature id, or a TSV or .qza file of QIIME 2.
+            taxonomy: taxon of each feature id: a dictionary, a DataFrame with the column Taxon, or
+                a TSV or .qza file of QIIME 2.
             drop_empty_samples: leave out samples without reads instead of raising.
 
         Returns:
@@ -218,7 +261,9 @@ class Model:
             path = metadata_file(metadata, folder)
             study = select_as_trained(study, loaded.facts.options, path)
             covariates = read_covariates(loaded.encoder, path, study.table.sample_ids)
-            found = importance_table(loaded, study, _taxa(taxonomy), covariates)
+            names = taxonomy_file(taxonomy, folder)
+            taxa = None if names is None else read_taxonomy(names)
+            found = importance_table(loaded, study, taxa, covariates)
             return found.set_index("feature-id")
 
     def embed(
@@ -243,7 +288,7 @@ class Model:
         Raises:
             DataError: not a table of reads, features without DNA, or a model without network.
         """
-        settings = InferenceSettings(argument(Predict, "batch_size", batch_size))
+        settings = InferenceSettings(**arguments(Predict, {"batch_size": batch_size}))
         with table_files(table, sequences, drop_empty_samples) as (input, _):
             study = load_study(input, max_bp=self.loaded.max_bp)
             each = (model.embed(study, settings) for model in self.loaded.models.values())
@@ -258,37 +303,91 @@ class Model:
         names = [f"e{axis}" for axis in range(embeddings.shape[1])]
         return pd.DataFrame(embeddings, index=index, columns=names)
 
+    def results(self) -> Results:
+        """Return scores, held-out predictions, splits and importance of the run.
+
+        Raises:
+            MissingInput: the model has no run: it was loaded without its run folder, or fitted with
+                `evaluate=False`.
+            DataError: a file of the run folder is damaged.
+        """
+        with library_call():
+            run = self._run()
+            classes = run.scored is not None and run.scored.classes
+            texts = [ID_HEADER, "feature-id", "taxon", "split", "group"]
+            if classes:
+                members = run.facts.get("members", ())
+                texts += ["actual", "predicted", *(f"{name}_predicted" for name in members)]
+
+            def table(name: str, index: str) -> pd.DataFrame:
+                content = self.files.get(name) or require(run.folder / name, name).read_bytes()
+                frame = pd.read_csv(
+                    io.BytesIO(content), sep="\t", dtype=dict.fromkeys(texts, str),
+                    keep_default_na=False, na_values=[""],
+                )  # fmt: skip
+                return frame.set_index(index)
+
+            return Results(
+                run.scores or {},
+                table("predictions.tsv", ID_HEADER),
+                table("splits.tsv", ID_HEADER),
+                table("importance.tsv", "feature-id"),
+            )
+
+    def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the run folder of the model, for `aam.load` and the commands.
+
+        Args:
+            path: folder; it is made if it does not exist.
+            overwrite: replace an existing run in the folder.
+
+        Raises:
+            CannotCreate: the folder holds a run, or cannot be written to.
+            DataError: the model has no target.
+        """
+        folder = path_argument("path", path, "a pathlib.Path")
+        with library_call():
+            model = trained(self.loaded, self.path)
+            files = self.files or _small_files(self._run_folder())
+            check_run_folder(folder, overwrite)
+            for old in [folder / name for name in existing_run_files(folder)]:
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
+            model.save(folder / MODEL)
+            _write(files, folder)
+
     def report(
         self,
         output: str | PathLike[str] | None = None,
         *,
-        metadata: str | PathLike[str] | pd.DataFrame | None = None,
+        metadata: MetadataTable = None,
         color_by: str | Sequence[str] = (),
         categories: str | Sequence[str] = (),
         unit: str = "",
     ) -> Path:
-        """Write the HTML report of the run folder, as `aam report` does, and return its path.
+        """Write the HTML report of the run, as `aam report` does, and return its path.
 
         Args:
-            output: the page; None for report.html in the run folder.
+            output: the page; None for report.html in the run folder, or in the working folder if
+                the model was fitted without a run folder.
             metadata: file or DataFrame by sample id, for the colours; None for that of the run.
             color_by: metadata columns that colour the samples; the target and others if empty.
             categories: metadata columns whose numbers are names of categories.
             unit: unit of a numeric target, such as months.
 
         Raises:
-            MissingInput: the model was loaded without its run folder.
+            MissingInput: the model has no run, see `results`.
             UsageError: an argument is not of its type.
             DataError: a file of the run folder is damaged, or the metadata lack a column.
         """
         given = {"color_by": color_by, "categories": categories, "unit": unit}
-        values = {name: argument(Report, name, value) for name, value in given.items()}
+        values = arguments(Report, given)
         page = None if output is None else path_argument("output", output, "None")
-        with tempfile.TemporaryDirectory(prefix="aam-") as folder, as_library():
-            run = read_run(self._run_folder())
-            place = page or run.folder / "report.html"
-            columns = metadata_file(metadata, Path(folder))
-            write_report(run, place, columns, **values, abundances=read_abundances(run))
+        with library_call() as folder:
+            run = self._run()
+            name = "report.html"
+            place = page or (Path(name) if self.files else run.folder / name)
+            columns = metadata_file(metadata, folder)
+            write_report(run, place, columns, **values, abundances=self._abundances(run))
             return place
 
     def plot_predictions(self, *, unit: str = "") -> Axes:
@@ -302,7 +401,7 @@ class Model:
         """Plot the most important ASVs as bars.
 
         Args:
-            importance: what `importance` returned; None for importance.tsv of the run folder.
+            importance: what `importance` returned; None for that of the run.
             unit: unit of a numeric target, such as months.
 
         Returns, raises: see `plot`.
@@ -340,8 +439,8 @@ class Model:
 
         Raises:
             UsageError: there is no such picture.
-            MissingInput: the model was loaded without its run folder.
-            DataError: the run folder lacks what the picture shows, or a file of it is damaged.
+            MissingInput: the model has no run, see `results`.
+            DataError: the run lacks what the picture shows, or a file of it is damaged.
         """
         if name not in PICTURES:
             remedy = nearest(str(name), list(PICTURES), f"give one of {', '.join(PICTURES)}")
@@ -349,43 +448,74 @@ class Model:
         return self._draw((name,), unit)
 
     def _draw(self, names: tuple[str, ...], unit: str) -> Axes:
-        """Draw the first of these pictures for which the run folder has the data."""
-        folder, unit = self._run_folder(), argument(Report, "unit", unit)
-        with as_library():
-            run = read_run(folder)
-            abundances = read_abundances(run) if "abundance" in names else None
-            given = ReportInput(run, unit=unit, abundances=abundances)
+        """Draw the first of these pictures for which the run has the data."""
+        values = arguments(Report, {"unit": unit})
+        with library_call():
+            run = self._run()
+            abundances = self._abundances(run) if "abundance" in names else None
+            given = ReportInput(run, **values, abundances=abundances)
             drawings = (PICTURES[name][1](given) for name in names)
             drawing = next((drawing for drawing in drawings if drawing is not None), None)
         if drawing is None:
             remedy = "plot another picture, or write them, such as by `aam importance`"
             raise DataError(
-                f"Nothing to draw for '{names[0]}'", f"'{folder}' lacks the data", remedy
+                f"Nothing to draw for '{names[0]}'", f"'{run.folder}' lacks the data", remedy
             )
         return _shown(drawing)
 
-    def _run_folder(self) -> Path:
-        """Return the run folder of the model.
+    def _run(self) -> Run:
+        """Read the run from its folder, or from the files of a run without one."""
+        if not self.files:
+            return read_run(self._run_folder())
+        # One reader for both: the files are small.
+        with tempfile.TemporaryDirectory(prefix="aam-") as folder:
+            _write(self.files, Path(folder))
+            return dataclasses.replace(read_run(Path(folder)), folder=IN_MEMORY)
 
-        Raises:
-            MissingInput: the model was loaded from a copy, or fitted without a run folder.
-        """
+    def _abundances(self, run: Run) -> pd.DataFrame | None:
+        return self.abundances if self.files else read_abundances(run)
+
+    def _run_folder(self) -> Path:
         for folder in (self.path, self.path.parent):
-            if (folder / "run.json").is_file() and (folder / "model").is_dir():
+            if (folder / "run.json").is_file() and (folder / MODEL).is_dir():
                 return folder
+        if self.path == IN_MEMORY:
+            raise MissingInput(
+                "The model was not evaluated", "evaluate is False", "fit with evaluate=True"
+            )
         raise MissingInput(
             "No run folder of the model",
             f"neither '{self.path}' nor its parent has a run.json",
-            "load the --output-dir of the run, or fit with output_dir",
+            "load the --output-dir of the run",
         )
 
 
-def _taxa(taxonomy: str | PathLike[str] | Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """Return the taxon of each ASV by feature id; None without a taxonomy."""
-    if taxonomy is None or isinstance(taxonomy, Mapping):
-        return taxonomy
-    instead = "a dictionary from feature id to taxon"
-    return read_taxonomy(path_argument("taxonomy", taxonomy, instead))
+def fitted(path: Path, device: DeviceOptions, table: FeatureTable | None) -> Model:
+    """Return the model of a run that has just ended.
+
+    Args:
+        path: run folder.
+        device: device that computes.
+        table: training samples, if the folder is a temporary one; None if it stays.
+    """
+    loaded = read(path, device)
+    if table is None:
+        return Model(path, device, loaded)
+    abundances = read_abundances(read_run(path), table)
+    return Model(IN_MEMORY, device, loaded, _small_files(path), abundances)
+
+
+def _small_files(folder: Path) -> dict[str, bytes]:
+    """Read the files of a run folder that a report needs, by name."""
+    patterns = (*FILES, "fold-*/metrics.csv")
+    paths = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def _write(files: Mapping[str, bytes], folder: Path) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
 
 
 def _shown(drawing: Drawing) -> Axes:
@@ -409,7 +539,8 @@ def load(run: str | PathLike[str], device: Device | Literal["gpu"] = "auto") -> 
         device: `gpu` or `cuda` is any GPU; `auto` takes one if there is one.
 
     Returns:
-        The model, whose file is not read again.
+        The model, whose file is not read again. Results, plots and the report read the run folder
+        when they are called; a copy of the folder `model` alone predicts.
 
     Raises:
         UsageError: there is no such device.
@@ -417,7 +548,52 @@ def load(run: str | PathLike[str], device: Device | Literal["gpu"] = "auto") -> 
         DataError: it is damaged, edited or of another version.
         Unavailable: a GPU was requested and there is none.
     """
-    options = DeviceOptions(device=argument(DeviceOptions, "device", device))
+    options = DeviceOptions(**arguments(DeviceOptions, {"device": device}))
     path = path_argument("run", run, "a pathlib.Path")
-    with as_library():
+    with library_call():
         return Model(path, options, read(path, options))
+
+
+def compare(
+    *models: Any, output: str | PathLike[str] | None = None, **named: Any
+) -> dict[str, pd.DataFrame]:
+    """Compare models that predict the same target, as `aam compare` does.
+
+    >>> import aam
+    >>> aam.compare(kernel=first, forest=second)  # doctest: +SKIP
+
+    Args:
+        models: two or more fitted estimators, models, or run folders; the others are compared with
+            the first.
+        output: HTML page to write; None for none.
+        named: models with a name for the tables.
+
+    Returns:
+        The tables of `aam compare` by title: what differs, metrics with intervals on the common
+        samples, and paired differences from the first model.
+
+    Raises:
+        UsageError: less than two models.
+        MissingInput: a model has no run, see `Model.results`.
+        DataError: the models predict different targets.
+    """
+    given = {f"model {number}": model for number, model in enumerate(models, 1)} | named
+    if len(given) < 2:
+        raise UsageError("One model cannot be compared", shown(models), "give two or more")
+    page = None if output is None else path_argument("output", output, "None")
+    runs = []
+    with library_call():
+        for name, model in given.items():
+            model = getattr(model, "model_", model)
+            model = model if isinstance(model, Model) else load(model)
+            run = model._run()
+            if name in named or run.folder == IN_MEMORY:
+                run = dataclasses.replace(run, folder=Path(name))
+            runs.append(run)
+        compared = compare_runs(runs, page)
+    tables = {}
+    for table in compared:
+        names, *columns = zip(*table.rows, strict=True)
+        values = pd.DataFrame(dict(enumerate(columns)), index=map(as_parameters, names))
+        tables[table.title] = values.set_axis(table.heads[1:], axis=1)
+    return tables

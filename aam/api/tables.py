@@ -6,7 +6,6 @@ same code as a file. Errors name the argument instead of that file.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
@@ -20,9 +19,14 @@ import pandas as pd
 from scipy import sparse
 
 from aam import __version__
-from aam.api.arguments import argument, checked_ids, metadata_ids, path_argument
-from aam.console import as_library
-from aam.contract.errors import AamError, DataError
+from aam.api.arguments import (
+    arguments,
+    checked_ids,
+    library_call,
+    metadata_ids,
+    path_argument,
+)
+from aam.contract.errors import DataError, first_few
 from aam.contract.options.study import TableOptions
 from aam.data.metadata import ID_HEADER
 from aam.data.table import FeatureTable, read_table, table_of
@@ -41,6 +45,14 @@ Sequences: TypeAlias = "str | PathLike[str] | Mapping[str, str] | None"
 
 Of AnnData, None takes the column `sequence` of `var` if there is one.
 """
+
+MetadataTable: TypeAlias = "str | PathLike[str] | pd.DataFrame | None"
+"""Metadata of samples: a file, or a DataFrame with sample ids as index."""
+
+Taxonomy: TypeAlias = (
+    "str | PathLike[str] | Mapping[str, str] | pd.Series[str] | pd.DataFrame | None"
+)
+"""Feature id -> taxon, a DataFrame with the column Taxon, or a TSV or .qza file of QIIME 2."""
 
 
 def as_biom(table: Table, unnamed: str = "") -> biom.Table:
@@ -129,10 +141,9 @@ def table_files(
 ) -> Iterator[tuple[TableOptions, Path]]:
     """Yield the options that name the files of a table, and a temporary folder.
 
-    Messages go to the logger and to `warnings` while the block runs.
+    The block is a `library_call`.
     """
-    with tempfile.TemporaryDirectory(prefix="aam-") as name, as_library():
-        folder = Path(name)
+    with library_call(unnamed) as folder:
         records = sequences_in_memory(table, sequences)
         if isinstance(records, Mapping):
             fasta = "".join(f">{feature}\n{dna}\n" for feature, dna in records.items())
@@ -142,25 +153,11 @@ def table_files(
         if path.parent == folder:
             with h5py.File(path, "w") as file:
                 as_biom(table, unnamed).to_hdf5(file, f"aam {__version__}")
-        options = TableOptions(
-            table=path,
-            sequences=records,
-            drop_empty_samples=argument(TableOptions, "drop_empty_samples", drop_empty_samples),
-        )
-        try:
-            yield options, folder
-        except AamError as error:
-            # The temporary file is gone when the message is read.
-            shown = [
-                part.replace(f"'{folder}/table.biom'", "the table")
-                .replace(f"'{folder}/", "'")
-                .replace(unnamed, "")
-                for part in (error.cause, error.evidence, error.remedy)
-            ]
-            raise type(error)(*shown) from error
+        given = arguments(TableOptions, {"drop_empty_samples": drop_empty_samples})
+        yield TableOptions(table=path, sequences=records, **given), folder
 
 
-def metadata_file(metadata: str | PathLike[str] | pd.DataFrame | None, folder: Path) -> Path | None:
+def metadata_file(metadata: MetadataTable, folder: Path) -> Path | None:
     """Return the path of metadata; a DataFrame with sample ids as index is written to `folder`."""
     if metadata is None:
         return None
@@ -169,6 +166,28 @@ def metadata_file(metadata: str | PathLike[str] | pd.DataFrame | None, folder: P
     path = folder / "metadata.tsv"
     ids = pd.Index(metadata_ids(metadata.index), name=ID_HEADER)
     metadata.set_axis(ids).to_csv(path, sep="\t")
+    return path
+
+
+def taxonomy_file(taxonomy: Taxonomy, folder: Path) -> Path | None:
+    """Return the path of a taxonomy; one in memory is written to `folder`."""
+    if taxonomy is None:
+        return None
+    if isinstance(taxonomy, pd.DataFrame):
+        frame = taxonomy.set_index("Feature ID") if "Feature ID" in taxonomy else taxonomy
+        if "Taxon" not in frame:
+            raise DataError(
+                "The taxonomy has no column 'Taxon'",
+                f"it has {first_few(frame.columns)}",
+                "give a DataFrame with the column Taxon and the feature ids as index",
+            )
+        taxonomy = frame["Taxon"]
+    if not isinstance(taxonomy, (Mapping, pd.Series)):
+        instead = "a dictionary or DataFrame from feature id to taxon"
+        return path_argument("taxonomy", taxonomy, instead)
+    path = folder / "taxonomy.tsv"
+    lines = (f"{feature}\t{' '.join(str(taxon).split())}\n" for feature, taxon in taxonomy.items())
+    path.write_text("Feature ID\tTaxon\n" + "".join(lines))
     return path
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from aam.console import info
 from aam.contract.options.commands.train import Train
@@ -26,7 +28,11 @@ if TYPE_CHECKING:
 
 
 def run(
-    options: Train, labelled: LabelledStudy | None = None, policy: BackendPolicy | None = None
+    options: Train,
+    labelled: LabelledStudy | None = None,
+    policy: BackendPolicy | None = None,
+    report: bool = True,
+    facts: Mapping[str, Any] = MappingProxyType({}),
 ) -> ScoredPredictions | None:
     """Train the members and write the run folder.
 
@@ -34,6 +40,8 @@ def run(
         options: as `resolve` returns them.
         labelled: the study, if it is read already.
         policy: attention backends to choose from; None for those of PyTorch.
+        report: write report.html.
+        facts: entries of run.json in place of those of the command line.
 
     Returns:
         The ensemble's predictions of the held-out samples; None on ranks other than the first.
@@ -50,8 +58,8 @@ def run(
         check_labels(options, labelled)
         folds = folds_of(options, labelled)
         # All that may refuse the study comes before `begin`, which changes the run folder.
-        facts = members.check(labelled)
-        with run_folder.begin(prepared, group, **facts) as record:
+        checked = members.check(labelled)
+        with run_folder.begin(prepared, group, **checked, **facts) as record:
             found: list[Association] = []
             repeated: RepeatedSamples | None = None
             if group.ranks.is_main:
@@ -63,15 +71,15 @@ def run(
             result = train(labelled, samples, folds, estimators, members, record.record_fact)
             if result is None:
                 return None
-            facts, scores, model = write_results(options, labelled, result, found, repeated)
-            record.finish(**labelled.facts, **facts)
+            made, scores, model = write_results(options, labelled, result, found, repeated)
+            record.finish(**labelled.facts, **made)
     # Everything is written before anything of it is shown: no terminal that fails costs a result.
     write_importance(options, labelled, model, result)
-    report = write_report_of_run(prepared.folder, labelled.study.table)
+    page = write_report_of_run(prepared.folder, labelled.study.table) if report else None
     show_results(scores)
     info(f"Model: {prepared.folder}")
-    if report is not None:
-        info(f"Report: {report}")
+    if page is not None:
+        info(f"Report: {page}")
     return result.scored
 
 

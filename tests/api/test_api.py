@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import shutil
@@ -168,6 +169,125 @@ def test_the_default_is_the_ensemble_of_the_command(
         model.embed(table)
 
 
+@pytest.mark.medium
+def test_a_fit_keeps_the_results_of_its_run(
+    table: biom.Table, metadata: pd.DataFrame, tmp_path: Path
+) -> None:
+    """In memory as in a run folder: scores, tables, plots, page and comparison."""
+    kernel = aam.AAMRegressor(members="kernel")
+    stored = kernel.set_params(output_dir=tmp_path / "run").fit(table, metadata.ph)
+    again = aam.AAMRegressor(members="kernel").fit(table, metadata.ph)
+    held = pickle.loads(pickle.dumps(again))
+    expected = json.loads((tmp_path / "run" / "scores.json").read_text())
+    for model in (stored, held):
+        del model.scores_["models"]["kernel"]["cpu_seconds"]
+    assert held.scores_ == stored.scores_
+    assert held.scores_["verdict"] == expected["verdict"]
+    assert 0 < held.scores_["verdict"]["p"] <= 1
+    for name in ("oof_predictions", "splits", "importance"):
+        pd.testing.assert_frame_equal(getattr(held, f"{name}_"), getattr(stored, f"{name}_"))
+    oof = held.oof_predictions_
+    assert_allclose(oof["actual"], metadata.ph.loc[oof.index])
+    assert sorted(oof.index) == sorted(table.ids())
+    assert set(held.splits_["split"]) == {"train", "validation", "test"}
+    model = held.model_
+    points = np.asarray(model.plot_predictions().collections[-1].get_offsets())
+    assert_allclose(points, oof[["actual", "predicted"]])
+    assert model.plot("abundance").get_title("left") == "Abundance"
+    assert model.plot_importance().patches and model.plot_learning_curve().lines
+    plt.close("all")
+    page = model.report(tmp_path / "memory.html", metadata=metadata, color_by="site")
+    text = page.read_text()
+    assert "aam train on a table in memory" in text and "Heat map of" in text
+    compared = aam.compare(stored, memory=held, output=tmp_path / "compared.html")
+    (difference,) = (frame for title, frame in compared.items() if title.startswith("Difference"))
+    assert difference.loc["memory"].iloc[0].startswith("0.000 ")
+    assert (tmp_path / "compared.html").is_file()
+    model.save(tmp_path / "saved")
+    loaded = aam.load(tmp_path / "saved")
+    assert loaded.results().scores["verdict"] == expected["verdict"]
+    assert_allclose(loaded.predict(table)["predicted"], held.predict(table))
+    with pytest.raises(CannotCreate, match="already holds a run"):
+        model.save(tmp_path / "saved")
+
+
+def test_a_fit_without_evaluation_has_no_results(table: biom.Table, metadata: pd.DataFrame) -> None:
+    regressor = aam.AAMRegressor(members="kernel").fit(table, metadata.ph)
+    expected = regressor.predict(table)
+    regressor.set_params(evaluate=False).fit(table, metadata.ph)
+    assert_allclose(regressor.predict(table), expected)
+    assert not hasattr(regressor, "scores_")
+    with pytest.raises(MissingInput, match="not evaluated: .* fit with evaluate=True"):
+        regressor.model_.plot_predictions()
+    with pytest.raises(UsageError, match="One model cannot be compared"):
+        aam.compare(regressor)
+
+
+def test_the_model_reads_metadata_of_the_estimator(
+    table: biom.Table, metadata: pd.DataFrame
+) -> None:
+    frame = table.to_dataframe(dense=True).T
+    given = {"members": "kernel", "categorical_columns": "site", "evaluate": False}
+    regressor = aam.AAMRegressor(**given, metadata=metadata.sample(frac=1, random_state=1))
+    found = regressor.fit(frame, metadata.ph).predict(frame.iloc[:5])
+    assert (
+        np.abs(
+            found
+            - aam.AAMRegressor(members="kernel").fit(frame, metadata.ph).predict(frame.iloc[:5])
+        ).max()
+        > 1e-6
+    )
+    other = regressor.model_.predict(frame.iloc[:5], metadata=metadata)["predicted"]
+    assert_allclose(found, other)
+    with pytest.raises(UsageError, match="Metadata of an array"):
+        regressor.fit(frame.to_numpy(), metadata.ph)
+    with pytest.raises(DataError, match="lacks columns that the model reads: site"):
+        regressor.set_params(metadata=metadata.drop(columns="site")).fit(frame, metadata.ph)
+    with pytest.raises(UsageError, match="reads metadata .*; add metadata with these columns"):
+        regressor.model_.predict(frame)
+
+
+def test_ordered_classes_are_predicted_by_their_rank(
+    table: biom.Table, metadata: pd.DataFrame
+) -> None:
+    labels = metadata.site.str.removeprefix("site-").astype(int)
+    given = {"members": "kernel", "evaluate": False}
+    classifier = aam.AAMClassifier(**given, ordinal=(3, 1, 2)).fit(table, labels)
+    probabilities_NC = classifier.predict_proba(table)
+    assert classifier.classes_.tolist() == [1, 2, 3]
+    assert_allclose(probabilities_NC.sum(axis=1), 1)
+    # The median of the order 3, 1, 2.
+    below_N = probabilities_NC[:, 2]
+    median = np.where(below_N >= 0.5, 3, np.where(below_N + probabilities_NC[:, 0] >= 0.5, 1, 2))
+    assert (classifier.predict(table) == median).all()
+    with pytest.raises(DataError, match="the order does not have: .*, ordinal 1,2"):
+        classifier.set_params(ordinal=(1, 2)).fit(table, labels)
+
+
+def test_a_taxonomy_in_memory_names_the_asvs(table: biom.Table, metadata: pd.DataFrame) -> None:
+    taxa = {name: f"g__Genus-{k % 3}" for k, name in enumerate(table.ids("observation"))}
+    frame = pd.DataFrame({"Feature ID": list(taxa), "Taxon": list(taxa.values())})
+    fitted = aam.AAMRegressor(members="kernel", taxonomy=frame).fit(table, metadata.ph)
+    assert fitted.importance_["taxon"].to_dict() == taxa
+    for given in (taxa, frame, frame.set_index("Feature ID")):
+        found = fitted.model_.importance(table, taxonomy=given)["taxon"]
+        assert found.to_dict() == taxa
+    with pytest.raises(DataError, match="no column 'Taxon'"):
+        fitted.model_.importance(table, taxonomy=frame[["Feature ID"]])
+
+
+def test_errors_name_parameters(table: biom.Table, metadata: pd.DataFrame) -> None:
+    given = {"freeze_base": True, "members": "kernel"}
+    with pytest.raises(UsageError, match="freeze_base without pretrained_encoder") as caught:
+        aam.AAMRegressor(**given).fit(table, metadata.ph)
+    assert "--" not in str(caught.value)
+    with pytest.warns(aam.AamWarning) as warned:
+        aam.AAMRegressor(members="kernel", device="cuda", folds=2).fit(table, metadata.ph)
+    messages = [str(one.message) for one in warned]
+    assert any(one.startswith("device cuda has no effect") for one in messages)
+    assert not any("--" in one for one in messages)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -298,7 +418,8 @@ def test_samples_of_an_array_are_not_those_of_the_training(
     with warnings.catch_warnings():
         warnings.simplefilter("error", aam.AamWarning)
         target = metadata.ph.rename("group")
-        fitted = aam.AAMRegressor(**ONE, sequences=dna).fit(array, target, metadata.subject)
+        regressor = aam.AAMRegressor(**ONE, sequences=dna, evaluate=False)
+        fitted = regressor.fit(array, target, metadata.subject)
         found = fitted.model_.predict(array, dna)
     assert fitted.model_.column == "group"
     assert found["predicted"].mean() == pytest.approx(metadata.ph.mean(), abs=1)
@@ -377,9 +498,9 @@ def test_a_model_without_its_run_folder_says_what_to_load(run: Path, tmp_path: P
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_is_called_gpu_or_cuda(run: Path, table: biom.Table) -> None:
     for name in ("gpu", "cuda"):
-        with pytest.raises(Unavailable, match="No GPU: --device cuda"):
+        with pytest.raises(Unavailable, match="No GPU: device cuda"):
             aam.load(run, device=name)
-        with pytest.raises(Unavailable, match="No GPU: --device cuda"):
+        with pytest.raises(Unavailable, match="No GPU: device cuda"):
             aam.AAMRegressor(**SMALL | {"device": name}).fit(table, range(36))
 
 
