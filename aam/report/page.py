@@ -131,28 +131,18 @@ def write_report_of_run(folder: Path, table: FeatureTable) -> Path | None:
 
 def page(given: ReportInput, place: Path) -> str:
     """Return the HTML page of a run."""
-    run, facts = given.run, given.run.facts
+    run, finished = given.run, given.run.facts.get("finished")
     options, heads = methods.option_rows(run), ["Option", "Value"]
     own, others = (
         Table(name, heads, [[flag, text or "-"] for flag, text, own in options if own is differs])
         for name, differs in (("Options that are not the default", True), ("Other options", False))
     )
-    sentence = [f"aam {facts.get('command', 'run')}"]
-    if table := run.option("input", "table"):
-        sentence.append(f"on {PurePath(str(table)).name}")
-    if samples := _samples(run):
-        sentence.append(f"with {samples:,} samples")
-    if facts.get("asvs"):
-        sentence.append(f"of {facts['asvs']:,} ASVs")
-    if depth := facts.get("rarefy_depth"):
-        sentence.append(f"at {depth:,} reads each")
-    folds = f"; {len(run.curves)}-fold cross-validation" if len(run.curves) > 1 else ""
     return render(
         "page.html.j2",
         title=f"Prediction of {run.target}" if run.target else "Pretrained encoder",
-        sentence=f"{' '.join(sentence)}{folds}.",
+        sentence=heading(run),
         name=run.folder.resolve().name,
-        finished=methods.timestamp(facts["finished"]) if facts.get("finished") else "",
+        finished=methods.timestamp(finished) if finished else "",
         pretraining=run.target is None,
         result=result_of(given),
         better=is_better(run.scores),
@@ -181,6 +171,22 @@ def page(given: ReportInput, place: Path) -> str:
         other_options=others,
         command=methods.command_line(run),
     )
+
+
+def heading(run: Run) -> str:
+    """Return the sentence under the title of the page."""
+    facts = run.facts
+    sentence = [f"aam {facts.get('command', 'run')}"]
+    if table := run.option("input", "table"):
+        sentence.append(f"on {PurePath(str(table)).name}")
+    if samples := _samples(run):
+        sentence.append(f"with {samples:,} samples")
+    if facts.get("asvs"):
+        sentence.append(f"of {facts['asvs']:,} ASVs")
+    if depth := facts.get("rarefy_depth"):
+        sentence.append(f"at {depth:,} reads each")
+    folds = f"; {len(run.curves)}-fold cross-validation" if len(run.curves) > 1 else ""
+    return f"{' '.join(sentence)}{folds}."
 
 
 def result_of(given: ReportInput) -> list[str]:
@@ -244,8 +250,8 @@ def tiles(given: ReportInput) -> list[Tile]:
     if number := facts.get("parameters"):
         width = run.option("model", "embedding_dim")
         note = f"embeddings of {width}" if width and not run.option("pretrained_encoder") else ""
-        sizes = ((1e9, " G"), (1e6, " M"), (1e3, " k"), (0, ""))
-        size, unit = next(pair for pair in sizes if number >= pair[0])
+        sizes = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
+        size, unit = next((pair for pair in sizes if number >= pair[0]), (0, ""))
         figures.append(
             Tile(f"{number / size:.3g}{unit}" if size else str(number), "parameters", note)
         )
