@@ -48,6 +48,13 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "Sequences (kernel)",
     ]
     assert "subject" in plt.figure(sorted(drawn)[2]).axes[0].get_xlabel()  # the name of the groups
-    assert (tmp_path / "runs" / "ph" / "report.html").is_file()
+    assert names["regressor"].scores_["verdict"]["outcome"] == "better"
+    parts = names["effects"].groupby("sample").effect.sum()
+    assert np.allclose(parts, names["predictions"].predicted.loc[parts.index])
+    assert "taxon" in names["asvs"]
+    assert "kernel" in names["tables"]["Difference from ensemble"].index
+    assert set(names["ordered"].predict(names["frame"])) <= {"low", "middle", "high"}
+    for name in ("ph.html", "compared.html", "runs/ph/scores.json"):
+        assert (tmp_path / name).is_file()
     assert (tmp_path / "onnx" / "asv_encoder.onnx").is_file()
     plt.close("all")
