@@ -13,6 +13,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from aam.contract.errors import CannotCreate
 from aam.contract.files import atomic_write
 from launcher import system
@@ -61,12 +63,12 @@ def _manifest(host: Host) -> dict[str, Any]:
     # By name, not by a pattern: SLURM_JWT is the user's password for the cluster.
     kept = (*SLURM_VARIABLES, *visible_devices_variables(), *own)
     variables = {name: host.environment[name] for name in kept if name in host.environment}
-    engines = [vars(engine) for engine in host.engines]
+    engines = [msgspec.structs.asdict(engine) for engine in host.engines]
     return {
         "machine": host.machine,
-        "user": host.user and vars(host.user),
+        "user": host.user and msgspec.structs.asdict(host.user),
         "environment": variables | {n: "set" for n in LEAKS if host.environment.get(n)},
-        "nodes": {node.path: vars(node) for node in host.nodes},
+        "nodes": {node.path: msgspec.structs.asdict(node) for node in host.nodes},
         "engines": [{k: v for k, v in engine.items() if k != "traits"} for engine in engines],
         "archs": {gpu.pci: gpu.arch for gpu in host.gpus if gpu.pci and gpu.arch},
     }

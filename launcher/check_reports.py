@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -17,8 +16,7 @@ MOST = 200
 """Reports that are read; one of a stack has about 20 kB."""
 
 
-@dataclass(frozen=True)
-class StoredReport:
+class StoredReport(msgspec.Struct, frozen=True):
     """What a report states, as `aam` wrote it.
 
     Attributes:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from aam.contract.errors import ConfigurationError
 from aam.contract.records import Sourced, read_yaml_entries
@@ -61,9 +62,9 @@ def read(
     paths = {key: os.path.abspath(expanded(given.value, home)) for key, given in folders.items()}
     settings = replace(
         settings,
-        image=replace(settings.image, value=expanded(settings.image.value, home)),
-        bind=tuple(replace(bind, value=expanded(bind.value, home)) for bind in settings.bind),
-        **{key: replace(folders[key], value=path) for key, path in paths.items()},
+        image=Sourced(expanded(settings.image.value, home), settings.image.source),
+        bind=tuple(Sourced(expanded(bind.value, home), bind.source) for bind in settings.bind),
+        **{key: Sourced(path, folders[key].source) for key, path in paths.items()},
     )
     runtime = settings.runtime
     if runtime.value not in runtimes():

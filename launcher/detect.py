@@ -13,9 +13,10 @@ import os
 import re
 from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from aam.contract.errors import AamError, CannotCreate
 from aam.contract.files import atomic_write

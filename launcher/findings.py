@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 Severity = Literal["note", "warning", "error"]
 
@@ -13,8 +14,7 @@ REQUESTED = "requested"
 """Reason of what a user or a configuration has set."""
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """A problem or remark for the user, with its evidence and remedy."""
 
     severity: Severity
@@ -34,8 +34,7 @@ def warn(findings: Iterable[Finding]) -> None:
             print(f"aam-launch: {finding.severity}: {finding}", file=sys.stderr)
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """One decision.
 
     Attributes:

@@ -9,11 +9,11 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from aam.contract.errors import AamError, CannotCreate, MissingInput
 from aam.contract.records import read_json

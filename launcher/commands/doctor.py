@@ -1,6 +1,5 @@
 """`aam-launch doctor`: report the facts of this host or of a capture, and its problems."""
 
-import dataclasses
 import os
 import re
 import time
@@ -9,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from aam.contract.errors import AamError, Unavailable
 from aam.contract.options.field import option
@@ -151,9 +152,9 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         content = {
             "host": facts(host),
             "fitting": [image.name for image in fitting],
-            "check_reports": [dataclasses.asdict(report) for report in reports],
+            "check_reports": [msgspec.to_builtins(report) for report in reports],
         }
-        print_json({**content, "findings": [dataclasses.asdict(finding) for finding in findings]})
+        print_json({**content, "findings": [msgspec.to_builtins(finding) for finding in findings]})
     else:
         names = ", ".join(image.name for image in fitting)
         lines = [*host_lines(host, catalog), f"{'images':<10} {names} would fit"]

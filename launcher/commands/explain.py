@@ -1,13 +1,15 @@
 """`aam-launch explain`: print every decision with its reason and source, as text or JSON."""
 
-import dataclasses
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from aam.contract.gpus import CHECK_REPORTS
 from launcher import check_reports
@@ -109,11 +111,11 @@ def as_json(host: Host, plan: Plan) -> str:
     """Return the explanation for programs."""
     content = {
         "host": facts(host),
-        "decisions": [dataclasses.asdict(decision) for decision in plan.decisions],
-        "findings": [dataclasses.asdict(finding) for finding in plan.findings],
+        "decisions": [msgspec.to_builtins(decision) for decision in plan.decisions],
+        "findings": [msgspec.to_builtins(finding) for finding in plan.findings],
         "plan": {
             key: value
-            for key, value in dataclasses.asdict(replace(plan, choices=(), findings=())).items()
+            for key, value in msgspec.to_builtins(replace(plan, choices=(), findings=())).items()
             if key not in ("choices", "findings", "assigned")
         }
         | {"variables": plan.variables},
@@ -124,7 +126,7 @@ def as_json(host: Host, plan: Plan) -> str:
 
 def facts(host: Host) -> dict[str, object]:
     """Return the facts of a host without its environment, which may hold secrets."""
-    plain = dataclasses.asdict(host)
+    plain: dict[str, Any] = msgspec.to_builtins(host)
     del plain["environment"], plain["absent_engines"]
     for engine in plain["engines"]:
         del engine["traits"]

@@ -87,8 +87,7 @@ class RunProgress(msgspec.Struct):
     seconds_left: Annotated[float, Meta(ge=0, le=1e10)] | None = None
 
 
-@dataclass(frozen=True)
-class JobRow:
+class JobRow(msgspec.Struct, frozen=True):
     """A job in the list; `message` is the cause of a failure, or why it waits."""
 
     job: str
@@ -115,7 +114,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     files = [file for file in kept_scripts().glob("*.sh") if re.fullmatch("[0-9]+", file.stem)]
     rows = [row_of(file, known) for file in sorted(files, key=lambda file: -int(file.stem))]
     if "--json" in launcher_options:
-        print_json([vars(row) for row in rows])
+        print_json([msgspec.structs.asdict(row) for row in rows])
         return 0
     if not rows:
         print("No job was submitted from here.")

@@ -7,9 +7,11 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from aam.contract.errors import AamError, CannotCreate, Unavailable, UsageError
 from aam.contract.files import try_lock
@@ -41,8 +43,7 @@ ONLY_HERE = ("--dry-run", "--json", "--gpus", "--host")
 """Options of the launcher that are about the submission, not about the launch on a node."""
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """A job that is decided: its script, what it writes, and what keeps it from running."""
 
     command: str
@@ -92,7 +93,7 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     log = output.absolute.replace("%", "%%") + "-%j.log"
     partition = queue.partition(options.partition or site.values.partition)
     what = scripts.allocation_of(request, options, site, log, partition)
-    inputs = replace(inputs, host=node_of(site, here, what.gpus))
+    inputs = msgspec.structs.replace(inputs, host=node_of(site, here, what.gpus))
     problems = scripts.over_limits(what, site, partition, force)
     problems += checks.files(request, paths, site)
     try:
@@ -102,7 +103,7 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
             raise problems[0] if problems else error from None
         problems.append(error)
         assumed = (*inputs.built, *inventory.assumed(inputs.settings, inputs.catalog))
-        inputs = replace(inputs, built=assumed)
+        inputs = msgspec.structs.replace(inputs, built=assumed)
         choice = decide(inputs)
     plan = assemble_plan(inputs, choice)
     if choice.built and choice.built in inputs.built and not problems:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import NoReturn, TypeVar
+
+from msgspec.structs import replace
 
 from aam.contract.errors import Unavailable
 from launcher.engines import docker, native, podman, sif

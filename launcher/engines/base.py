@@ -12,7 +12,6 @@ for a file in the image folder, else the engine's own storage).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -77,8 +76,7 @@ def labels(argv: Sequence[str], name: str) -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True)
-class SpaceRequirement:
+class SpaceRequirement(msgspec.Struct, frozen=True):
     """Bytes that a step of a build takes in a folder, and how to move that step elsewhere."""
 
     what: str
@@ -144,8 +142,7 @@ class Builder(Protocol):
         """Compare an image byte for byte with its record; return the engine's name for it."""
 
 
-@dataclass(frozen=True)
-class ImageBuild:
+class ImageBuild(msgspec.Struct, frozen=True):
     """Inputs of an image build.
 
     Attributes:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from launcher.findings import Finding
 from launcher.host.facts import Driver, Gpu, Host
 from launcher.host.tree import HostTree
 
 
-@dataclass(frozen=True)
-class DriverRange:
+class DriverRange(msgspec.Struct, frozen=True):
     """A release of a kernel driver and the user spaces that its vendor lists for it.
 
     Attributes:

@@ -1,16 +1,16 @@
-"""Facts about a host as frozen dataclasses, and the numbers that files and variables hold."""
+"""Facts about a host as frozen records, and the numbers that files and variables hold."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 LONGEST_LIST = 4096
 """Members of a list of GPUs; no node has as many."""
 
 
-@dataclass(frozen=True)
-class GpuInstance:
+class GpuInstance(msgspec.Struct, frozen=True):
     """A hardware partition of a card that is a device of its own.
 
     Attributes:
@@ -29,8 +29,7 @@ class GpuInstance:
         return f"{self.gpu}/{self.compute}"
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(msgspec.Struct, frozen=True):
     """One device that a runtime would enumerate: a card, or a partition of one.
 
     Attributes:
@@ -71,8 +70,7 @@ class Gpu:
         return self.pci.partition(".")[0]
 
 
-@dataclass(frozen=True)
-class DeviceNode:
+class DeviceNode(msgspec.Struct, frozen=True):
     """A device node; `access`, the outcome of access(2), is None in a capture."""
 
     path: str
@@ -93,8 +91,7 @@ class DeviceNode:
         return user.uid == 0 or self.mode & needed == needed
 
 
-@dataclass(frozen=True)
-class Driver:
+class Driver(msgspec.Struct, frozen=True):
     """A kernel driver: its version, None for one that comes with the kernel, and where it stood."""
 
     vendor: str
@@ -102,8 +99,7 @@ class Driver:
     source: str
 
 
-@dataclass(frozen=True)
-class EngineTraits:
+class EngineTraits(msgspec.Struct, frozen=True):
     """Properties of an engine that decisions depend on.
 
     Attributes:
@@ -129,8 +125,7 @@ class EngineTraits:
     ends_value: str = ""
 
 
-@dataclass(frozen=True)
-class EngineFact:
+class EngineFact(msgspec.Struct, frozen=True):
     """A container engine on PATH.
 
     Attributes:
@@ -152,8 +147,7 @@ class EngineFact:
     loses_groups: str = ""
 
 
-@dataclass(frozen=True)
-class Slurm:
+class Slurm(msgspec.Struct, frozen=True):
     """The allocation this process runs in; `gpus` are Slurm's numbers of whole-node devices."""
 
     job: str
@@ -162,8 +156,7 @@ class Slurm:
     local_id: int | None
 
 
-@dataclass(frozen=True)
-class User:
+class User(msgspec.Struct, frozen=True):
     """The user of this process: user ID, group ID and groups."""
 
     uid: int
@@ -171,8 +164,7 @@ class User:
     groups: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(msgspec.Struct, frozen=True):
     """Facts about a host that decisions are made from.
 
     Attributes:
@@ -204,10 +196,10 @@ class Host:
     engines: tuple[EngineFact, ...]
     slurm: Slurm | None
     user: User | None
-    user_space: Mapping[str, str] = field(default_factory=dict)
+    user_space: Mapping[str, str] = msgspec.field(default_factory=dict)
     cdi: tuple[str, ...] = ()
     bus: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     complete: bool = True
     absent_engines: tuple[EngineFact, ...] = ()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from launcher.host.tree import HostTree
 
@@ -10,8 +10,7 @@ DEVICES = "/sys/bus/pci/devices"
 DISPLAY, ACCELERATOR = 0x03, 0x12  # base classes of the PCI code assignment specification
 
 
-@dataclass(frozen=True)
-class PciFunction:
+class PciFunction(msgspec.Struct, frozen=True):
     """A PCI function of class display (0x03) or processing accelerator (0x12)."""
 
     address: str

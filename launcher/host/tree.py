@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from aam.contract.errors import DataError, MissingInput
 from aam.contract.records import decode_json
@@ -27,8 +29,7 @@ MANIFEST = "aam-capture.json"
 """File of a capture with what no file of sysfs or procfs holds."""
 
 
-@dataclass(frozen=True)
-class RecordedNode:
+class RecordedNode(msgspec.Struct, frozen=True):
     """A device node of a capture, by its path."""
 
     gid: int | None = None
@@ -37,8 +38,7 @@ class RecordedNode:
     access: bool | None = None
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(msgspec.Struct, frozen=True):
     """Facts of a capture beside its files.
 
     Attributes:
@@ -54,10 +54,10 @@ class Manifest:
     complete: bool = False
     machine: str = "x86_64"
     user: User | None = None
-    environment: dict[str, str] = field(default_factory=dict)
-    nodes: dict[str, RecordedNode] = field(default_factory=dict)
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
+    nodes: dict[str, RecordedNode] = msgspec.field(default_factory=dict)
     engines: tuple[EngineFact, ...] = ()
-    archs: dict[str, str] = field(default_factory=dict)
+    archs: dict[str, str] = msgspec.field(default_factory=dict)
 
     def node(self, path: str) -> DeviceNode | None:
         """Return the device node at `path`, or None."""

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from aam.contract.errors import CannotCreate, MissingInput, Unavailable, UsageError
 from aam.contract.files import sha256
 from aam.contract.options.field import option
@@ -96,8 +98,7 @@ class ImagesBuild(SeveralImages):
     test: bool = TEST
 
 
-@dataclass(frozen=True)
-class InstalledBuilder:
+class InstalledBuilder(msgspec.Struct, frozen=True):
     """An engine that can build, its program and its version."""
 
     engine: Builder
@@ -105,8 +106,7 @@ class InstalledBuilder:
     version: str
 
 
-@dataclass(frozen=True)
-class BuildJob:
+class BuildJob(msgspec.Struct, frozen=True):
     """A build of an image of the catalog in the image folder.
 
     Attributes:

@@ -12,9 +12,10 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+
+import msgspec
 
 import aam
 from aam.contract.errors import MissingInput, UsageError
@@ -27,8 +28,7 @@ INSTALL = "install.sh"
 _NO_CACHES = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
-@dataclass(frozen=True)
-class BuildSources:
+class BuildSources(msgspec.Struct, frozen=True):
     """Where the parts of a build lie.
 
     Attributes:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
+from msgspec.structs import replace
 
 from aam.contract.errors import UsageError
 from aam.contract.records import Sourced, convert
@@ -57,8 +57,7 @@ class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str = "catalog"
 
 
-@dataclass(frozen=True)
-class StackFault:
+class StackFault(msgspec.Struct, frozen=True):
     """A known fault of a stack, the reason and the source.
 
     Attributes:
@@ -81,11 +80,10 @@ class StackFault:
     flags: tuple[str, ...] = ()
     known_from: str = "catalog"
     archs: tuple[str, ...] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Catalog:
+class Catalog(msgspec.Struct, frozen=True):
     """Images in order of preference, drivers and faults."""
 
     images: tuple[Image, ...]

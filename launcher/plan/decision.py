@@ -10,7 +10,9 @@ candidate has one, the refusal is that of the candidate that came furthest. `aam
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from aam.contract.errors import AamError, NotPermitted, Unavailable, UsageError
 from launcher.findings import REQUESTED, Decision, Finding, Severity
@@ -38,8 +40,7 @@ STEPS = ("request", *MISFITS, "libraries", "idle GPUs", "two vendors", "engine",
 WITHOUT_GPU = "add --device cpu (or --image cpu) to compute on the processor"
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A way to run a command.
 
     Attributes:
@@ -85,8 +86,7 @@ class Candidate:
         return self.group.selection if self.group else None
 
 
-@dataclass(frozen=True)
-class Assessment:
+class Assessment(msgspec.Struct, frozen=True):
     """The hardware, and every candidate in order of preference with the reason against it."""
 
     inputs: LaunchInputs

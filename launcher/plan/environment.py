@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from launcher.findings import REQUESTED, Decision
 from launcher.gpus import VENDORS
@@ -58,8 +59,7 @@ FIXED = {
 }
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(msgspec.Struct, frozen=True):
     """A variable of a program, with its reason and source, and the subject of its decision."""
 
     name: str

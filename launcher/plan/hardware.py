@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from aam.contract.errors import AamError, ConfigurationError, Unavailable
 from launcher.findings import Decision, Finding
@@ -24,8 +26,7 @@ MISFITS = ("processor", "vendor", "device", "architecture", "driver")
 """Kinds of misfit of an image, in the order in which they are found; --force overrides them."""
 
 
-@dataclass(frozen=True)
-class GpuGroup:
+class GpuGroup(msgspec.Struct, frozen=True):
     """GPUs of one architecture of one vendor, and the visible devices of that vendor."""
 
     selection: DeviceSelection
@@ -46,8 +47,7 @@ class GpuGroup:
         return counted(self.gpus)
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(msgspec.Struct, frozen=True):
     """A reason against an image or GPUs, as an error states it; `step`: the check that found it."""
 
     cause: str
@@ -66,8 +66,7 @@ class Reason:
         return Finding("warning", self.cause, self.evidence, self.remedy)
 
 
-@dataclass(frozen=True)
-class Hardware:
+class Hardware(msgspec.Struct, frozen=True):
     """The GPUs of a host, sorted, and the images that fit them.
 
     Attributes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from aam.contract.installation import install_command
 from launcher.host.facts import Host
@@ -17,8 +18,7 @@ NATIVE = "native"
 """Name of the engine that runs no container."""
 
 
-@dataclass(frozen=True)
-class BuiltImage:
+class BuiltImage(msgspec.Struct, frozen=True):
     """A built image: a file, or a reference to an engine's own storage.
 
     Attributes:
@@ -35,12 +35,11 @@ class BuiltImage:
     engines: tuple[str, ...]
     place: str
     digest: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     mismatch: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True)
-class NativeStack:
+class NativeStack(msgspec.Struct, frozen=True):
     """The environment that the launcher runs in, as a stack.
 
     Attributes:
@@ -63,8 +62,7 @@ class NativeStack:
         return install_command(python=self.python)
 
 
-@dataclass(frozen=True)
-class LaunchContext:
+class LaunchContext(msgspec.Struct, frozen=True):
     """Facts about the launcher's own process.
 
     Attributes:
@@ -93,8 +91,7 @@ class LaunchContext:
         return (os.path.dirname(self.private), self.private, *inner)
 
 
-@dataclass(frozen=True)
-class LaunchInputs:
+class LaunchInputs(msgspec.Struct, frozen=True):
     """Everything that a launch is decided from.
 
     Attributes:

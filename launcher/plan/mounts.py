@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from aam.contract.errors import ConfigurationError, UsageError
 from launcher.findings import REQUESTED, Decision
@@ -23,8 +25,7 @@ IMAGE_FOLDERS = frozenset(
 """Folders without which an image does not work; nothing may be mounted over them."""
 
 
-@dataclass(frozen=True)
-class PathFact:
+class PathFact(msgspec.Struct, frozen=True):
     """A path of the command line and its state on disk.
 
     Attributes:
@@ -46,8 +47,7 @@ class PathFact:
     links: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Mount:
+class Mount(msgspec.Struct, frozen=True):
     """A folder or file of the host in the container, with its reason and source.
 
     Attributes:

@@ -6,11 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from aam.contract.errors import ConfigurationError, UsageError
 from aam.contract.gpus import CHECK_REPORTS
@@ -45,8 +45,7 @@ PASSING = ("--dry-run", "--json", "--host")
 """Options that are about showing a plan, not about the run."""
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """A program to execute, with its environment, mounts and devices.
 
     Attributes:

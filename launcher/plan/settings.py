@@ -167,8 +167,7 @@ TYPES: dict[str, Any] = {
 AUTO = Sourced("auto", "default")
 
 
-@dataclass(frozen=True)
-class LaunchSettings:
+class LaunchSettings(msgspec.Struct, frozen=True):
     """Settings of a launch, with their sources; `SettingOptions` describes them.
 
     Attributes:

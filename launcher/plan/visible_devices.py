@@ -21,7 +21,8 @@ makes the value of that variable.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from aam.contract.errors import ConfigurationError
 from launcher.gpus import VENDORS
@@ -38,8 +39,7 @@ def visible_devices_variables() -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, found)))
 
 
-@dataclass(frozen=True)
-class DeviceSelection:
+class DeviceSelection(msgspec.Struct, frozen=True):
     """Visible devices of one vendor.
 
     Attributes:

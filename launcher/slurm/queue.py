@@ -8,8 +8,9 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from subprocess import CompletedProcess
+
+import msgspec
 
 from aam.contract.errors import AamError, Unavailable, UsageError
 from launcher import system
@@ -43,8 +44,7 @@ _TIME = re.compile(
 """A time limit as Slurm writes it."""
 
 
-@dataclass(frozen=True)
-class Queued:
+class Queued(msgspec.Struct, frozen=True):
     """State of a job from squeue."""
 
     job: str
@@ -58,8 +58,7 @@ class Queued:
         return self.state in ACTIVE
 
 
-@dataclass(frozen=True)
-class Partition:
+class Partition(msgspec.Struct, frozen=True):
     """Limits of a partition: `max_time` as Slurm writes it, processors of its smallest node."""
 
     name: str

@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from aam import __version__
 from aam.contract.errors import AamError, ConfigurationError, UsageError
 from aam.contract.options import options_of
@@ -102,8 +104,7 @@ class SubmitOptions:
     )
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Allocation(msgspec.Struct, frozen=True):
     """What a job requests of Slurm.
 
     Attributes:

@@ -16,7 +16,6 @@ import os
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -106,8 +105,7 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     where: str = ""
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(msgspec.Struct, frozen=True):
     """A site: its name, its facts by key (those of mappings as "network.NAME"), their values."""
 
     name: str

@@ -6,10 +6,11 @@ Trees are written as the kernels write them; five captured hosts are read where 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from aam.contract.errors import AamError
 from aam.contract.gpus import CHECK_REPORTS

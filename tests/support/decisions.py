@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
+
+from msgspec.structs import replace
 
 from aam.contract.records import Sourced
 from launcher.engines import ENGINES
@@ -64,7 +66,7 @@ def decide(
 ) -> Candidate:
     layer = {key: Sourced(value, f"command line, --{key}") for key, value in given.items()}
     defaults = {"image_dir": Sourced("/i", "default")}
-    request = replace(OF_USE[use], launcher_options={"--force": True} if force else {})
+    request = dataclasses.replace(OF_USE[use], launcher_options={"--force": True} if force else {})
     if use == "allocated":
         host = replace(host, slurm=Slurm("7", (0,), 1, 0))
     return choose(inputs_of(host, request, merge([defaults, layer]), built, native))
