@@ -170,6 +170,13 @@ class Labels:
             return self.values[:, None]
         return np.eye(len(self.classes))[self.values.astype(np.int64)]
 
+    @property
+    def predicted_NC(self) -> F64:
+        """The columns of `outputs_NC`; ranks are followed by an indicator of each level."""
+        if not self.levels:
+            return self.outputs_NC
+        return np.hstack([self.outputs_NC, np.eye(len(self.levels))[self.values.astype(np.int64)]])
+
 
 class Inputs(Protocol):
     """Samples in the form that an estimator computes from them."""

@@ -243,7 +243,7 @@ def _predictions(values_N: npt.NDArray[Any], folds: Folds) -> Iterator[F64]:
 def _by_tree(rank_N: Rows, folds: Folds) -> F64:
     from sklearn.tree import DecisionTreeRegressor
 
-    outputs_NC = folds.labels.outputs_NC
+    outputs_NC = folds.labels.predicted_NC
     # scikit-learn splits no node with a variance below 2.2e-16, whatever the unit is.
     mean_C, std_C = outputs_NC.mean(axis=0), outputs_NC.std(axis=0)
     scale_C = np.where(std_C > 0, std_C, 1.0)
@@ -261,7 +261,7 @@ def _by_tree(rank_N: Rows, folds: Folds) -> F64:
 
 
 def _by_category(code_N: Rows, folds: Folds) -> F64:
-    outputs_NC = folds.labels.outputs_NC
+    outputs_NC = folds.labels.predicted_NC
     predictions = []
     for split in folds.splits:
         fitted, predicted = training_rows(split), split.held_out[1]

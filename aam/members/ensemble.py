@@ -22,7 +22,7 @@ from aam.members.scores import Folds
 from aam.members.uncertainty import (
     ProportionalOdds,
     calibrate,
-    fit_proportional_odds,
+    fit_odds,
     fit_temperature,
     half_width,
     held_out_half_widths,
@@ -47,7 +47,8 @@ def choose_weights(left_out: Mapping[str, F64 | None], labels: Labels) -> dict[s
     each; where fewer than two have them, or none is better than the mean, all weights are equal.
 
     Args:
-        left_out: member -> predictions [N, C] of the training samples; None without.
+        left_out: member -> predictions [N, C] of the training samples; None without, and NaN
+            where only some samples have one, which is as good as none.
         labels: labels of the training samples.
 
     >>> y_N = np.arange(20.0)
@@ -56,7 +57,11 @@ def choose_weights(left_out: Mapping[str, F64 | None], labels: Labels) -> dict[s
     {'good': 1.0, 'noise': 0.0}
     """
     equal = dict.fromkeys(left_out, 1 / len(left_out))
-    known = {name: left_out_NC for name, left_out_NC in left_out.items() if left_out_NC is not None}
+    known = {
+        name: left_out_NC
+        for name, left_out_NC in left_out.items()
+        if left_out_NC is not None and np.isfinite(left_out_NC).all()
+    }
     y_NC = labels.outputs_NC
     group_N, size_I = np.unique(labels.groups, return_inverse=True, return_counts=True)[1:]
     if len(known) < 2 or len(size_I) < 2:
@@ -149,37 +154,44 @@ class Combined:
 def combine_members(
     members: Mapping[str, F64],
     folds: Folds,
-    left_out: Mapping[str, Sequence[F64]] | None = None,
+    left_out: Mapping[str, Sequence[F64 | None]] | None = None,
 ) -> Combined:
     """Combine the members' predictions of the held-out samples.
 
     Args:
-        members: float64 [M, C] by name, numbers in the units of the target or class probabilities.
+        members: float64 [M, C] by name, see `CrossValidated.predictions_MC`.
         folds: labels and splits; the held-out samples are in the order of the predictions.
         left_out: member -> predictions of the samples of each of `folds.fitted_rows`, see
-            `choose_weights`; without them all weights are equal.
+            `CrossValidated.left_out`; without them all weights are equal.
 
     Returns:
         The ensemble for new samples, and its predictions of the held-out samples, whose temperature
         comes from the other folds, or from other groups of a single split.
     """
     weights_of: list[dict[str, float]] = []
+    means: list[F64 | None] = []
     for k, rows in enumerate(folds.fitted_rows):
         # The last one, of the final model, is missing where none is fitted.
         parts = {name: (left_out or {}).get(name, ())[k : k + 1] for name in members}
         found = {name: part[0] if part else None for name, part in parts.items()}
-        weights_of.append(choose_weights(found, folds.labels.take(rows)))
-    mean_MC = np.empty_like(next(iter(members.values())))
+        weights = choose_weights(found, folds.labels.take(rows))
+        weights_of.append(weights)
+        # Left-out predictions of the ensemble: the mean of the members that have some.
+        known = {name: each_NC for name, each_NC in found.items() if each_NC is not None}
+        total = sum(weights[name] for name in known)
+        means.append(weighted_mean(known, weights) / total if known else None)
+    outputs = folds.labels.outputs_NC.shape[1]
+    mean_MC = np.empty((len(folds.rows_M), outputs))
     for k, weights in enumerate(weights_of[:-1], start=1):
         inside = folds.fold_M == k
-        mean_MC[inside] = weighted_mean(members, weights)[inside]
+        mean_MC[inside] = weighted_mean(members, weights)[inside, :outputs]
     labels, final = folds.held_out, weights_of[-1]
     if not labels.classes:
         residuals_M = np.abs(mean_MC[:, 0] - labels.values)
         odds = None
         if labels.levels:
-            codes_M = labels.values.astype(np.int64)
-            odds = fit_proportional_odds(mean_MC[:, 0], codes_M, len(labels.levels))
+            odds = fit_odds(means[-1], folds.labels.take(folds.fitted_rows[-1]))
+        mean_MC = folds.with_levels(mean_MC, means)
         ensemble = Ensemble(final, half_width(residuals_M, labels.groups), 1.0, odds)
         widths_M = held_out_half_widths(residuals_M, labels.groups)
         return Combined(ensemble, members, mean_MC, mean_MC, widths_M, weights_of[:-1])

@@ -459,7 +459,9 @@ def explain_held_out(
         The columns of `explanation_table`, and `group`: `worst`, or `typical` with an error near
         the median.
     """
-    predictions_MC, values_M = combined.predictions_MC, folds.held_out.values
+    values_M, columns = folds.held_out.values, folds.labels.outputs_NC.shape[1]
+    # Of ordered categories the rank is explained, the first column.
+    predictions_MC, dummy_MC = combined.predictions_MC[:, :columns], folds.dummy_MC[:, :columns]
     if folds.labels.classes:
         wrong_M = 1 - predictions_MC[np.arange(len(values_M)), values_M.astype(np.int64)]
     else:
@@ -484,7 +486,7 @@ def explain_held_out(
             found = explain(
                 models, of_fold, outputs, samples.relations, part,
                 predictions_MC[places], {n: p[places] for n, p in combined.members.items()},
-                folds.dummy_MC[places],
+                dummy_MC[places],
             )  # fmt: skip
             ids = part.sample_ids
             table = explanation_table(found, ids, feature_ids, samples.relations, taxa, 5)

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from aam.data.splits import Split
 from aam.members.base import F64
-from aam.members.member import Estimator
+from aam.members.member import Estimator, TrainingSamples
 from aam.members.scores import LEVEL, TITLES, Folds, Score, training_rows
 
 FRACTIONS = (1 / 8, 1 / 4, 1 / 2)
@@ -21,7 +22,11 @@ MIN_GROUPS = 8
 
 
 def learning_curve(
-    name: str, estimator: Estimator[Any], inputs: Any, folds: Folds, predictions_MC: F64
+    name: str,
+    estimator: Estimator[Any],
+    samples: TrainingSamples,
+    folds: Folds,
+    predictions_MC: F64,
 ) -> dict[str, Any] | None:
     """Fit an estimator to parts of the groups of each split, and score it on its held-out samples.
 
@@ -31,7 +36,7 @@ def learning_curve(
     Args:
         name: name of the estimator.
         estimator: estimator that is fitted to the parts.
-        inputs: N samples as the estimator reads them.
+        samples: N samples.
         folds: their labels and splits.
         predictions_MC: held-out predictions of the estimator fitted to all groups.
 
@@ -39,10 +44,9 @@ def learning_curve(
         {model, metric, units, points, sentence}; points: [{units, value, lower, upper}], of which
         the first has the fewest units. None with fewer than twice `MIN_GROUPS` groups in training.
     """
-    labels = dataclasses.replace(folds.labels, values=folds.scale.forward(folds.labels.values))
     rows_of = [training_rows(split) for split in folds.splits]
     shuffled = [
-        np.random.default_rng(folds.seed).permutation(np.unique(labels.groups[rows]))
+        np.random.default_rng(folds.seed).permutation(np.unique(folds.labels.groups[rows]))
         for rows in rows_of
     ]
     drawn, numbers = [], []
@@ -50,12 +54,18 @@ def learning_curve(
         sizes = [int(fraction * len(groups)) for groups in shuffled]
         if min(sizes) < MIN_GROUPS:
             continue
-        predictions = []
-        for rows, groups, size, split in zip(rows_of, shuffled, sizes, folds.splits, strict=True):
-            chosen = rows[np.isin(labels.groups[rows], groups[:size])]
-            model = estimator.fit(inputs.take(chosen), labels.take(chosen), folds.seed)
-            predictions.append(model.predict(inputs.take(split.held_out[1])))
-        drawn.append(folds.drawn(folds.scale.inverse(np.concatenate(predictions))))
+        parts = zip(rows_of, shuffled, sizes, folds.splits, strict=True)
+        splits = tuple(
+            Split(
+                rows[np.isin(folds.labels.groups[rows], groups[:size])], rows[:0], split.held_out[1]
+            )
+            for rows, groups, size, split in parts
+        )
+        smaller = dataclasses.replace(folds, splits=splits)
+        part = f"{fraction:g} of the groups"
+        drawn.append(
+            folds.drawn(estimator.cross_validate(samples, smaller, False, part).predictions_MC)
+        )
         numbers.append(_mean(sizes))
     if not drawn:
         return None

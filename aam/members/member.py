@@ -210,7 +210,8 @@ class CrossValidated:
     """A member's predictions of the held-out samples.
 
     Attributes:
-        predictions_MC: float64, numbers in the units of the target, or class probabilities.
+        predictions_MC: float64, numbers in the units of the target, class probabilities, or ranks
+            followed by the probability of each level (`Folds.with_levels`).
         cpu_seconds: CPU time of this process.
         fold_models: models of the splits, where they explain its stability over the folds.
         model: fitted to all samples of the splits; None if it was not requested, or if the models
@@ -218,8 +219,9 @@ class CrossValidated:
         inputs: the samples as the models read them.
         columns: further columns of predictions.tsv by name, [M].
         facts: facts for the run record.
-        left_out: predictions of the samples of each of `Folds.fitted_rows`, see
-            `Estimator.left_out`; empty where they are not requested or the member has none.
+        left_out: predictions [N, C] of the samples of each of `Folds.fitted_rows`, see
+            `Estimator.left_out`; NaN for samples that have none, None where the member has none,
+            empty where they are not requested.
     """
 
     predictions_MC: F64
@@ -229,7 +231,7 @@ class CrossValidated:
     inputs: Any = None
     columns: Mapping[str, F64] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
-    left_out: tuple[F64, ...] = ()
+    left_out: tuple[F64 | None, ...] = ()
 
 
 class Member(Protocol):
@@ -278,8 +280,9 @@ class Estimator(Reader[T]):
     def left_out(self, model: FittedModel[T], inputs: T, labels: Labels, seed: int) -> F64 | None:
         """Return predictions of the training samples [N, C] that do not know their group.
 
-        They weigh the members of an ensemble inside a training part. Without them, the default, a
-        member has the same weight as the others have on average.
+        They weigh the members of an ensemble inside a training part, and are what the levels of an
+        ordered target are fitted to. Without them, the default, a member has the same weight as the
+        others have on average, and its ranks belong to the nearest level.
         """
         return None
 
@@ -307,12 +310,13 @@ class Estimator(Reader[T]):
         for fitted, predicted in track(jobs, title, len(jobs), "models"):
             part = inputs.take(fitted), labels.take(fitted), folds.seed
             models.append(self.fit(*part))
-            if weighed and (inner_NC := self.left_out(models[-1], *part)) is not None:
-                left_out.append(folds.scale.inverse(inner_NC))
+            if weighed or labels.levels:
+                inner_NC = self.left_out(models[-1], *part)
+                left_out.append(None if inner_NC is None else folds.scale.inverse(inner_NC))
             if len(predicted):
                 predictions.append(models[-1].predict(inputs.take(predicted)))
         return CrossValidated(
-            folds.scale.inverse(np.concatenate(predictions)),
+            folds.with_levels(folds.scale.inverse(np.concatenate(predictions)), left_out),
             time.process_time() - began,
             tuple(models[: len(folds.splits)]),
             models[-1] if final else None,

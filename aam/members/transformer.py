@@ -379,13 +379,27 @@ class Transformer:
         points_NC = (
             predictions_NC if target.classes else target.point_predictions(predictions_NC)[:, None]
         )
+        points_NC = np.asarray(points_NC, dtype=np.float64)
+        left_out: list[F64 | None] = []
+        if target.levels:
+            # No second network is trained to leave samples out: those of a fold are its validation
+            # samples, and those of the model for new samples the held-out ones.
+            for rows, result, split in zip(folds.fitted_rows, results, folds.splits, strict=False):
+                ranks_N = np.full(len(self.study.values), np.nan)
+                if result.validation_NC is not None:
+                    ranks_N[split.validation] = target.point_predictions(result.validation_NC)
+                left_out.append(ranks_N[rows, None])
+            ranks_N = np.full(len(self.study.values), np.nan)
+            ranks_N[folds.rows_M] = points_NC[:, 0]
+            left_out.append(ranks_N[folds.fitted_rows[-1], None])
         facts = {"folds": [result.facts for result in results], **results[0].facts}
         return CrossValidated(
-            np.asarray(points_NC, dtype=np.float64),
+            folds.with_levels(points_NC, left_out),
             time.process_time() - began,
             model=TransformerModel(tuple(result.network for result in results)),
             columns=target.quantile_columns(predictions_NC),
             facts=facts,
+            left_out=tuple(left_out),
         )
 
     def _train_folds(self) -> list[FoldResult]:

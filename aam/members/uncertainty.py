@@ -24,7 +24,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit
 
 from aam.contract.options.field import ZERO_OR_MORE
-from aam.members.base import F64, Rows
+from aam.members.base import F64, Labels, Rows
 
 COVERAGE = 0.9
 _SMALLEST = 1e-6
@@ -112,7 +112,7 @@ class ProportionalOdds:
 
 
 def fit_proportional_odds(ranks_M: F64, codes_M: Rows, levels: int) -> ProportionalOdds:
-    """Fit the model to held-out predictions, as one logistic regression of all cutpoints.
+    """Fit the model to predicted ranks, as one logistic regression of all cutpoints.
 
     Each sample is an observation for each cutpoint (Li and Lin 2007, "Ordinal regression by
     extended binary classification"). Half an observation on either side of each cutpoint keeps a
@@ -140,6 +140,22 @@ def fit_proportional_odds(ranks_M: F64, codes_M: Rows, levels: int) -> Proportio
 
     odds = fit(inputs)
     return odds if odds.slope >= 0 else ProportionalOdds(0.0, fit(0 * inputs).cutpoints)
+
+
+def fit_odds(left_out_NC: F64 | None, labels: Labels) -> ProportionalOdds:
+    """Fit the model to predicted ranks of training samples that do not know their group.
+
+    Args:
+        left_out_NC: float64 [N, 1], NaN for samples without such a prediction; None without any.
+            Of none at all ranks belong to the nearest category.
+        labels: labels of the N samples.
+    """
+    if left_out_NC is None or not np.isfinite(left_out_NC).any():
+        left_out_NC = labels.outputs_NC
+    ranks_N = left_out_NC[:, 0]
+    known = np.isfinite(ranks_N)
+    codes_N = labels.values[known].astype(np.int64)
+    return fit_proportional_odds(ranks_N[known], codes_N, len(labels.levels))
 
 
 def median_codes(probabilities_NC: F64) -> Rows:

@@ -52,12 +52,6 @@ def preview(
         )
     info(_target(study, folds, column))
     info(_splits(folds))
-    if folds.labels.levels and len(folds.splits) == 1:
-        warn(
-            "The probabilities of the categories are fitted to the held-out samples of the only "
-            "split, which makes their scores slightly too good; with --folds 5 they are fitted to "
-            "the samples of the other folds."
-        )
     ids, subjects = study.study.table.sample_ids, [folds.group_column]
     if repeated is not None:
         subjects = [repeated.column]

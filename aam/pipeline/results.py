@@ -147,7 +147,7 @@ def _write_scores(
     scores["confounders"] = confounders(found, folds, predictions_MC)
     if (kernel := result.members.get(KERNEL)) and len(labelled.values) <= MOST_SAMPLES:
         scores["learning_curve"] = learning_curve(
-            KERNEL, estimator(KERNEL), kernel.inputs, folds, kernel.predictions_MC
+            KERNEL, estimator(KERNEL), result.samples, folds, kernel.predictions_MC
         )
     write_json(folder / "scores.json", scores)
     return scores

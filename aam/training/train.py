@@ -46,12 +46,14 @@ class FoldResult:
         target: target that was fitted to the training samples of the fold.
         network: the trained network.
         predictions_NC: predictions in the units of the target, or class probabilities.
+        validation_NC: the same of the validation samples of an ordered target; else None.
         facts: results for the run record.
     """
 
     target: Target
     network: LoadedNetwork
     predictions_NC: npt.NDArray[np.float64]
+    validation_NC: npt.NDArray[np.float64] | None
     facts: dict[str, Any]
 
 
@@ -165,9 +167,15 @@ def _apply_to_held_out(
     covariates = config.inputs(labelled.covariates)
     part, rows = split.held_out
     how = batch_size, runtime.device, asv_vectors_FD
-    output = apply_network(trained, study, plan, rows, *how, covariates=covariates)
-    assert output.outputs_NC is not None
-    predictions_NC, labels_N = target.decode(output.outputs_NC), labelled.values[rows]
+    predictions = {}
+    # The levels of an ordered target are fitted to the validation samples.
+    for name in (part, "validation") if target.levels else (part,):
+        output = apply_network(
+            trained, study, plan, getattr(split, name), *how, covariates=covariates
+        )
+        assert output.outputs_NC is not None
+        predictions[name] = target.decode(output.outputs_NC)
+    predictions_NC, labels_N = predictions[part], labelled.values[rows]
     require_finite("predictions", [study.table.sample_ids[row] for row in rows], predictions_NC)
     if fold == 1:
         output_dir = settings.options.run.output_dir
@@ -182,7 +190,7 @@ def _apply_to_held_out(
         "best": result.best | {f"{part}_{name}": value for name, value in metrics.items()},
     }
     network = LoadedNetwork(stored, trained, runtime.device, runtime.attention)
-    return FoldResult(target, network, predictions_NC, facts)
+    return FoldResult(target, network, predictions_NC, predictions.get("validation"), facts)
 
 
 def configure_model(

@@ -28,7 +28,7 @@ def test_more_groups_predict_better(study: tuple[Samples, np.ndarray, np.ndarray
     folds = Folds(Labels(ph, (), groups), splits, 0, "subject")
     inputs = TrainingSamples(samples, AsvRelations(samples.tokens_FL))
     found = Kernel().cross_validate(inputs, folds, final=False)
-    curve = learning_curve("kernel", Kernel(), found.inputs, folds, found.predictions_MC)
+    curve = learning_curve("kernel", Kernel(), inputs, folds, found.predictions_MC)
     assert curve is not None
     assert (curve["model"], curve["metric"], curve["units"]) == (
         "kernel", "r2", "groups of subject",
@@ -50,4 +50,4 @@ def test_few_groups_have_no_curve(study: tuple[Samples, np.ndarray, np.ndarray])
     folds = Folds(Labels(ph, (), np.arange(120) % 12), splits, 0)
     inputs = TrainingSamples(samples, AsvRelations(samples.tokens_FL))
     found = Kernel().cross_validate(inputs, folds, final=False)
-    assert learning_curve("kernel", Kernel(), found.inputs, folds, found.predictions_MC) is None
+    assert learning_curve("kernel", Kernel(), inputs, folds, found.predictions_MC) is None
