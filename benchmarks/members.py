@@ -186,7 +186,7 @@ def load(task: Task, folder: Path) -> Labelled:
     study = study.take_samples(found.rows)
     deep = deep_enough(study, choose_depth(study, SampleOptions()))
     study = study.take_samples(deep)
-    samples = Samples.of(study.table, study.tokens_FL)
+    samples = Samples.of(study)
     ids = tuple(study.table.sample_ids)
     return Labelled(folder, ids, samples, found.values[deep], found.classes, metadata)
 

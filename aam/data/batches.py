@@ -174,7 +174,7 @@ def draw_asvs(
         reads_draw: number of the draw of reads, such as the epoch; each gives other reads.
     """
     sample_ids = list(take_strings(study.table.sample_ids, rows))
-    drawn = study.table.counts[rows]
+    drawn = study.counts(rows)
     ends = drawn.indptr.tolist()
     drawn.data = np.concatenate(
         [

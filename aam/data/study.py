@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
 from aam.console import info
 from aam.contract.errors import UsageError
@@ -62,6 +64,32 @@ class Study:
     def reads(self) -> npt.NDArray[np.int64]:
         """Reads of each sample, [N]."""
         return self.table.reads
+
+    def counts(self, rows: npt.NDArray[np.int64]) -> csr_array:
+        """Gather the reads of the samples at `rows`, [n, F].
+
+        Reads of equal sequences in several columns (cut ones, or a joined table) are summed in the
+        first of these.
+        """
+        counts = self.table.counts[rows]
+        if (first_F := self._first_F) is not None:
+            parts = counts.data, first_F[counts.indices], counts.indptr
+            counts = csr_array(parts, shape=counts.shape)
+            counts.sum_duplicates()
+        return counts
+
+    @cached_property
+    def _first_F(self) -> npt.NDArray[np.int32] | None:
+        """First column with the same sequence, of each; None where all sequences differ."""
+        asvs, length = self.tokens_FL.shape
+        if not asvs or not length:  # a forest without sequences has tokens of length 0
+            return None
+        # Sums of random multiples: sorting whole sequences of millions of ASVs takes minutes.
+        factors_L = np.random.default_rng(0).integers(2**63, size=length, dtype=np.uint64)
+        blocks = np.array_split(self.tokens_FL, 1 + asvs // 2**16)
+        sums_F = np.concatenate([block_FL @ factors_L for block_FL in blocks])
+        _, first, inverse = np.unique(sums_F, return_index=True, return_inverse=True)
+        return None if len(first) == asvs else first[inverse].astype(np.int32)
 
     def shallow(self, depth: int) -> list[str]:
         """Return the ids of the samples with fewer reads than `depth`."""

@@ -97,7 +97,7 @@ def integrated_gradients(
         terms_FW = vectors_FD.new_empty(len(vectors_FD), 0)
     samples, features = len(study.table.sample_ids), len(study.table.feature_ids)
     # The baseline: each ASV is replaced by the mean over all ASVs of all samples.
-    counts = study.table.counts[np.arange(samples)]
+    counts = study.counts(np.arange(samples))
     prevalence = np.bincount(counts.indices, minlength=features) / counts.nnz
     share_F = torch.from_numpy(prevalence).to(vectors_FD)
     mean_D, mean_W = share_F @ vectors_FD, share_F @ terms_FW

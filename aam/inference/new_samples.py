@@ -378,7 +378,7 @@ def _hash(content: bytes) -> int:
 def _blocks(study: Study, rows: I64) -> Iterator[Any]:
     """Yield the counts of `rows` as sparse matrices of few samples: counts may be a mapped file."""
     for start in range(0, len(rows), _BLOCK):
-        yield study.table.counts[rows[start : start + _BLOCK]]
+        yield study.counts(rows[start : start + _BLOCK])
 
 
 def _nucleotide_frequencies(tokens_FL: npt.NDArray[np.uint8]) -> F32:
@@ -395,7 +395,7 @@ def _rarefied_richness(study: Study, seed: int, rarefy_depth: int, rows: I64) ->
     """Return the number of ASVs of each sample at the rarefaction depth, int64 [N]."""
     richness = []
     for row in rows.tolist():
-        counts = study.table.counts[np.array([row])].data
+        counts = study.counts(np.array([row])).data
         drawn = rarefy(counts, rarefy_depth, study.table.sample_ids[row], seed, 0)
         richness.append(int((drawn > 0).sum()))
     return np.array(richness, dtype=np.int64)

@@ -17,7 +17,7 @@ from scipy import sparse
 from aam.contract.options.study import TargetType
 from aam.contract.records import Mismatch
 from aam.data.covariates import Covariates
-from aam.data.table import FeatureTable
+from aam.data.study import Study
 
 F64 = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -51,24 +51,10 @@ class Samples:
     sample_ids: Sequence[str] = ()
 
     @classmethod
-    def of(
-        cls, table: FeatureTable, tokens_FL: Tokens, covariates: Covariates | None = None
-    ) -> Samples:
-        """Gather the counts of a table, which may be memory-mapped.
-
-        Reads of equal sequences in several columns are summed in the first of these.
-        """
-        counts = table.counts[np.arange(len(table.sample_ids))]
-        features, length = tokens_FL.shape
-        if features and length:  # a forest without sequences has tokens of length 0
-            rows_F = np.ascontiguousarray(tokens_FL).view(np.dtype((np.void, length))).ravel()
-            _, first, inverse = np.unique(rows_F, return_index=True, return_inverse=True)
-            if len(first) < features:
-                columns = first[inverse][counts.indices]
-                parts = (counts.data, columns, counts.indptr)
-                counts = sparse.csr_array(parts, shape=counts.shape)
-                counts.sum_duplicates()
-        return cls(counts, tokens_FL, covariates, table.sample_ids)
+    def of(cls, study: Study, covariates: Covariates | None = None) -> Samples:
+        """Gather the counts of a study, which may be memory-mapped, see `Study.counts`."""
+        ids = study.table.sample_ids
+        return cls(study.counts(np.arange(len(ids))), study.tokens_FL, covariates, ids)
 
     def take(self, rows: Rows) -> Samples:
         """Return the samples at `rows`, with all ASVs."""

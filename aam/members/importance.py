@@ -193,7 +193,7 @@ def permutation_importance(
     A number changes by the absolute difference, in its units; classes by half the sum of the
     absolute differences of their probabilities (total variation, 0 to 1).
     """
-    whole = Samples.of(study.table, study.tokens_FL, covariates)
+    whole = Samples.of(study, covariates)
     facts, ensemble, classes = loaded.facts, loaded.facts.ensemble, bool(loaded.facts.classes)
     # Each model reads what it reads in `aam predict`: a network the reads that it draws.
     prepared = {name: model.prepared(whole) for name, model in loaded.models.items()}
@@ -278,7 +278,7 @@ def importance_table(
     Raises:
         DataError: no ASV occurs in the training study, or no ASV has a taxon.
     """
-    samples, seen = Samples.of(study.table, study.tokens_FL, covariates).present
+    samples, seen = Samples.of(study, covariates).present
     ids = [study.table.feature_ids[column] for column in seen.tolist()]
     rows, known = loaded.relations.known(samples.tokens_FL)
     models = loaded.models
@@ -422,7 +422,7 @@ def attention_table(
     if sample not in ids:
         evidence = f"--attention {sample}, {len(ids)} samples"
         raise DataError("The table has no such sample", evidence, nearest(sample, ids, "name one"))
-    whole = Samples.of(study.table, study.tokens_FL, covariates)
+    whole = Samples.of(study, covariates)
     present, seen = whole.take(np.array([list(ids).index(sample)])).present
     each = [one for model in loaded.models.values() for one in model.attention(present)]
     if not each:

@@ -156,7 +156,7 @@ def predict_table(
     part = share.take(study, options.batch_size)
     ids = part.table.sample_ids
     covariates = read_covariates(loaded.encoder, options.metadata, ids)
-    samples = Samples.of(part.table, part.tokens_FL, covariates)
+    samples = Samples.of(part, covariates)
     settings = InferenceSettings(options.batch_size, options.prediction_passes, options.vectors)
     if options.prediction_passes > 1 and not networks(tuple(loaded.models)):
         warn("Without the member transformer this option has no effect: --prediction-passes.")

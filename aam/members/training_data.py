@@ -94,7 +94,7 @@ def describe(
     none = np.empty(0, dtype=np.int64)
     checked = np.setdiff1d(np.concatenate([none, *(split.validation for split in splits)]), train)
     rows_R = reference_rows(train, seed)
-    reference = Samples.of(study.table.take_samples(rows_R), relations.tokens_FL)
+    reference = Samples.of(study.take_samples(rows_R))
     inputs = _READER.read(reference, relations)
     landmarks = Landmarks.of(inputs, np.arange(len(rows_R)))
     same_RR = groups_N[rows_R, None] == groups_N[rows_R]

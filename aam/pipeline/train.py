@@ -101,8 +101,7 @@ def estimators_of(options: Train) -> dict[str, Estimator[Any]]:
 
 def samples_of(study: LabelledStudy) -> TrainingSamples:
     """Return the samples of a study for estimators, with counts in memory."""
-    table, tokens_FL = study.study.table, study.study.tokens_FL
-    samples = Samples.of(table, tokens_FL, study.covariates)
+    samples = Samples.of(study.study, study.covariates)
     return TrainingSamples(samples, AsvRelations(samples.tokens_FL))
 
 

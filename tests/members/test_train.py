@@ -67,6 +67,31 @@ def test_kernel_and_forest_are_the_default(run: Path) -> None:
 
 
 @pytest.mark.medium
+def test_reads_of_equal_sequences_are_summed(study: Path, tmp_path: Path) -> None:
+    """In the training of a network, and by every member in prediction.
+
+    Half of the reads are those of the same sequences in lower case.
+    """
+    whole = load_table(str(study / "table.biom")).to_dataframe(dense=True).astype(int)
+    half = whole // 2
+    divided = pd.concat([whole - half, half.rename(index=str.lower)])
+    labels = ("--metadata", study / "metadata.tsv", "--metadata-column", "ph")
+    members = ("--members", "kernel", "forest", "transformer", "--folds", 1, "--rarefy-depth", 1000)
+    found = {}
+    for name, table in {"whole": whole, "divided": divided}.items():
+        path, new = tmp_path / f"{name}.tsv", tmp_path / "new.tsv"
+        table.to_csv(path, sep="\t", index_label="#OTU ID")
+        run, given = tmp_path / name, ("--table", path)
+        assert aam("train", *given, *labels, *members, *TINY, "--output-dir", run) == 0
+        output = ("--output", new, "--overwrite", "--device", "cpu")
+        assert aam("predict", "--model", tmp_path / "whole", *given, *output) == 0
+        trained = read(run / "predictions.tsv")["transformer_predicted"]
+        found[name] = [trained.to_frame(), read(new)]
+    for one, other in zip(found["whole"], found["divided"], strict=True):
+        pd.testing.assert_frame_equal(one, other)
+
+
+@pytest.mark.medium
 def test_a_kernel_and_a_forest_need_neither_a_loop_nor_a_tree_nor_a_depth(
     study: Path, tmp_path: Path
 ) -> None:

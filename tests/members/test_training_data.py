@@ -25,7 +25,7 @@ def test_distances_are_those_of_the_kernel_and_the_limit_leaves_groups_out(
     data = describe(
         study, relations, [Split(rows, none, none)], np.arange(36) // 4, 1, 400, refitted=True
     )
-    samples = Samples.of(study.table, study.tokens_FL)
+    samples = Samples.of(study)
     weights = np.log10(1 + FINEST * samples.relative.toarray())
     kernel = weights @ similarity(mismatches(study.tokens_FL, study.tokens_FL)) @ weights.T
     own = np.diag(kernel)
