@@ -285,7 +285,7 @@ def _column(found: Inspection, metadata: Metadata, name: str, ids: Sequence[str]
         kind, text = "empty", "empty"
     elif len(counts) == 1:
         kind, text = "one value", f"one value only, '{shortened(known[0])}'"
-    elif not np.isnan(numbers_N).any() and len(counts) > FEW_VALUES:
+    elif np.isfinite(numbers_N).all() and len(counts) > FEW_VALUES:
         low, middle, high = np.percentile(numbers_N, [0, 50, 100])
         kind, text = "numbers", f"numbers, {low:g} to {high:g}, median {middle:g}"
     elif len(counts) == len(known) > FEW_VALUES:

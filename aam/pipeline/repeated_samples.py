@@ -30,7 +30,7 @@ from aam.data.metrics import value_of
 from aam.data.splits import FOLDS, make_splits
 from aam.data.targets import category_codes
 from aam.members.member import TrainingSamples, estimator
-from aam.members.scores import SCORED, TITLES, Folds
+from aam.members.scores import SCORED, TITLES, Folds, training_rows
 from aam.training.labelled_study import LabelledStudy
 
 _MAX_SAMPLES = 4000  # samples that are compared with each other; 4,000 take 2 CPU-seconds
@@ -81,16 +81,20 @@ def find_repeated_samples(
     neighbour_N = _neighbours(study, folds)
     best, most = None, 0.0
     ids = study.study.table.sample_ids
-    skipped = {options.target.metadata_column}
     for name in study.metadata.columns:
-        if name in skipped:
+        if name == options.target.metadata_column:
             continue
         texts = study.metadata.values(name, ids).tolist()
-        found = _excess(texts, neighbour_N, folds)
-        repeated = RepeatedSamples(
-            name, sum(n > 1 for n in Counter(filter(None, texts)).values()), texts
-        )
-        if found > most and _divided(repeated.labels, folds):
+        if (found := _excess(texts, neighbour_N, folds)) <= most:
+            continue
+        several = sum(n > 1 for n in Counter(filter(None, texts)).values())
+        repeated = RepeatedSamples(name, several, texts)
+        code_N = np.unique(repeated.labels, return_inverse=True)[1]
+        # A column whose values the split keeps together is no leak.
+        if any(
+            np.isin(code_N[training_rows(split)], code_N[split.held_out[1]]).any()
+            for split in folds.splits
+        ):
             best, most = repeated, found
     return best
 
@@ -185,7 +189,8 @@ def _excess(texts: Sequence[str], neighbour_N: npt.NDArray[np.int64], folds: Fol
     numbers_N = as_numbers(texts)
     numeric = not np.isnan(numbers_N[known_N]).any()
     if numeric:
-        if (numbers_N[known_N] % 1 != 0).any():
+        # Numbers of subjects are whole; infinite values are none.
+        if not all(number.is_integer() for number in numbers_N[known_N].tolist()):
             return 0.0  # a measure
         values = numbers_N
     elif all(_DATE.match(text) for text in texts if text):
@@ -220,7 +225,11 @@ def _excess(texts: Sequence[str], neighbour_N: npt.NDArray[np.int64], folds: Fol
     # Without alike communities, values of few samples that all have the same target: a name that
     # repeats the number itself is another form of it, and neighbouring numbers of a measure have
     # the same class.
-    if len(sizes) < _MIN_NAMES or numeric or _repeats(texts, target_N):
+    if len(sizes) < _MIN_NAMES or numeric:
+        return 0.0
+    # The numbers in the names are the target, as in `31 years`.
+    inside_N = as_numbers([re.sub(r"[^\d.]", "", text).strip(".") for text in texts])
+    if np.isclose(inside_N, target_N).mean() > 0.5:
         return 0.0
     repeated = [np.flatnonzero(code_N == code) for code in np.unique(code_N[repeated_N])]
     constant = np.mean([len(np.unique(target_N[rows])) == 1 for rows in repeated])
@@ -230,23 +239,7 @@ def _excess(texts: Sequence[str], neighbour_N: npt.NDArray[np.int64], folds: Fol
     return float(constant) if named and constant >= 0.9 and expected <= 0.6 else 0.0
 
 
-def _repeats(texts: Sequence[str], target_N: npt.NDArray[np.float64]) -> bool:
-    """Return whether the numbers in names are the target, as in `31 years`."""
-    numbers = as_numbers([re.sub(r"[^\d.]", "", text).strip(".") for text in texts])
-    return bool(np.isclose(numbers, target_N).mean() > 0.5)
-
-
 def same_values(one: Sequence[str], other: Sequence[str]) -> bool:
     """Return whether two columns divide the samples alike, whatever the values are called."""
     pairs = set(zip(one, other, strict=True))
     return len(pairs) == len(set(one)) == len(set(other))
-
-
-def _divided(labels: Sequence[str], folds: Folds) -> bool:
-    """Return whether a split has samples of one subject on both sides."""
-    code_N = np.unique(labels, return_inverse=True)[1]
-    return any(
-        np.isin(code_N[np.concatenate([split.train, split.validation]) if len(split.test)
-                       else split.train], code_N[split.held_out[1]]).any()
-        for split in folds.splits
-    )  # fmt: skip

@@ -21,6 +21,7 @@ METADATA = Metadata(
         "age": ["1", "2", "3", "", "not collected", "6", "7", "8"],
         "subject": list("stuvwxyz"),
         "empty": [""] * 8,
+        "depth": ["1,5", *"2345678"],
     },
 )
 
@@ -100,6 +101,7 @@ def test_new_samples_are_counted_where_unknown_or_missing(
         (("target",), (), UsageError, "The column of --metadata-column cannot be an input"),
         (("city", "town"), (), DataError, "lacks columns that the model reads: city, town"),
         ((), ("site",), DataError, "name it in --categorical-columns"),
+        ((), ("depth",), DataError, "1 (1,5); write decimal points, not commas"),
         (("subject",), (), DataError, "No two samples have the same category of 'subject'"),
         (("empty",), (), DataError, "No two samples have the same category of 'empty'"),
     ],

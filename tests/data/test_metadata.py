@@ -210,7 +210,7 @@ def test_metadata_of_other_samples_is_refused(tmp_path: Path) -> None:
         ("id\tx\na\t1\na\t2\n", r"Duplicated sample ids.*1 \(a\)"),
         ("id,x\na,1\n", "comma-separated.*first line of.*is 'id,x'; save it as tab-separated"),
         ("id;x\na;1,5\n", "semicolon-separated.*is 'id;x'; save it as tab-separated"),
-        ("Sample\tx\na\t1\n", "first column is called 'Sample'"),
+        ("sample\tx\na\t1\n", "first column is called 'sample'.*is called sample-id"),
         ("id\tx\tx\na\t1\t2\n", "column names must be unique"),
         ("id\tx\n#q2:types\tnumeric\na\thigh\n", "'x' is not numeric.*1 .high.; correct them"),
         ("id\tx\n#q2:types\tnumeric\na\t1,5\nb\t2,5\n", "2 .1,5, 2,5.; write decimal points"),

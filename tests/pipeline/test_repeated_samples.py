@@ -77,6 +77,7 @@ def test_the_column_is_named_first_and_the_score_with_it_is_given(
     assert "repeated_samples" not in json.loads((tmp_path / "apart/scores.json").read_text())
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_measures_and_other_forms_of_the_target_are_no_subjects(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,6 +86,7 @@ def test_measures_and_other_forms_of_the_target_are_no_subjects(
     columns = {
         # A measure of the subject, in whole numbers of which neighbours are alike.
         "host_animal_percent": [f"{int(number[k // 3])}.5" for k in range(120)],
+        "host_animal_limit": ["inf" if k < 9 else int(number[k // 3]) for k in range(120)],
         "host_subject_date": [f"2014-0{k % 9 + 1}-{k // 9 + 10}" for k in range(120)],
     }
     args = write_study(tmp_path, **columns)
