@@ -9,8 +9,8 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.commands.use import Embed, Predict
 from aam.data.study import load_study
 from aam.inference.stored_networks import read_networks
-from aam.performance.memory.report import show_step, show_training
-from aam.performance.memory.runs import predict_inference, pretraining_run, training_run
+from aam.performance.fit import show_step, show_training
+from aam.performance.memory import predict_inference, pretraining_run, training_run
 
 
 def run(options: Memory, measured: Pretrain | Train | Predict | Embed) -> None:

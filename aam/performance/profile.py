@@ -145,43 +145,40 @@ def read_profile(path: Path) -> KernelProfile:
 
 def _csv_file(text: str) -> KernelProfile | None:
     """Read a table of calls or totals; None if its columns are not known."""
+
+    def plain(name: str) -> str:
+        return name.removesuffix(" [clone .kd]").removesuffix(".kd")
+
     lines = text.splitlines()
     # nsys prints other lines above the header.
     for first, line in enumerate(lines[:50]):
         columns = {name.strip() for name in next(csv.reader([line]), ())}
-        for source, *read in CSV_FORMATS:
-            if columns.issuperset(read):
-                table = csv.DictReader(lines[first:], strict=True)
-                table.fieldnames = [name.strip() for name in table.fieldnames or ()]
-                rows = [[row[name] for name in read] for row in table]
-                if read[1] in ("Calls", "Instances"):
-                    source = f"rocprofv3{source[7:]}" if "MinNs" in columns else source
-                    return _profile_of_totals(source, rows)
-                calls = ((_plain(name), int(start), int(end)) for name, start, end in rows)
-                return profile_of_calls(source, calls)
+        source, *read = next((one for one in CSV_FORMATS if columns.issuperset(one[1:])), ("",))
+        if not read:
+            continue
+        table = csv.DictReader(lines[first:], strict=True)
+        table.fieldnames = [name.strip() for name in table.fieldnames or ()]
+        rows = [[row[name] for name in read] for row in table]
+        if read[1] not in ("Calls", "Instances"):
+            calls = ((plain(name), int(start), int(end)) for name, start, end in rows)
+            return profile_of_calls(source, calls)
+        names = [name for name, *_ in rows]
+        if names and all(name.lstrip("_").startswith(("hip", "hsa", "cuda")) for name in names):
+            raise DataError(
+                "Calls of the host's API instead of kernels",
+                f"{names[0]} and others",
+                "give the file of kernel statistics (*kernel_stats.csv)",
+            )
+        source = f"rocprofv3{source[7:]}" if "MinNs" in columns else source
+        # The text form of nsys has thousands separators.
+        kernels = [
+            KernelTime(
+                plain(name), int(float(number.replace(",", ""))), float(total.replace(",", ""))
+            )
+            for name, number, total in rows
+        ]
+        return KernelProfile(source, tuple(sorted(kernels, key=lambda kernel: -kernel.total_ns)))
     return None
-
-
-def _profile_of_totals(source: str, rows: list[list[str]]) -> KernelProfile:
-    names = [name for name, *_ in rows]
-    if names and all(name.lstrip("_").startswith(("hip", "hsa", "cuda")) for name in names):
-        raise DataError(
-            "Calls of the host's API instead of kernels",
-            f"{names[0]} and others",
-            "give the file of kernel statistics (*kernel_stats.csv)",
-        )
-    # The text form of nsys has thousands separators.
-    numbers = [[float(cell.replace(",", "")) for cell in cells] for _, *cells in rows]
-    kernels = [
-        KernelTime(_plain(name), int(calls), total)
-        for name, (calls, total) in zip(names, numbers, strict=True)
-    ]
-    return KernelProfile(source, tuple(sorted(kernels, key=lambda kernel: -kernel.total_ns)))
-
-
-def _plain(name: str) -> str:
-    """Return a kernel's name without the suffixes of its descriptor."""
-    return name.removesuffix(" [clone .kd]").removesuffix(".kd")
 
 
 def _chrome_trace(text: str) -> KernelProfile | None:

@@ -143,6 +143,12 @@ Propose = Callable[[Settings, DeviceFacts], list[Setting]]
 """Returns settings to try instead of the values of all options, flag -> value, on a device."""
 
 
+def _workers(now: Settings, device: DeviceFacts) -> Sequence[int]:
+    # On a CPU the network uses all cores: more workers would take theirs.
+    most = device.cores if device.gpu else min(2, device.cores)
+    return [n for n in (0, 1, 2, 4, 8) if n <= most and n != _workers_now(now, device)]
+
+
 def _workers_now(now: Settings, device: DeviceFacts) -> int:
     default = min(4, device.cores) if device.gpu else 0
     return default if now["--num-workers"] == "auto" else int(now["--num-workers"])
@@ -152,12 +158,6 @@ def _threads(now: Settings, device: DeviceFacts) -> Sequence[int]:
     current = device.cores if now["--cpu-threads"] == "auto" else now["--cpu-threads"]
     tried = {1, max(1, device.cores // 2), device.cores} - {current}
     return () if device.gpu else sorted(tried)
-
-
-def _workers(now: Settings, device: DeviceFacts) -> Sequence[int]:
-    # On a CPU the network uses all cores: more workers would take theirs.
-    most = device.cores if device.gpu else min(2, device.cores)
-    return [n for n in (0, 1, 2, 4, 8) if n <= most and n != _workers_now(now, device)]
 
 
 def _batch_sizes(now: Settings, device: DeviceFacts) -> Sequence[int]:

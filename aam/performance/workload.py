@@ -40,6 +40,7 @@ Workload = Callable[[Settings, Path], list[str]]
 """Returns the command line of a program with some settings; it may write to the folder."""
 
 NONE: Mapping[str, str] = {}
+_SUMMED = ("samples", "asvs", "seconds", "cpu_seconds", "wait")
 WEIGHT_NOISE = 1e-7
 """Relative change of the initial weights of the runs that measure how far rounding alone leads."""
 BLOCK = 5
@@ -247,6 +248,8 @@ def run_workload(
         "AAM_WEIGHT_NOISE": str(0.0 if noise_seed is None else WEIGHT_NOISE),
         "AAM_WEIGHT_NOISE_SEED": str(noise_seed or 0),
     }
+    # A step is a line of the log, so a log that does not grow is a run without progress.
+    size, reached, hangs = 0, time.monotonic(), False
     try:
         with (
             output.open("wb") as stream,
@@ -254,47 +257,36 @@ def run_workload(
                 argv, stdout=stream, stderr=subprocess.STDOUT, env=environment
             ) as process,
         ):
-            hangs = _wait(process, log, timeout)
+            while process.poll() is None and not hangs:
+                with contextlib.suppress(OSError):
+                    if log.stat().st_size != size:
+                        size, reached = log.stat().st_size, time.monotonic()
+                hangs = time.monotonic() - reached > timeout
+                time.sleep(_POLL)
     except (OSError, ValueError) as error:
         return RunResult((), f"it cannot be started: {getattr(error, 'strerror', error)}")
     found, failure = read_steps(log)
-    place = f"after step {len(found)} of {steps}"
-    if not failure and hangs:
+    status, place, lines = (
+        process.returncode,
+        f"after step {len(found)} of {steps}",
+        last_lines(output),
+    )
+    if failure or (status == 0 and len(found) >= steps and not hangs):
+        return RunResult(found, failure)
+    if hangs:
         failure = f"no step for {timeout:g} s {place}"
-    return RunResult(found, failure or _failure(process.returncode, output, len(found), steps))
-
-
-def _wait(process: subprocess.Popen[bytes], log: Path, timeout: float) -> bool:
-    """Wait for the end of a process; return whether it hangs."""
-    # A step is a line of the log, so a log that does not grow is a run without progress.
-    size, reached = 0, time.monotonic()
-    while process.poll() is None:
-        now = time.monotonic()
-        with contextlib.suppress(OSError):
-            if log.stat().st_size != size:
-                size, reached = log.stat().st_size, now
-        if now - reached > timeout:
-            return True
-        time.sleep(_POLL)
-    return False
-
-
-def _failure(status: int, output: Path, steps: int, planned: int) -> str:
-    """Return why a run that ended by itself failed; "" if it did not."""
-    if status == 0 and steps >= planned:
-        return ""
-    place = f"after step {steps} of {planned}"
-    lines = last_lines(output)
-    if status == -signal.SIGKILL:
-        return f"killed (SIGKILL) {place}, as the kernel does when memory is short"
-    if any(map(_OUT_OF_MEMORY.search, lines)):
-        return f"out of memory {place}"
-    if status == 0 and steps == 0:
-        return "it wrote no step to the file that AAM_STEP_LOG names"
-    if status == 0:
-        return f"it ended {place}: give fewer --steps, or let it train longer"
-    how = f"{signal.Signals(-status).name}" if status < 0 else f"status {status}"
-    return f"it ended with {how} {place}: {next(reversed(lines), '')[:300]}"
+    elif status == -signal.SIGKILL:
+        failure = f"killed (SIGKILL) {place}, as the kernel does when memory is short"
+    elif any(map(_OUT_OF_MEMORY.search, lines)):
+        failure = f"out of memory {place}"
+    elif status == 0 and not found:
+        failure = "it wrote no step to the file that AAM_STEP_LOG names"
+    elif status == 0:
+        failure = f"it ended {place}: give fewer --steps, or let it train longer"
+    else:
+        how = f"{signal.Signals(-status).name}" if status < 0 else f"status {status}"
+        failure = f"it ended with {how} {place}: {next(reversed(lines), '')[:300]}"
+    return RunResult(found, failure)
 
 
 def last_lines(output: Path) -> list[str]:
@@ -356,23 +348,19 @@ def blocks(run: RunResult, warmup: int) -> list[tuple[Step, ...]]:
 def rates(runs: Sequence[RunResult], warmup: int) -> Rates:
     """Return the rates of runs of one setting; the first `warmup` steps of each do not count."""
     parts = [block for run in runs for block in blocks(run, warmup)]
-    steps = [step for part in parts for step in part]
-
-    def per_second(count: Callable[[Step], int]) -> list[float]:
-        return [sum(map(count, part)) / sum(step.seconds for step in part) for part in parts]
-
-    samples = per_second(lambda step: step.samples)
+    totals = [
+        {name: sum(getattr(step, name) for step in part) for name in _SUMMED} for part in parts
+    ]
+    samples = [total["samples"] / total["seconds"] for total in totals]
     low, high = np.quantile(samples, (0.25, 0.75)).tolist()
+    steps = [step for run in runs for step in run.steps]
     return Rates(
         samples=statistics.median(samples),
         spread=(high - low) / 2,
-        asvs=statistics.median(per_second(lambda step: step.asvs)),
-        cpu_seconds=statistics.median(
-            sum(step.cpu_seconds for step in part) / sum(step.samples for step in part)
-            for part in parts
-        ),
-        wait=sum(step.wait for step in steps) / sum(step.seconds for step in steps),
-        rss=max(step.rss for run in runs for step in run.steps),
-        allocated=max(step.allocated for run in runs for step in run.steps),
-        reserved=max(step.reserved for run in runs for step in run.steps),
+        asvs=statistics.median(total["asvs"] / total["seconds"] for total in totals),
+        cpu_seconds=statistics.median(total["cpu_seconds"] / total["samples"] for total in totals),
+        wait=sum(total["wait"] for total in totals) / sum(total["seconds"] for total in totals),
+        rss=max(step.rss for step in steps),
+        allocated=max(step.allocated for step in steps),
+        reserved=max(step.reserved for step in steps),
     )

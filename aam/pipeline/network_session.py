@@ -17,8 +17,8 @@ from aam.members.member import Member
 from aam.members.transformer import Transformer
 from aam.numerics.backends import TORCH_POLICY, BackendPolicy
 from aam.numerics.device import gpu_names
-from aam.performance.memory.fit import automatic
-from aam.performance.memory.runs import training_run
+from aam.performance.fit import automatic
+from aam.performance.memory import training_run
 from aam.pipeline.session import Session
 from aam.training import fit, run_folder
 from aam.training.labelled_study import LabelledStudy

@@ -21,8 +21,7 @@ from aam.model.attention import AUTO, Backends, named
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
 from aam.numerics.device import Precision
-from aam.performance.memory.runs import training_run
-from aam.performance.memory.step import TrainingSteps, fake, predict_step, training_workload
+from aam.performance.memory import TrainingSteps, predict_step, training_run
 from aam.training.module import LossWeights, TrainingModule
 from tests.support.allocator import allocated_peak, copy
 
@@ -78,11 +77,9 @@ def test_the_peak_is_that_of_the_allocator(
     batch = make_batch(study, plan, np.arange(8))
     make = maker(study, **options)
     foreach = not options
-    predicted = predict_step(
-        lambda: training_workload(make(), fake(batch)), precision, block=1, foreach=foreach
-    )
+    predicted = predict_step(make, batch, precision, block=1, foreach=foreach)
     truth = allocated_peak(
-        lambda: TrainingSteps(training_workload(make(), copy(batch)), precision, foreach),
+        lambda: TrainingSteps(make().train(), copy(batch), precision, foreach),
         tmp_path / "trace.json",
     )
     # The allocator of torch 2.4 holds 2.1 % more in bf16 with --asv-chunk.
@@ -101,11 +98,9 @@ def test_the_peak_of_a_training_with_metadata_is_that_of_the_allocator(
     run = training_run(build(Train, parse_command("train", args)))
     speed = SpeedOptions()
     batch = make_batch(run.study, run.config.plan, run.batches.rows_N[:8])
-    predicted = predict_step(
-        lambda: training_workload(run.module(speed), fake(batch)), "none", block=1, foreach=False
-    )
+    predicted = predict_step(lambda: run.module(speed), batch, "none", block=1, foreach=False)
     truth = allocated_peak(
-        lambda: TrainingSteps(training_workload(run.module(speed), copy(batch)), "none", False),
+        lambda: TrainingSteps(run.module(speed).train(), copy(batch), "none", False),
         tmp_path / "trace.json",
     )
     assert predicted.peak == pytest.approx(truth, rel=0.02)

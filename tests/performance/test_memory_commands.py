@@ -17,9 +17,8 @@ from aam.data.batches import Batch, BatchShard, make_batch
 from aam.data.study import Study
 from aam.distributed.environment import Ranks
 from aam.numerics.report import from_json, store_report, to_json
-from aam.performance.memory.report import show_step
-from aam.performance.memory.runs import LargestBatches
-from aam.performance.memory.step import StepMemory
+from aam.performance.fit import show_step
+from aam.performance.memory import LargestBatches, StepMemory
 from aam.training.loader import share_of
 from tests.support import local_ranks
 from tests.support.check_reports import KEY

@@ -16,9 +16,8 @@ from aam.contract.options.device import DeviceOptions, SpeedOptions
 from aam.contract.options.study import PhylogenyOptions
 from aam.contract.options.training import LoopOptions, ModelOptions
 from aam.distributed.environment import Ranks
-from aam.performance.memory.fit import MemoryLimit, automatic, choose, limit_of, needed, with_chunk
-from aam.performance.memory.runs import StepSettings, TrainingRun, pretraining_run
-from aam.performance.memory.step import Parallel
+from aam.performance.fit import MemoryLimit, automatic, choose, limit_of, needed, with_chunk
+from aam.performance.memory import Parallel, StepSettings, TrainingRun, pretraining_run
 from tests.support.commands import pretrain
 from tests.support.option_groups import option_groups
 

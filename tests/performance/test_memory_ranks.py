@@ -19,16 +19,8 @@ from aam.distributed.environment import Ranks
 from aam.distributed.strategies import shard
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
-from aam.performance.memory.step import (
-    Parallel,
-    StepWorkload,
-    TrainingSteps,
-    fake,
-    predict_step,
-    training_workload,
-)
+from aam.performance.memory import Parallel, TrainingSteps, predict_step
 from aam.training.loader import share_of
-from aam.training.loop import make_optimizer
 from aam.training.module import LossWeights, TrainingModule
 from tests.support import local_ranks
 from tests.support.allocator import allocated_peak, copy
@@ -56,15 +48,11 @@ def measured(communicator: Communicator, study_dir: Path, folder: Path, fsdp: bo
         task, own = make_task(study).train(), copy(batch)
         if fsdp:
             shard(task, init_device_mesh("cpu", (ranks.world_size,)))
-            return TrainingSteps(training_workload(task, own), "none", foreach=True)
+            return TrainingSteps(task, own, "none", foreach=True)
         step = nn.parallel.DistributedDataParallel(
             task, broadcast_buffers=False, gradient_as_bucket_view=True
         )
-        clip = task.loop.max_grad_norm
-        workload = StepWorkload(
-            task, lambda: step(own), lambda: make_optimizer(task, task.loop), clip
-        )
-        return TrainingSteps(workload, "none", foreach=True)
+        return TrainingSteps(task, own, "none", foreach=True, forward=step)
 
     return allocated_peak(make, folder / f"trace-{ranks.rank}.json", STEPS)
 
@@ -86,7 +74,8 @@ def test_the_peak_of_a_rank_is_that_of_its_allocator(
     ranks = Ranks(rank=0, world_size=2)
     batch = share_of(make_batch(study, PLAN, np.arange(8)), ranks, False)
     predicted = predict_step(
-        lambda: training_workload(make_task(study), fake(batch)),
+        lambda: make_task(study),
+        batch,
         "none",
         block=1,
         parallel=Parallel(2, fsdp),

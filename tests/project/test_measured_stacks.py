@@ -14,7 +14,7 @@ import pytest
 from aam.acceptance.result import AcceptanceFile, ImageRun, PartResult, write
 from aam.acceptance.runner import recommended
 from aam.contract.errors import DataError
-from aam.performance.memory.fit import ASSUMED
+from aam.performance.fit import ASSUMED
 from launcher import config
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.plan import tuned_options

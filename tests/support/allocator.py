@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from aam.data.batches import Batch
-from aam.performance.memory.step import TrainingSteps
+from aam.performance.memory import TrainingSteps
 
 STEP = "measured step"
 

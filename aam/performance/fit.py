@@ -1,4 +1,4 @@
-"""Settings that fit into memory: the largest batch and the largest chunk, by predicted peaks.
+"""Settings that fit into memory: the largest batch and chunk by predicted peaks, and their report.
 
 `--batch-size auto` and `--asv-chunk auto` are replaced here, before a run begins, so that its
 record, its checkpoints and a resumed run have numbers.
@@ -7,29 +7,38 @@ record, its checkpoints and a resumed run have numbers.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from typing import Any, Literal, TypeVar
 
 import torch
+from rich.console import Console
+from rich.table import Table
 
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options import from_plain
+from aam.contract.options.commands.measure import Memory
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
-from aam.contract.options.device import DeviceOptions, SpeedOptions
-from aam.contract.options.training import LoopOptions
+from aam.contract.options.device import DeviceOptions
 from aam.data.formats.text import read_text
 from aam.distributed.environment import Ranks, read_environment
 from aam.memory import GIB, memory_available, shown_size
 from aam.numerics.device import choose_device, is_gpu
 from aam.numerics.report import from_json, latest_reports, reports_folder
-from aam.performance.memory.runs import StepSettings, TrainingRun
-from aam.performance.memory.step import Parallel
+from aam.performance.memory import (
+    InferenceMemory,
+    Parallel,
+    StepMemory,
+    StepSettings,
+    TrainingRun,
+)
 from aam.training import checkpoints, run_folder
 from aam.training.runtime import numbers_of_host
 
@@ -42,6 +51,11 @@ ASSUMED = GIB
 
 MIN_CHUNK = 64
 """Smallest chunk that is considered: smaller ones take time and save little."""
+
+DEVICES = (16, 24, 32, 64, 80, 128, 192)
+"""Memory of common GPUs in GiB."""
+
+NO_FACTS: Mapping[str, int] = {}
 
 Learn = TypeVar("Learn", Pretrain, Train)
 
@@ -113,12 +127,14 @@ def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
     if "auto" not in (options.loop.batch_size, options.speed.asv_chunk):
         return options
     loop, speed = options.loop, options.speed
+    groups: dict[str, Any] = {"loop": loop, "speed": speed}
     resumed = run_folder.resumed_checkpoint(options.run) if loop.batch_size == "auto" else None
     if resumed is not None:
         before = from_plain(type(options), checkpoints.read(resumed).config.options).loop
         batch, steps = before.batch_size, before.gradient_accumulation_steps
         loop = dataclasses.replace(loop, batch_size=batch, gradient_accumulation_steps=steps)
-        options = _with(options, loop, speed)
+        groups["loop"] = loop
+        options = dataclasses.replace(options, **groups)
     divide = loop.batch_size == "auto"
     if not divide and speed.asv_chunk != "auto":
         return options
@@ -141,12 +157,8 @@ def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
         if divide and steps > 1 and run.config.plan.metric is not None and run.weights.unifrac:
             warn(f"The UniFrac loss compares the samples of a batch, {size} instead of "
                  f"{size * steps}: --gradient-checkpointing allows larger batches.")  # fmt: skip
-    loop = dataclasses.replace(loop, batch_size=size, gradient_accumulation_steps=steps)
-    return _with(options, loop, dataclasses.replace(speed, asv_chunk=chunk))
-
-
-def _with(options: Learn, loop: LoopOptions, speed: SpeedOptions) -> Learn:
-    groups: dict[str, Any] = {"loop": loop, "speed": speed}
+    groups["loop"] = dataclasses.replace(loop, batch_size=size, gradient_accumulation_steps=steps)
+    groups["speed"] = dataclasses.replace(speed, asv_chunk=chunk)
     return dataclasses.replace(options, **groups)
 
 
@@ -233,3 +245,107 @@ def largest(lowest: int, highest: int, fits: Callable[[int], bool]) -> int:
         return highest
     fitting = bisect_left(range(lowest, highest), True, key=lambda number: not fits(number))
     return lowest + fitting - 1 if fitting else 0
+
+
+def show_training(run: TrainingRun, options: Pretrain | Train, gpu: Memory) -> None:
+    """Print the memory of a step, where it fits, and the largest settings for --device-memory.
+
+    Args:
+        run: training run of which a step is predicted.
+        options: options of that run.
+        gpu: options of `aam memory`.
+
+    Raises:
+        MissingInput, DataError: the check report of --check-report cannot be read.
+    """
+    settings = StepSettings(
+        min(options.loop.batch_samples, run.batches.samples),
+        options.speed,
+        Parallel(max(1, options.scale.processes), options.scale.fsdp),
+    )
+    # Before the step is predicted: the process then has the study, as in the training.
+    host = getrusage(RUSAGE_SELF).ru_maxrss * 1024
+    memory, size = run.memory(settings), settings.batch_size
+    facts = {"host": host, "batch_size": size}
+    title = "memory of a step" + (" on each GPU" if settings.parallel.ranks > 1 else "")
+    overhead = show_step(memory, f"A batch of {size} samples", gpu, title, facts)
+    if gpu.json:
+        return
+    console, study, phylogeny = Console(highlight=False), options.input, options.phylogeny
+    # The page cache has the files, or all files of a folder of `aam prepare`.
+    paths = (study.table, study.sequences, phylogeny.tree, phylogeny.unifrac_matrix)
+    cache = sum(
+        file.stat().st_size
+        for path in paths if path is not None
+        for file in (path, *path.rglob("*")) if file.is_file()
+    )  # fmt: skip
+    console.print(
+        "An APU (MI300A), whose GPU shares the memory of the host, needs "
+        f"{shown_size(needed(memory.peak, overhead) + host + cache)}, with {shown_size(host)} of "
+        f"the process and {shown_size(cache)} of page cache."
+    )
+    if gpu.device_memory is None:
+        return
+    limit, gib = MemoryLimit(round(gpu.device_memory * GIB), overhead), f"{gpu.device_memory:g} GiB"
+
+    def holds(size: int) -> bool:
+        return limit.holds(run.memory(dataclasses.replace(settings, batch_size=size)).peak)
+
+    most = largest(settings.parallel.ranks, run.batches.samples, holds)
+    text = f"No --batch-size fits on {gib}: try --gradient-checkpointing or --asv-chunk."
+    if most:
+        text = f"Largest --batch-size on {gib}: {most} of {run.batches.samples}."
+    console.print(text)
+    if run.frozen:
+        return
+    chunk = largest_chunk(run, with_chunk(settings, "auto"), limit)
+    if chunk is None:
+        text = f"No --asv-chunk makes a batch of {size} fit on {gib}."
+    elif chunk:
+        text = f"Largest --asv-chunk on {gib}, of powers of two: {chunk}."
+    else:
+        asvs = run.batches.asvs(size)
+        text = f"All {asvs} ASVs of a batch fit at once on {gib}: no --asv-chunk is needed."
+    console.print(text)
+
+
+def show_step(
+    memory: StepMemory | InferenceMemory,
+    subject: str,
+    gpu: Memory,
+    title: str = "memory",
+    facts: Mapping[str, int] = NO_FACTS,
+) -> int:
+    """Print memory, and the GPUs on which the subject fits; return the overhead of a GPU.
+
+    Args:
+        memory: predicted memory, in bytes.
+        subject: subject of the sentence about the GPUs, such as "A batch of 32 samples".
+        gpu: options of `aam memory`.
+        title: title of the table.
+        facts: further entries of the JSON.
+
+    Raises:
+        MissingInput, DataError: the check report of --check-report cannot be read.
+    """
+    measured, console = measured_overhead(gpu.check_report), Console(highlight=False)
+    overhead, how = (ASSUMED, "assumed") if measured is None else (measured, "measured")
+    total = needed(memory.peak, overhead)
+    if gpu.json:
+        print(json.dumps(vars(memory) | {"overhead": overhead, "needed": total} | dict(facts)))
+        return overhead
+    table = Table(title, "", box=None, pad_edge=False)
+    rows = vars(memory) | {
+        f"fragmentation, {FRAGMENTATION:.0%}": round(memory.peak * FRAGMENTATION),
+        f"driver and libraries, {how}": overhead,
+        "memory of the GPU": total,
+    }
+    for name, value in rows.items():
+        table.add_row(name, shown_size(value))
+    console.print(table)
+    fitting = [f"{gib}" for gib in DEVICES if total <= gib * GIB]
+    where = f"no GPU of up to {DEVICES[-1]}"
+    if fitting:
+        where = f"GPUs of {', '.join(fitting)}"
+    console.print(f"{subject} fits on {where} GiB.")
+    return overhead

@@ -1,16 +1,34 @@
-"""Memory of a run of `aam pretrain`, `aam train` or `aam predict`, from options and study."""
+"""Peak memory of training and inference, predicted without a GPU and without the memory.
+
+A step runs on fake tensors, which have shapes and no values, while `LiveStorages` counts the bytes
+of all tensors. Gradients and the states of the optimizer exist before it, as in any later step. Of
+several ranks the first is predicted, whose shard of a batch is the largest; its process group has
+one process, and its collectives move nothing.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from aam.contract.errors import Unavailable
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.device import SpeedOptions
@@ -19,35 +37,267 @@ from aam.data.batches import Batch, BatchPlan, BatchShard, draw_asvs, reading_pl
 from aam.data.sequences import PAD
 from aam.data.study import Study
 from aam.distributed.environment import shard_sizes
+from aam.distributed.strategies import FSDP_ON_CPU, DTensor, local_tensor, shard
 from aam.inference.outputs import CHUNK, apply_to_batch
 from aam.inference.stored_networks import ModelConfig
 from aam.model.attention import AUTO, Backends, named
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PROFILE_HIDDEN, Predictor
 from aam.numerics.device import Precision
-from aam.performance.memory.step import (
-    BLOCK,
-    ONE_RANK,
-    LiveStorages,
-    Parallel,
-    StepMemory,
-    fake,
-    predict_step,
-    size_of,
-    training_workload,
-)
 from aam.training.fit import freeze_unused
 from aam.training.labelled_study import LabelledStudy, load_labelled_study, transformer_folds
+from aam.training.loop import clip_gradients, make_optimizer
 from aam.training.module import LossWeights, TrainingModule
 from aam.training.pretrain import load_pretraining_study
 from aam.training.pretrained import (
-    PretrainedEncoder,
     choose_length,
     choose_shape,
     read_pretrained_encoder,
 )
 from aam.training.runtime import check_heads
 from aam.training.train import configure_model, fit_target
+
+BLOCK = 512
+"""Bytes to which PyTorch's GPU allocator rounds every tensor up."""
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Number of ranks, and whether they shard the network (FSDP) or copy it (DDP)."""
+
+    ranks: int = 1
+    fsdp: bool = False
+
+
+ONE_RANK = Parallel()
+
+
+@contextmanager
+def fake_process_group(parallel: Parallel) -> Iterator[DeviceMesh | None]:
+    """Make a process group of the ranks without their processes; yield its mesh for FSDP."""
+    if parallel.ranks == 1:
+        yield None
+        return
+    if not FSDP_ON_CPU:
+        raise Unavailable(
+            "The memory of several ranks cannot be predicted with this PyTorch",
+            f"PyTorch {torch.__version__}",
+            "use PyTorch 2.6 or later",
+        )
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    # PyTorch 2.7 needs its kernels for collectives of tensors without values, 2.13 does not.
+    importlib.import_module("torch.distributed._tools.fake_collectives")
+    dist.init_process_group("fake", rank=0, world_size=parallel.ranks, store=FakeStore())
+    try:
+        yield init_device_mesh("cpu", (parallel.ranks,)) if parallel.fsdp else None
+    finally:
+        dist.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes of a training step of one rank, as the allocator counts them.
+
+    Attributes:
+        parameters, optimizer: bytes of weights and buffers, and of the optimizer's states.
+        gradients: bytes of the gradients of all trained parameters.
+        activations: bytes that the forward pass stores for the backward pass.
+        peak: largest number of bytes at any time, with the batch and temporary tensors.
+    """
+
+    parameters: int
+    optimizer: int
+    gradients: int
+    activations: int
+    peak: int
+
+
+def predict_step(
+    make: Callable[[], TrainingModule],
+    batch: Batch,
+    precision: Precision,
+    block: int = BLOCK,
+    foreach: bool = True,
+    parallel: Parallel = ONE_RANK,
+) -> StepMemory:
+    """Return the memory of a step of the module that `make` builds, on a batch of these shapes."""
+    with (
+        fake_process_group(parallel) as mesh,
+        FakeTensorMode(allow_non_fake_inputs=True),
+        LiveStorages(block) as storages,
+    ):
+        task = make().train()
+        trained = [p for p in task.parameters() if p.requires_grad]
+        if mesh is not None:
+            shard(task, mesh)
+            trained = [p for p in task.parameters() if p.requires_grad]
+        elif parallel.ranks > 1:
+            # DDP holds all gradients in one tensor, as views (`gradient_as_bucket_view`), which
+            # exists from the beginning; each gradient is copied there when it is complete.
+            sizes = [p.numel() for p in trained]
+            parts = torch.split(torch.empty(sum(sizes)), sizes)
+            for parameter, part in zip(trained, parts, strict=True):
+                hook = partial(_keep, part.view_as(parameter))
+                parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+        steps = TrainingSteps(task, fake(batch), precision, foreach)
+        for parameter in trained:
+            parameter.grad = torch.empty_like(parameter)
+        steps.optimizer.step()
+        # From here on as in any later step: weights, gradients and optimizer states exist.
+        before = storages.live
+        storages.peak = before
+        stored = steps.run(lambda: storages.live - before)
+        states = steps.optimizer.state.values()
+        return StepMemory(
+            parameters=size_of([*task.parameters(), *task.buffers()], block),
+            optimizer=size_of((value for state in states for value in state.values()), block),
+            gradients=size_of(trained, block),
+            activations=stored,
+            peak=storages.peak,
+        )
+
+
+def _keep(view: Tensor, parameter: Tensor) -> None:
+    """Copy the gradient of a parameter to its view of the bucket."""
+    if parameter.grad is not None and parameter.grad is not view:
+        view.copy_(parameter.grad)
+        parameter.grad = view
+
+
+class TrainingSteps:
+    """Training steps in the order of `aam.training.loop`: gradients end before the next step.
+
+    Args:
+        task: module that is trained, sharded if it is.
+        batch: batch of every step.
+        precision: precision of the forward pass.
+        foreach: whether the optimizer updates all parameters at once, as on a GPU.
+        forward: module that computes the loss; None: `task`.
+    """
+
+    def __init__(
+        self,
+        task: TrainingModule,
+        batch: Batch,
+        precision: Precision,
+        foreach: bool,
+        forward: nn.Module | None = None,
+    ) -> None:
+        self.task, self.batch, self.forward = task, batch, forward or task
+        self.dtype = torch.float16 if precision == "fp16" else torch.bfloat16
+        self.mixed = precision != "none"
+        self.optimizer = make_optimizer(task, task.loop)
+        for group in self.optimizer.param_groups:
+            group["foreach"] = foreach
+
+    def run(self, after_forward: Callable[[], int] = lambda: 0) -> int:
+        """Run one step and return the value of `after_forward`."""
+        loop = self.task.loop
+        with warnings.catch_warnings():
+            # PyTorch 2.13 renames its reduce-scatter.
+            warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+            # With accumulated gradients those of an earlier batch exist beside the activations,
+            # which is the larger peak.
+            if loop.gradient_accumulation_steps == 1:
+                self.optimizer.zero_grad()
+            with torch.autocast("cpu", self.dtype, enabled=self.mixed):
+                loss = self.forward(self.batch)
+            stored = after_forward()
+            torch.autograd.backward(loss)
+        if loop.max_grad_norm:
+            clip_gradients(list(self.task.parameters()), loop.max_grad_norm)
+        self.optimizer.step()
+        return stored
+
+
+def fake(batch: Batch) -> Batch:
+    """Return a batch of the same shapes without values."""
+    shapes = {
+        name: torch.empty(value.shape, dtype=value.dtype)
+        for name, value in vars(batch).items()
+        if isinstance(value, Tensor)
+    }
+    return dataclasses.replace(batch, **shapes)  # type: ignore[arg-type]
+
+
+class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Count of the bytes of all storages that operations make, and of its maximum.
+
+    Args:
+        block: bytes to which the allocator rounds every tensor up.
+    """
+
+    def __init__(self, block: int = BLOCK) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.block = block
+        self.live = self.peak = 0
+        self._sizes: dict[int, int] = {}
+        self._resize = torch.UntypedStorage.resize_
+
+    def __enter__(self) -> LiveStorages:
+        # FSDP empties and refills the storages of gathered parameters with `resize_`, which is no
+        # operation that the mode intercepts.
+        def resize(storage: torch.UntypedStorage, size: int) -> Any:
+            resized = self._resize(storage, size)
+            if storage._cdata in self._sizes:
+                self._set(storage._cdata, size)
+            return resized
+
+        torch.UntypedStorage.resize_ = resize  # type: ignore[assignment,method-assign]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Tell PyTorch not to wrap each operation for its compiler, which takes a tenth of all."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operation and count the storages of its results."""
+        if any(issubclass(found, DTensor) for found in types):
+            return NotImplemented  # its operations on local tensors follow
+        result = func(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            if isinstance(value, Tensor):
+                storage = value.untyped_storage()
+                # By the storage and not the tensor: views share one, which lives as long as any of
+                # them.
+                if (key := storage._cdata) not in self._sizes:
+                    weakref.finalize(storage, self._free, key)
+                    self._set(key, storage.nbytes())
+        return result
+
+    def _set(self, key: int, size: int) -> None:
+        size = rounded(size, self.block)
+        self.live += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
+        self.peak = max(self.peak, self.live)
+
+    def _free(self, key: int) -> None:
+        self.live -= self._sizes.pop(key)
+
+
+def rounded(size: int, block: int) -> int:
+    """Return a number of bytes rounded up to whole blocks.
+
+    >>> rounded(1, 512), rounded(1024, 512)
+    (512, 1024)
+    """
+    return -(-size // block) * block
+
+
+def size_of(values: Iterable[Any], block: int) -> int:
+    """Return the bytes of all tensors in `values`; of sharded ones the part of this rank."""
+    tensors = [local_tensor(value) for value in values if isinstance(value, Tensor)]
+    return sum(rounded(tensor.untyped_storage().nbytes(), block) for tensor in tensors)
+
 
 MAX_SAMPLES = 4096
 """Largest batch size that is considered."""
@@ -170,11 +420,8 @@ class TrainingRun:
         """
         sequences, parallel = self.values is not None, settings.parallel
         batch = self.batches.batch(settings.batch_size, parallel.ranks, sequences)
-        memory = predict_step(
-            lambda: training_workload(self.module(settings.speed), fake(batch)),
-            settings.precision,
-            parallel=parallel,
-        )
+        make = partial(self.module, settings.speed)
+        memory = predict_step(make, batch, settings.precision, parallel=parallel)
         if not self.frozen:
             return memory
         first = predict_inference(self.config, self.study).peak
@@ -212,14 +459,6 @@ class InferenceMemory:
     peak: int
 
 
-def _read_encoder(options: Pretrain | Train) -> PretrainedEncoder | None:
-    """Read the pretrained encoder; without one the sizes of the options are checked."""
-    base = read_pretrained_encoder(options.pretrained_encoder)
-    if base is None:
-        check_heads(options.model)
-    return base
-
-
 def pretraining_run(options: Pretrain) -> TrainingRun:
     """Read the study of a pretraining run.
 
@@ -227,7 +466,8 @@ def pretraining_run(options: Pretrain) -> TrainingRun:
         AamError: see the readers.
         UsageError: the heads do not divide the width.
     """
-    base = _read_encoder(options)
+    if (base := read_pretrained_encoder(options.pretrained_encoder)) is None:
+        check_heads(options.model)
     study, metric, plan = load_pretraining_study(options, base)
     rows = np.arange(len(study.table.sample_ids))
     shape, standard = choose_shape(base, study, options.model, plan, rows)
@@ -248,7 +488,8 @@ def training_run(options: Train, labelled: LabelledStudy | None = None) -> Train
         UsageError: the heads do not divide the width.
     """
     options = dataclasses.replace(options, folds=transformer_folds(options))
-    base = _read_encoder(options)
+    if (base := read_pretrained_encoder(options.pretrained_encoder)) is None:
+        check_heads(options.model)
     if labelled is None:
         length = choose_length(base, options.sample)
         labelled = load_labelled_study(options, length, options.split)

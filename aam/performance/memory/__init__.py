@@ -1,1 +1,0 @@
-"""Memory of a training step or of inference, predicted without a GPU, and the settings that fit."""
