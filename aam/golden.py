@@ -196,40 +196,46 @@ def measure(
     def fresh() -> TrainingModule:
         network = Predictor(SHAPE, "unweighted", backends)
         network.load_state_dict(given)
-        task = TrainingModule(
-            network, LossWeights(), _LOOP, STEPS, target, values.astype(np.float64)
-        )
+        labels = values.astype(np.float64)
+        task = TrainingModule(network, LossWeights(), _LOOP, STEPS, target, labels)
         return task.to(device).train()
 
-    def loss_of(task: TrainingModule, batch: Batch) -> Tensor:
+    def backward(task: TrainingModule, batch: Batch) -> tuple[float, dict[str, nn.Parameter]]:
+        # The loss, and the parameters with gradients, which are those of the unscaled loss.
+        task.zero_grad()
         with torch.autocast(device.type, dtype, enabled=precision != "none"):
             loss: Tensor = task(batch)
-        return loss
+        torch.autograd.backward(loss * scale)
+        learned = {n: p for n, p in task.network.named_parameters() if p.grad is not None}
+        for parameter in learned.values():
+            assert parameter.grad is not None
+            parameter.grad /= scale
+        return loss.item(), learned
 
     measured, task = GoldenResult(), fresh()
-    measured.groups = _groups(task.network)
+    modules = [*task.network.named_modules()]
+    stages = {name for name, module in modules if _is_stage(name, module)}
+    for parameter, _ in reversed([*task.network.named_parameters()]):
+        owner = parameter.rpartition(".")[0]
+        above = [name for name in stages if owner == name or owner.startswith(f"{name}.")]
+        within = [name for name in above if name.count(".") > 1 or not name.startswith("encoder.")]
+        stage = stage_of(max(within, key=len) if within else owner)
+        measured.groups.setdefault(stage, []).append(parameter)
     for case, one in here.items():
-        task.zero_grad()
         with _recorded(task, measured, case, one):
-            torch.autograd.backward(loss_of(task, one) * scale)
-        gradients = [(n, p.grad) for n, p in task.network.named_parameters() if p.grad is not None]
-        for parameter, gradient in reversed(gradients):
-            measured.tensors[f"gradient/{case}/{parameter}"] = gradient.float().cpu() / scale
+            _, learned = backward(task, one)
+        for name, weight in reversed(learned.items()):
+            assert weight.grad is not None
+            measured.tensors[f"gradient/{case}/{name}"] = weight.grad.float().cpu()
     task, turns, losses = fresh(), list(here.values()), []
     optimizer = make_optimizer(task, task.loop)
     schedule = make_schedule(optimizer, task.loop, task.steps)
     for step in range(STEPS):
-        optimizer.zero_grad()
-        loss = loss_of(task, turns[step % len(turns)])
-        torch.autograd.backward(loss * scale)
-        learned = [p for p in task.parameters() if p.grad is not None]
-        for weight in learned:
-            assert weight.grad is not None
-            weight.grad /= scale
-        nn.utils.clip_grad_norm_(learned, _LOOP.max_grad_norm)
+        loss, learned = backward(task, turns[step % len(turns)])
+        nn.utils.clip_grad_norm_(learned.values(), _LOOP.max_grad_norm)
         optimizer.step()
         schedule.step()
-        losses.append(loss.item())
+        losses.append(loss)
     measured.tensors["loss"] = torch.tensor(losses, dtype=torch.float64)
     return measured
 
@@ -240,11 +246,6 @@ def _recorded(
 ) -> Iterator[None]:
     """Record the output of every stage while the block runs, and count matrix products."""
     products = 0
-    head = task.encoder.nucleotides.head
-
-    def count(number: int) -> None:
-        nonlocal products
-        products += number
 
     def record(stage: str, value: Tensor) -> None:
         measured.tensors[f"output/{case}/{stage}"] = value.detach().float().cpu()
@@ -252,34 +253,31 @@ def _recorded(
 
     # Before the output layer of a block: there its input is the result of the attention alone.
     def attended(stage: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        count(_ATTENTION)
+        nonlocal products
+        products += _ATTENTION
         record(f"{stage}.attention", inputs[0])
 
-    def done(stage: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        count(1 if isinstance(module, AttentionPooling) else 0)
+    def done(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        nonlocal products
+        products += isinstance(module, (nn.Linear, AttentionPooling))
+        if not _is_stage(name, module):
+            return
         value = output if isinstance(output, Tensor) else output[0]
-        if module is head:
+        if module is task.encoder.nucleotides.head:
             # The logits [patches, C] of the patches with a masked nucleotide alone.
             assert batch.labels_UL is not None
             scored_UL, tokens = batch.labels_UL != PAD, value.shape[1]
             patch = -(-scored_UL.shape[1] // tokens)
             padded = F.pad(scored_UL, (0, tokens * patch - scored_UL.shape[1]))
             value = value[padded.view(-1, tokens, patch).any(dim=-1)]
-        record(stage, value)
-
-    def counted(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        count(1)
+        record(stage_of(name), value)
 
     with ExitStack() as hooks:
         for name, module in task.network.named_modules():
-            stage = stage_of(name)
-            if isinstance(module, nn.Linear):
-                hooks.enter_context(module.register_forward_hook(counted))
             if isinstance(module, TransformerBlock):
-                hook = partial(attended, stage)
+                hook = partial(attended, stage_of(name))
                 hooks.enter_context(module.out.register_forward_pre_hook(hook))
-            if is_stage(name, module):
-                hooks.enter_context(module.register_forward_hook(partial(done, stage)))
+            hooks.enter_context(module.register_forward_hook(partial(done, name)))
         yield
 
 
@@ -287,8 +285,7 @@ _STAGES = ("abundance", "distance", "head", "nucleotides", "profile", "profile_h
 """Modules whose output is a stage, beside the blocks and poolings of transformers."""
 
 
-def is_stage(name: str, module: nn.Module) -> bool:
-    """Return whether the output of a module is recorded."""
+def _is_stage(name: str, module: nn.Module) -> bool:
     kinds = (AttentionPooling, TransformerBlock)
     return name.rpartition(".")[2] in _STAGES or isinstance(module, kinds)
 
@@ -296,27 +293,12 @@ def is_stage(name: str, module: nn.Module) -> bool:
 def stage_of(name: str) -> str:
     """Return the name of the stage of a module of the network.
 
-    >>> stage_of("encoder.samples.transformer.blocks.1")
-    'samples.blocks.1'
-    >>> stage_of("transformer.blocks.0")
-    'target.blocks.0'
+    >>> stage_of("encoder.samples.transformer.blocks.1"), stage_of("transformer.blocks.0")
+    ('samples.blocks.1', 'target.blocks.0')
     """
     whose, _, rest = name.partition(".")
     within = rest if whose == "encoder" else f"target.{name}"
     return ".".join(part for part in within.split(".") if part != "transformer")
-
-
-def _groups(network: nn.Module) -> dict[str, list[str]]:
-    """List the parameters of each stage, from the losses backwards."""
-    stages = {name for name, module in network.named_modules() if is_stage(name, module)}
-    groups: dict[str, list[str]] = {}
-    for parameter, _ in reversed([*network.named_parameters()]):
-        module = parameter.rpartition(".")[0]
-        above = [name for name in stages if module == name or module.startswith(f"{name}.")]
-        within = [name for name in above if name.count(".") > 1 or not name.startswith("encoder.")]
-        stage = stage_of(max(within, key=len) if within else module)
-        groups.setdefault(stage, []).append(parameter)
-    return groups
 
 
 def first_not_finite(tensors: Tensors) -> str | None:
@@ -341,11 +323,9 @@ class Stack:
     def here(cls, device: torch.device, precision: Precision, attention: tuple[str, str]) -> Stack:
         """Return the stack of this process."""
         name = torch.cuda.get_device_name(device) if is_gpu(device) else platform.machine()
-        runtimes = torch.version.hip, torch.version.cuda
-        torch_version = str(torch.__version__)
-        return cls(
-            __version__, torch_version, *runtimes, arch_of(device), name, precision, attention
-        )
+        rocm, cuda, arch = torch.version.hip, torch.version.cuda, arch_of(device)
+        version = str(torch.__version__)
+        return cls(__version__, version, rocm, cuda, arch, name, precision, attention)
 
     def __str__(self) -> str:
         plain, masked = self.attention
@@ -464,18 +444,16 @@ def compare(golden: Tensors, found: GoldenResult, precisions: Iterable[Precision
                 differs.append(case)
         return Row(kind, stage, differences, bound, tuple(differs))
 
-    def joined(tensors: Tensors, names: list[str]) -> Tensor | None:
-        if not all(name in tensors for name in names):
-            return None
-        return torch.cat([tensors[name].flatten() for name in names])
-
     def pairs(kind: Kind, names: list[str]) -> dict[str, Any]:
         result = {}
         for case in SAMPLES:
-            keys = [key for name in names if (key := f"{kind}/{case}/{name}") in golden]
-            if (expected := joined(golden, keys) if keys else None) is not None:
+            if keys := [key for name in names if (key := f"{kind}/{case}/{name}") in golden]:
+                expected = torch.cat([golden[key].flatten() for key in keys])
+                actual = None
+                if all(key in found.tensors for key in keys):
+                    actual = torch.cat([found.tensors[key].flatten() for key in keys])
                 scale = expected.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
-                result[case] = expected, joined(found.tensors, keys), scale
+                result[case] = expected, actual, scale
         return result
 
     depth = max(found.products.values())
@@ -548,13 +526,16 @@ def lines(rows: list[Row], there: Stack, here: Stack) -> Iterator[str]:
 def as_plain(rows: list[Row], there: Stack, here: Stack) -> dict[str, Any]:
     """Return the comparison as JSON values; values that are not finite are null."""
     first = first_difference(rows)
-    plain = []
-    for row in rows:
-        finite = {c: None if math.isnan(v) else v for c, v in row.difference.items()}
-        plain.append({**asdict(row), "difference": finite, "differs": list(row.differs)})
+    plain = [
+        {
+            **asdict(row),
+            "difference": {c: None if math.isnan(v) else v for c, v in row.difference.items()},
+        }
+        for row in rows
+    ]
     return {
         "agree": first is None,
-        "first_difference": None if first is None else {"kind": first.kind, "stage": first.stage},
+        "first_difference": first and {"kind": first.kind, "stage": first.stage},
         "verdict": conclusion(rows),
         "golden": vars(there),
         "here": vars(here),
