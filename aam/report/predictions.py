@@ -96,26 +96,18 @@ def confusion_picture(given: ReportInput) -> Drawing | None:
     return Drawing(figure, caption, f"Confusion matrix. {caption}")
 
 
-def roc_picture(given: ReportInput) -> Drawing | None:
-    """Draw the ROC curves of a classifier with probabilities."""
-    scored = given.run.scored
-    if scored is None or scored.probabilities is None:
-        return None
-    auc = compute_metrics(scored).get("auc")
-    if auc is None:
-        return None
-    caption = "True against false positives over all thresholds; the diagonal is chance."
-    caption += " Samples of the same fold are compared." if scored.folds else ""
-    return Drawing(roc_figure(scored), caption, f"ROC curves, mean AUC {auc:.3f}.")
-
-
 @styled
-def roc_figure(scored: ScoredPredictions) -> Figure:
-    """Plot ROC curves: one for two classes, else one for each frequent class against the rest.
+def roc_picture(given: ReportInput) -> Drawing | None:
+    """Draw ROC curves: one for two classes, else one for each frequent class against the rest.
 
     Of several folds it is the mean of their curves at each false positive rate, weighted by their
     pairs of samples: its area is the AUC of `aam.data.metrics`.
     """
+    scored = given.run.scored
+    if scored is None or scored.probabilities is None:
+        return None
+    if (mean_auc := compute_metrics(scored).get("auc")) is None:
+        return None
     from sklearn.metrics import roc_curve
 
     figure, axes = _unit_square("ROC", "false positive rate", "true positive rate")
@@ -134,29 +126,21 @@ def roc_figure(scored: ScoredPredictions) -> Figure:
         rates = np.average(curves, axis=0, weights=pairs)
         axes.plot([0, *_GRID], [0, *rates], color=SERIES[number], lw=2, label=label)
     axes.legend(loc="lower right")
-    return figure
-
-
-def precision_recall_picture(given: ReportInput) -> Drawing | None:
-    """Draw precision over recall of a classifier with probabilities."""
-    scored = given.run.scored
-    if scored is None or scored.probabilities is None or len(np.unique(scored.actual)) < 2:
-        return None
-    caption = "Precision over recall of each class against the rest; dotted: chance."
+    caption = "True against false positives over all thresholds; the diagonal is chance."
     caption += " Samples of the same fold are compared." if scored.folds else ""
-    shares = np.bincount(scored.actual, minlength=len(scored.classes)) / len(scored.actual)
-    parts = (f"{name} {share:.0%}" for name, share in zip(scored.classes, shares, strict=True))
-    description = f"Precision-recall curves. Samples of each class: {', '.join(parts)}."
-    return Drawing(precision_recall_figure(scored), caption, description)
+    return Drawing(figure, caption, f"ROC curves, mean AUC {mean_auc:.3f}.")
 
 
 @styled
-def precision_recall_figure(scored: ScoredPredictions) -> Figure:
-    """Plot precision over recall of the same classes; dotted: the precision of chance.
+def precision_recall_picture(given: ReportInput) -> Drawing | None:
+    """Draw precision over recall of the same classes; dotted: the precision of chance.
 
     Of several folds it is the mean of their curves at each recall, weighted by the samples of the
     class.
     """
+    scored = given.run.scored
+    if scored is None or scored.probabilities is None or len(np.unique(scored.actual)) < 2:
+        return None
     from sklearn.metrics import average_precision_score, precision_recall_curve
 
     figure, axes = _unit_square("Precision and recall", "recall", "precision")
@@ -178,7 +162,12 @@ def precision_recall_figure(scored: ScoredPredictions) -> Figure:
         chance = float(np.average(shares, weights=samples))
         axes.axhline(chance, color=SERIES[number], lw=1, ls=":")
     axes.legend(loc="best", title="average precision")
-    return figure
+    caption = "Precision over recall of each class against the rest; dotted: chance."
+    caption += " Samples of the same fold are compared." if scored.folds else ""
+    of_class = np.bincount(scored.actual, minlength=len(scored.classes)) / len(scored.actual)
+    parts = (f"{name} {share:.0%}" for name, share in zip(scored.classes, of_class, strict=True))
+    description = f"Precision-recall curves. Samples of each class: {', '.join(parts)}."
+    return Drawing(figure, caption, description)
 
 
 @styled
@@ -187,7 +176,14 @@ def calibration_picture(given: ReportInput) -> Drawing | None:
     scored = given.run.scored
     if scored is None or scored.probabilities is None:
         return None
-    means, shares, numbers = calibration_bins(scored)
+    # Probability of the predicted class, the part that is true, and the samples of each bin.
+    chance = scored.probabilities[np.arange(len(scored.predicted)), scored.predicted]
+    bins = np.minimum((chance * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    filled = [bins == number for number in np.unique(bins)]
+    means = np.array([chance[rows].mean() for rows in filled])
+    right = scored.predicted == scored.actual
+    shares = np.array([right[rows].mean() for rows in filled])
+    numbers = [int(rows.sum()) for rows in filled]
     figure, axes = _unit_square(
         "Calibration", "probability of the predicted class", "part that is true"
     )
@@ -204,18 +200,6 @@ def calibration_picture(given: ReportInput) -> Drawing | None:
         f"calibration error: {gap:.3f}."
     )
     return Drawing(figure, caption, f"Calibration curve. {caption}")
-
-
-def calibration_bins(scored: ScoredPredictions) -> tuple[F64, F64, list[int]]:
-    """Return probability of the predicted class, part that is true, and samples of each bin."""
-    assert scored.probabilities is not None
-    chance = scored.probabilities[np.arange(len(scored.predicted)), scored.predicted]
-    bins = np.minimum((chance * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
-    right = scored.predicted == scored.actual
-    filled = [bins == number for number in np.unique(bins)]
-    means = np.array([chance[rows].mean() for rows in filled])
-    shares = np.array([right[rows].mean() for rows in filled])
-    return means, shares, [int(rows.sum()) for rows in filled]
 
 
 @styled

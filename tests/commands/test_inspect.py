@@ -5,11 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import re
-import resource
-import subprocess
-import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -240,19 +236,13 @@ def test_the_transformer_loses_samples_below_its_depth(tmp_path: Path) -> None:
     assert "Samples: 39 with 'age'" in facts
 
 
-@pytest.mark.parametrize(
-    ("counts", "cause"),
-    [("0.25", "Fractional counts"), ("-3", "Negative counts")],
-)
-def test_ids_are_compared_though_the_counts_are_refused(
-    tmp_path: Path, counts: str, cause: str
-) -> None:
+def test_ids_are_compared_though_the_counts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "m.tsv").write_text(METADATA)
     path = table(tmp_path, ["x1", "x2"])
-    path.write_text(re.sub(r"\t\d+\n", f"\t{counts}\n", path.read_text()))
+    path.write_text(re.sub(r"\t\d+\n", "\t0.25\n", path.read_text()))
     status, found = inspected(path, "--metadata", tmp_path / "m.tsv")
     assert status == 65
-    assert cause in found["error", "table"][0]
+    assert "Fractional counts" in found["error", "table"][0]
     assert "no sample in common" in found["error", "ids"][0]
     assert ("fact", "sequences") in found
 
@@ -293,25 +283,13 @@ def test_empty_samples_are_left_out(tmp_path: Path) -> None:
     assert any("left out: 1 (s2)" in text for text in found["fact", "table"])
 
 
-@pytest.mark.parametrize(
-    ("content", "refused"),
-    [
-        ("#OTU ID,s1,s2\nACGT,1,2\n", "comma-separated"),
-        ("#OTU ID\t" + "\t".join(["ACGT" * 8, "TTGC" * 8]) + "\ns1\t1\t2\n", "transposed"),
-        ("#OTU ID\ts1\ts1\nACGT\t1\t2\n", "Duplicated sample ids"),
-        ("#OTU ID\ts1\ts2\nACGT\t1\t2\nACGT\t1\t2\n", "Duplicated feature ids"),
-        ("", "empty"),
-    ],
-)
-def test_tables_that_are_refused_leave_the_metadata_to_inspect(
-    tmp_path: Path, content: str, refused: str
-) -> None:
+def test_a_table_that_is_refused_leaves_the_metadata_to_inspect(tmp_path: Path) -> None:
     (tmp_path / "m.tsv").write_text(METADATA)
-    (tmp_path / "t.tsv").write_text(content)
+    (tmp_path / "t.tsv").write_text("#OTU ID\ts1\ts1\nACGT\t1\t2\n")
     args = (tmp_path / "t.tsv", "--metadata", tmp_path / "m.tsv", "--metadata-column", "age")
     status, found = inspected(*args)
     assert status == 65
-    assert refused in found["error", "table"][0]
+    assert "Duplicated sample ids" in found["error", "table"][0]
     assert found["warning", "empty"] == ["empty"]
 
 
@@ -348,22 +326,6 @@ def test_many_columns_and_classes_are_counted_not_listed(
     printed = capsys.readouterr().out
     assert "1000 samples, 81 columns" in printed
     assert len(printed.splitlines()) < 40
-
-
-@pytest.mark.medium
-def test_a_large_study_takes_seconds(tmp_path: Path) -> None:
-    """1,000 samples and 20,000 ASVs with a tree: 2.6 to 3.1 CPU-seconds on busy cores."""
-    args = ("--samples", "1000", "--asvs", "20000", "--output-dir", tmp_path / "study")
-    assert aam("example", *args) == 0
-    program = [sys.executable, "-m", "aam", "inspect", str(tmp_path / "study" / "table.biom")]
-    program += ["--tree", str(tmp_path / "study" / "tree.nwk")]
-    program += ["--metadata", str(tmp_path / "study" / "metadata.tsv"), "--metadata-column", "ph"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(program, capture_output=True, text=True, check=True, env=environment)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert "1000 samples x" in done.stdout
-    assert after.ru_utime - before.ru_utime < 6  # twice the time on an idle machine
 
 
 def test_columns_of_one_value_are_grouped_and_the_example_is_one_region(

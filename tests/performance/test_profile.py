@@ -84,35 +84,27 @@ def test_every_format_gives_the_same_kernels(source: str, tmp_path: Path) -> Non
         assert profile.idle == pytest.approx(1 / 8)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        (GEMM, "matrix product"),
-        (ADD, "elementwise"),
-        ("attn_fwd", "attention"),
-        ("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", "communication"),
-        ("__amd_rocclr_copyBuffer", "memory copy"),
-        ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<...>", "optimizer"),
-        ("SubTensorOpWithScalar1d", "other"),
-    ],
-)
-def test_categories_of_kernels(name: str, expected: str) -> None:
-    assert category(name) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("Cijk_Alik_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_MT16x16x128", "bf16"),
-        ("Cijk_Alik_Bljk_HHS_BH_Bias_HA_S_SAV", "fp16"),
-        (GEMM, "fp32"),
-        ("cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128", "bf16"),
-        ("ampere_sgemm_128x64_tn", "fp32"),
-        ("void mul_mat_q<(ggml_type)2, 128, false>(char const*, float*)", "unknown"),
-    ],
-)
-def test_precision_of_matrix_products(name: str, expected: str) -> None:
-    assert precisions(KernelProfile("", (KernelTime(name, 1, 1.0),))) == {expected: 1.0}
+def test_category_and_precision_follow_from_the_name() -> None:
+    categories = {
+        GEMM: "matrix product",
+        ADD: "elementwise",
+        "attn_fwd": "attention",
+        "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)": "communication",
+        "__amd_rocclr_copyBuffer": "memory copy",
+        "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<...>": "optimizer",
+        "SubTensorOpWithScalar1d": "other",
+    }
+    assert {name: category(name) for name in categories} == categories
+    products = {
+        "Cijk_Alik_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_MT16x16x128": "bf16",
+        "Cijk_Alik_Bljk_HHS_BH_Bias_HA_S_SAV": "fp16",
+        GEMM: "fp32",
+        "cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128": "bf16",
+        "ampere_sgemm_128x64_tn": "fp32",
+        "void mul_mat_q<(ggml_type)2, 128, false>(char const*, float*)": "unknown",
+    }
+    for name, precision in products.items():
+        assert precisions(KernelProfile("", (KernelTime(name, 1, 1.0),))) == {precision: 1.0}
 
 
 @pytest.mark.parametrize(

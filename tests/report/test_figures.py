@@ -7,11 +7,13 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from scipy.spatial.distance import pdist
 from scipy.stats import spearmanr
 from sklearn.metrics import auc as area
@@ -21,9 +23,8 @@ from aam.data.distances import read_distances
 from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
 from aam.report.figures import MAX_VECTORS, Colour, Drawing, Picture
-from aam.report.page import duration
-from aam.report.predictions import calibration_bins, precision_recall_figure, roc_figure
-from aam.report.run import as_colour, read_run
+from aam.report.predictions import calibration_picture, precision_recall_picture, roc_picture
+from aam.report.run import ReportInput, as_colour, read_run
 from aam.report.sections import MAX_CATEGORIES, ordination_figure
 from tests.support.report_pages import report
 
@@ -46,17 +47,25 @@ def test_unifrac_is_shown_beside_the_embedding(study_folder: Path, run_folder: P
     assert study.is_dir()
 
 
-def test_calibration_counts_how_often_a_probability_is_right() -> None:
+def axes_of(
+    draw: Callable[[ReportInput], Drawing | None], run: Path, scored: ScoredPredictions
+) -> Axes:
+    """Return the axes of a picture of some predictions."""
+    drawing = draw(ReportInput(replace(read_run(run), scored=scored)))
+    assert drawing is not None
+    return drawing.figure.axes[0]
+
+
+def test_calibration_counts_how_often_a_probability_is_right(run_folder: Path) -> None:
     chances = np.array([[0.9, 0.1]] * 10 + [[0.4, 0.6]] * 10)
     actual = np.array([0] * 9 + [1] + [1] * 5 + [0] * 5)
     scored = ScoredPredictions(actual, chances.argmax(axis=1), (), ("a", "b"), chances)
-    means, shares, numbers = calibration_bins(scored)
-    np.testing.assert_allclose(means, [0.6, 0.9])
-    np.testing.assert_allclose(shares, [0.5, 0.9])
-    assert numbers == [10, 10]
+    axes = axes_of(calibration_picture, run_folder, scored)
+    np.testing.assert_allclose(axes.lines[1].get_xydata(), [(0.6, 0.5), (0.9, 0.9)])
+    assert [text.get_text() for text in axes.texts] == ["10", "10"]
 
 
-def test_the_area_of_roc_curves_is_the_auc_within_folds() -> None:
+def test_the_area_of_roc_curves_is_the_auc_within_folds(run_folder: Path) -> None:
     """Chance lies on the diagonal, whatever the classes of a fold; a lone class has no curve."""
     rng = np.random.default_rng(0)
     fold = np.repeat(np.arange(4), (20, 40, 60, 10))
@@ -67,12 +76,13 @@ def test_the_area_of_roc_curves_is_the_auc_within_folds() -> None:
         chances = np.column_stack([1 - score, score])
         scored = ScoredPredictions(actual, (score > 0.5).astype(int), names, ("no", "yes"), chances)
         auc = compute_metrics(scored)["auc"]
-        axes = roc_figure(scored).axes[0]
+        axes = axes_of(roc_picture, run_folder, scored)
         wrong, right = axes.lines[1].get_xydata().T
         assert area(wrong, right) == pytest.approx(auc, abs=0.005)
         assert axes.get_legend_handles_labels()[1] == [f"yes, AUC {auc:.2f}"]
     scored = replace(scored, probabilities=np.column_stack([1 - shares, shares]))
-    for curve, chance in np.reshape(precision_recall_figure(scored).axes[0].lines, (2, 2)):
+    axes = axes_of(precision_recall_picture, run_folder, scored)
+    for curve, chance in np.reshape(axes.lines, (2, 2)):
         precision = curve.get_xydata()[1:, 1]  # it is 1 at recall 0
         assert precision == pytest.approx(chance.get_ydata()[0])
 
@@ -126,47 +136,22 @@ def test_many_points_become_pixels() -> None:
     assert len(drawn) < 1_000_000
 
 
-def test_a_figure_can_be_saved_as_it_is(tmp_path: Path) -> None:
-    from matplotlib import image
-
-    coords = np.random.default_rng(0).normal(size=(30, 2))
-    figure = ordination_figure(coords, [0.5, 0.2], "title", Colour("x", (), labels=("a", "b") * 15))
-    figure.savefig(tmp_path / "pcoa.png")
-    assert image.imread(tmp_path / "pcoa.png").std() > 0.05
-
-
 def test_principal_coordinates_are_those_of_scikit_bio() -> None:
-    from scipy.spatial.distance import pdist, squareform
+    from scipy.spatial.distance import squareform
     from skbio.stats.ordination import pcoa
 
     vectors = np.random.default_rng(0).normal(size=(20, 6)) * np.arange(1, 7)
     ours, explained = principal_coordinates(vectors)
-    theirs = pcoa(squareform(pdist(vectors)), dimensions=6)
+    distances = squareform(pdist(vectors))
+    theirs = pcoa(distances, dimensions=6)
     np.testing.assert_allclose(abs(ours), abs(theirs.samples.to_numpy()[:, :2]), atol=1e-9)
     np.testing.assert_allclose(explained, theirs.proportion_explained.to_numpy()[:2])
+    by_distances, shares = coordinates_of_distances(distances)
+    np.testing.assert_allclose(by_distances, ours, atol=1e-9)
+    np.testing.assert_allclose(shares, explained, atol=1e-9)
     alike, nothing = principal_coordinates(np.ones((3, 4)))
     assert not alike.any()
     assert not nothing.any()
-
-
-def test_coordinates_of_distances_are_those_of_the_vectors() -> None:
-    from scipy.spatial.distance import squareform
-
-    vectors = np.random.default_rng(0).normal(size=(20, 6)) * np.arange(1, 7)
-    by_vectors, explained = principal_coordinates(vectors)
-    by_distances, shares = coordinates_of_distances(squareform(pdist(vectors)))
-    np.testing.assert_allclose(by_distances, by_vectors, atol=1e-9)
-    np.testing.assert_allclose(shares, explained, atol=1e-9)
-
-
-def test_durations() -> None:
-    assert [duration(s) for s in (0.4, 59, 90, 5400, 200_000)] == [
-        "0 s",
-        "59 s",
-        "1.5 min",
-        "1.5 h",
-        "2.31 d",
-    ]
 
 
 def test_a_read_only_home_is_no_reason_to_warn() -> None:

@@ -119,18 +119,6 @@ def test_a_thousand_classes(run_folder: Path) -> None:
     assert downloads(text)["by-class.tsv"].count("\n") == 1001
 
 
-@pytest.mark.slow  # scikit-bio takes 20 CPU-seconds to read so many
-def test_ten_thousand_columns(run_folder: Path, tmp_path: Path) -> None:
-    ids = read_run(run_folder).described_ids
-    names = [f"column {k}" for k in range(10_000)]
-    lines = ["\t".join(["sample-id", "ph", *names])]
-    lines += ["\t".join([name, "7", *["ab"[k % 2]] * 10_000]) for k, name in enumerate(ids)]
-    (tmp_path / "wide.tsv").write_text("\n".join(lines) + "\n")
-    text = report(run_folder, "--metadata", str(tmp_path / "wide.tsv"))
-    assert 'for="colour-4"' in text
-    assert 'for="colour-5"' not in text
-
-
 @pytest.mark.medium
 def test_long_and_foreign_names(
     run_folder: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder
