@@ -3,7 +3,8 @@
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from launcher.detect import detect, with_versions
 from launcher.engines import ENGINES, command, spython_client
 from launcher.findings import Finding
 from launcher.gpus import VENDORS
-from launcher.host.facts import DeviceNode, Driver, EngineFact, Gpu, Host
+from launcher.host.facts import DeviceNode, EngineFact, Gpu, Host
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.decision import Assessment, assess, denials
 from launcher.plan.environment import LEAKS, unset
@@ -78,38 +79,27 @@ def _trial(engine: EngineFact, image: BuiltImage, present: Mapping[str, str]) ->
         user=(os.geteuid(), os.getegid()),
         unset=unset(present, engine.traits),
     )
-    began = time.monotonic()
+    began, messages = time.monotonic(), list[str]()
     try:
         done = system.run(command(plan), START_TIMEOUT, plan.environment(present))
     except OSError as error:  # a TimeoutError among them
-        return _start_failure(engine, image, error.strerror or str(error))
-    taken = time.monotonic() - began
-    messages = [line for raw in done.stderr.splitlines() if (line := COLOUR.sub("", raw).strip())]
-    if done.returncode != 0:
-        return _start_failure(
-            engine, image, messages[-1] if messages else f"exit status {done.returncode}"
-        )
+        failure: str | None = error.strerror or str(error)
+    else:
+        lines = [COLOUR.sub("", line).strip() for line in done.stderr.splitlines()]
+        messages = [line for line in lines if line]
+        failure = None
+        if done.returncode != 0:
+            failure = messages[-1] if messages else f"exit status {done.returncode}"
+    if failure is not None:
+        remedy = f"try `{engine.path} --debug` on it, or another --runtime"
+        cause = f"{engine.name} cannot start {image.image}"
+        return Finding("error", cause, f"{image.place}: {failure.strip()}", remedy)
     version = (done.stdout.splitlines() or ["no version"])[0][:40]
-    evidence = f"{version} with {engine.name}, in {taken:.1f} s"
-    slow = [line for line in messages if "sandbox" in line.lower()]
-    if slow:
+    evidence = f"{version} with {engine.name}, in {time.monotonic() - began:.1f} s"
+    if slow := [line for line in messages if "sandbox" in line.lower()]:
         remedy = "ask for squashfuse or the set-uid starter; each start unpacks the image"
         return Finding("warning", f"{image.image} starts slowly", f"{evidence}; {slow[0]}", remedy)
     return Finding("note", f"{image.image} starts", evidence)
-
-
-def _start_failure(engine: EngineFact, image: BuiltImage, why: str) -> Finding:
-    remedy = f"try `{engine.path} --debug` on it, or another --runtime"
-    cause = f"{engine.name} cannot start {image.image}"
-    return Finding("error", cause, f"{image.place}: {why.strip()}", remedy)
-
-
-def _instances() -> Iterator[Finding]:
-    """Report the running instances of this user where spython can list them."""
-    found = spython_client.instances() if spython_client.available() else []
-    if found:
-        remedy = "nothing to do; `instance stop NAME` of the engine ends one"
-        yield Finding("note", "Instances of containers run", "; ".join(found), remedy)
 
 
 def refusal(launcher_options: Mapping[str, Any], root: Path) -> AamError | None:
@@ -133,12 +123,24 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     host, catalog, built = inputs.host, inputs.catalog, inputs.built
     if host.live:
         host = with_versions(host, ENGINES)
-    assessment = _assessment(inputs)
+    assessment = None
+    with suppress(AamError):  # the plan fails for the same reason
+        # Whatever image and engine are requested.
+        assessment = assess(inputs, requested=False)
     fitting = assessment.fitting if assessment else ()
     findings = examine(inputs, assessment)
     if host.live:
-        findings += tuple(_disk_space(inputs.settings.image_dir.value))
-        findings += (*_trials(host, fitting, built), *_instances())
+        place = nearest_folder(inputs.settings.image_dir.value)
+        disk = os.statvfs(place)
+        if (free := disk.f_bavail * disk.f_frsize) < IMAGE_SPACE:
+            evidence = f"{free >> 30} GiB free at '{place}'"
+            findings += (Finding("warning", "Little room for images", evidence,
+                                 "set AAM_IMAGE_DIR"),)  # fmt: skip
+        findings += tuple(_trials(host, fitting, built))
+        if instances := spython_client.instances() if spython_client.available() else []:
+            remedy = "nothing to do; `instance stop NAME` of the engine ends one"
+            listed = "; ".join(instances)
+            findings += (Finding("note", "Instances of containers run", listed, remedy),)
         if name := inputs.settings.site.value:
             findings += tuple(differences(config.site(name), host))
     error = refusal(launcher_options, root)
@@ -158,25 +160,40 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     else:
         names = ", ".join(image.name for image in fitting)
         lines = [*host_lines(host, catalog), f"{'images':<10} {names} would fit"]
-        lines += report_lines(host, reports)
+        lines += [_line("aam check", f"{one.verdict}; {one.made}, {one.stack}") for one in reports]
+        if host.gpus and not reports:
+            lines.append(_line("aam check", "not yet measured; the first run on a GPU does that"))
         print("\n".join([*lines, *(f"{f.severity:<10} {f}" for f in findings)]))
     if error:
         return error.status
     return Unavailable.status if any(f.severity == "error" for f in findings) else 0
 
 
-def _assessment(inputs: LaunchInputs) -> Assessment | None:
-    """Return the candidates of a launch, whatever image and engine are requested."""
-    try:
-        return assess(inputs, requested=False)
-    except AamError:  # the plan fails for the same reason
-        return None
-
-
 def examine(inputs: LaunchInputs, assessment: Assessment | None) -> tuple[Finding, ...]:
-    """Return the findings of every check."""
+    """Return what is noteworthy about devices, engines, variables, libraries and images."""
     host, catalog, built = inputs.host, inputs.catalog, inputs.built
-    found = [finding for check in CHECKS for finding in check(host)]
+    ours = [gpu for gpu in host.gpus if gpu.driven and gpu.readable]
+    found = [reason.warning for reason in denials(host, ours)]
+    if not host.live and not host.engines:
+        evidence = f"{host.absent_engines[0].name} is assumed"
+        found.append(Finding("note", "The capture records no engine", evidence,
+                             "make it on the host itself"))  # fmt: skip
+    elif all(engine.obstacle is not None for engine in host.engines):
+        evidence = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines) or "none is on PATH"
+        known = ", ".join(engine.name for engine in host.absent_engines)
+        remedy = f"install one of {known}; without one aam runs natively"
+        found.append(Finding("warning", "No engine can start a container", evidence, remedy))
+    set_here = [name for name in visible_devices_variables() if name in host.environment]
+    if len(set_here) > 1:
+        evidence = ", ".join(f"{name}={host.environment[name]}" for name in set_here)
+        remedy = "nothing to do; they become one in the container"
+        found.append(Finding("note", "Several variables select GPUs", evidence, remedy))
+    if leaks := [name for name in LEAKS if host.environment.get(name)]:
+        found.append(Finding("note", "Variables that break images are set", ", ".join(leaks),
+                             "nothing to do; containers do not get them"))  # fmt: skip
+    remedy = "nothing to do; images have their own, and use these only on request"
+    found += [Finding("note", "The host has GPU libraries of its own", place, remedy)
+              for place in host.user_space.values()]  # fmt: skip
     if assessment is None:
         return tuple(found)
     hardware = assessment.hardware
@@ -188,64 +205,6 @@ def examine(inputs: LaunchInputs, assessment: Assessment | None) -> tuple[Findin
         evidence = f"of {', '.join(image.name for image in catalog.images)}"
         found.append(Finding("note", "No image is built", evidence, "aam runs natively until then"))
     return tuple(found)
-
-
-def _devices(host: Host) -> list[Finding]:
-    ours = [gpu for gpu in host.gpus if gpu.driven and gpu.readable]
-    return [reason.warning for reason in denials(host, ours)]
-
-
-def _engines(host: Host) -> list[Finding]:
-    if any(engine.obstacle is None for engine in host.engines):
-        return []
-    if not host.live and not host.engines:
-        cause = "The capture records no engine"
-        evidence = f"{host.absent_engines[0].name} is assumed"
-        return [Finding("note", cause, evidence, "make it on the host itself")]
-    evidence = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines) or "none is on PATH"
-    known = ", ".join(engine.name for engine in host.absent_engines)
-    remedy = f"install one of {known}; without one aam runs natively"
-    return [Finding("warning", "No engine can start a container", evidence, remedy)]
-
-
-def _variables(host: Host) -> list[Finding]:
-    found = []
-    set_here = [name for name in visible_devices_variables() if name in host.environment]
-    if len(set_here) > 1:
-        evidence = ", ".join(f"{name}={host.environment[name]}" for name in set_here)
-        remedy = "nothing to do; they become one in the container"
-        found.append(Finding("note", "Several variables select GPUs", evidence, remedy))
-    leaks = [name for name in LEAKS if host.environment.get(name)]
-    if leaks:
-        remedy = "nothing to do; containers do not get them"
-        found.append(
-            Finding("note", "Variables that break images are set", ", ".join(leaks), remedy)
-        )
-    return found
-
-
-def _libraries(host: Host) -> list[Finding]:
-    remedy = "nothing to do; images have their own, and use these only on request"
-    return [
-        Finding("note", "The host has GPU libraries of its own", place, remedy)
-        for place in host.user_space.values()
-    ]
-
-
-def _disk_space(folder: str) -> list[Finding]:
-    """Return a warning if the disk has too little space for images; reads this host."""
-    place = nearest_folder(folder)
-    facts = os.statvfs(place)
-    free = facts.f_bavail * facts.f_frsize
-    if free < IMAGE_SPACE:
-        evidence = f"{free >> 30} GiB free at '{place}'"
-        return [Finding("warning", "Little room for images", evidence, "set AAM_IMAGE_DIR")]
-    return []
-
-
-CHECKS: tuple[Callable[[Host], list[Finding]], ...] = (
-    _devices, _engines, _variables, _libraries,
-)  # fmt: skip
 
 
 # --- the facts of a host; the partitions of a card share a line
@@ -262,7 +221,10 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
         listed = f", GPUs {','.join(map(str, gpus))} of the node" if gpus else ""
         yield _line("Slurm", f"job {host.slurm.job}, {host.slurm.tasks} tasks{listed}")
     for driver in host.drivers:
-        yield _line("driver", _driver(driver, catalog))
+        ranges = catalog.drivers.get(driver.vendor, ())
+        known = VENDORS[driver.vendor].driver_text(driver, ranges)
+        source = "" if driver.version else f" ({driver.source})"
+        yield _line("driver", f"{driver.vendor}, {known}{source}")
     for place in host.user_space.values():
         yield _line("libraries", f"{place}, which images do not see")
     cards: dict[str, list[Gpu]] = {}
@@ -274,30 +236,19 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
     for node in host.nodes:
         alike.setdefault((node.gid, node.mode, node.access), []).append(node)
     for nodes in alike.values():
-        yield _line("device", _owners(nodes))
+        first, owner = nodes[0], "owner unknown"
+        if first.mode is not None:
+            access = {True: ", yours to use", False: ", not yours to use", None: ""}[first.access]
+            owner = f"group {first.group or '?'} ({first.gid}), mode {first.mode:o}{access}"
+        yield _line("device", f"{shortened([node.path for node in nodes])}: {owner}")
     for engine in host.engines:
         version = f" {engine.version}" if engine.version else ""
         obstacle = f": {engine.obstacle}" if engine.obstacle else ""
         yield _line("engine", f"{engine.path}{version}{obstacle}")
 
 
-def report_lines(host: Host, reports: Sequence[check_reports.StoredReport]) -> Iterator[str]:
-    """Yield the check reports of a host's GPUs, the most recent first."""
-    for report in reports:
-        yield _line("aam check", f"{report.verdict}; {report.made}, {report.stack}")
-    if host.gpus and not reports:
-        yield _line("aam check", "not yet measured; the first run on a GPU does that")
-
-
 def _line(subject: str, value: str) -> str:
     return f"{subject:<10} {value}"
-
-
-def _driver(driver: Driver, catalog: Catalog) -> str:
-    ranges = catalog.drivers.get(driver.vendor, ())
-    known = VENDORS[driver.vendor].driver_text(driver, ranges)
-    source = "" if driver.version else f" ({driver.source})"
-    return f"{driver.vendor}, {known}{source}"
 
 
 def _card(card: str, parts: Sequence[Gpu]) -> str:
@@ -321,13 +272,3 @@ def _card(card: str, parts: Sequence[Gpu]) -> str:
         names = [part.place for part in first.instances]
         fields.append(f"{VENDORS[first.vendor].instance.rstrip('-')} {shortened(names)}")
     return ", ".join(fields)
-
-
-def _owners(nodes: Sequence[DeviceNode]) -> str:
-    first = nodes[0]
-    paths = shortened([node.path for node in nodes])
-    if first.mode is None:
-        return f"{paths}: owner unknown"
-    group = f"group {first.group or '?'} ({first.gid}), mode {first.mode:o}"
-    access = {True: ", yours to use", False: ", not yours to use", None: ""}[first.access]
-    return f"{paths}: {group}{access}"

@@ -7,6 +7,7 @@ import os
 import pwd
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from aam.contract.errors import CannotCreate, NotPermitted
@@ -16,7 +17,11 @@ from launcher.plan.plan import Plan
 def make_folders(plan: Plan) -> None:
     """Make the private and the output folders of a plan, which a container finds as mounts."""
     make_private(plan.folders)
-    make_outputs(plan.outputs)
+    for folder in plan.outputs:
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _cannot(folder, error) from error
 
 
 def make_private(folders: Sequence[str]) -> None:
@@ -29,8 +34,10 @@ def make_private(folders: Sequence[str]) -> None:
     for number, folder in enumerate(folders):
         try:
             if number == 0:
-                os.makedirs(os.path.dirname(folder), exist_ok=True)
-                _require_protected(os.path.realpath(os.path.dirname(folder)))
+                scratch = Path(os.path.realpath(os.path.dirname(folder)))
+                scratch.mkdir(parents=True, exist_ok=True)
+                for place in (scratch, *scratch.parents):
+                    _require_protected(place)
             os.mkdir(folder, 0o700)
         except FileExistsError:
             pass
@@ -44,35 +51,19 @@ def make_private(folders: Sequence[str]) -> None:
             raise _refused(f"others may write to '{folder}' (mode {mode:o})")
 
 
-def make_outputs(folders: Sequence[str]) -> None:
-    """Make output folders and their parents."""
-    for folder in folders:
-        try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _cannot(folder, error) from error
-
-
-def _require_protected(scratch: str) -> None:
-    """Check that no other user may rename what this user makes in the scratch folder."""
-    me = os.geteuid()
-    for place in (scratch, *map(str, Path(scratch).parents)):
-        facts = os.stat(place)
-        if facts.st_uid not in (0, me):
-            raise _refused(f"another user owns '{place}'")
-        writable = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if writable == stat.S_IWGRP and facts.st_uid == me and _private_group(facts.st_gid, me):
-            continue
-        if writable and not facts.st_mode & stat.S_ISVTX:
-            raise _refused(f"others may rename what lies in '{place}' (it has no sticky bit)")
-
-
-def _private_group(gid: int, uid: int) -> bool:
-    """Return whether a group is the user's own, as many systems give each user one."""
-    try:
-        return grp.getgrgid(gid).gr_name == pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return False
+def _require_protected(place: Path) -> None:
+    """Check that no other user may rename what this user makes in a folder."""
+    facts, me = place.stat(), os.geteuid()
+    if facts.st_uid not in (0, me):
+        raise _refused(f"another user owns '{place}'")
+    writable = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if writable == stat.S_IWGRP and facts.st_uid == me:
+        # Many systems give each user a group of the same name.
+        with suppress(KeyError):
+            if grp.getgrgid(facts.st_gid).gr_name == pwd.getpwuid(me).pw_name:
+                return
+    if writable and not facts.st_mode & stat.S_ISVTX:
+        raise _refused(f"others may rename what lies in '{place}' (it has no sticky bit)")
 
 
 def _refused(evidence: str) -> NotPermitted:

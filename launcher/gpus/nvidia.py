@@ -63,18 +63,46 @@ class Nvidia(Vendor):
         functions = {f.address: f for f in pci.functions(tree, PCI_VENDOR)}
         driven = tree.names(f"{ROOT}/gpus")
         if not functions and not driven:
-            return _without_pci(tree)
+            # Programs of the host itself can use the GPU of a Jetson or of WSL2.
+            product = obstacle = ""
+            if "nvidia,tegra" in (tree.read(BOARD) or ""):
+                product = "GPU of a Jetson"
+                obstacle = (
+                    "a Jetson needs NVIDIA's builds of PyTorch for JetPack, which no image has"
+                )
+            elif tree.has(WSL_DEVICE) and tree.has(WSL_DRIVER):
+                product = "NVIDIA GPU of Windows"
+                obstacle = f"WSL2 offers it through {WSL_DEVICE}, which no image uses"
+            return (Gpu("nvidia", 0, None, product, "", obstacle=obstacle),) if obstacle else ()
         chips = capabilities(CHIPS.read_text())
-        found = [_driven(tree, n, a, chips, live) for n, a in enumerate(sorted(driven))]
-        for function in functions.values():
-            if function.address not in driven:
+        found = []
+        for number, address in enumerate(sorted(driven)):
+            lines = (tree.read(f"{ROOT}/gpus/{address}/information") or "").splitlines()
+            pairs = (line.partition(":") for line in lines)
+            keys = {name.strip().lower(): value.strip() for name, _, value in pairs}
+            listed = whole_number(keys.get("device minor", ""))
+            minor = number if listed is None else listed
+            arch, _ = chips.get(pci.number(tree, address, "device") or 0, (None, ""))
+            instances = _instances(tree, minor)
+            found.append(
+                Gpu(
+                    vendor="nvidia",
+                    index=minor,
+                    arch=arch or (_printed_capability(address) if live else None),
+                    product=keys.get("model", "NVIDIA GPU"),
+                    pci=address,
+                    nodes=(f"/dev/nvidia{minor}",),
+                    uuid=keys.get("gpu uuid"),
+                    mode="MIG" if instances else None,
+                    instances=instances,
+                )
+            )
+        for place, function in functions.items():
+            if place not in driven:
                 arch, chip = chips.get(function.device, (None, f"10de:{function.device:04x}"))
-                place = function.address
                 held = pci.passed_through(tree, place)
-                found.append(
-                    Gpu("nvidia", len(found), arch, f"NVIDIA {chip}", place, driven=False,
-                        obstacle=held)
-                )  # fmt: skip
+                found.append(Gpu("nvidia", len(found), arch, f"NVIDIA {chip}", place, driven=False,
+                                 obstacle=held))  # fmt: skip
         return tuple(found)
 
     def driver(self, tree: HostTree) -> Driver | None:
@@ -88,42 +116,6 @@ class Nvidia(Vendor):
 
     def capability(self, arch: str) -> int:
         return whole_number(arch.removeprefix(self.arch_prefix)) or 0
-
-
-def _without_pci(tree: HostTree) -> tuple[Gpu, ...]:
-    """Return the GPU of a Jetson or of WSL2, which programs of the host itself can use."""
-    product = obstacle = ""
-    if "nvidia,tegra" in (tree.read(BOARD) or ""):
-        product = "GPU of a Jetson"
-        obstacle = "a Jetson needs NVIDIA's builds of PyTorch for JetPack, which no image has"
-    elif tree.has(WSL_DEVICE) and tree.has(WSL_DRIVER):
-        product = "NVIDIA GPU of Windows"
-        obstacle = f"WSL2 offers it through {WSL_DEVICE}, which no image uses"
-    return (Gpu("nvidia", 0, None, product, "", obstacle=obstacle),) if obstacle else ()
-
-
-def _driven(
-    tree: HostTree, number: int, address: str, chips: dict[int, tuple[str, str]], live: bool
-) -> Gpu:
-    """Describe a GPU that the driver lists."""
-    keys = _information(tree, address)
-    minor = whole_number(keys.get("device minor", ""))
-    minor = number if minor is None else minor
-    device = pci.number(tree, address, "device")
-    arch, _ = chips.get(device or 0, (None, ""))
-    instances = _instances(tree, minor)
-    arch = arch or (_printed_capability(address) if live else None)
-    return Gpu(
-        vendor="nvidia",
-        index=minor,
-        arch=arch,
-        product=keys.get("model", "NVIDIA GPU"),
-        pci=address,
-        nodes=(f"/dev/nvidia{minor}",),
-        uuid=keys.get("gpu uuid"),
-        mode="MIG" if instances else None,
-        instances=instances,
-    )
 
 
 def _printed_capability(address: str) -> str | None:
@@ -152,12 +144,6 @@ def capabilities(text: str) -> dict[int, tuple[str, str]]:
     return table
 
 
-def _information(tree: HostTree, address: str) -> dict[str, str]:
-    lines = (tree.read(f"{ROOT}/gpus/{address}/information") or "").splitlines()
-    pairs = (line.partition(":") for line in lines)
-    return {name.strip().lower(): value.strip() for name, _, value in pairs}
-
-
 def _instances(tree: HostTree, minor: int) -> tuple[GpuInstance, ...]:
     """List the MIG compute instances of a GPU, each with the two nodes that open it.
 
@@ -169,12 +155,10 @@ def _instances(tree: HostTree, minor: int) -> tuple[GpuInstance, ...]:
         for name in tree.names(f"{base}/{group}"):
             numbers = whole_number(group.removeprefix("gi")), whole_number(name.removeprefix("ci"))
             if group.startswith("gi") and name.startswith("ci") and None not in numbers:
-                places = (f"{base}/{group}", f"{base}/{group}/{name}")
-                nodes = tuple(node for p in places if (node := _capability_node(tree, p)))
+                texts = (
+                    tree.read(f"{base}/{place}/access") for place in (group, f"{group}/{name}")
+                )
+                minors = (re.search(r"DeviceFileMinor:\s*(\d+)", text or "") for text in texts)
+                nodes = tuple(f"/dev/nvidia-caps/nvidia-cap{m[1]}" for m in minors if m)
                 found.append(GpuInstance(int(group[2:]), int(name[2:]), nodes))
     return tuple(found)
-
-
-def _capability_node(tree: HostTree, place: str) -> str | None:
-    match = re.search(r"DeviceFileMinor:\s*(\d+)", tree.read(f"{place}/access") or "")
-    return f"/dev/nvidia-caps/nvidia-cap{match[1]}" if match else None

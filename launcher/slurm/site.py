@@ -11,11 +11,10 @@ A site file may hold the launcher's settings too (`runtime`, `image_dir`, ...), 
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -207,80 +206,50 @@ def differences(site: Site, host: Host) -> Iterator[Finding]:
     it.
     """
     remedy = "correct it in a site file of your own"
-    for key, check in _CHECKS.items():
-        if key in site.facts and (found := check(site, host)):
-            evidence = f"{key} is {_shown(site.facts[key].value)} in {site.where(key)}, {found}"
+    for key in COMPARED:
+        if key in site.facts and (found := _difference(key, site, host)):
+            value = site.facts[key].value
+            shown = ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+            evidence = f"{key} is {shown} in {site.where(key)}, {found}"
             yield Finding("warning", "A fact of the site differs here", evidence, remedy)
 
 
-def _shown(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+COMPARED = ("partition", "nodes", "max_nodes", "max_time", "arch", "gpus_per_node", "interfaces",
+            "modules", "shared", "home", "image_dir")  # fmt: skip
 
 
-def _partition(site: Site, host: Host) -> str:
-    known = sorted({partition.name for partition in queue.partitions()})
-    return f"Slurm has {', '.join(known)}" if known and site.values.partition not in known else ""
-
-
-def _limits(site: Site, host: Host) -> str:
-    limits = queue.partition(site.values.partition)
-    longest = limits.max_time if limits else "infinite"
-    return f"Slurm has {longest}" if seconds(site.values.max_time) > seconds(longest) else ""
-
-
-def _nodes(site: Site, host: Host) -> str:
-    limits = queue.partition(site.values.partition)
-    return f"Slurm has {limits.nodes}" if limits and limits.nodes != site.values.nodes else ""
-
-
-def _max_nodes(site: Site, host: Host) -> str:
-    limits = queue.partition(site.values.partition)
-    most = limits.max_nodes if limits else math.inf
-    return f"Slurm has {most:.0f}" if site.values.max_nodes > most else ""
-
-
-def _modules(site: Site, host: Host) -> str:
-    line = "type module >/dev/null && module is-avail " + " ".join(site.values.modules)
-    failed = system.run(["bash", "-lc", line], timeout=60).returncode != 0
-    return f"{line!r} fails here" if failed else ""
-
-
-def _folders(key: str) -> Callable[[Site, Host], str]:
-    def check(site: Site, host: Host) -> str:
-        value = site.facts[key].value
-        places = [str(each) for each in ([value] if isinstance(value, str) else value)]
-        absent = [place for place in places if not os.path.isdir(place)]
-        return f"there is no folder {', '.join(absent)}" if absent else ""
-
-    return check
-
-
-def _archs(site: Site, host: Host) -> str:
-    found = {str(gpu.arch) for gpu in node.gpus(host, site.values.vendor)}
-    return f"the host has {', '.join(sorted(found))}" if found - {site.values.arch} else ""
-
-
-def _gpus(site: Site, host: Host) -> str:
-    found = len(node.gpus(host, site.values.vendor))  # a login node has none
-    return f"the host has {found}" if found not in (0, site.values.gpus_per_node) else ""
-
-
-def _interfaces(site: Site, host: Host) -> str:
-    there = host.slurm is None or node.interfaces(site.values.interfaces)
-    return "" if there else f"the node has {', '.join(node.interfaces(['*']))}"
-
-
-_CHECKS: dict[str, Callable[[Site, Host], str]] = {
-    "partition": _partition,
-    "nodes": _nodes,
-    "max_nodes": _max_nodes,
-    "max_time": _limits,
-    "arch": _archs,
-    "gpus_per_node": _gpus,
-    "interfaces": _interfaces,
-    "modules": _modules,
-    "shared": _folders("shared"),
-    "home": _folders("home"),
-    "image_dir": _folders("image_dir"),
-}
-"""Key of a fact -> how this host differs from it; "" if it does not, or cannot show it."""
+def _difference(key: str, site: Site, host: Host) -> str:
+    """Return how this host differs from a fact; "" if it does not, or cannot show it."""
+    values = site.values
+    if key == "partition":
+        known = sorted({partition.name for partition in queue.partitions()})
+        return f"Slurm has {', '.join(known)}" if known and values.partition not in known else ""
+    if key in ("nodes", "max_nodes", "max_time"):
+        limits = queue.partition(values.partition)
+        if limits is None:
+            return ""
+        if key == "nodes":
+            differs, there = bool(limits.nodes) and limits.nodes != values.nodes, str(limits.nodes)
+        elif key == "max_nodes":
+            differs, there = values.max_nodes > limits.max_nodes, f"{limits.max_nodes:.0f}"
+        else:
+            differs, there = seconds(values.max_time) > seconds(limits.max_time), limits.max_time
+        return f"Slurm has {there}" if differs else ""
+    if key in ("arch", "gpus_per_node"):
+        gpus = node.gpus(host, values.vendor)  # a login node has none
+        archs = {str(gpu.arch) for gpu in gpus}
+        if key == "arch":
+            return f"the host has {', '.join(sorted(archs))}" if archs - {values.arch} else ""
+        return f"the host has {len(gpus)}" if len(gpus) not in (0, values.gpus_per_node) else ""
+    if key == "interfaces":
+        if host.slurm is None or node.interfaces(values.interfaces):
+            return ""
+        return f"the node has {', '.join(node.interfaces(['*']))}"
+    if key == "modules":
+        line = "type module >/dev/null && module is-avail " + " ".join(values.modules)
+        failed = system.run(["bash", "-lc", line], timeout=60).returncode != 0
+        return f"{line!r} fails here" if failed else ""
+    value = site.facts[key].value  # folders
+    places = [str(each) for each in ([value] if isinstance(value, str) else value)]
+    absent = [place for place in places if not os.path.isdir(place)]
+    return f"there is no folder {', '.join(absent)}" if absent else ""
