@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from datetime import datetime
-from types import MappingProxyType
+from importlib.resources import files
 from typing import Any
 
 from aam.contract.options import find, specs
@@ -18,51 +17,6 @@ from aam.report.run import Run
 Rows = list[list[str]]
 
 LIBRARIES = ("python", "numpy", "scipy", "scikit-learn", "biom-format", "scikit-bio", "torch")
-
-REFERENCES: Mapping[str, str] = MappingProxyType(
-    {
-        "breiman2001": """@article{breiman2001,
-  author = {Breiman, Leo}, title = {Random Forests}, journal = {Machine Learning},
-  volume = {45}, number = {1}, pages = {5--32}, year = {2001}, doi = {10.1023/A:1010933404324}
-}""",
-        "field2007": """@article{field2007,
-  author = {Field, Christopher A. and Welsh, Alan H.}, title = {Bootstrapping Clustered Data},
-  journal = {Journal of the Royal Statistical Society: Series B}, volume = {69}, number = {3},
-  pages = {369--390}, year = {2007}, doi = {10.1111/j.1467-9868.2007.00593.x}
-}""",
-        "mcdonald2012": """@article{mcdonald2012,
-  author = {McDonald, Daniel and others}, title = {The Biological Observation Matrix ({BIOM})
-  format or: how I learned to stop worrying and love the ome-ome}, journal = {GigaScience},
-  volume = {1}, pages = {7}, year = {2012}, doi = {10.1186/2047-217X-1-7}
-}""",
-        "parker2007": """@article{parker2007,
-  author = {Parker, Brian J. and G{\\"u}nter, Simon and Bedo, Justin},
-  title = {Stratification bias in low signal microarray studies}, journal = {BMC Bioinformatics},
-  volume = {8}, pages = {326}, year = {2007}, doi = {10.1186/1471-2105-8-326}
-}""",
-        "paszke2019": """@inproceedings{paszke2019,
-  author = {Paszke, Adam and others}, title = {{PyTorch}: An Imperative Style, High-Performance
-  Deep Learning Library}, booktitle = {Advances in Neural Information Processing Systems},
-  volume = {32}, year = {2019}
-}""",
-        "pedregosa2011": """@article{pedregosa2011,
-  author = {Pedregosa, Fabian and others}, title = {Scikit-learn: Machine Learning in {Python}},
-  journal = {Journal of Machine Learning Research}, volume = {12}, pages = {2825--2830},
-  year = {2011}
-}""",
-        "saunders1998": """@inproceedings{saunders1998,
-  author = {Saunders, Craig and Gammerman, Alexander and Vovk, Volodya},
-  title = {Ridge Regression Learning Algorithm in Dual Variables},
-  booktitle = {Proceedings of the 15th International Conference on Machine Learning},
-  pages = {515--521}, year = {1998}
-}""",
-        "vaswani2017": """@inproceedings{vaswani2017,
-  author = {Vaswani, Ashish and others}, title = {Attention Is All You Need},
-  booktitle = {Advances in Neural Information Processing Systems}, volume = {30}, year = {2017}
-}""",
-    }
-)
-"""BibTeX of each reference by its key."""
 
 
 def paragraph(run: Run) -> str:
@@ -131,7 +85,9 @@ def bibtex(run: Run) -> str:
         "@software{aam,\n  author = {{AAM developers}}, title = {{AAM}: Attention All Microbes},\n"
         f"  version = {{{run.facts.get('aam', '')}}}\n}}"
     )
-    return "\n".join([own, *(REFERENCES[key] for key in sorted(keys))])
+    entries = (files("aam.report") / "references.bib").read_text(encoding="utf-8").split("\n\n")
+    known = {entry.partition("{")[2].partition(",")[0]: entry.strip() for entry in entries}
+    return "\n".join([own, *(known[key] for key in sorted(keys))])
 
 
 def _members(run: Run) -> list[str]:

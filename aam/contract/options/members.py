@@ -18,7 +18,7 @@ class MemberEntry:
         default: whether it is trained without --members.
         network: whether it computes with the network: on a GPU, or in several processes.
         method: what it is in the methods paragraph of a report; "" for its title.
-        references: keys of `aam.report.methods.REFERENCES`.
+        references: keys of `aam/report/references.bib`.
     """
 
     title: str
