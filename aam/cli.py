@@ -34,6 +34,7 @@ from aam.contract.options.commands import WRAPPERS
 from aam.contract.options.contradictions import without_effect
 from aam.contract.options.device import DeviceOptions, RankOptions, ScaleOptions, uses_network
 from aam.contract.preflight import require_columns, require_inputs
+from aam.memory import require_address_space
 
 OWN: dict[str, type] = {"completion": completion.Completion}
 """Commands that `aam-launch` does not pass on, because it has its own."""
@@ -67,6 +68,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
     """Run a command of `aam`, or start its ranks; return the exit status."""
+    require_address_space()
     require_inputs(parsed)
     if parsed.command != "inspect":  # which reports all that is wrong
         require_columns(parsed)

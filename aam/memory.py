@@ -13,6 +13,9 @@ from pathlib import Path
 from aam.contract.errors import DataError
 
 GIB = 2**30
+_LIBRARIES = GIB // 2
+"""Address space of NumPy, SciPy and scikit-learn with few threads; a kernel trains in as much."""
+
 _UNKNOWN = 16 * GIB
 """Default where the system does not report the free memory."""
 
@@ -35,6 +38,20 @@ def memory_budget(max_memory_gb: float | str = "auto") -> int:
     if isinstance(max_memory_gb, str):
         return memory_available() // 2
     return int(min(max_memory_gb, 2**30) * GIB)
+
+
+def require_address_space() -> None:
+    """Refuse a limit of the address space in which the libraries cannot be loaded.
+
+    OpenBLAS neither ends with an error nor heeds signals where its threads get no memory.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < _LIBRARIES:
+        sizes = f"`ulimit -v` is {shown_size(limit)}, the libraries alone need up to"
+        remedy = "raise the limit with `ulimit -v`"
+        raise DataError(
+            "The input does not fit in memory", f"{sizes} {shown_size(_LIBRARIES)}", remedy
+        )
 
 
 def check_memory(what: str, part: str, size: float, budget: float, remedy: str) -> None:

@@ -137,12 +137,14 @@ def test_the_largest_file_that_a_process_may_write(study_dir: Path, tmp_path: Pa
 
 
 @pytest.mark.medium
-def test_memory_that_no_library_fits_in(study_dir: Path, tmp_path: Path) -> None:
-    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (60 << 20,) * 2)  # noqa: E731
+@pytest.mark.parametrize("size", [100, 250, 400])
+def test_memory_that_no_library_fits_in(study_dir: Path, tmp_path: Path, size: int) -> None:
+    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (size << 20,) * 2)  # noqa: E731
     process = start(*kernel(study_dir, tmp_path / "run"), limit=limit)
     _, shown = process.communicate(timeout=120)
     assert process.returncode == DATA, shown
-    assert shown.startswith("aam: The input does not fit in memory: ")
+    assert shown.startswith(f"aam: The input does not fit in memory: `ulimit -v` is {size}.0 MiB")
+    assert len(shown.splitlines()) == 1
 
 
 def test_a_current_folder_that_was_removed(study_dir: Path, tmp_path: Path) -> None:
