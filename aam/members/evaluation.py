@@ -31,7 +31,7 @@
                     a column of repeated subjects that the split divides, see `pipeline`: the
                     kernel's score on this split and with the subjects kept together, and whether
                     the latter is better than the dummy by its paired interval; absent without
-    inputs          only of models that read metadata columns, see `input_comparison`: {columns,
+    inputs          only of models that read metadata columns, see `aam.pipeline.run`: {columns,
                     models, differences, conclusion, counts_add}; the models "metadata alone",
                     "counts alone" and "metadata and counts" have metric -> {value, lower, upper}
     learning_curve  only with a kernel, see `learning_curve`: {model, metric, units, points,

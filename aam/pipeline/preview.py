@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -36,13 +35,13 @@ def preview(
         The columns that predict the target by themselves, see `associations`, and the subjects that
         the split divides.
     """
-    column = options.target.metadata_column
+    column, samples = options.target.metadata_column, len(study.values)
     # What makes all that follows too good comes first.
     if (repeated := find_repeated_samples(options, study, folds)) is not None:
         warn(repeated.sentence)
-    if len(study.values) < _FEW_SAMPLES:
+    if samples < _FEW_SAMPLES:
         warn(
-            f"Only {len(study.values)} samples have '{column}': so few say little of new samples, "
+            f"Only {samples} samples have '{column}': so few say little of new samples, "
             "whatever the score; a few dozen are the least from which to learn."
         )
     if options.device.device not in ("auto", "cpu") and not options.uses_network:
@@ -50,68 +49,49 @@ def preview(
             f"--device {options.device.device} has no effect: {' and '.join(options.members)} "
             "compute on the processor."
         )
-    info(_target(study, folds, column))
-    info(_splits(folds))
+    start = f"Samples: {samples} with '{column}', of {len(study.study.table.feature_ids)} ASVs"
+    if names := folds.labels.classes or folds.labels.levels:
+        counts = Counter(names[int(code)] for code in study.values)
+        shown = [f"{shortened(name)} ({n})" for name, n in counts.most_common(_SHOWN_CLASSES)]
+        shown += ["..."] if len(counts) > _SHOWN_CLASSES else []
+        if rare := [name for name in counts if counts[name] < len(folds.splits)]:
+            warn(f"Classes of '{column}' with fewer samples than folds: {first_few(rare)}.")
+        largest, times = counts.most_common(1)[0]
+        info(
+            f"{start}; {len(counts)} classes: {', '.join(shown)}. Always guessing "
+            f"'{shortened(largest)}' is right for {times / samples:.0%}."
+        )
+    else:
+        low, middle, high = np.percentile(study.values, [0, 50, 100])
+        info(f"{start}; a number, {low:g} to {high:g}, median {middle:g}.")
+    sizes, number = sorted({len(split.held_out[1]) for split in folds.splits}), len(folds.splits)
+    held_out = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
+    text = f"{number} folds with {held_out}" if number > 1 else f"one split with {held_out}"
+    groups = len(np.unique(folds.labels.groups))
+    whole = f", none of whose {groups} groups of '{folds.group_column}' is divided"
+    info(f"Split: {text} held-out samples{whole if folds.group_column is not None else ''}.")
     ids, subjects = study.study.table.sample_ids, [folds.group_column]
     if repeated is not None:
         subjects = [repeated.column]
-    if repeated is not None and folds.labels.type != "regression":
-        # Another name of a subject tells the class, which its other samples have.
-        columns = {
-            name: study.metadata.values(name, ids).tolist() for name in study.metadata.columns
-        }
-        subjects = [name for name in columns if same_values(columns[name], repeated.values)]
+        if folds.labels.type != "regression":
+            # Another name of a subject tells the class, which its other samples have.
+            subjects = [
+                name
+                for name in study.metadata.columns
+                if same_values(study.metadata.values(name, ids).tolist(), repeated.values)
+            ]
     known = (column, *subjects, *(study.covariates.columns if study.covariates else ()))
     found = associations(study.metadata, known, study.study, folds)
-    _show_associations(found, folds, column)
+    if shown_columns := leading(found, folds):
+        title = TITLES[shown_columns[0].metric]
+        for one in shown_columns:
+            if one.other_form:
+                warn(
+                    f"'{one.column}' determines '{column}' nearly without exception ({title} "
+                    f"{one.value:.3f}): another form of it, or completely confounded with it."
+                )
+        others = [f"'{one.column}' {one.value:.2f}" for one in shown_columns if not one.other_form]
+        if others:
+            listed = ", ".join(others)
+            info(f"Columns that alone predict '{column}' on the same splits ({title}): {listed}.")
     return found, repeated
-
-
-def _target(study: LabelledStudy, folds: Folds, column: str) -> str:
-    """Describe the samples and their labels."""
-    samples, asvs = len(study.values), len(study.study.table.feature_ids)
-    start = f"Samples: {samples} with '{column}', of {asvs} ASVs"
-    names = folds.labels.classes or folds.labels.levels
-    if not names:
-        low, middle, high = np.percentile(study.values, [0, 50, 100])
-        return f"{start}; a number, {low:g} to {high:g}, median {middle:g}."
-    counts = Counter(names[int(code)] for code in study.values)
-    shown = [f"{shortened(name)} ({times})" for name, times in counts.most_common(_SHOWN_CLASSES)]
-    shown += ["..."] if len(counts) > _SHOWN_CLASSES else []
-    largest, times = counts.most_common(1)[0]
-    rare = [name for name in counts if counts[name] < len(folds.splits)]
-    if rare:
-        warn(f"Classes of '{column}' with fewer samples than folds: {first_few(rare)}.")
-    return (
-        f"{start}; {len(counts)} classes: {', '.join(shown)}. Always guessing "
-        f"'{shortened(largest)}' is right for {times / samples:.0%}."
-    )
-
-
-def _splits(folds: Folds) -> str:
-    """Describe the splits."""
-    sizes = sorted({len(split.held_out[1]) for split in folds.splits})
-    held_out = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
-    number = len(folds.splits)
-    text = f"{number} folds with {held_out}" if number > 1 else f"one split with {held_out}"
-    text = f"Split: {text} held-out samples"
-    if folds.group_column is None:
-        return f"{text}."
-    groups = len(np.unique(folds.labels.groups))
-    return f"{text}, none of whose {groups} groups of '{folds.group_column}' is divided."
-
-
-def _show_associations(found: Sequence[Association], folds: Folds, column: str) -> None:
-    """Print the columns that alone predict the target, and warn of other forms of it."""
-    if not (shown := leading(found, folds)):
-        return
-    title = TITLES[shown[0].metric]
-    for one in shown:
-        if one.other_form:
-            warn(
-                f"'{one.column}' determines '{column}' nearly without exception ({title} "
-                f"{one.value:.3f}): another form of it, or completely confounded with it."
-            )
-    if others := [f"'{one.column}' {one.value:.2f}" for one in shown if not one.other_form]:
-        listed = ", ".join(others)
-        info(f"Columns that alone predict '{column}' on the same splits ({title}): {listed}.")

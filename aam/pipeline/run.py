@@ -1,30 +1,60 @@
-"""Run of `aam train`: the training pipeline in a run folder, and without one."""
+"""Run of `aam train`: training in a run folder, its results and printed scores."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from aam.console import info
+import numpy as np
+
+from aam.console import info, warn
+from aam.contract.errors import DataError
+from aam.contract.files import write_json
+from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
+from aam.contract.options.members import networks
+from aam.contract.preflight import MODEL
 from aam.data.metrics import ScoredPredictions
+from aam.data.ordination import coordinates_of_kernel, write_ordination
 from aam.data.splits import write_splits
-from aam.members.confounding import Association
-from aam.members.model_file import TrainedModel
+from aam.data.table import auto_depth
+from aam.data.taxonomy import read_taxonomy
+from aam.inference.tables import write_table
+from aam.members.confounding import Association, confounders, warning
+from aam.members.evaluation import DUMMY, ENSEMBLE, compare, evaluate, shown_metrics
+from aam.members.explanations import explain_held_out
+from aam.members.importance import importance_table, q_values
+from aam.members.kernel_features import Landmarks
+from aam.members.learning_curve import learning_curve
+from aam.members.member import estimator
+from aam.members.model_file import ModelFacts, TrainedModel
+from aam.members.permutation_test import permutation_test
 from aam.members.relations import AsvRelations
+from aam.members.tables import held_out_table, interval_columns, member_columns
+from aam.members.training_data import describe
 from aam.pipeline.preview import preview
-from aam.pipeline.repeated_samples import RepeatedSamples
-from aam.pipeline.results import model_of, show_results, write_importance, write_results
+from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
 from aam.pipeline.session import session
-from aam.pipeline.train import estimators_of, folds_of, samples_of, train
+from aam.pipeline.train import COUNTS, METADATA, Result, folds_of, samples_of, train
 from aam.report.page import write_report_of_run
+from aam.report.run import is_better, result_sentences
 from aam.training import run_folder
 from aam.training.labelled_study import LabelledStudy, check_labels, load_labelled_study
+from aam.training.loggers import log_scores
 
 if TYPE_CHECKING:
     from aam.numerics.backends import BackendPolicy
+
+KERNEL = "kernel"
+"""Member that draws the learning curve and the ordination: it needs a second for them."""
+
+MOST_SAMPLES = 4000
+"""Samples up to which they are drawn; the kernel is exact up to as many."""
+
+_BOTH = "metadata and counts"
 
 
 def run(
@@ -67,16 +97,37 @@ def run(
                 found, repeated = preview(options, labelled, folds)
                 ids, path = labelled.study.table.sample_ids, prepared.folder / "splits.tsv"
                 write_splits(path, ids, labelled.splits, labelled.labels)
-            samples, estimators = samples_of(labelled), estimators_of(options)
-            result = train(labelled, samples, folds, estimators, members, record.record_fact)
+            result = train(
+                labelled, samples_of(labelled), folds, options.members, members, record.record_fact
+            )
             if result is None:
                 return None
-            made, scores, model = write_results(options, labelled, result, found, repeated)
+            model = _model(options, labelled, result)
+            model.save(prepared.folder / MODEL)
+            _write_predictions(options, labelled, result)
+            scores = _scores(options, labelled, result, found, repeated)
+            write_json(prepared.folder / "scores.json", scores)
+            # The metrics of all models for a tracker, such as `test_r2/forest`.
+            finals = {
+                f"{folds.part}_{metric}/{name}": score["value"]
+                for name, one in scores["models"].items()
+                for metric, score in one["metrics"].items()
+                if score["value"] is not None
+            }
+            log_scores(options, finals)
+            made: dict[str, Any] = {}
+            for member in result.members.values():
+                made |= member.facts
+            best = {
+                f"{folds.part}_{name}": score["value"]
+                for name, score in scores["models"][ENSEMBLE]["metrics"].items()
+            }
+            made |= {"members": list(result.members), "best": made.get("best", {}) | best}
             record.finish(**labelled.facts, **made)
     # Everything is written before anything of it is shown: no terminal that fails costs a result.
-    write_importance(options, labelled, model, result)
+    _write_importance(options, labelled, model, result)
     page = write_report_of_run(prepared.folder, labelled.study.table) if report else None
-    show_results(scores)
+    _show(scores)
     info(f"Model: {prepared.folder}")
     if page is not None:
         info(f"Report: {page}")
@@ -98,8 +149,160 @@ def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
         check_labels(options, labelled)
         folds, samples = folds_of(options, labelled), samples_of(labelled)
         members.check(labelled)
-        result = train(labelled, samples, folds, estimators_of(options), members)
+        result = train(labelled, samples, folds, options.members, members)
         assert result is not None  # several ranks write a run folder
-        model = model_of(options, labelled, result)
+        model = _model(options, labelled, result)
         # The mismatches of all pairs of ASVs go: 4 bytes each, as long as the model is in memory.
         return dataclasses.replace(model, relations=AsvRelations(model.tokens_FL))
+
+
+def _model(options: Train, labelled: LabelledStudy, result: Result) -> TrainedModel:
+    """Return the model for new samples: the members, their combination, and the training data."""
+    folds, study, samples = result.folds, labelled.study, result.samples
+    training = describe(
+        study,
+        samples.relations,
+        folds.splits,
+        folds.labels.groups,
+        folds.seed,
+        labelled.depth or auto_depth(study.reads),  # for the richness of new samples
+        refitted=any(found.fold_models for found in result.members.values()),
+    )
+    rows = np.unique(
+        np.concatenate([rows for split in folds.splits for rows in vars(split).values()])
+    )
+    column, ensemble = options.target.metadata_column, result.combined.ensemble
+    facts = ModelFacts.of(
+        column, folds.labels, rows, folds.scale, ensemble, to_plain(options), training
+    )
+    models = {name: found.model for name, found in result.members.items() if found.model}
+    importance = {
+        name: np.stack(
+            [
+                model.importance(
+                    found.inputs, samples.samples.tokens_FL, samples.relations, facts.outputs
+                ).size_U
+                for model in found.fold_models
+            ]
+        )
+        for name, found in result.members.items()
+        if len(folds.splits) > 1 and found.fold_models
+    }
+    q_values_F = q_values(samples, folds)
+    return TrainedModel(facts, models, samples.relations, training, importance, q_values_F)
+
+
+def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) -> None:
+    """Write predictions.tsv and ordination.txt."""
+    folds, labels, combined = result.folds, result.folds.labels, result.combined
+    folder, ids = options.run.output_dir, labelled.study.table.sample_ids
+    columns = interval_columns(combined.predictions_MC, combined.half_widths_M, folds.scale.range)
+    for name, predictions_MC in combined.members.items():
+        columns |= member_columns(name, predictions_MC, labels.classes, labels.levels)
+    for member in result.members.values():
+        columns |= member.columns
+    table = held_out_table(ids, folds, combined.predictions_MC, columns)
+    write_table(folder / "predictions.tsv", table)
+    names = tuple(result.members)
+    # Of a network alone the report shows the embeddings.
+    if 3 <= len(ids) <= MOST_SAMPLES and networks(names) != names:
+        inputs = result.samples.inputs(estimator(KERNEL))
+        kernel_NN = Landmarks.of(inputs, np.arange(len(ids))).kernel(inputs)
+        # The two halves of the float32 kernel differ by rounding.
+        coordinates, explained = coordinates_of_kernel((kernel_NN + kernel_NN.T) / 2)
+        write_ordination(folder / "ordination.txt", ids, coordinates, explained)
+
+
+def _scores(
+    options: Train,
+    labelled: LabelledStudy,
+    result: Result,
+    found: Sequence[Association],
+    repeated: RepeatedSamples | None,
+) -> dict[str, Any]:
+    """Return the content of scores.json."""
+    column, folds, grouped = options.target.metadata_column, result.folds, None
+    seconds = {name: one.cpu_seconds for name, one in result.members.items()}
+    test = permutation_test(result.samples, folds)
+    kernel = result.members.get(KERNEL)
+    if repeated is not None:
+        given_MC = None if kernel is None else kernel.predictions_MC
+        grouped = score_with_groups(options, labelled, result.samples, folds, repeated, given_MC)
+    scores = evaluate(column, folds, result.combined, seconds, test, grouped)
+    predictions_MC = result.combined.predictions_MC
+    if result.alone and labelled.covariates is not None:
+        drawn = {name: folds.drawn(alone_MC) for name, alone_MC in result.alone.items()}
+        drawn[_BOTH] = folds.drawn(predictions_MC)
+        differences = [compare(drawn, _BOTH, one, folds.units) for one in (METADATA, COUNTS)]
+        counts_add, metadata_add = (one["beyond_noise"] and one["value"] > 0 for one in differences)
+        conclusion = (
+            "The counts add to the metadata. "
+            if counts_add
+            else "The metadata alone predict as well: the counts add nothing beyond noise, and the "
+            "scores are no evidence of a signal of the microbiome. "
+        ) + (
+            "The metadata add to the counts."
+            if metadata_add
+            else "The metadata add nothing to the counts beyond noise: a model without them needs "
+            "the table alone."
+        )
+        scores["inputs"] = {
+            "columns": list(labelled.covariates.columns),
+            "models": {
+                name: {metric: asdict(score) for metric, score in model.score().items()}
+                for name, model in drawn.items()
+            },
+            "differences": differences,
+            "conclusion": conclusion,
+            "counts_add": counts_add,
+        }
+    scores["confounders"] = confounders(found, folds, predictions_MC)
+    if kernel is not None and len(labelled.values) <= MOST_SAMPLES:
+        scores["learning_curve"] = learning_curve(
+            KERNEL, estimator(KERNEL), result.samples, folds, kernel.predictions_MC
+        )
+    return scores
+
+
+def _write_importance(
+    options: Train, labelled: LabelledStudy, model: TrainedModel, result: Result
+) -> None:
+    """Write importance.tsv, the ASVs on which the predictions depend, and explanations.tsv."""
+    taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
+    table = importance_table(model, labelled.study, taxa, labelled.covariates)
+    write_table(options.run.output_dir / "importance.tsv", table)
+    try:
+        explained = explain_held_out(
+            result.members, result.combined, result.folds, result.samples, model.facts.outputs,
+            labelled.study.table.feature_ids, taxa,
+        )  # fmt: skip
+    except DataError as error:  # members of which none divides its predictions
+        info(str(error))
+        return
+    if len(explained):
+        write_table(options.run.output_dir / "explanations.tsv", explained)
+
+
+def _show(scores: Mapping[str, Any]) -> None:
+    """Print the verdict, what it rests on, and the scores of every model."""
+    verdict, *sentences = result_sentences(scores)
+    (info if is_better(scores) else warn)(verdict)
+    for sentence in sentences:
+        repeated = scores.get("repeated_samples") and sentence == sentences[0]
+        (warn if repeated else info)(sentence)
+    part, members = scores["part"], [n for n in scores["models"] if n not in (ENSEMBLE, DUMMY)]
+    for name, model in scores["models"].items():
+        if name != ENSEMBLE or len(members) > 1:  # the ensemble is its only member
+            info(f"{name}, {part}: {shown_metrics(model['metrics'])}")
+    if (inputs := scores.get("inputs")) is not None:
+        info(f"Metadata that the model reads: {', '.join(inputs['columns'])}.")
+        for name, metrics in inputs["models"].items():
+            info(f"{name}, {part}: {shown_metrics(metrics)}")
+        for difference in inputs["differences"]:
+            info(f"{difference['sentence']}.")
+        (info if inputs["counts_add"] else warn)(inputs["conclusion"])
+    for confounder in scores["confounders"]:
+        if not confounder["other_form"]:  # said before the training
+            warn(warning(confounder))
+    if not is_better(scores):
+        info("importance.tsv tells how the model computes, not which ASVs matter.")

@@ -1,54 +1,88 @@
-"""Hyper-parameter search: trials of `aam train` by Optuna, in nested cross-validation.
+"""`aam search`: trials of `aam train` by Optuna, in nested cross-validation.
 
 Each outer fold has an Optuna study that sees its training samples alone. A trial is the mean score
 of the inner folds, and is pruned between them. The best trial of a fold is trained on all its
 training samples and scored on its test samples: the score of the search, which chose nothing. A
 last study on all samples gives the values to train with.
+
+Several processes share the studies in Optuna's storage. The number of trials is a total of finished
+ones: the process that evaluates the folds runs trials until there are so many. Processes that only
+run trials count the running ones too and go on to the next study, so that at most one trial too
+many is started by each, when two begin theirs at the same moment. Trials publish heartbeats; Optuna
+marks those of killed processes as failed, and they do not count.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from aam import __version__
-from aam.console import info, warn
-from aam.contract import run_record
-from aam.contract.errors import DataError, NotFinite, UsageError
+from aam.console import as_library, info, warn
+from aam.contract import run_record, stop_file
+from aam.contract.errors import (
+    CannotCreate,
+    DataError,
+    Interrupted,
+    NotFinite,
+    UsageError,
+    first_few,
+)
 from aam.contract.files import make_parent, write_json, write_text
-from aam.contract.options import OptionSpec, build, parse_command, specs, to_plain
+from aam.contract.folders import temporary_folder
+from aam.contract.installation import not_installed
+from aam.contract.options import OptionSpec, build, parse_command, replaced, specs, to_plain
 from aam.contract.options.commands.search import Search
 from aam.contract.options.commands.train import Train
 from aam.contract.options.field import members as types_of
 from aam.contract.options.study import SplitOptions
 from aam.contract.suggestions import nearest
+from aam.data.covariates import check_folds
+from aam.data.metrics import ScoredPredictions, value_of
 from aam.data.splits import Rows, Split, make_splits
 from aam.data.targets import category_codes
 from aam.distributed.stop import StopRequests
+from aam.members.member import TrainingSamples
 from aam.members.option_checks import TRANSFORMER, choose_members
 from aam.members.scores import SCORED
-from aam.pipeline.search_storage import (
-    finished,
-    import_optuna,
-    open_studies,
-    run_trials,
-    stop_if_requested,
-)
-from aam.pipeline.trials import Trials
-from aam.training.labelled_study import LabelledStudy
+from aam.pipeline.session import sequence_length, session
+from aam.pipeline.train import folds_of, samples_of, train
+from aam.training.labelled_study import LabelledStudy, check_labels, label_study, read_inputs
 
 RESULT, BEST = "search.json", "best.yaml"
+DATABASE, JOURNAL = "search.db", "search.journal"
+"""Files of the trials: an SQLite database, and with --storage journal Optuna's journal."""
+
 ALL = "all samples"
 """Name of the Optuna study that chooses the values to train with."""
 
+FINISHED = ("COMPLETE", "PRUNED")
+"""States of the trials that count."""
+
 _PROGRESS = ("--trials", "--trials-only", "--storage", "--output-dir")
 """Options that another process of the same search may give differently."""
+
+_HEARTBEAT = 30
+"""Seconds between heartbeats; a trial without one for twice as long is marked as failed."""
+
+_SQLITE_TIMEOUT = 120
+"""Seconds that a process waits while others write to an SQLite database; Python's default is 5."""
+
+_UNPRUNED = 5
+"""Trials before the first is pruned."""
+
+_SEARCH = "search"
+"""Attribute of an Optuna study with the facts that identify its search."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +134,11 @@ def read_axis(text: str) -> Axis:
         remedy = nearest(flag, known, "give NAME=LOW..HIGH or NAME=A,B with an option of aam train")
         raise UsageError("Not an option that can vary", f"--vary {text}", remedy)
     low, between, high = values.partition("..")
-    texts = (low, high) if between else values.split(",")
-    choices = {choice: _typed(known[flag], choice) for choice in texts}
+    # The parser of the command refuses what does not suit the option.
+    choices = {
+        choice: parse_command("train", [flag, *choice.split("+")], incomplete=True)[flag]
+        for choice in ((low, high) if between else values.split(","))
+    }
     if not between:
         return Axis(known[flag], None, choices)
     # An option may also take a word, such as `auto`, which is no end of a range.
@@ -111,10 +148,27 @@ def read_axis(text: str) -> Axis:
     return Axis(known[flag], (float(ends[0]), float(ends[1])), {})
 
 
-def _typed(spec: OptionSpec, text: str) -> Any:
-    """Read a value of an option in --vary; raises UsageError if it does not suit."""
-    given = parse_command("train", [spec.flag, *text.split("+")], incomplete=True)
-    return given[spec.flag]
+def read_axes(options: Search) -> tuple[Train, tuple[Axis, ...]]:
+    """Check the options, and return the options of every trial and what varies."""
+    refused = {
+        "--resume-from": options.run.resume_from,
+        "--folds 1": options.folds == 1 or None,
+    }
+    if given := [flag for flag, value in refused.items() if value is not None]:
+        raise UsageError("Options that a search does not take", ", ".join(given), "leave them out")
+    default: tuple[str, ...] = ("members=kernel,forest,kernel+forest",)
+    if options.members == (TRANSFORMER,) or options.pretrained_encoder is not None:
+        default = ("lr=0.0001..0.01", "dropout=0..0.5", "profile-dropout=0..0.9")
+    axes = tuple(read_axis(text) for text in options.vary or default)
+    if len({axis.spec.flag for axis in axes}) < len(axes):
+        raise UsageError("An option varies twice", " ".join(options.vary), "name each once")
+    values = {spec.flag: run_record.value_of(options, spec.field) for spec in specs(Train)}
+    base = build(Train, values)
+    if varied := next((axis for axis in axes if axis.spec.field == "members"), None):
+        # All trials have the same samples, so the study is read as all of their members need it.
+        chosen = (name for members in varied.choices.values() for name in members)
+        return dataclasses.replace(base, members=tuple(dict.fromkeys(chosen))), axes
+    return dataclasses.replace(base, members=choose_members(base)), axes
 
 
 def search(options: Search) -> dict[str, Any] | None:
@@ -136,7 +190,7 @@ def search(options: Search) -> dict[str, Any] | None:
         AamError: see `Trials.score`.
     """
     import_optuna()
-    base, axes = _prepare(options)
+    base, axes = read_axes(options)
     metric, _ = next(iter(SCORED[base.target.type].items()))
     folder = options.run.output_dir
     trials = Trials.of(base, folder)
@@ -145,7 +199,16 @@ def search(options: Search) -> dict[str, Any] | None:
     names = [*(f"fold {number}" for number in range(1, len(splits) + 1)), ALL]
     everything = np.unique(np.concatenate([*training, *(one.test for one in splits)]))
     make_parent(folder / RESULT)
-    studies = open_studies(folder, options.storage, names, _identity(options))
+    # All that decides the scores: options, content of the files, version.
+    identity = {
+        spec.flag: json.dumps(run_record.value_of(options, spec.field), default=str)
+        for spec in specs(Search)
+        if spec.role != "input" and spec.flag not in _PROGRESS
+    }
+    files = run_record.input_files(options)
+    identity |= {f"content of {flag}": file["sha256"] for flag, file in files.items()}
+    identity["version of aam"] = __version__
+    studies = open_studies(folder, options.storage, names, identity)
     stop = StopRequests()
     for number, rows in enumerate([*training, everything]):
         _optimize(studies, number, options, trials, axes, rows, stop)
@@ -153,14 +216,16 @@ def search(options: Search) -> dict[str, Any] | None:
         return None
     folds = []
     for number, (split, study) in enumerate(zip(splits, studies, strict=False), start=1):
-        # The score is stored with the study: a search that is started again does not repeat the
-        # fold.
+        # A search that is started again does not repeat the fold.
         if (evaluated := study.user_attrs.get("evaluated")) is None:
             stop_if_requested(stop)
             info(f"Fold {number}: evaluating {study.best_params}.")
             # With the values: more trials may find better ones, which this score is not of.
             evaluated = _described(study)
-            evaluated["outer"] = trials.score(_values(axes, evaluated["values"]), split)
+            values = {
+                axis.spec.field: axis.value(evaluated["values"][axis.spec.field]) for axis in axes
+            }
+            evaluated["outer"] = trials.score(values, split)
             study.set_user_attr("evaluated", evaluated)
         folds.append(evaluated)
     best = _described(studies[-1])
@@ -174,45 +239,13 @@ def search(options: Search) -> dict[str, Any] | None:
         "options": to_plain(options),
     }
     write_json(folder / RESULT, result)
-    write_text(folder / BEST, _config(axes, best["values"]))
+    lines = []
+    for axis in axes:
+        value = axis.value(best["values"][axis.spec.field])
+        plain = list(value) if isinstance(value, tuple) else value
+        lines.append(f"{axis.spec.flag.removeprefix('--')}: {json.dumps(plain)}\n")
+    write_text(folder / BEST, "".join(lines))  # for `aam train --config`
     return result
-
-
-def _prepare(options: Search) -> tuple[Train, tuple[Axis, ...]]:
-    """Check the options and return the options of every trial and its axes."""
-    refused = {
-        "--resume-from": options.run.resume_from,
-        "--folds 1": options.folds == 1 or None,
-    }
-    if given := [flag for flag, value in refused.items() if value is not None]:
-        raise UsageError("Options that a search does not take", ", ".join(given), "leave them out")
-    default: tuple[str, ...] = ("members=kernel,forest,kernel+forest",)
-    if options.members == (TRANSFORMER,) or options.pretrained_encoder is not None:
-        default = ("lr=0.0001..0.01", "dropout=0..0.5", "profile-dropout=0..0.9")
-    axes = tuple(read_axis(text) for text in options.vary or default)
-    if len({axis.spec.flag for axis in axes}) < len(axes):
-        raise UsageError("An option varies twice", " ".join(options.vary), "name each once")
-    values = {spec.flag: run_record.value_of(options, spec.field) for spec in specs(Train)}
-    base = build(Train, values)
-    members = base.members
-    if varied := next((axis for axis in axes if axis.spec.field == "members"), None):
-        # All trials have the same samples, so the study is read as all of their members need it.
-        chosen = (name for members in varied.choices.values() for name in members)
-        members = tuple(dict.fromkeys(chosen))
-    base = dataclasses.replace(base, members=members if varied else choose_members(base))
-    return base, axes
-
-
-def _identity(options: Search) -> dict[str, str]:
-    """Return all that decides the scores of a search: options, content of its files, version."""
-    values = {
-        spec.flag: json.dumps(run_record.value_of(options, spec.field), default=str)
-        for spec in specs(Search)
-        if spec.role != "input" and spec.flag not in _PROGRESS
-    }
-    files = run_record.input_files(options)
-    digests = {f"content of {flag}": file["sha256"] for flag, file in files.items()}
-    return values | digests | {"version of aam": __version__}
 
 
 def _optimize(
@@ -239,10 +272,10 @@ def _optimize(
         # `constant_liar` keeps processes from drawing values near those of running trials.
         else samplers.TPESampler(seed=seed, constant_liar=True)
     )
-    inner = _inner_splits(options, trials.labelled, rows)
+    inner = inner_splits(options, trials.labelled, rows)
 
     def objective(trial: Any) -> float:
-        values = _values(axes, {axis.spec.field: axis.suggest(trial) for axis in axes})
+        values = {axis.spec.field: axis.value(axis.suggest(trial)) for axis in axes}
         scores: list[float] = []
         for step, split in enumerate(inner):
             try:
@@ -268,7 +301,7 @@ def _optimize(
     run_trials(study, objective, options.trials, stop, report, count_running=options.trials_only)
 
 
-def _inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[Split]:
+def inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[Split]:
     """Split the samples at `rows` into inner folds; groups stay together."""
     codes = category_codes(options.target, labelled.values[rows])
     made = make_splits(
@@ -282,11 +315,6 @@ def _inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[
     return [Split(rows[one.train], rows[one.validation], rows[one.test]) for one in made]
 
 
-def _values(axes: Sequence[Axis], suggested: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the options of a trial, by field."""
-    return {axis.spec.field: axis.value(suggested[axis.spec.field]) for axis in axes}
-
-
 def _described(study: Any) -> dict[str, Any]:
     """Return values, inner score and number of trials of a study."""
     trials = finished(study)
@@ -298,11 +326,191 @@ def _described(study: Any) -> dict[str, Any]:
     }
 
 
-def _config(axes: Sequence[Axis], values: Mapping[str, Any]) -> str:
-    """Return values as a file for `aam train --config`."""
-    lines = []
-    for axis in axes:
-        value = axis.value(values[axis.spec.field])
-        plain = list(value) if isinstance(value, tuple) else value
-        lines.append(f"{axis.spec.flag.removeprefix('--')}: {json.dumps(plain)}\n")
-    return "".join(lines)
+@dataclass(frozen=True)
+class Trials:
+    """Trials of a search.
+
+    Attributes:
+        base: options that no trial varies, with all members that a trial may have.
+        folder: where a network has its checkpoints while it trains.
+        labelled: the study as `base` reads it.
+        samples: samples of the study, for estimators.
+    """
+
+    base: Train
+    folder: Path
+    labelled: LabelledStudy
+    samples: TrainingSamples
+
+    @classmethod
+    def of(cls, base: Train, folder: Path) -> Trials:
+        """Read the study of a search, and split it."""
+        labelled = label_study(base, *read_inputs(base, sequence_length(base)), base.split)
+        return cls(base, folder, labelled, samples_of(labelled))
+
+    def score(self, values: Mapping[str, Any], split: Split) -> float:
+        """Train with other values of options, and return the score of a split's test samples."""
+        function = next(iter(SCORED[self.base.target.type].values()))
+        return value_of(function, self.predict_held_out(values, split))
+
+    def predict_held_out(self, values: Mapping[str, Any], split: Split) -> ScoredPredictions:
+        """Train with other values of options, and predict the test samples of a split."""
+        options = replaced(self.base, values)
+        options = dataclasses.replace(options, members=choose_members(options), folds=1)
+        # Trials share the study and what estimators compute from it, unless they vary how it is
+        # read.
+        trials = self
+        if _reading(options) != _reading(self.base):
+            read = dataclasses.replace(options, members=self.base.members)
+            trials = Trials.of(read, self.folder)
+            before = self.labelled.study.table.sample_ids
+            row_of = {name: k for k, name in enumerate(trials.labelled.study.table.sample_ids)}
+            # The samples of the split that are left.
+            kept = (
+                [row_of[before[row]] for row in rows if before[row] in row_of]
+                for rows in (split.train, split.validation, split.test)
+            )
+            split = Split(*(np.array(rows, dtype=np.int64) for rows in kept))
+        study = trials.labelled
+        if study.covariates is not None:
+            check_folds(study.covariates, (split,))
+        study = dataclasses.replace(study, splits=(split,))
+        # Processes of one search train at the same time, so each trial has a folder of its own.
+        place = temporary_folder(self.folder, "trial") if options.uses_network else nullcontext()
+        with as_library(), place as path:
+            run = options.run if path is None else dataclasses.replace(options.run, output_dir=path)
+            with session(dataclasses.replace(options, run=run), study) as trial:
+                check_labels(trial.options, study)
+                folds = folds_of(trial.options, study)
+                trial.check(study)
+                # A final fit, the bootstrap and the comparison with other columns would take longer
+                # than fitting a kernel: 100 instead of 17 CPU-seconds for 2 x 2 folds, 2 trials.
+                result = train(study, trials.samples, folds, options.members, trial, final=False)
+        assert result is not None  # a search runs in one process
+        return result.scored
+
+
+def _reading(options: Train) -> tuple[object, ...]:
+    """Return the options on which the samples and labels of a study depend."""
+    sample = options.sample.max_bp, options.sample.rarefy_depth
+    limits = options.output_min, options.output_max
+    return (options.input, options.target, options.covariates, options.phylogeny, sample, limits)
+
+
+def import_optuna() -> Any:
+    """Import Optuna; it prints warnings alone."""
+    try:
+        import optuna
+    except ModuleNotFoundError as error:
+        raise not_installed("The search needs Optuna", error, "search") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    return optuna
+
+
+def open_studies(
+    folder: Path, given: str | None, names: Sequence[str], identity: Mapping[str, str]
+) -> list[Any]:
+    """Open the Optuna studies of a search, or create them."""
+    optuna = import_optuna()
+    # Two processes might both find no study, and store two different identities of the search.
+    with (folder / ".search.lock").open("w") as stream:
+        with suppress(OSError):  # a file system without locks
+            fcntl.lockf(stream, fcntl.LOCK_EX)
+        storage = _open_storage(folder, given)
+        studies = []
+        for name in names:
+            study = optuna.create_study(
+                storage=storage,
+                study_name=name,
+                direction="maximize",
+                pruner=optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED),
+                load_if_exists=True,
+            )
+            before = study.user_attrs.get(_SEARCH, {} if study.trials else None)
+            if before is None:
+                study.set_user_attr(_SEARCH, dict(identity))
+            elif changed := sorted(
+                key for key in {**identity, **before} if identity.get(key) != before.get(key)
+            ):
+                raise UsageError(
+                    "The search that is there has other input or options",
+                    f"'{given or folder}', changed: {first_few(changed)}",
+                    "give the same, or another --output-dir and --storage for a new search",
+                )
+            studies.append(study)
+    return studies
+
+
+def _open_storage(folder: Path, given: str | None) -> Any:
+    """Open Optuna's storage."""
+    storages = import_optuna().storages
+    files: dict[str | None, str] = {None: DATABASE, "journal": JOURNAL}
+    # Hidden files may be those of a job that reserved the folder.
+    occupied = any(not one.name.startswith(".") for one in folder.iterdir())
+    evidence = f"'{folder}' has files, and no search in this --storage"
+    refusal = CannotCreate("The folder is not empty", evidence, "choose another --output-dir")
+    if occupied and given in files and not (folder / files[given]).exists():
+        raise refusal
+    if given == "journal":
+        path = str(folder / JOURNAL)
+        return storages.JournalStorage(storages.journal.JournalFileBackend(path))
+    url = given or f"sqlite:///{(folder / DATABASE).absolute()}"
+    lite = {"connect_args": {"timeout": _SQLITE_TIMEOUT}} if url.startswith("sqlite") else {}
+    try:
+        storage = storages.RDBStorage(url, engine_kwargs=lite, heartbeat_interval=_HEARTBEAT)
+    except Exception as error:  # of SQLAlchemy, of the driver of the database, or an ImportError
+        reason = f"'{url}', {type(error).__name__}: {str(error).splitlines()[0]}"
+        remedy = "give journal, or the URL of a database such as sqlite:///search.db, as --storage"
+        raise UsageError("The database of the search cannot be opened", reason, remedy) from error
+    if occupied and not storage.get_all_studies():
+        raise refusal
+    return storage
+
+
+def finished(study: Any, states: Sequence[str] = FINISHED) -> list[Any]:
+    """Return the trials that have a result or were pruned, or are in other states."""
+    # Without copies: this is called before and after each trial, for all trials.
+    return [trial for trial in study.get_trials(deepcopy=False) if trial.state.name in states]
+
+
+def run_trials(
+    study: Any,
+    objective: Callable[[Any], float],
+    total: int,
+    stop: StopRequests,
+    report: Callable[[int], None] = lambda finished: None,
+    count_running: bool = False,
+) -> None:
+    """Run trials until `total` of a study are finished, those of other processes included."""
+    states = (*FINISHED, "RUNNING") if count_running else FINISHED
+
+    def ended(study: Any, trial: Any) -> None:
+        number = len(finished(study))
+        if trial.state.name in FINISHED:
+            shown = "pruned" if trial.state.name == "PRUNED" else f"{trial.value:.3f}"
+            info(f"{study.study_name}, trial {number} of {total}: {trial.params} {shown}")
+        report(number)
+
+    while len(trials := finished(study, states)) < total:
+        stop_if_requested(stop)
+        # One trial at a time, so that a stop request and the trials of other processes are noticed.
+        study.optimize(objective, n_trials=1, callbacks=[ended])
+        if stop.file:  # progress of a job whose members make no optimizer steps
+            stop_file.count_steps(stop.file, stop_file.FEWEST_STEPS)
+    if all(trial.state.name == "PRUNED" for trial in trials):
+        raise NotFinite(
+            "No trial has a score",
+            f"{study.study_name}, {len(trials)} trials",
+            "vary other values of the options (--vary), in another --output-dir",
+        )
+
+
+def stop_if_requested(stop: StopRequests) -> None:
+    """Raise `Interrupted` if a stop is requested."""
+    if stop.pending:
+        raise Interrupted(
+            "The search is stopped between two trainings",
+            "finished trials are kept",
+            "continue it with the same command",
+        )

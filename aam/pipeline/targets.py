@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,12 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
     if "," in columns[0]:
         columns = listed_columns(columns, read_metadata(options.target.metadata))
     of_target = {} if options.loss_config is None else loss_options(options.loss_config, columns)
-    _warn_without_effect(options, of_target)
+    # As the command line's options, those of single targets may have no effect.
+    known = without_effect(options)
+    for column, values in of_target.items():
+        for sentence in without_effect(dataclasses.replace(options, **values)):
+            if sentence not in known:
+                warn(f"--loss-config, '{column}': {sentence}")
     if len(columns) == 1:
         return {columns[0]: run(dataclasses.replace(options, **of_target.get(columns[0], {})))}
     check_targets(options, columns)
@@ -117,7 +122,14 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
             info(f"Training for {column}")
             # `pop` releases the study of a target that is trained.
             scored[column] = run(of_column(column, splits), studies.pop(column))
-        write_table(folder / "predictions.tsv", _joined(folders))
+        # Cells of samples without a label of a target are empty.
+        tables = {
+            column: pd.read_csv(
+                place / "predictions.tsv", sep="\t", dtype=str, keep_default_na=False
+            )
+            for column, place in folders.items()
+        }
+        write_table(folder / "predictions.tsv", join_targets(tables))
         record.finish(targets={column: place.name for column, place in folders.items()})
     return scored
 
@@ -140,15 +152,6 @@ def loss_options(path: Path, columns: Sequence[str]) -> dict[str, dict[str, Any]
     return options
 
 
-def _warn_without_effect(options: Train, of_target: Mapping[str, Mapping[str, Any]]) -> None:
-    """Warn about options of single targets that have no effect, as the command line's are."""
-    known = without_effect(options)
-    for column, values in of_target.items():
-        for sentence in without_effect(dataclasses.replace(options, **values)):
-            if sentence not in known:
-                warn(f"--loss-config, '{column}': {sentence}")
-
-
 def _write_splits(
     options: Train, columns: Sequence[str], study: Study, metadata: Metadata, path: Path
 ) -> None:
@@ -156,7 +159,12 @@ def _write_splits(
     sample_ids = study.table.sample_ids
     inside = rows_where(options.target.where, metadata, sample_ids)
     ids = [sample_ids[row] for row in inside]
-    labelled = {column: _labelled(metadata, column, ids) for column in columns}
+    labelled = {
+        column: {
+            name for name, value in zip(ids, metadata.values(column, ids), strict=True) if value
+        }
+        for column in columns
+    }
     for one, other in itertools.combinations(columns, 2):
         if not labelled[one] & labelled[other]:
             numbers = (f"'{column}' in {len(labelled[column])}" for column in (one, other))
@@ -166,25 +174,5 @@ def _write_splits(
                 "train them in separate runs",
             )
     ids = [name for name in ids if any(name in samples for samples in labelled.values())]
-    splits, groups = split_samples(
-        options.split,
-        options.folds,
-        options.loop.seed,
-        ids,
-        metadata,
-    )
+    splits, groups = split_samples(options.split, options.folds, options.loop.seed, ids, metadata)
     write_splits(path, ids, splits, groups)
-
-
-def _labelled(metadata: Metadata, column: str, ids: Sequence[str]) -> set[str]:
-    values = metadata.values(column, ids)
-    return {name for name, value in zip(ids, values, strict=True) if value}
-
-
-def _joined(folders: Mapping[str, Path]) -> pd.DataFrame:
-    """Join the predictions of all targets; cells of samples without a label of one are empty."""
-    tables = {
-        column: pd.read_csv(folder / "predictions.tsv", sep="\t", dtype=str, keep_default_na=False)
-        for column, folder in folders.items()
-    }
-    return join_targets(tables)

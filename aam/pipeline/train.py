@@ -1,31 +1,35 @@
-"""Training pipeline: members, their predictions of held-out samples, and the ensemble of them.
+"""Training of members on a study in memory, their held-out predictions, and the ensemble of them.
 
 Each member is fitted for each split without its held-out samples. Scores, prediction intervals and
 calibration come from the held-out predictions. For new samples, estimators are fitted once more to
 all samples, and the networks of the folds are averaged.
+
+With metadata among the inputs, the same members are also fitted to the same splits with the columns
+alone and with the counts alone: a site or a season that predicts by itself must not be taken for
+biology.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from aam.console import info
 from aam.contract.options.commands.train import Train
-from aam.contract.options.members import MEMBERS
+from aam.contract.options.members import MEMBERS, default_members
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import FILE_GROUPS
 from aam.data.targets import TargetScale, output_range
 from aam.members.base import F64, Labels, Samples
 from aam.members.ensemble import Combined, combine_results
-from aam.members.member import CrossValidated, Estimator, TrainingSamples, estimator
+from aam.members.member import CrossValidated, TrainingSamples, estimator
 from aam.members.relations import AsvRelations
 from aam.members.scores import Folds
-from aam.pipeline.input_comparison import predict_alone
 from aam.pipeline.session import Session
 from aam.training.labelled_study import LabelledStudy
 from aam.training.run_folder import RecordFact, no_record
+
+METADATA, COUNTS = "metadata alone", "counts alone"
 
 
 @dataclass(frozen=True)
@@ -56,15 +60,15 @@ def train(
     study: LabelledStudy,
     samples: TrainingSamples,
     folds: Folds,
-    estimators: Mapping[str, Estimator[Any]],
+    members: tuple[str, ...],
     session: Session,
     record_fact: RecordFact = no_record,
     final: bool = True,
 ) -> Result | None:
-    """Train members on a study in memory, and combine them.
+    """Train members on a study in memory, and combine them; None on ranks other than the first.
 
     The only files are the checkpoints from which a network resumes, in the run folder of the
-    session's options.
+    session's options. Without `final` the members predict the held-out samples alone.
     """
     compares = final and study.covariates is not None
     # Networks come first, since all ranks train them. `leave` then ends the group of the ranks: one
@@ -74,29 +78,34 @@ def train(
         for name, network in session.networks(study, record_fact).items()
     }
     of_counts = {}
-    for name, network in session.networks_of_counts(study).items() if compares else ():
-        info(f"Training the {name} again with the counts alone, to compare the inputs.")
-        of_counts[name] = network.cross_validate(samples.counts_alone, folds, final=False)
+    if compares:
+        for name, network in session.networks(study, counts_alone=True).items():
+            info(f"Training the {name} again with the counts alone, to compare the inputs.")
+            of_counts[name] = network.cross_validate(samples.counts_alone, folds, final=False)
     if not session.leave():
         return None
+    estimators = {name: estimator(name) for name in members if not MEMBERS[name].network}
     weighed = len(estimators) > 1
     results = {
         name: each.cross_validate(samples, folds, final, weighed=weighed)
         for name, each in estimators.items()
     }
     results |= {name: found for name, found in networks.items() if found is not None}
-    combined = combine_results(results, folds)
     alone: dict[str, F64] = {}
     if compares:
-        counts = {name: found for name, found in of_counts.items() if found is not None}
-        alone = predict_alone(estimators, samples, folds, counts)
-    return Result(samples, folds, results, combined, alone)
-
-
-def estimators_of(options: Train) -> dict[str, Estimator[Any]]:
-    """Return the members of the options that are fitted in memory."""
-    names = [name for name in options.members if not MEMBERS[name].network]
-    return {name: estimator(name) for name in names}
+        # No network is fitted to the metadata alone: without an estimator among the members, the
+        # default ones are.
+        of_metadata = estimators or {name: estimator(name) for name in default_members()}
+        for title, each_of, part, others in (
+            (METADATA, of_metadata, samples.metadata_alone, {}),
+            (COUNTS, estimators, samples.counts_alone, of_counts),
+        ):
+            found = {
+                name: each.cross_validate(part, folds, False, title, len(each_of) > 1)
+                for name, each in each_of.items()
+            } | {name: one for name, one in others.items() if one is not None}
+            alone[title] = combine_results(found, folds).predictions_MC
+    return Result(samples, folds, results, combine_results(results, folds), alone)
 
 
 def samples_of(study: LabelledStudy) -> TrainingSamples:
@@ -106,17 +115,12 @@ def samples_of(study: LabelledStudy) -> TrainingSamples:
 
 
 def folds_of(options: Train, study: LabelledStudy) -> Folds:
-    """Gather the labels and splits of a study; numbers are transformed for estimators.
-
-    Raises:
-        DataError: see `Folds`.
-    """
-    classes, levels = study.classes, options.target.levels
-    transform = "none" if classes else options.target_transform
+    """Gather the labels and splits of a study; numbers are transformed for estimators."""
+    transform = "none" if study.classes else options.target_transform
     # Named by their ids, samples without groups have the bootstrap resamples of `aam compare`.
-    ids = study.study.table.sample_ids
+    names = study.labels or study.study.table.sample_ids
     return Folds(
-        Labels.of(study.values, classes, study.labels or ids, levels),
+        Labels.of(study.values, study.classes, names, options.target.levels),
         study.splits,
         options.loop.seed,
         options.split.group_column or (None if study.labels is None else FILE_GROUPS),

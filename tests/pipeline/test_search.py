@@ -21,8 +21,7 @@ from aam.contract.options import build, parse_command, replaced
 from aam.contract.options.commands.search import Search
 from aam.data.splits import write_splits
 from aam.pipeline.run import run
-from aam.pipeline.search import _inner_splits, _prepare, read_axis, search
-from aam.pipeline.trials import Trials
+from aam.pipeline.search import Trials, inner_splits, read_axes, read_axis, search
 from aam.training.labelled_study import load_labelled_study
 from tests.support.commands import aam
 
@@ -111,13 +110,13 @@ def test_a_killed_search_is_resumed_and_one_of_other_data_is_refused(
 
 def test_inner_folds_hold_no_sample_of_the_outer_fold(study_dir: Path, tmp_path: Path) -> None:
     options = build(Search, parse_command("search", _args(study_dir, tmp_path / "search")))
-    base, _ = _prepare(options)
+    base, _ = read_axes(options)
     labelled = load_labelled_study(base, None, base.split)
     assert len(labelled.splits) == 2
     groups = np.array(labelled.labels)
     for outer in labelled.splits:
         rows = np.sort(np.concatenate([outer.train, outer.validation]))
-        inner = _inner_splits(options, labelled, rows)
+        inner = inner_splits(options, labelled, rows)
         assert sorted(np.concatenate([one.test for one in inner])) == rows.tolist()
         for one in inner:
             used = np.concatenate([one.train, one.validation, one.test])
@@ -128,7 +127,7 @@ def test_inner_folds_hold_no_sample_of_the_outer_fold(study_dir: Path, tmp_path:
 @pytest.mark.medium
 def test_a_trial_has_the_predictions_of_aam_train(study_dir: Path, tmp_path: Path) -> None:
     options = build(Search, parse_command("search", _args(study_dir, tmp_path / "search")))
-    base, _ = _prepare(options)
+    base, _ = read_axes(options)
     trials = Trials.of(base, tmp_path)
     both = ("kernel", "forest")
     for fold, split in enumerate(trials.labelled.splits, start=1):

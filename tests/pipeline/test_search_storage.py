@@ -12,7 +12,7 @@ import pytest
 from aam.contract import stop_file
 from aam.contract.errors import CannotCreate, Interrupted, NotFinite, UsageError
 from aam.distributed.stop import StopRequests
-from aam.pipeline.search_storage import finished, import_optuna, open_studies, run_trials
+from aam.pipeline.search import finished, import_optuna, open_studies, run_trials
 
 pytest.importorskip("optuna")
 
