@@ -28,7 +28,6 @@ from aam.performance.tune import (
     Trial,
     device_facts,
     program_subjects,
-    propose_values,
     tune,
 )
 from aam.performance.workload import aam_workload, program_workload
@@ -67,11 +66,8 @@ def run(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> None:
         )
     if isinstance(measured, tuple):
         command, device_name = shlex.join(measured), "auto"
-        values = program_subjects(options.values, options.half)
-        workload = program_workload(measured, {name: one[0] for name, one in values.items()})
-        subjects = {
-            name: propose_values(name, one, name in options.half) for name, one in values.items()
-        }
+        first, subjects = program_subjects(options.values, options.half)
+        workload = program_workload(measured, first)
         defaults: dict[str, Any] = {}
     else:
         if options.values:

@@ -18,6 +18,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +34,6 @@ from aam.performance.workload import (
     Rates,
     RunResult,
     Settings,
-    Step,
     Workload,
     blocks,
     call_in_child,
@@ -165,66 +165,66 @@ def _batch_sizes(now: Settings, device: DeviceFacts) -> Sequence[int]:
     return () if size == "auto" else sorted({max(1, size // 2), 2 * size, 4 * size})
 
 
-@dataclass(frozen=True)
-class OptionSubject:
-    """An option that is varied; its current value is not tried.
+def option_subject(
+    flag: str,
+    parity: Parity,
+    reason: str,
+    tried: Callable[[Settings, DeviceFacts], Sequence[Any]],
+    redraws: bool = False,
+) -> Propose:
+    """Return the subject of an option that is varied; its current value is not tried.
 
-    Attributes:
+    Args:
+        flag: the option.
         parity, reason, redraws: see `Setting`.
         tried: returns values for the values of all options, flag -> value, on a device.
     """
 
-    flag: str
-    parity: Parity
-    reason: str
-    tried: Callable[[Settings, DeviceFacts], Sequence[Any]]
-    redraws: bool = False
-
-    def __call__(self, now: Settings, device: DeviceFacts) -> list[Setting]:
-        """Return the settings to try."""
+    def propose(now: Settings, device: DeviceFacts) -> list[Setting]:
         settings = []
-        for value in self.tried(now, device):
-            label = f"{self.flag} {value}"
+        for value in tried(now, device):
+            label = f"{flag} {value}"
             if isinstance(value, bool):
-                label = self.flag if value else f"--no-{self.flag[2:]}"
-            if value != now[self.flag]:
-                values = {self.flag: value}
-                settings.append(Setting(label, values, self.parity, self.reason, self.redraws))
+                label = flag if value else f"--no-{flag[2:]}"
+            if value != now[flag]:
+                settings.append(Setting(label, {flag: value}, parity, reason, redraws))
         return settings
+
+    return propose
 
 
 # fmt: off
 SUBJECTS: dict[str, Propose] = {
-    "threads": OptionSubject(
+    "threads": option_subject(
         "--cpu-threads", "same up to rounding",
         "small tensors spend time on waiting for all threads", _threads),
-    "workers": OptionSubject(
+    "workers": option_subject(
         "--num-workers", "same numbers",
         "other processes make the next batches meanwhile", _workers),
-    "prefetch": OptionSubject(
+    "prefetch": option_subject(
         "--prefetch-factor", "same numbers",
         "batches made ahead bridge those that take long to make",
         lambda now, device: (1, 4, 8) if _workers_now(now, device) else ()),
-    "attention": OptionSubject(
+    "attention": option_subject(
         "--attn-implementation", "same up to rounding",
         "another kernel may suit the shapes of this study",
         lambda now, device: ("math", "flash", "mem_efficient")[: 3 if device.gpu else 2]),
-    "recompute": OptionSubject(
+    "recompute": option_subject(
         "--gradient-checkpointing", "same up to rounding",
         "less memory with recomputation, less time without", lambda now, device: (True, False)),
-    "chunks": OptionSubject(
+    "chunks": option_subject(
         "--asv-chunk", "same up to rounding",
         "the activations of a chunk fit into a cache or into less memory",
         lambda now, device: (0, 64, 256), redraws=True),
-    "compile": OptionSubject(
+    "compile": option_subject(
         "--compile-model", "same up to rounding",
         "fused kernels move less data; the first steps take minutes",
         lambda now, device: () if device.compile_fault else ("auto",), redraws=True),
-    "precision": OptionSubject(
+    "precision": option_subject(
         "--mixed-precision", "same up to half precision",
         "matrix products in half precision move half the bytes",
         lambda now, device: ("none", "bf16", "fp16")[: 3 if device.gpu else 2]),
-    "batch-size": OptionSubject(
+    "batch-size": option_subject(
         "--batch-size", "another",
         "another number of samples meets in the distance loss: another training", _batch_sizes),
 }
@@ -233,45 +233,42 @@ SUBJECTS: dict[str, Propose] = {
 add it here and to `Subject` of `aam.contract.options.commands.measure`."""
 
 
-def program_subjects(values: Sequence[str], half: Sequence[str]) -> dict[str, list[str]]:
-    """Return the values of each name of --values, the default first.
+def program_subjects(
+    values: Sequence[str], half: Sequence[str]
+) -> tuple[dict[str, str], dict[str, Propose]]:
+    """Return the default of each name of --values, and the subjects of the others.
 
     Raises:
         UsageError: values that are not NAME=VALUE,VALUE, or an unknown name after --half.
     """
-    listed_values: dict[str, list[str]] = {}
+    defaults: dict[str, str] = {}
+    subjects: dict[str, Propose] = {}
     for text in values:
         name, equals, listed = text.partition("=")
-        listed_values[name] = listed.split(",")
-        if not (equals and name.isidentifier() and all(listed_values[name])):
+        default, *others = listed.split(",")
+        if not (equals and name.isidentifier() and all((default, *others))):
             remedy = "write NAME=VALUE,VALUE"
             raise UsageError("Not the values of a name", f"--values {text}", remedy)
-    if unknown := [name for name in half if name not in listed_values]:
+        parity: Parity = "same up to half precision" if name in half else "same up to rounding"
+        settings = [Setting(f"{name}={value}", {name: value}, parity) for value in others]
+        defaults[name] = default
+        subjects[name] = partial(_listed, settings)
+    if unknown := [name for name in half if name not in defaults]:
         raise UsageError("A name without values", f"--half {' '.join(unknown)}", "see --values")
-    return listed_values
+    return defaults, subjects
 
 
-def propose_values(name: str, values: Sequence[str], half: bool) -> Propose:
-    """Return the subject of a value of a program."""
-    parity: Parity = "same up to half precision" if half else "same up to rounding"
-    return lambda now, device: [
-        Setting(f"{name}={value}", {name: value}, parity)
-        for value in values[1:]
-        if value != now.get(name)
-    ]
+def _listed(settings: list[Setting], now: Settings, device: DeviceFacts) -> list[Setting]:
+    return settings
 
 
-COSTS: dict[str, Callable[[Step], float]] = {
-    "seconds": lambda step: step.seconds,
-    "cpu-seconds": lambda step: step.cpu_seconds,
-}
-"""Values of --compare-by -> time of a step that counts."""
-
-
-def gain(
-    run: RunResult, other: RunResult, warmup: int, cost: Callable[[Step], float] = COSTS["seconds"]
-) -> float:
+def gain(run: RunResult, other: RunResult, warmup: int, cost: str = "seconds") -> float:
     """Return how many times as fast a run is as another one of equal batches.
+
+    Args:
+        run, other: the runs.
+        warmup: first steps, which do not count.
+        cost: field of a step that counts, "seconds" or "cpu_seconds".
 
     >>> slow = RunResult((Step(loss=1.0, seconds=3.0, samples=8),) * 10)
     >>> fast = RunResult((Step(loss=1.0, seconds=1.5, samples=8),) * 10)
@@ -282,7 +279,8 @@ def gain(
     def times(result: RunResult) -> list[float]:
         return [
             # The CPU time of a block may be 0: the clock of the system has ticks.
-            max(sum(map(cost, part)), 1e-9) / sum(step.samples for step in part)
+            max(sum(getattr(step, cost) for step in part), 1e-9)
+            / sum(step.samples for step in part)
             for part in blocks(result, warmup)
         ]
 
@@ -460,7 +458,7 @@ class SettingSearch:
                 is not measured further.
         """
         rounds, warmup = self.options.rounds, self.options.warmup_steps
-        cost = COSTS[self.options.compare_by]
+        cost = self.options.compare_by.replace("-", "_")
         runs: dict[str, list[RunResult]] = {one.label: [] for one in settings}
         dropped: set[str] = set()
         # In turns, not one setting after the other: a clock or a load that drifts over minutes

@@ -159,27 +159,59 @@ def read_run(folder: Path) -> Run:
             "name the --output-dir of `aam pretrain` or `aam train`",
         )
     facts = run_record.read(folder / "run.json")
+
+    def there(name: str) -> Path | None:
+        path = folder / name
+        return path if path.is_file() else None
+
     # By length first, so that fold-10 comes after fold-9.
-    folds = sorted(folder.glob("fold-*/metrics.csv"), key=lambda path: (len(str(path)), path))
-    curves = {path.parent.name.removeprefix("fold-"): _read_curves(path) for path in folds}
-    if (folder / "metrics.csv").is_file():
-        curves[""] = _read_curves(folder / "metrics.csv")
-    curves = {fold: columns for fold, columns in curves.items() if len(columns["epoch"])}
-    sample_ids, scored, part, limits = _read_scored(folder / "predictions.tsv", facts)
-    embedded = folder / "embeddings.tsv"
-    embedded_ids, embeddings = read_embeddings(embedded) if embedded.is_file() else ((), None)
+    folds = sorted(folder.glob("fold-*/metrics.csv"), key=lambda file: (len(str(file)), file))
+    metrics = {file.parent.name.removeprefix("fold-"): file for file in folds}
+    if path := there("metrics.csv"):
+        metrics[""] = path
+    curves, what = {}, "metrics file"
+    for fold, file in metrics.items():
+        header, rows = read_rows(file, what, ("epoch",), delimiter=",")
+        if rows:
+            curves[fold] = {
+                name: np.array(numbers(rows, name, file, what, optional=True), dtype=np.float64)
+                for name in ("epoch", *header)
+            }
+    sample_ids: tuple[str, ...] = ()
+    scored, limits, part = None, None, ""
+    frame = read_predictions(path) if (path := there("predictions.tsv")) else None
+    if frame is not None and "actual" in frame.columns:
+        sample_ids, target = tuple(frame[ID_HEADER]), facts["options"].get("target") or {}
+        levels = ordered_levels(target.get("ordinal") or ())
+        if target.get("classifier") or levels:
+            scored = class_predictions(frame, frame["actual"].tolist(), levels)
+        else:
+            scored = numeric_predictions(frame, numeric_column(frame, "actual"))
+            if {"lower", "upper"} <= set(frame.columns):
+                ends = [numeric_column(frame, name) for name in ("lower", "upper")]
+                limits = np.column_stack(ends)
+        part = str(frame["split"].iloc[0]) if "split" in frame.columns else ""
     groups = {}
-    if (splits := folder / "splits.tsv").is_file():
-        _, rows = read_rows(splits, "splits file", (ID_HEADER,))
+    if path := there("splits.tsv"):
+        _, rows = read_rows(path, "splits file", (ID_HEADER,))
         groups = {row[ID_HEADER]: row["group"] for row in rows if row.get("group")}
-    unifrac, scores = folder / "unifrac.tsv", folder / "scores.json"
-    ordination = folder / "ordination.txt"
-    explanations, what = folder / "explanations.tsv", "table of explanations"
-    explained = None
-    if explanations.is_file():
+    importance: list[dict[str, str]] = []
+    if path := there("importance.tsv"):
+        what = "table of `aam importance`"
+        header, importance = read_rows(path, what, ("feature-id", "prevalence"))
+        measured = ("prevalence", "effect", NETWORK_EFFECT, "q_value", FOLD_RANK)
+        for name in header:
+            if name.startswith(measured):
+                numbers(importance, name, path, what)
+    explanations = None
+    if path := there("explanations.tsv"):
+        what = "table of explanations"
         heads = ("sample", "feature", "kind", "effect", "unit", "group")
-        _, explained = read_rows(explanations, what, heads)
-        numbers(explained, "effect", explanations, what)
+        _, explained = read_rows(path, what, heads)
+        numbers(explained, "effect", path, what)
+        explanations = tuple(explained)
+    path = there("embeddings.tsv")
+    embedded_ids, embeddings = read_embeddings(path) if path else ((), None)
     return Run(
         folder,
         facts,
@@ -190,57 +222,13 @@ def read_run(folder: Path) -> Run:
         part,
         embedded_ids,
         embeddings,
-        read_ordination(ordination) if ordination.is_file() else None,
+        read_ordination(path) if (path := there("ordination.txt")) else None,
         groups,
-        read_distances(unifrac) if unifrac.is_file() else None,
-        read_json(scores, SCORES, "scores of the run") if scores.is_file() else None,
-        _read_importance(folder / "importance.tsv"),
-        None if explained is None else tuple(explained),
+        read_distances(path) if (path := there("unifrac.tsv")) else None,
+        read_json(path, SCORES, "scores of the run") if (path := there("scores.json")) else None,
+        tuple(importance),
+        explanations,
     )
-
-
-def _read_curves(path: Path) -> dict[str, F64]:
-    what = "metrics file"
-    header, rows = read_rows(path, what, ("epoch",), delimiter=",")
-    return {
-        name: np.array(numbers(rows, name, path, what, optional=True), dtype=np.float64)
-        for name in ("epoch", *header)
-    }
-
-
-def _read_scored(
-    path: Path, facts: dict[str, Any]
-) -> tuple[tuple[str, ...], ScoredPredictions | None, str, F64 | None]:
-    """Return samples, predictions, the part that they are from, and prediction intervals."""
-    if not path.is_file():
-        return (), None, "", None
-    frame = read_predictions(path)
-    if "actual" not in frame.columns:
-        return (), None, "", None
-    limits = None
-    target = facts["options"].get("target") or {}
-    levels = ordered_levels(target.get("ordinal") or ())
-    if target.get("classifier") or levels:
-        scored = class_predictions(frame, frame["actual"].tolist(), levels)
-    else:
-        scored = numeric_predictions(frame, numeric_column(frame, "actual"))
-        if {"lower", "upper"} <= set(frame.columns):
-            ends = [numeric_column(frame, name) for name in ("lower", "upper")]
-            limits = np.column_stack(ends)
-    part = str(frame["split"].iloc[0]) if "split" in frame.columns else ""
-    return tuple(frame[ID_HEADER]), scored, part, limits
-
-
-def _read_importance(path: Path) -> tuple[dict[str, str], ...]:
-    if not path.is_file():
-        return ()
-    what = "table of `aam importance`"
-    header, rows = read_rows(path, what, ("feature-id", "prevalence"))
-    measured = ("prevalence", "effect", NETWORK_EFFECT, "q_value", FOLD_RANK)
-    for name in header:
-        if name.startswith(measured):
-            numbers(rows, name, path, what)
-    return tuple(rows)
 
 
 @dataclass(frozen=True)
