@@ -11,7 +11,7 @@ import numpy as np
 
 from aam.contract.errors import printable
 from aam.data.inspection import Inspection, MetadataColumn
-from aam.data.metadata import as_numbers
+from aam.data.metadata import LARGEST_NUMBER, as_numbers
 from aam.data.table import FeatureTable, auto_depth
 from aam.members.confounding import NO_SKILL, Association
 from aam.report.figures import SERIES, Drawing, Picture, blank, shortened, styled
@@ -182,8 +182,12 @@ def column_picture(column: MetadataColumn, width: float, height: float) -> Drawi
     known = [value for value in column.values if value]
     numbers_N = as_numbers(known)
     if column.kind == "numbers":
-        finite = numbers_N[np.isfinite(numbers_N)]
-        axes.hist(finite, min(MAX_BINS, max(8, int(len(finite) ** 0.5))), color=SERIES[0])
+        drawn = numbers_N[np.abs(numbers_N) <= LARGEST_NUMBER]
+        low, high = (drawn.min(), drawn.max()) if len(drawn) else (0.0, 1.0)
+        edges = np.linspace(low, high, min(MAX_BINS, max(8, int(len(drawn) ** 0.5))) + 1)
+        if not (np.diff(edges) > 0).all():  # too near to each other for bins between them
+            edges = low + max(1.0, abs(low)) * np.array([-0.1, 0.1])
+        axes.hist(drawn, edges.tolist(), color=SERIES[0])
         axes.set(ylabel="samples")
     else:
         bars(axes, column, numeric=not np.isnan(numbers_N).any())

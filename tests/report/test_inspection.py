@@ -36,15 +36,13 @@ def write_study(folder: Path) -> tuple[Path, Path]:
     (folder / "t.tsv").write_text("\n".join(lines) + "\n")
     numbers, constant = [f"n{k}" for k in range(30)], [f"one{k}" for k in range(90)]
     columns = ["subject", EVIL, "a long name " * 20, "id2", "\u05d2\u05d9\u05dc", "none"]
+    columns += ["huge", "denormal", "infinite"]
     lines = ["\t".join(["sample-id", *(name.strip() for name in columns), *numbers, *constant])]
     for k, name in enumerate(ids[:-4]):
         cells = [f"p{k // 2}", EVIL if k % 3 else "&amp;", "long " * 30 + "ab"[k % 2], f"x{k}"]
-        cells += [
-            str(k % 5),
-            "",
-            *(f"{chance.random()}" for _ in numbers),
-            *["z" for _ in constant],
-        ]
+        cells += [str(k % 5), "", f"{(-1) ** k * (1e308 + k * 1e306)}", f"{k * 1e-322}"]
+        cells += ["inf" if k % 3 else str(k), *(f"{chance.random()}" for _ in numbers)]
+        cells += ["z" for _ in constant]
         lines.append("\t".join([name, *cells]))
     (folder / "m.tsv").write_text("\n".join(lines) + "\n")
     return folder / "t.tsv", folder / "m.tsv"
@@ -87,7 +85,7 @@ def test_markup_long_names_and_many_columns(tmp_path: Path) -> None:
     assert_own_script_alone(text)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert pictures(text) == {
-        "reads", "prevalence", "overlap", "target", *(f"column-{k}" for k in range(34)),
+        "reads", "prevalence", "overlap", "target", *(f"column-{k}" for k in range(37)),
     }  # fmt: skip
     for sentence in ("One value only (90): one0, one1", "Empty (1): none", "(1): id2"):
         assert sentence in text
