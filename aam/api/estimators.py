@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_array, check_X_y
 from sklearn.utils.multiclass import check_classification_targets
@@ -41,7 +42,6 @@ from aam.api.tables import (
     is_array,
     metadata_file,
     sequences_in_memory,
-    table_in_memory,
     taxonomy_file,
     tree_file,
 )
@@ -56,6 +56,7 @@ from aam.contract.options.study import Metric
 from aam.contract.options.training import LossType, TransformName
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.study import make_study
+from aam.data.table import table_of
 from aam.data.taxonomy import read_taxonomy, require_common
 from aam.members.option_checks import resolve
 from aam.pipeline.run import fit, run
@@ -189,8 +190,13 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             group_column = f"{column} (groups)"
         # The folder is that of a run without another.
         with library_call() as folder:
-            ids = metadata_ids(as_biom(X).ids())
-            columns = self._metadata_columns(X, ids, folder) | {column: list(names)}
+            read = as_biom(X)
+            ids = metadata_ids(read.ids())
+            columns: dict[str, list[str]] = {}
+            if (path := metadata_file(self._metadata(X), folder)) is not None:
+                found = read_metadata(path)
+                columns = {one: [t or "" for t in found.texts(one, ids)] for one in found.columns}
+            columns[column] = list(names)
             if groups is not None:
                 labels = np.asarray(aligned(groups, _ids(X), "groups"))
                 if labels.shape != (len(ids),):
@@ -218,7 +224,10 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             # A kernel and a forest read no phylogeny, so no ASV is refused for it.
             phylogeny = options.phylogeny if options.uses_network else None
             length = sequence_length(options)
-            study = make_study(table_in_memory(X), records, options.input, phylogeny, length)
+            # A copy, since `table_of` converts the values in place and the caller keeps them.
+            values_NF = sparse.csr_array(read.matrix_data.T, dtype=np.float64, copy=True)
+            table = table_of(values_NF, list(ids), list(read.ids("observation")))
+            study = make_study(table, records, options.input, phylogeny, length)
             if options.taxonomy is not None:
                 require_common(read_taxonomy(options.taxonomy), study.table.feature_ids)
             labelled = label_study(options, study, Metadata(ids, columns), options.split)
@@ -230,18 +239,10 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                 # The command line is that of the program which called this one.
                 in_memory = self.output_dir is None
                 run(options, labelled, report=not in_memory, facts={"argv": []})
-            table = labelled.study.table if in_memory else None
-            self.model_ = fitted(options.run.output_dir, options.device, table)
+            kept = labelled.study.table if in_memory else None
+            self.model_ = fitted(options.run.output_dir, options.device, kept)
             for name, value in self.model_.results()._asdict().items():
                 setattr(self, f"{name}_", value)
-
-    def _metadata_columns(self, X: Table, ids: Sequence[str], folder: Path) -> dict[str, list[str]]:
-        """Return the columns of the metadata for the samples of a table; none without metadata."""
-        path = metadata_file(self._metadata(X), folder)
-        if path is None:
-            return {}
-        found = read_metadata(path)
-        return {name: [text or "" for text in found.texts(name, ids)] for name in found.columns}
 
     def _metadata(self, X: Table) -> MetadataTable:
         """Return the metadata; refuse them for samples that have no ids."""

@@ -29,7 +29,7 @@ from aam.api.arguments import (
 from aam.contract.errors import DataError, first_few
 from aam.contract.options.study import TableOptions
 from aam.data.metadata import ID_HEADER
-from aam.data.table import FeatureTable, read_table, table_of
+from aam.data.table import read_table
 
 if TYPE_CHECKING:  # scikit-bio takes a CPU-second to import
     from skbio import TreeNode
@@ -113,16 +113,6 @@ def has_sample_ids(table: Table) -> bool:
     """
     numbered = isinstance(table, pd.DataFrame) and isinstance(table.index, pd.RangeIndex)
     return not (numbered or is_array(table))
-
-
-def table_in_memory(table: Table) -> FeatureTable:
-    """Return a table with checked counts of reads."""
-    if isinstance(table, (str, PathLike)):
-        return read_table(Path(table))
-    made = as_biom(table)
-    # A copy, since `table_of` converts the values in place and the caller keeps the table.
-    values = sparse.csr_array(made.matrix_data.T, dtype=np.float64, copy=True)
-    return table_of(values, list(made.ids()), list(made.ids("observation")))
 
 
 def sequences_in_memory(table: Table, sequences: Sequences) -> Path | Mapping[str, str] | None:

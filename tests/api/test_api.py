@@ -43,8 +43,7 @@ SMALL = {
     "members": "transformer",
 }
 FLAGS = [part for k, v in SMALL.items() for part in (f"--{k.replace('_', '-')}", str(v))]
-SMALL["members"] = ("transformer",)
-ONE = SMALL | {"members": "transformer"}
+SMALL |= {"members": ("transformer",), "evaluate": False}
 
 
 @pytest.fixture(scope="module")
@@ -288,28 +287,6 @@ def test_errors_name_parameters(table: biom.Table, metadata: pd.DataFrame) -> No
     assert not any("--" in one for one in messages)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"loss_type": "hubr"}, "Invalid loss_type: 'hubr'; did you mean 'huber'?"),
-        ({"epochs": "10"}, "Invalid epochs: '10'"),
-        ({"epochs": 0}, "Invalid epochs: 0; give 1 or more"),
-        ({"epochs": np.zeros(2)}, "Invalid epochs"),
-        ({"members": "kernal"}, r"Invalid members: \('kernal',\); did you mean 'kernel'?"),
-        ({"device": "tpu"}, "Invalid device: 'tpu'"),
-        ({"output_dir": 3}, "Invalid output_dir: 3; give a path"),
-        ({"sequences": 3}, "Invalid sequences: 3; give a path"),
-        ({"tree": 3}, "Invalid tree: 3; give a path"),
-        ({"pretrained_encoder": 3}, "Invalid pretrained_encoder: 3"),
-    ],
-)
-def test_invalid_options(
-    table: biom.Table, metadata: pd.DataFrame, change: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        aam.AAMRegressor(**SMALL | change).fit(table, metadata.ph)
-
-
 def test_errors_name_the_table_and_no_temporary_file(run: Path, table: biom.Table) -> None:
     model, frame = aam.load(run), table.to_dataframe(dense=True).T
     with pytest.raises(DataError, match="Fractional counts in the table: "):
@@ -324,13 +301,24 @@ def test_errors_name_the_table_and_no_temporary_file(run: Path, table: biom.Tabl
         aam.load(run / "no-such-folder")
 
 
+def _fit(**change: Any) -> Callable[[aam.Model, biom.Table], Any]:
+    return lambda model, table: aam.AAMRegressor(**SMALL | change).fit(table, range(36))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (_fit(loss_type="hubr"), "Invalid loss_type: 'hubr'; did you mean 'huber'?"),
+        (_fit(epochs="10"), "Invalid epochs: '10'"),
+        (_fit(epochs=0), "Invalid epochs: 0; give 1 or more"),
+        (_fit(epochs=np.zeros(2)), "Invalid epochs"),
+        (_fit(members="kernal"), r"Invalid members: \('kernal',\); did you mean 'kernel'?"),
+        (_fit(pretrained_encoder=3), "Invalid pretrained_encoder: 3"),
+        (_fit(output_dir=3), "Invalid output_dir: 3; give a path"),
         (lambda m, t: m.predict(t, batch_size=0), "Invalid batch_size: 0; give 1 or more"),
-        (lambda m, t: m.predict(t, prediction_passes="x"), "Invalid prediction_passes: 'x'"),
         (lambda m, t: m.predict(t, drop_empty_samples="no"), "Invalid drop_empty_samples: 'no'"),
         (lambda m, t: m.predict(t, metadata={}), "Invalid metadata: {}; give a path"),
+        (lambda m, t: m.predict(t, 3), "Invalid sequences: 3; give a path"),
         (lambda m, t: m.embed(t, batch_size=0), "Invalid batch_size: 0"),
         (lambda m, t: m.importance(t, taxonomy=3), "Invalid taxonomy: 3"),
         (lambda m, t: aam.load(m.path, device="tpu"), "Invalid device: 'tpu'"),
@@ -338,7 +326,6 @@ def test_errors_name_the_table_and_no_temporary_file(run: Path, table: biom.Tabl
         (lambda m, t: aam.unifrac(t, "t.nwk", metric="braycurtis"), "Invalid metric: 'braycurtis'"),
         (lambda m, t: aam.unifrac(t, "t.nwk", alpha=2), "Invalid alpha: 2; give 0 to 1"),
         (lambda m, t: aam.unifrac(t, 3), "Invalid tree: 3; give a path or a skbio.TreeNode"),
-        (lambda m, t: aam.unifrac(t, "t.nwk", device="tpu"), "Invalid device: 'tpu'"),
     ],
 )
 def test_an_argument_of_another_type_or_range_is_refused(
@@ -353,7 +340,6 @@ def test_an_argument_of_another_type_or_range_is_refused(
     [
         (lambda f: f.set_axis([None, *f.index[1:]]), "neither text nor numbers: 1"),
         (lambda f: f.rename(index={"S01": float("nan")}), r"neither text nor numbers: 1 \(nan\)"),
-        (lambda f: f.rename(index={"S01": b"S01"}), "neither text nor numbers"),
         (lambda f: f.rename(index={"S01": " "}), "Samples without an id: 1"),
         (lambda f: f.rename(index={"S01": "S01 "}), r"begin or end with a blank: 1 \('S01 '\)"),
         (lambda f: f.rename(index={"S01": "S02"}), r"Duplicated sample ids: 1 \(S02\)"),
@@ -389,24 +375,22 @@ def test_targets_and_groups_are_those_of_their_sample_ids(
 ) -> None:
     """Their order does not change the predictions, nor does a path; other ids are refused."""
     labels = {"y": metadata.ph, "groups": metadata.subject}
-    expected = aam.AAMRegressor(**ONE).fit(table, metadata.ph, metadata.subject).predict(table)
+    expected = aam.AAMRegressor(**SMALL).fit(table, metadata.ph, metadata.subject).predict(table)
     shuffled = {name: values.sample(frac=1, random_state=1) for name, values in labels.items()}
-    found = aam.AAMRegressor(**ONE).fit(study_dir / "table.biom", **shuffled)
+    found = aam.AAMRegressor(**SMALL).fit(study_dir / "table.biom", **shuffled)
     assert_allclose(found.predict(table), expected, rtol=1e-6)
     for name, values in labels.items():
         others = [
             (values.rename({"S01": "T01"}), rf"only the table has 1 \(S01\), only {name} has 1"),
-            (values.drop("S01"), "only the table has 1"),
-            (pd.concat([values, values.iloc[:1].rename({"S01": "T01"})]), f"only {name} has 1"),
             (values.rename({"S01": "S02"}), "Duplicated sample ids"),
             (values.reset_index(drop=True), "have different sample ids"),
         ]
         for other, message in others:
             with pytest.raises(DataError, match=message):
-                aam.AAMRegressor(**ONE).fit(table, **labels | {name: other})
-    for groups in ("subject", 3, metadata.subject.to_numpy()[:5]):
+                aam.AAMRegressor(**SMALL).fit(table, **labels | {name: other})
+    for groups in ("subject", metadata.subject.to_numpy()[:5]):
         with pytest.raises(UsageError, match="Invalid groups: .* give 36 labels"):
-            aam.AAMRegressor(**ONE).fit(table, metadata.ph, groups)
+            aam.AAMRegressor(**SMALL).fit(table, metadata.ph, groups)
 
 
 def test_samples_of_an_array_are_not_those_of_the_training(
@@ -418,7 +402,7 @@ def test_samples_of_an_array_are_not_those_of_the_training(
     with warnings.catch_warnings():
         warnings.simplefilter("error", aam.AamWarning)
         target = metadata.ph.rename("group")
-        regressor = aam.AAMRegressor(**ONE, sequences=dna, evaluate=False)
+        regressor = aam.AAMRegressor(**SMALL, sequences=dna)
         fitted = regressor.fit(array, target, metadata.subject)
         found = fitted.model_.predict(array, dna)
     assert fitted.model_.column == "group"
@@ -429,23 +413,15 @@ def test_samples_of_an_array_are_not_those_of_the_training(
         fitted.predict(np.vstack([array[:2] / 2, array[2:]]))
 
 
-def test_a_model_is_shown_on_two_lines(run: Path) -> None:
-    assert repr(aam.load(run, device="cpu")).splitlines() == [
+def test_a_notebook_shows_a_model_as_a_table(run: Path) -> None:
+    model = aam.load(run, device="cpu")
+    assert repr(model).splitlines() == [
         f"aam.Model('{run}', device='cpu')",
         "  predicts 'ph', members transformer",
     ]
-
-
-def test_a_notebook_shows_a_model_as_a_table(run: Path) -> None:
-    model = aam.load(run, device="cpu")
     shown = replace(model, path=Path("<b>&"))._repr_html_()
-    cells = re.findall("<tr><th>(.*?)</th><td>(.*?)</td></tr>", shown)
-    assert cells == [
-        ("predicts", "ph"),
-        ("members", "transformer"),
-        ("device", "cpu"),
-        ("path", "&lt;b&gt;&amp;"),
-    ]
+    cells = dict(re.findall("<tr><th>(.*?)</th><td>(.*?)</td></tr>", shown))
+    assert cells["path"] == "&lt;b&gt;&amp;" and cells["members"] == "transformer"
 
 
 def test_plots_are_those_of_the_report(run: Path, table: biom.Table) -> None:
@@ -497,11 +473,10 @@ def test_a_model_without_its_run_folder_says_what_to_load(run: Path, tmp_path: P
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_is_called_gpu_or_cuda(run: Path, table: biom.Table) -> None:
-    for name in ("gpu", "cuda"):
-        with pytest.raises(Unavailable, match="No GPU: device cuda"):
-            aam.load(run, device=name)
-        with pytest.raises(Unavailable, match="No GPU: device cuda"):
-            aam.AAMRegressor(**SMALL | {"device": name}).fit(table, range(36))
+    with pytest.raises(Unavailable, match="No GPU: device cuda"):
+        aam.load(run, device="gpu")
+    with pytest.raises(Unavailable, match="No GPU: device cuda"):
+        aam.AAMRegressor(**SMALL | {"device": "cuda"}).fit(table, range(36))
 
 
 def test_labels_that_mean_a_missing_value_are_refused(

@@ -1,9 +1,11 @@
-"""Messages on a terminal of 80 columns, and what a training says once, before it."""
+"""Messages of a training: on a terminal of 80 columns, once, and after all is written."""
 
 from __future__ import annotations
 
 import io
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,16 @@ def test_few_samples_and_a_device_without_effect_are_said_once(
     assert printed.count("--device cuda has no effect") == 1
     warnings = [line for line in printed.splitlines() if line.startswith("warning: ")]
     assert len(set(warnings)) == len(warnings)
+
+
+@pytest.mark.medium
+def test_a_training_whose_scores_nobody_reads_has_its_report(tmp_path: Path) -> None:
+    args = [*map(str, write_study(tmp_path)), "--metadata-column", "weight", "--members", "kernel"]
+    program = [sys.executable, "-m", "aam", "train", *args, "--output-dir", str(tmp_path / "run")]
+    # A pipe without reader, as of `| true`.
+    with subprocess.Popen(["true"], stdin=subprocess.PIPE) as reader:
+        reader.wait()
+        subprocess.run(program, stdout=reader.stdin, stderr=subprocess.DEVNULL, check=False)
+    for name in ("report.html", "scores.json", "predictions.tsv", "importance.tsv", "run.json"):
+        assert (tmp_path / "run" / name).is_file()
+    assert "finished" in (tmp_path / "run/run.json").read_text()
