@@ -156,9 +156,9 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, dump_json(content, indent=2) + "\n")
 
 
-def dump_json(content: Any, indent: int | None = None) -> str:
+def dump_json(content: Any, indent: int | None = None, sort_keys: bool = False) -> str:
     """Return a value as JSON, in which NaN and infinity are null: JSON has no word for them."""
-    return json.dumps(_finite(content), indent=indent, allow_nan=False)
+    return json.dumps(_finite(content), indent=indent, sort_keys=sort_keys, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

@@ -37,9 +37,17 @@ V = TypeVar("V")
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+Seed = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
+BelowOne = Annotated[float, Meta(ge=0, lt=1)]
+InsideOne = Annotated[float, Meta(gt=0, lt=1)]
 NonNegative = Annotated[float, Meta(ge=0)]
+AboveZero = Annotated[float, Meta(gt=0)]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+_Plain = bool | int | float | str | None
+PlainOptions = dict[str, _Plain | list[_Plain] | dict[str, _Plain | list[_Plain]]]
+"""Options of a command as plain values, see `aam.contract.options.field.to_plain`."""
 
 MAX_BYTES = 64 << 20
 """Bytes of a document; the largest, of scores and records, have some hundred kilobytes."""
@@ -82,6 +90,22 @@ def read_json(path: Path, expected: type[T], what: str, remedy: str = EDITED) ->
         DataError: see `decode_json`.
     """
     return decode_json(_content(path, what), expected, what, f"'{path}'", remedy)
+
+
+def read_json_object(
+    path: Path, expected: type[msgspec.Struct], what: str, remedy: str = EDITED
+) -> dict[str, Any]:
+    """Read a JSON object with all of its entries, of which those of a Struct have its types.
+
+    Raises:
+        MissingInput, DataError: see `read_json`.
+    """
+    content: dict[str, Any] = read_json(path, dict[str, Any], what, remedy)
+    try:
+        convert(content, expected)
+    except Mismatch as error:
+        raise DataError(f"The {what} is damaged", f"'{path}', {error}", remedy) from error
+    return content
 
 
 def decode_json(

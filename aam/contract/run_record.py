@@ -23,12 +23,10 @@ import msgspec
 
 from aam import __version__
 from aam.contract.errors import DataError
-from aam.contract.files import atomic_write, is_regular, sha256
+from aam.contract.files import is_regular, sha256, write_json
 from aam.contract.options import find, specs, to_plain
 from aam.contract.options.field import fits, numbered
-from aam.contract.records import EDITED, Count, Mismatch, convert, read_json
-
-INPUT = {"path": str, "bytes?": int, "sha256": str}
+from aam.contract.records import EDITED, Count, read_json_object
 
 
 class InputFile(msgspec.Struct):
@@ -108,11 +106,7 @@ def read(path: Path) -> dict[str, Any]:
         MissingInput: there is no such file, or it cannot be read.
         DataError: it is damaged, or was edited to another schema.
     """
-    content: dict[str, Any] = read_json(path, dict[str, Any], "run record")
-    try:
-        convert(content, RecordFields)
-    except Mismatch as error:
-        raise DataError("The run record is damaged", f"'{path}', {error}", EDITED) from error
+    content = read_json_object(path, RecordFields, "run record")
     command, wrong = find(content["command"]), f"command is '{content['command']}'"
     if command is None or (wrong := _wrong_option(command, content["options"], "options") or ""):
         raise DataError("The run record is damaged", f"'{path}', {wrong}", EDITED)
@@ -158,13 +152,7 @@ class Record:
             "seconds": round(time.monotonic() - self.began, 1),
             **facts,
         }
-        write(place, content)
-
-
-def write(place: Path, content: Mapping[str, Any]) -> None:
-    """Write a run record atomically."""
-    with atomic_write(place) as temporary:
-        temporary.write_text(json.dumps(content, indent=2, default=str) + "\n")
+        write_json(place, content)
 
 
 def launched_by(variables: Mapping[str, str]) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,8 @@ from scipy.sparse import csr_array
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from aam.contract.options.field import BELOW_ONE, ONE_OR_MORE, SEEDS, UP_TO_ONE, ZERO_OR_MORE
 from aam.contract.options.study import Metric
+from aam.contract.records import BelowOne, Count, Fraction, Positive, Seed
 from aam.data.sequences import MASK, PAD
 from aam.data.study import Study
 from aam.data.table import rarefy, take_strings
@@ -100,13 +100,13 @@ class BatchPlan:
         hidden_ratio: fraction of abundances hidden; 0 leaves their prediction out.
     """
 
-    seed: Annotated[int, SEEDS]
-    rarefy_depth: Annotated[int, ZERO_OR_MORE]
-    token_limit: Annotated[int, ONE_OR_MORE]
-    mask_ratio: Annotated[float, BELOW_ONE] = 0.0
+    seed: Seed
+    rarefy_depth: Count
+    token_limit: Positive
+    mask_ratio: BelowOne = 0.0
     metric: Metric | None = None
-    alpha: Annotated[float, UP_TO_ONE] = 0.5
-    hidden_ratio: Annotated[float, BELOW_ONE] = 0.0
+    alpha: Fraction = 0.5
+    hidden_ratio: BelowOne = 0.0
 
 
 def shortest(tokens_UL: Tensor) -> int:

@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from aam.console import warn
 from aam.contract.errors import DataError, UsageError, first_few, repeated
-from aam.contract.options.field import ABOVE_ZERO
 from aam.contract.options.study import CovariateOptions
+from aam.contract.records import AboveZero
 from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers, listed_columns, number_remedy
 from aam.data.splits import Split
 
@@ -70,7 +69,7 @@ class Standard:
     """Mean and standard deviation of a number in the training samples."""
 
     mean: float
-    spread: Annotated[float, ABOVE_ZERO]
+    spread: AboveZero
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.commands.train import Train
-from aam.contract.options.field import ABOVE_ZERO
 from aam.contract.options.study import SplitOptions, TargetOptions
 from aam.contract.options.training import TransformName
+from aam.contract.records import AboveZero
 from aam.data.metadata import (
     LARGEST_NUMBER,
     Metadata,
@@ -400,7 +400,7 @@ class TargetTransform:
 
     kind: TransformName
     shift: float
-    scale: Annotated[float, ABOVE_ZERO]
+    scale: AboveZero
 
     def apply(self, values: Values) -> Values:
         """Transform values from the units of the target."""

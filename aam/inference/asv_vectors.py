@@ -17,7 +17,6 @@ Shape suffixes: F ASVs of a study, D width of a vector.
 from __future__ import annotations
 
 import hashlib
-import json
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from torch import Tensor
 
 from aam.console import info
 from aam.contract.errors import DataError, reason_of
+from aam.contract.files import dump_json
 from aam.contract.folders import atomic_folder, remove_abandoned
 from aam.contract.options.study import AsvVectorOptions
 from aam.contract.records import read_json
@@ -90,7 +90,7 @@ class AsvVectors:
         with atomic_folder(self.folder / uuid.uuid4().hex, overwrite=False) as segment:
             np.save(segment / "hashes.npy", unique)
             np.save(segment / "vectors.npy", vectors)
-            (segment / _SEGMENT).write_text(json.dumps({"format": FORMAT}) + "\n", encoding="utf-8")
+            (segment / _SEGMENT).write_text(dump_json({"format": FORMAT}) + "\n", encoding="utf-8")
         return rounded_FD.to(vectors_FD)
 
     def show(self, known: int, asvs: int) -> None:

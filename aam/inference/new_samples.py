@@ -10,15 +10,14 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options.field import ONE_OR_MORE, SEEDS, ZERO_OR_MORE
-from aam.contract.records import Mismatch
+from aam.contract.records import Count, Mismatch, NonNegative, Positive, Seed
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.metadata import read_metadata, rows_where
 from aam.data.sequences import PAD
@@ -64,10 +63,10 @@ class SummaryNumbers:
         limit: distance that `QUANTILE` of the reference samples have from the others.
     """
 
-    seed: Annotated[int, SEEDS]
-    rarefy_depth: Annotated[int, ZERO_OR_MORE]
-    length: Annotated[int, ONE_OR_MORE]
-    limit: Annotated[float, ZERO_OR_MORE]
+    seed: Seed
+    rarefy_depth: Count
+    length: Positive
+    limit: NonNegative
 
 
 @dataclass(frozen=True, eq=False)

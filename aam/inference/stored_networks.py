@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -14,12 +15,19 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from aam import __version__
-from aam.contract import schema
 from aam.contract.errors import DataError
-from aam.contract.options.field import ABOVE_ZERO, INSIDE_ONE, ONE_OR_MORE, ZERO_OR_MORE
 from aam.contract.options.study import CovariateOptions, Metric
 from aam.contract.options.training import LossType
-from aam.contract.records import Mismatch, check_format
+from aam.contract.records import (
+    AboveZero,
+    InsideOne,
+    Mismatch,
+    NonNegative,
+    PlainOptions,
+    Positive,
+    check_format,
+    convert,
+)
 from aam.data.batches import BatchPlan
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.sequences import VOCABULARY as LETTERS
@@ -27,7 +35,7 @@ from aam.data.targets import UNLIMITED, OutputRange, TargetTransform
 from aam.model.attention import AUTO, Backends
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Encoder, Predictor
-from aam.model.shape import VOCABULARY, CovariateShape, NetworkShape
+from aam.model.shape import CovariateShape, NetworkShape
 from aam.serialization import model_folder
 from aam.serialization.model_folder import State
 
@@ -50,12 +58,12 @@ class Target:
 
     column: str
     classes: tuple[str, ...] = ()
-    class_weights: tuple[Annotated[float, ZERO_OR_MORE], ...] = ()
+    class_weights: tuple[NonNegative, ...] = ()
     transform: TargetTransform | None = None
     loss_type: LossType = "huber"
-    quantiles: tuple[Annotated[float, INSIDE_ONE], ...] = ()
-    over_penalty: Annotated[float, ZERO_OR_MORE] = 1.0
-    under_penalty: Annotated[float, ZERO_OR_MORE] = 1.0
+    quantiles: tuple[InsideOne, ...] = ()
+    over_penalty: NonNegative = 1.0
+    under_penalty: NonNegative = 1.0
     range: OutputRange = UNLIMITED
     levels: tuple[str, ...] = ()
 
@@ -142,7 +150,7 @@ class DiversityScale:
     """Mean and standard deviation of Faith PD in the training samples."""
 
     mean: float = 0.0
-    spread: Annotated[float, ABOVE_ZERO] = 1.0
+    spread: AboveZero = 1.0
 
 
 @dataclass(frozen=True)
@@ -156,13 +164,13 @@ class ModelConfig:
         covariates: encoder of the metadata columns that the target reads; None without any.
     """
 
-    command: str
+    command: model_folder.Command
     shape: NetworkShape
     metric: Metric
     plan: BatchPlan
     standard: DiversityScale
     target: Target | None
-    options: dict[str, Any]
+    options: PlainOptions
     covariates: CovariateEncoder | None = None
 
     def inputs(self, covariates: Covariates | None) -> CovariateInputs | None:
@@ -190,18 +198,12 @@ def to_plain(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-_VERSION = {"format": Annotated[int, ONE_OR_MORE], "version": str, "vocabulary": str}
-_Value = bool | int | float | str | None
-_STORED = {
-    "command": Literal["pretrain", "train"],
-    "shape": NetworkShape,
-    "metric": Metric,
-    "plan": BatchPlan,
-    "standard": DiversityScale,
-    "target": Target | None,
-    "options": dict[str, _Value | list[_Value] | dict[str, _Value | list[_Value]]],
-    "covariates?": CovariateEncoder | None,
-}
+class _StoredVersion(msgspec.Struct):
+    """Entries of a configuration of any version."""
+
+    format: Positive
+    version: str
+    vocabulary: str
 
 
 def from_plain(stored: Any, source: str) -> ModelConfig:
@@ -211,55 +213,29 @@ def from_plain(stored: Any, source: str) -> ModelConfig:
         DataError: the format is another, or the vocabulary differs.
         Mismatch: an entry is missing, of another type or out of range.
     """
-    version = schema.parse(_VERSION, stored, "aam")
-    place = f"{source}, aam {version['version']}"
-    check_format("checkpoint", version["format"], FORMAT, place)
-    if version["vocabulary"] != "".join(LETTERS):
+    version = convert(stored, _StoredVersion, "aam")
+    check_format("checkpoint", version.format, FORMAT, f"{source}, aam {version.version}")
+    if version.vocabulary != "".join(LETTERS):
         raise DataError(
             "The checkpoint has a different vocabulary",
-            f"{source}, '{version['vocabulary']}' instead of '{''.join(LETTERS)}'",
+            f"{source}, '{version.vocabulary}' instead of '{''.join(LETTERS)}'",
             "train it again",
         )
-    assert len(LETTERS) == VOCABULARY
-    values = schema.parse(_STORED, stored, "aam")
-    known = {field.name for field in fields(ModelConfig)} & values.keys()
-    config = ModelConfig(**{name: values[name] for name in known})
-    # The parts are of the right types; here they are checked against each other.
-    target, shape, encoder = config.target, config.shape, config.covariates
-    if (target is None) != (config.command == "pretrain"):
-        raise Mismatch(f"aam.target does not belong to `aam {config.command}`")
-    if target is not None:
-        if bool(target.classes) == (target.transform is not None):
-            raise Mismatch("aam.target has both classes and a transform, or neither")
-        if target.class_weights and len(target.class_weights) != len(target.classes):
-            raise Mismatch("aam.target has other numbers of classes and of class weights")
-        if target.classes and target.levels:
-            raise Mismatch("aam.target has both classes and ordered levels")
-        if target.outputs != shape.outputs:
-            raise Mismatch(
-                f"aam.target has {target.outputs} outputs, aam.shape has {shape.outputs}"
-            )
-    sizes = _covariate_sizes(encoder)
-    if sizes != (shape.covariates and (shape.covariates.categories, shape.covariates.numbers)):
-        raise Mismatch("aam.covariates and aam.shape differ")
-    return config
-
-
-def _covariate_sizes(encoder: CovariateEncoder | None) -> tuple[tuple[int, ...], int] | None:
-    """Return the number of codes of each categorical column, and of numeric inputs."""
-    if encoder is None:
-        return None
-    return tuple(len(names) + 1 for names in encoder.categories.values()), 2 * len(encoder.numbers)
+    return convert(stored, ModelConfig, "aam")
 
 
 def covariate_shape(
     encoder: CovariateEncoder | None, options: CovariateOptions
 ) -> CovariateShape | None:
     """Return the sizes of the covariates of an encoder; None without one."""
-    sizes = _covariate_sizes(encoder)
-    if sizes is None:
+    if encoder is None:
         return None
-    return CovariateShape(*sizes, options.categorical_embed_dim, options.categorical_fusion)
+    return CovariateShape(
+        tuple(len(names) + 1 for names in encoder.categories.values()),
+        2 * len(encoder.numbers),
+        options.categorical_embed_dim,
+        options.categorical_fusion,
+    )
 
 
 TRANSFORMER = "transformer"
@@ -354,7 +330,7 @@ def restore_networks(state: State) -> list[StoredNetwork]:
     Raises:
         Mismatch: the state is not one of `network_state`.
     """
-    entries = schema.parse({"networks": list[Any]}, state.settings, "transformer")["networks"]
+    entries = convert(state.settings, dict[str, list[Any]], TRANSFORMER).get("networks", [])
     networks = []
     for fold, entry in enumerate(entries, start=1):
         config, prefix = from_plain(entry, f"network {fold} of the model"), f"{fold}/"

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 from scipy.cluster.hierarchy import fcluster
 
-from aam.contract import schema
 from aam.contract.options.device import DeviceOptions
-from aam.contract.records import Mismatch
+from aam.contract.records import Mismatch, convert
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.members.base import F64, Labels, Rows, Samples, Tokens, indices, numbers
 from aam.members.explanations import ExplainedSamples, SampleEffects, forest_sample_effects
@@ -75,6 +75,12 @@ class ForestInputs:
             features_NW = encoder.features_NW(self.covariates).astype(np.float32)
             parts.append(sparse.csr_array(features_NW))
         return sparse.csr_array(sparse.hstack(parts, format="csr"))
+
+
+class _ForestSettings(msgspec.Struct):
+    """Plain part of the state."""
+
+    covariates: CovariateEncoder | None
 
 
 @dataclass(frozen=True)
@@ -320,8 +326,7 @@ class Forest(Estimator[ForestInputs]):
         roots = indices(arrays, "roots", number, None)
         if not len(roots) or roots[0] != 0 or (np.diff(roots) <= 0).any():
             raise Mismatch("the trees of the forest are not one after the other")
-        settings = schema.parse({"covariates": CovariateEncoder | None}, state.settings, "forest")
-        encoder = settings["covariates"]
+        encoder = convert(state.settings, _ForestSettings, "forest").covariates
         clades_VF = indices(arrays, "clades_VF", len(LEVELS) * asvs + 1, len(LEVELS), asvs)
         columns = asvs + int(clades_VF.max(initial=0)) + (encoder.width if encoder else 0)
         return ForestModel(

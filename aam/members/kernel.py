@@ -23,14 +23,13 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
+import msgspec
 import numpy as np
 
 from aam.console import info
-from aam.contract import schema
 from aam.contract.options.device import DeviceOptions
-from aam.contract.options.field import ZERO_OR_MORE
+from aam.contract.records import NonNegative, convert
 from aam.data.covariates import CovariateEncoder, fit_encoder
 from aam.members.base import F64, Labels, Rows, Samples, Tokens, numbers
 from aam.members.explanations import ExplainedSamples, SampleEffects, kernel_sample_effects
@@ -51,7 +50,7 @@ from aam.members.kernel_ridge import (
     product,
 )
 from aam.members.member import Estimator, FittedModel, Importance, Outputs, of_effects
-from aam.members.relations import F32, AsvRelations, NearestAsvs, similarity
+from aam.members.relations import F32, AsvRelations, Dendrogram, NearestAsvs, similarity
 from aam.memory import shown_size
 from aam.serialization.model_folder import State
 
@@ -66,6 +65,15 @@ SHARES = (0.0, 0.1, 0.3, 0.7)
 
 _BYTES = 80
 """Memory of a pair of a sample and a landmark, measured: ten numbers."""
+
+
+class _KernelSettings(msgspec.Struct):
+    """Plain part of the state; the scale of the clades is None without their kernel."""
+
+    gamma: NonNegative
+    clade_scale: float | None
+    covariates: CovariateEncoder | None
+    scale: float
 
 
 @dataclass(frozen=True)
@@ -279,13 +287,19 @@ class Kernel(Estimator[KernelInputs]):
 
     def restore(self, state: State, asvs: int, outputs: int, device: DeviceOptions) -> KernelModel:
         """Build a model from its state, see `member.Reader`."""
-        arrays, summands = state.arrays, KernelTerms.restore(state, asvs)
-        gamma = schema.parse({"gamma": Annotated[float, ZERO_OR_MORE]}, state.settings, "kernel")
+        arrays, settings = state.arrays, convert(state.settings, _KernelSettings, "kernel")
+        has_clades = settings.clade_scale is not None
+        summands = KernelTerms(
+            Dendrogram.restore(arrays, asvs) if has_clades else None,
+            settings.clade_scale or 0.0,
+            settings.covariates,
+            settings.scale,
+        )
         landmarks = Landmarks.restore(arrays, asvs, summands)
         classes = 0 if outputs == 1 else outputs
         return KernelModel(
             landmarks,
-            gamma["gamma"],
+            settings.gamma,
             numbers(arrays, "dual", len(landmarks.norms_R), outputs),
             numbers(arrays, "offset", outputs),
             numbers(arrays, "logits", classes + bool(classes), classes),

@@ -16,23 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from aam.contract import schema
 from aam.contract.records import Mismatch
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.targets import TRANSFORMS, contrasts
 from aam.members.base import F64, Arrays, Rows, Tokens, indices, numbers
 from aam.members.member import Outputs, moments
 from aam.members.relations import F32, AsvRelations, Dendrogram, NearestAsvs, chunks
-from aam.serialization.model_folder import State
 
 if TYPE_CHECKING:
     from aam.members.kernel import KernelModel
-
-_SETTINGS = {
-    "clade_scale": float | None,
-    "covariates": CovariateEncoder | None,
-    "scale": float,
-}
 
 
 @dataclass(frozen=True)
@@ -62,16 +54,6 @@ class KernelTerms:
             "covariates": self.encoder and dataclasses.asdict(self.encoder),
             "scale": self.scale,
         }
-
-    @classmethod
-    def restore(cls, state: State, asvs: int) -> KernelTerms:
-        """Build the kernels from their state, for a study of `asvs` ASVs; raises Mismatch."""
-        settings = schema.parse(_SETTINGS, state.settings, "kernel")
-        encoder, scale = settings["covariates"], settings["scale"]
-        if settings["clade_scale"] is None:
-            return cls(encoder=encoder, scale=scale)
-        clades = Dendrogram.restore(state.arrays, asvs)
-        return cls(clades, settings["clade_scale"], encoder, scale)
 
 
 SEQUENCES_ALONE = KernelTerms()

@@ -13,17 +13,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
-from aam.contract import schema
 from aam.contract.errors import DataError
 from aam.contract.options.device import DeviceOptions
-from aam.contract.options.field import ABOVE_ZERO, ZERO_OR_MORE
 from aam.contract.options.members import MEMBERS
 from aam.contract.options.training import TransformName
-from aam.contract.records import Mismatch
+from aam.contract.records import AboveZero, Mismatch, NonNegative, PlainOptions, convert
 from aam.data.covariates import CovariateEncoder
 from aam.data.sequences import MASK
 from aam.data.targets import OutputRange, TargetScale
@@ -39,8 +37,6 @@ from aam.serialization import model_folder
 from aam.serialization.model_folder import ModelFolder
 
 _TRAINING, _IMPORTANCE, _Q_VALUES = "training", "importance/", "q_values"
-
-_Value = bool | int | float | str | None
 
 
 @dataclass(frozen=True)
@@ -68,11 +64,11 @@ class ModelFacts:
     levels: tuple[str, ...]
     transform: TransformName
     range: OutputRange
-    weights: dict[str, Annotated[float, ZERO_OR_MORE]]
-    half_width: Annotated[float, ZERO_OR_MORE] | None
-    temperature: Annotated[float, ABOVE_ZERO]
+    weights: dict[str, NonNegative]
+    half_width: NonNegative | None
+    temperature: AboveZero
     odds: ProportionalOdds | None
-    options: dict[str, _Value | list[_Value] | dict[str, _Value | list[_Value]]]
+    options: PlainOptions
     training: SummaryNumbers
     means: tuple[float, ...]
 
@@ -249,7 +245,7 @@ def _restore(
 
 
 def _trained(folder: ModelFolder, device: DeviceOptions) -> TrainedModel:
-    facts: ModelFacts = schema.parse(ModelFacts, folder.facts, model_folder.HEADER)
+    facts = convert(folder.facts, ModelFacts, model_folder.HEADER)
     if len(facts.levels) != (facts.odds is not None and len(facts.odds.cutpoints) + 1):
         raise Mismatch("levels and cutpoints differ")
     # A mean without one of its members is another one.

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import expit
 
-from aam.contract.options.field import ZERO_OR_MORE
+from aam.contract.records import NonNegative
 from aam.members.base import F64, Labels, Rows
 
 COVERAGE = 0.9
@@ -101,7 +100,7 @@ class ProportionalOdds:
         cutpoints: K - 1 numbers, ascending.
     """
 
-    slope: Annotated[float, ZERO_OR_MORE]
+    slope: NonNegative
     cutpoints: tuple[float, ...]
 
     def probabilities(self, ranks_N: F64) -> F64:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from aam.contract.options.field import ONE_OR_MORE, UP_TO_ONE, ZERO_OR_MORE
+from aam.contract.records import Count, Fraction, Positive
 
 VOCABULARY = 7
 """Number of nucleotide tokens: pad (0), A, C, G, T, ambiguous, mask."""
@@ -29,9 +29,9 @@ class CovariateShape:
         fusion: how the vectors join the hidden states of the ASVs.
     """
 
-    categories: tuple[Annotated[int, ONE_OR_MORE], ...]
-    numbers: Annotated[int, ZERO_OR_MORE]
-    embed_dim: Annotated[int, ONE_OR_MORE]
+    categories: tuple[Positive, ...]
+    numbers: Count
+    embed_dim: Positive
     fusion: Literal["concat", "add"]
 
     @property
@@ -56,15 +56,15 @@ class NetworkShape:
         predicts_counts: whether the sample encoder predicts abundances that are hidden from it.
     """
 
-    max_bp: Annotated[int, ONE_OR_MORE]
-    embedding_dim: Annotated[int, ONE_OR_MORE] = 64
-    attention_heads: Annotated[int, ONE_OR_MORE] = 4
-    attention_layers: Annotated[int, ONE_OR_MORE] = 2
-    nucleotide_patch: Annotated[int, ONE_OR_MORE] = 5
-    dropout: Annotated[float, UP_TO_ONE] = 0.1
-    outputs: Annotated[int, ZERO_OR_MORE] = 0
-    profile_features: Annotated[int, ZERO_OR_MORE] = 0
-    profile_dropout: Annotated[float, UP_TO_ONE] = 0.7
+    max_bp: Positive
+    embedding_dim: Positive = 64
+    attention_heads: Positive = 4
+    attention_layers: Positive = 2
+    nucleotide_patch: Positive = 5
+    dropout: Fraction = 0.1
+    outputs: Count = 0
+    profile_features: Count = 0
+    profile_dropout: Fraction = 0.7
     covariates: CovariateShape | None = None
     predicts_counts: bool = False
 

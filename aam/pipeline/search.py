@@ -296,7 +296,7 @@ def _optimize(
     def report(count: int) -> None:
         place = {"fold": number + 1, "folds": len(studies)}
         content = place | {"trial": count, "trials": options.trials}
-        run_record.write(options.run.output_dir / "progress.json", content)
+        write_json(options.run.output_dir / "progress.json", content)
 
     run_trials(study, objective, options.trials, stop, report, count_running=options.trials_only)
 

@@ -9,13 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from aam.contract import run_record
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.options.study import ordered_levels
-from aam.contract.schema import read_json
+from aam.contract.records import EDITED, read_json_object
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.formats.text import numbers, read_rows
 from aam.data.metadata import ID_HEADER, as_numbers, read_metadata
@@ -43,36 +44,84 @@ OFFERED = 5
 NETWORK_EFFECT = "transformer_effect"
 """Start of the columns of the effects of a transformer in importance.tsv."""
 
-_SCORE = {"value": float | None, "lower?": float | None, "upper?": float | None}
-_INTERVAL = {"value": float | None, "lower": float | None, "upper": float | None}
-_POINT = {"units": int, **_INTERVAL}
-_MODEL = {"metrics": {str: _SCORE}}
-_SENTENCE = {"sentence": str}
-SCORES = {
-    "verdict": {"outcome?": str, **_SENTENCE},
-    "kind?": str,
-    "repeated_samples?": (None, _SENTENCE),
-    "samples": int,
-    "models": {"ensemble": _MODEL, "dummy": _MODEL, str: _MODEL},
-    "differences": [{"model": str, **_SENTENCE}],
-    "interval?": (None, {"coverage": float, "half_width": float, "covered": float}),
-    "inputs?": (
-        None,
-        {
-            "columns": list[str],
-            "models": {str: {str: _INTERVAL}},
-            "differences": [_SENTENCE],
-            "conclusion": str,
-        },
-    ),
-    "learning_curve?": (
-        None,
-        {"model": str, "metric": str, "units": str, "points": [_POINT], **_SENTENCE},
-    ),
-    "weights?": {"model": dict[str, float], "folds": [dict[str, float]]},
-    "confounders?": [{"column": str, "metric": str, **_INTERVAL}],
-}
-"""Schema of scores.json as far as the report reads it, see `aam.members.evaluation`."""
+
+class _Sentence(msgspec.Struct):
+    sentence: str
+
+
+class _Verdict(_Sentence):
+    outcome: str = ""
+
+
+class _Interval(msgspec.Struct):
+    value: float | None
+    lower: float | None
+    upper: float | None
+
+
+class _Metric(msgspec.Struct):
+    value: float | None
+    lower: float | None = None
+    upper: float | None = None
+
+
+class _Model(msgspec.Struct):
+    metrics: dict[str, _Metric]
+
+
+class _Difference(_Sentence):
+    model: str
+
+
+class _PredictionInterval(msgspec.Struct):
+    coverage: float
+    half_width: float
+    covered: float
+
+
+class _Inputs(msgspec.Struct):
+    columns: list[str]
+    models: dict[str, dict[str, _Interval]]
+    differences: list[_Sentence]
+    conclusion: str
+
+
+class _Point(_Interval):
+    units: int
+
+
+class _LearningCurve(_Sentence):
+    model: str
+    metric: str
+    units: str
+    points: list[_Point]
+
+
+class _Weights(msgspec.Struct):
+    model: dict[str, float]
+    folds: list[dict[str, float]]
+
+
+class _Confounder(_Interval):
+    column: str
+    metric: str
+    other_form: bool = False
+
+
+class Scores(msgspec.Struct):
+    """Entries of scores.json that the report reads, see `aam.members.evaluation`."""
+
+    verdict: _Verdict
+    samples: int
+    models: dict[str, _Model]
+    differences: list[_Difference]
+    kind: str = ""
+    repeated_samples: _Sentence | None = None
+    interval: _PredictionInterval | None = None
+    inputs: _Inputs | None = None
+    learning_curve: _LearningCurve | None = None
+    weights: _Weights | None = None
+    confounders: list[_Confounder] = []
 
 
 @dataclass(frozen=True)
@@ -225,7 +274,9 @@ def read_run(folder: Path) -> Run:
         read_ordination(path) if (path := there("ordination.txt")) else None,
         groups,
         read_distances(path) if (path := there("unifrac.tsv")) else None,
-        read_json(path, SCORES, "scores of the run") if (path := there("scores.json")) else None,
+        read_json_object(path, Scores, "scores of the run")
+        if (path := there("scores.json"))
+        else None,
         tuple(importance),
         explanations,
     )
@@ -286,6 +337,9 @@ def _scores_of_models(run: Run, scored: ScoredPredictions) -> dict[str, Mapping[
             found |= resample_metrics(scored, draws).score()
         return {"ensemble": found}
     models = run.scores["models"]
+    if absent := {"ensemble", "dummy"} - models.keys():
+        evidence = f"'{run.folder / 'scores.json'}' has no model '{min(absent)}'"
+        raise DataError("The scores of the run are damaged", evidence, EDITED)
     # A page must not show the metrics of one file beside the predictions of another: either may
     # have been edited.
     stored = {name: one["value"] for name, one in models["ensemble"]["metrics"].items()}

@@ -12,7 +12,6 @@ its size and SHA-256 are compared before it is parsed.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from safetensors.numpy import load, save
 from aam import __version__
 from aam.contract import run_record
 from aam.contract.errors import AamError, DataError, MissingInput
-from aam.contract.files import require
+from aam.contract.files import dump_json, require
 from aam.contract.folders import atomic_folder
 from aam.contract.preflight import MODEL, target_folders
 from aam.contract.records import Count, Mismatch, check_format, convert, read_json
@@ -175,8 +174,8 @@ def write(
             "files": {name: asdict(file) for name, file in files.items()},
         }
         content["checksum"] = checksum(content)
-        text = json.dumps(content, indent=1)
-        (folder / HEADER).write_text(text + "\n", encoding="utf-8")
+        text = dump_json(content, indent=1) + "\n"
+        (folder / HEADER).write_text(text, encoding="utf-8")
 
 
 def find(path: Path) -> Path:
@@ -248,4 +247,4 @@ def checksum(content: Mapping[str, Any]) -> str:
     >>> checksum({"a": 1, "b": 2}) == checksum({"b": 2, "a": 1})
     True
     """
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(dump_json(content, sort_keys=True).encode()).hexdigest()

@@ -56,6 +56,7 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
         CannotCreate: see `atomic_write`.
     """
     tensors: dict[str, Tensor] = {}
+    # With NaN and Infinity, which Python's JSON has: an epoch in fp16 may have such sums.
     text = json.dumps(_without_tensors(content, "", tensors, set()))
     metadata = {_CONTENT: text, _CRC: str(_crc(text, tensors))}
     with atomic_write(path) as temporary:

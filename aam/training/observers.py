@@ -54,8 +54,7 @@ from rich.progress import Progress as Bars
 from torch import Tensor
 
 from aam.console import LINE_EVERY, console, duration, info, interactive
-from aam.contract import run_record
-from aam.contract.files import write_text
+from aam.contract.files import write_json, write_text
 from aam.data.batches import Batch, BatchShard
 from aam.number_format import significant
 from aam.numerics.device import is_gpu
@@ -289,7 +288,7 @@ class Progress(Observer):
             "updated": updated.isoformat(timespec="seconds"),
             "device": self.device,
         }
-        run_record.write(self.path, content)
+        write_json(self.path, content)
 
 
 class LoggedMetrics(Observer):

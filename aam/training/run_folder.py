@@ -27,7 +27,7 @@ from typing import IO, Any, Protocol, TypeVar
 from aam.console import info, warn
 from aam.contract import run_record
 from aam.contract.errors import AamError, CannotCreate, DataError, MissingInput, UsageError
-from aam.contract.files import try_lock
+from aam.contract.files import try_lock, write_json
 from aam.contract.options import from_plain, specs
 from aam.contract.options.study import SplitOptions
 from aam.contract.options.training import RunOptions
@@ -180,7 +180,7 @@ class RunRecord:
     def write(self) -> None:
         """Write the file atomically."""
         if self.first:
-            run_record.write(self.folder / "run.json", self.content)
+            write_json(self.folder / "run.json", self.content)
 
 
 @contextmanager

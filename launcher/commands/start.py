@@ -8,13 +8,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
+
+import msgspec
 
 from aam import __version__
 from aam.contract.files import sha256
 from aam.contract.options import parse_known
 from aam.contract.options.command_line import CONFIG
-from aam.contract.schema import read_json
+from aam.contract.records import read_json
 from launcher.commands import HOST
 from launcher.engines import exec_plan, shell_line
 from launcher.findings import Finding, warn
@@ -23,14 +25,31 @@ from launcher.plan.plan import Plan, stack_facts
 from launcher.plan.request import Request, request_of
 from launcher.planning import plan_launch, require_inputs
 
-LAUNCH = {"gpus?": [str], **{f"{key}?": str | None for key in (
-    "engine", "engine_version", "image", "digest", "stack", "driver", "kernel")}}  # fmt: skip
-RECORD: dict[str, Any] = {
-    "aam": str,
-    "launch?": (None, LAUNCH),
-    "inputs?": {str: {"path": str, "sha256": str}},
-}
-"""Schema of a run record (`aam.contract.run_record`) as far as it is compared."""
+
+class _RecordedChecksum(msgspec.Struct):
+    path: str
+    sha256: str
+
+
+class _RecordedLaunch(TypedDict, total=False):
+    gpus: list[str]
+    engine: str | None
+    engine_version: str | None
+    image: str | None
+    digest: str | None
+    stack: str | None
+    driver: str | None
+    kernel: str | None
+
+
+class _RunRecord(msgspec.Struct):
+    """Entries of a run record that are compared with a launch."""
+
+    aam: str
+    launch: _RecordedLaunch | None = None
+    inputs: dict[str, _RecordedChecksum] = {}
+
+
 PARTS = {"engine_version": "engine", "digest": "image"}
 """Fact -> the fact that it belongs to; where that differs, this one says nothing more."""
 
@@ -66,10 +85,10 @@ def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterat
 
     Inputs that the command line replaces are others on purpose, and are not compared.
     """
-    record = read_json(file, RECORD, "run record", "give the run.json of a run")
-    if record["aam"] != __version__:
-        yield _other("version of aam", record["aam"], __version__)
-    recorded = {entry["path"]: entry["sha256"] for entry in record.get("inputs", {}).values()}
+    record = read_json(file, _RunRecord, "run record", "give the run.json of a run")
+    if record.aam != __version__:
+        yield _other("version of aam", record.aam, __version__)
+    recorded = {entry.path: entry.sha256 for entry in record.inputs.values()}
     for spec, path in request.paths("input"):
         digest = recorded.get(str(path))
         # Of a store of `aam prepare` the header is compared; it holds the checksums of its files.
@@ -77,7 +96,7 @@ def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterat
         if digest is not None and content.is_file() and sha256(content) != digest:
             evidence = f"'{path}' has another SHA-256 than then"
             yield Finding("warning", f"The input of {spec.flag} has changed", evidence)
-    now, then = stack_facts(plan, host), record.get("launch") or {}
+    now, then = stack_facts(plan, host), cast(dict[str, Any], record.launch or {})
     for facts in (now, then):
         if "gpus" in facts:  # the same GPUs may be at other places
             facts["gpus"] = [gpu.partition(" at ")[0] for gpu in facts["gpus"]]

@@ -17,7 +17,7 @@ RECORD = {"aam": "1", "command": "pretrain", "options": {}}
     ("content", "named"),
     [
         ("[" * 100_000, "nested too deeply"),
-        (json.dumps({**RECORD, "launch": {"image": 1}}), "launch.image is 1, not str"),
+        (json.dumps({**RECORD, "launch": {"image": 1}}), "launch.image is 1, expected text"),
         (json.dumps({**RECORD, "launch": {"image": "/\0"}}), "NUL"),
         (json.dumps({**RECORD, "inputs": {"--table": {"path": "/t"}}}), "has no 'sha256'"),
         (json.dumps({**RECORD, "command": "train"}), "A run record of another command"),

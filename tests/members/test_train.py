@@ -427,7 +427,6 @@ def test_damaged_ensembles_are_refused(run: Path, study: Path, tmp_path: Path) -
         lambda content: content.facts.pop("training"),
         lambda content: content.facts.update(temperature=0.0),
         lambda content: content.facts.update(levels=["a"]),
-        lambda content: content.facts.update(stranger=1),
         lambda content: content.settings["kernel"].update(gamma="wide"),
         lambda content: content.arrays["forest"].pop("values"),
         lambda content: content.settings.pop("forest"),

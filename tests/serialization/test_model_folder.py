@@ -236,7 +236,6 @@ def weight(change: Callable[[Any], Any]) -> Callable[[Editable], None]:
         shape(attention_heads=3),
         shape(profile_features=10**9),
         shape(embedding_dim="8"),
-        shape(stranger=8),
         weight(lambda array: array * np.nan),
         weight(lambda array: array[:1]),
         weight(lambda array: array.astype(np.int8)),
