@@ -133,8 +133,8 @@ def digits_of(lower: float | None, upper: float | None) -> int:
 
     At most 3, and 3 without an interval or with one of no width.
 
-    >>> digits_of(0.921, 0.957), digits_of(10.1, 14.6)
-    (3, 1)
+    >>> digits_of(0.921, 0.957), digits_of(10.1, 14.6), digits_of(0.1, 900), digits_of(1.0, 1.0)
+    (3, 1, 0, 3)
     """
     if lower is None or upper is None or not upper > lower:
         return 3

@@ -236,8 +236,15 @@ def test_the_transformer_loses_samples_below_its_depth(tmp_path: Path) -> None:
     assert "Samples: 39 with 'age'" in facts
 
 
-def test_ids_are_compared_though_the_counts_are_refused(tmp_path: Path) -> None:
+def test_ids_and_metadata_are_inspected_though_the_counts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "m.tsv").write_text(METADATA)
+    path = table(tmp_path, ["s1", "x2"])
+    path.write_text(re.sub(r"\t\d+\n", "\t0.25\n", path.read_text()))
+    status, found = inspected(path, "--metadata", tmp_path / "m.tsv", "--metadata-column", "age")
+    assert status == 65
+    assert "Fractional counts" in found["error", "table"][0]
+    assert found["warning", "ids"] == ["samples without metadata: 1 (x2)"]
+    assert found["warning", "empty"] == ["empty"]
     path = table(tmp_path, ["x1", "x2"])
     path.write_text(re.sub(r"\t\d+\n", "\t0.25\n", path.read_text()))
     status, found = inspected(path, "--metadata", tmp_path / "m.tsv")
@@ -281,16 +288,6 @@ def test_empty_samples_are_left_out(tmp_path: Path) -> None:
     )
     _, found = inspected(path)
     assert any("left out: 1 (s2)" in text for text in found["fact", "table"])
-
-
-def test_a_table_that_is_refused_leaves_the_metadata_to_inspect(tmp_path: Path) -> None:
-    (tmp_path / "m.tsv").write_text(METADATA)
-    (tmp_path / "t.tsv").write_text("#OTU ID\ts1\ts1\nACGT\t1\t2\n")
-    args = (tmp_path / "t.tsv", "--metadata", tmp_path / "m.tsv", "--metadata-column", "age")
-    status, found = inspected(*args)
-    assert status == 65
-    assert "Duplicated sample ids" in found["error", "table"][0]
-    assert found["warning", "empty"] == ["empty"]
 
 
 def test_byte_order_marks_long_ids_and_right_to_left_names(

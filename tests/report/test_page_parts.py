@@ -18,7 +18,6 @@ from aam.report.asvs import asv_name
 from aam.report.methods import paragraph
 from aam.report.predictions import agreement_picture, confusion_picture
 from aam.report.run import ReportInput, read_run
-from aam.report.terminal import digits_of
 from tests.support.commands import aam
 from tests.support.report_pages import browse, downloads, report
 
@@ -82,13 +81,6 @@ def test_options_that_differ_come_first(page: Callable[[str], str]) -> None:
     assert "<bdi>--group-column</bdi>" in first
     assert "--group-column" not in others
     assert "<bdi>--warmup-fraction</bdi>" in others
-
-
-def test_digits_follow_the_interval() -> None:
-    assert [digits_of(*ends) for ends in ((10.0, 14.5), (0.3, 0.5), (0.92, 0.95), (0.1, 900))] == [
-        1, 2, 3, 0,
-    ]  # fmt: skip
-    assert digits_of(None, None) == digits_of(1.0, 1.0) == digits_of(0.98999, 0.99) == 3
 
 
 @pytest.mark.medium

@@ -193,8 +193,10 @@ def test_refusals(study_folder: Path, run_folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("kind", PICTURES)
+@pytest.mark.parametrize(
+    ("kind", "dark"),
+    [("pretrain", False), ("numbers", True), ("classes", False), ("classes", True)],
+)
 def test_every_picture_is_drawn_by_a_browser(
     page: Callable[[str], str], tmp_path: Path, kind: str, dark: bool
 ) -> None:
@@ -226,13 +228,9 @@ def test_every_picture_is_drawn_by_a_browser(
 
 
 @pytest.mark.medium
-def test_a_narrow_window_does_not_overflow(page: Callable[[str], str], tmp_path: Path) -> None:
-    assert scroll_width(page("classes"), tmp_path) <= 500
-
-
-@pytest.mark.medium
 @pytest.mark.parametrize("kind", ["numbers", "classes"])
-def test_tables_are_whole_on_a_screen(
+def test_a_page_fits_a_narrow_window_and_its_tables_a_screen(
     kind: str, page: Callable[[str], str], tmp_path: Path
 ) -> None:
+    assert scroll_width(page(kind), tmp_path) <= 500
     assert hidden_width(page(kind), tmp_path) <= 0
