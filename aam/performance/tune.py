@@ -269,11 +269,6 @@ def gain(run: RunResult, other: RunResult, warmup: int, cost: str = "seconds") -
         run, other: the runs.
         warmup: first steps, which do not count.
         cost: field of a step that counts, "seconds" or "cpu_seconds".
-
-    >>> slow = RunResult((Step(loss=1.0, seconds=3.0, samples=8),) * 10)
-    >>> fast = RunResult((Step(loss=1.0, seconds=1.5, samples=8),) * 10)
-    >>> gain(fast, slow, warmup=2)
-    2.0
     """
 
     def times(result: RunResult) -> list[float]:
