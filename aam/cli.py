@@ -110,7 +110,7 @@ def _result(command: Any, parsed: ParsedCommand, options: Any, measured: Any) ->
     if parsed.command in WRAPPERS:
         command.run(options, measured)
         return 0
-    from aam.contract.run_record import Record  # msgspec takes 15 ms, which a refusal saves
+    from aam.run_record import Record  # msgspec takes 15 ms, which a refusal saves
 
     record = Record(parsed.command, options)
     # A command returns an exit status, facts for the run record, or nothing.

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from aam.contract.errors import ConfigurationError
+from aam.contract.errors import ConfigurationError, nearest
 from aam.contract.records import Sourced, read_yaml_entries
-from aam.contract.suggestions import nearest
 from launcher.engines import ENGINES
 from launcher.plan.catalog import Catalog, extended, shipped
 from launcher.plan.settings import (

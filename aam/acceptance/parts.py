@@ -31,7 +31,6 @@ from aam.console import duration
 from aam.contract.errors import Interrupted, first_few
 from aam.contract.files import sha256
 from aam.contract.gpus import GPU, one_gpu
-from aam.contract.run_record import launched_by
 from aam.contract.stop_file import VARIABLE as STOP_FILE
 from aam.memory import GIB, memory_available
 from aam.number_format import significant
@@ -45,6 +44,7 @@ from aam.performance.workload import (
     rates,
     read_steps,
 )
+from aam.run_record import launched_by
 
 GRACE = 10.0
 """Seconds from SIGTERM, with which a command ends its own runs, to SIGKILL."""

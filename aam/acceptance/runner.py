@@ -33,7 +33,6 @@ from aam.contract import stop_file
 from aam.contract.errors import AamError, CannotCreate, Interrupted, printable, reason_of
 from aam.contract.files import write_text
 from aam.contract.options.commands.acceptance import Acceptance
-from aam.contract.run_record import launched_by, now
 from aam.distributed.environment import Ranks, read_environment
 from aam.memory import shown_size
 from aam.number_format import significant
@@ -41,6 +40,7 @@ from aam.numerics.stack import processor
 from aam.performance.tune import device_facts
 from aam.report.page import render
 from aam.report.terminal import Table
+from aam.run_record import launched_by, now
 from aam.training import run_folder
 
 PAGE = "report.html"

@@ -20,9 +20,8 @@ import numpy as np
 import pandas as pd
 
 from aam.console import as_library
-from aam.contract.errors import AamError, DataError, UsageError, first_few
+from aam.contract.errors import AamError, DataError, UsageError, first_few, nearest
 from aam.contract.options import SYNONYMS, fits, specs
-from aam.contract.suggestions import nearest
 from aam.data.formats.tables import check_ids
 
 _FLAG = re.compile(r"(?<![\w-])--(no-)?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")

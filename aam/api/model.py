@@ -27,12 +27,11 @@ from aam.api.tables import (
     taxonomy_file,
 )
 from aam.commands.compare import compare_runs
-from aam.contract.errors import DataError, MissingInput, UsageError
+from aam.contract.errors import DataError, MissingInput, UsageError, nearest
 from aam.contract.files import require
 from aam.contract.options.commands.use import ImportanceOptions, Predict, Report
 from aam.contract.options.device import Device, DeviceOptions, RankOptions
 from aam.contract.preflight import MODEL, check_run_folder, existing_run_files
-from aam.contract.suggestions import nearest
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.table import FeatureTable

@@ -8,10 +8,10 @@ from pathlib import Path
 from aam.console import info
 from aam.contract.errors import CannotCreate, UsageError
 from aam.contract.files import refuse_existing
-from aam.contract.folders import atomic_folder
 from aam.contract.options.commands.studies import Prepare
 from aam.data.prepare import prepare
 from aam.data.store import is_store, verify
+from aam.serialization.folders import atomic_folder
 
 
 def run(options: Prepare) -> None:

@@ -19,7 +19,6 @@ from aam.contract.options import specs
 from aam.contract.options.commands.measure import Tune
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
-from aam.contract.run_record import value_of
 from aam.distributed.environment import read_environment
 from aam.memory import shown_size
 from aam.number_format import significant
@@ -32,6 +31,7 @@ from aam.performance.tune import (
 )
 from aam.performance.workload import aam_workload, program_workload
 from aam.report.terminal import Table, print_table
+from aam.run_record import value_of
 from aam.training.runtime import tuned_for
 
 MYTHS: dict[str, dict[str, str]] = {

@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from aam.contract.errors import AamError, CannotCreate, MissingInput, Unavailable
-from aam.contract.suggestions import nearest
+from aam.contract.errors import AamError, CannotCreate, MissingInput, Unavailable, nearest
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.ELOOP,

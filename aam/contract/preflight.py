@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError
+from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError, nearest
 from aam.contract.files import names_beside
 from aam.contract.options import ParsedCommand
 from aam.contract.options.training import RunOptions
-from aam.contract.suggestions import nearest
 
 COUNTS_ALONE = "counts-alone"
 """Folder, in that of a transformer that reads metadata, of the one that reads the counts alone."""

@@ -28,9 +28,15 @@ import msgspec
 from msgspec import Meta
 
 from aam import __version__
-from aam.contract.errors import ConfigurationError, DataError, MissingInput, printable, reason_of
+from aam.contract.errors import (
+    ConfigurationError,
+    DataError,
+    MissingInput,
+    nearest,
+    printable,
+    reason_of,
+)
 from aam.contract.files import require
-from aam.contract.suggestions import nearest
 
 T = TypeVar("T")
 V = TypeVar("V")

@@ -32,9 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aam.console import info, warn
-from aam.contract.errors import DataError, UsageError, first_few, repeated
+from aam.contract.errors import DataError, UsageError, first_few, nearest, repeated
 from aam.contract.files import require
-from aam.contract.suggestions import nearest
 from aam.data.formats.artifact import read_payload
 from aam.data.formats.text import decoded
 from aam.data.store import is_store, stored_metadata

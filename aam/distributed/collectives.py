@@ -26,10 +26,10 @@ from torch import Tensor
 from aam import __version__
 from aam.contract.errors import AamError, DataError, UsageError
 from aam.contract.options import specs
-from aam.contract.run_record import launched_by, value_of
 from aam.data.study import Study
 from aam.distributed.environment import SINGLE_RANK, Ranks
 from aam.numerics.device import CONTROL_BACKEND
+from aam.run_record import launched_by, value_of
 
 
 def world_size() -> int:

@@ -30,11 +30,11 @@ from torch import Tensor
 from aam.console import info
 from aam.contract.errors import DataError, reason_of
 from aam.contract.files import dump_json
-from aam.contract.folders import atomic_folder, remove_abandoned
 from aam.contract.options.study import AsvVectorOptions
 from aam.contract.records import read_json
 from aam.memory import shown_size
 from aam.model.nucleotides import NucleotideEncoder
+from aam.serialization.folders import atomic_folder, remove_abandoned
 
 FORMAT = 1
 """Version of a segment; one of another version is refused."""

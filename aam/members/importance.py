@@ -19,9 +19,8 @@ from scipy import sparse
 from scipy.stats import rankdata, spearmanr
 
 from aam.console import info, track
-from aam.contract.errors import DataError
+from aam.contract.errors import DataError, nearest
 from aam.contract.options.members import networks
-from aam.contract.suggestions import nearest
 from aam.data.covariates import Covariates
 from aam.data.study import Study
 from aam.data.taxonomy import named_ranks, require_common

@@ -29,10 +29,10 @@ from aam import __version__
 from aam.contract.errors import CannotCreate, DataError, reason_of
 from aam.contract.files import atomic_write
 from aam.contract.gpus import CHECK_REPORTS
-from aam.contract.run_record import launched_by
 from aam.memory import shown_size
 from aam.numerics.faults import FAULTS, HALF
 from aam.numerics.stack import Identity
+from aam.run_record import launched_by
 
 FORMAT = 2
 """Version of the JSON format; reports of other versions are rejected."""

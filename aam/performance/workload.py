@@ -31,7 +31,7 @@ from aam.contract.options import arguments, specs
 from aam.contract.options.commands import wrapped_options
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
-from aam.contract.run_record import value_of
+from aam.run_record import value_of
 
 Settings = Mapping[str, Any]
 """Flag of an option, or name of a value in a command line -> value."""

@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from aam import __version__
+from aam import __version__, run_record
 from aam.console import as_library, info, warn
-from aam.contract import run_record, stop_file
+from aam.contract import stop_file
 from aam.contract.errors import (
     CannotCreate,
     DataError,
@@ -37,16 +37,15 @@ from aam.contract.errors import (
     NotFinite,
     UsageError,
     first_few,
+    nearest,
 )
 from aam.contract.files import make_parent, write_json, write_text
-from aam.contract.folders import temporary_folder
 from aam.contract.installation import not_installed
 from aam.contract.options import OptionSpec, build, parse_command, replaced, specs, to_plain
 from aam.contract.options.commands.search import Search
 from aam.contract.options.commands.train import Train
 from aam.contract.options.field import members as types_of
 from aam.contract.options.study import SplitOptions
-from aam.contract.suggestions import nearest
 from aam.data.covariates import check_folds
 from aam.data.metrics import ScoredPredictions, value_of
 from aam.data.splits import Rows, Split, make_splits
@@ -57,6 +56,7 @@ from aam.members.option_checks import TRANSFORMER, choose_members
 from aam.members.scores import SCORED
 from aam.pipeline.session import sequence_length, session
 from aam.pipeline.train import folds_of, samples_of, train
+from aam.serialization.folders import temporary_folder
 from aam.training.labelled_study import LabelledStudy, check_labels, label_study, read_inputs
 
 RESULT, BEST = "search.json", "best.yaml"

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from aam.console import info, warn
-from aam.contract.errors import ConfigurationError, DataError
+from aam.contract.errors import ConfigurationError, DataError, nearest
 from aam.contract.files import atomic_write
 from aam.contract.options import specs
 from aam.contract.options.commands.train import Train
@@ -24,7 +24,6 @@ from aam.contract.options.config_file import typed
 from aam.contract.options.contradictions import without_effect
 from aam.contract.preflight import target_folder
 from aam.contract.records import Sourced, read_yaml_entries
-from aam.contract.suggestions import nearest
 from aam.data.metadata import Metadata, listed_columns, read_metadata, rows_where
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits

@@ -18,9 +18,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from aam import __version__
+from aam import __version__, run_record
 from aam.console import warn
-from aam.contract import run_record
 from aam.contract.errors import AamError, CannotCreate
 from aam.contract.files import make_parent, refuse_existing, write_text
 from aam.data.table import FeatureTable

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from aam.contract import run_record
+from aam import run_record
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.options.study import ordered_levels
 from aam.contract.records import EDITED, read_json_object

@@ -24,14 +24,13 @@ from msgspec import Meta
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from aam import __version__
-from aam.contract import run_record
+from aam import __version__, run_record
 from aam.contract.errors import AamError, DataError, MissingInput
 from aam.contract.files import dump_json, require
-from aam.contract.folders import atomic_folder
 from aam.contract.preflight import MODEL, target_folders
 from aam.contract.records import Count, Mismatch, check_format, convert, read_json
 from aam.memory import memory_available, shown_size
+from aam.serialization.folders import atomic_folder
 
 FORMAT = 1
 

@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.console import info
-from aam.contract.errors import DataError, UsageError, first_few
+from aam.contract.errors import DataError, UsageError, first_few, nearest
 from aam.contract.options.commands.train import Train
 from aam.contract.options.study import SampleOptions, SplitOptions
-from aam.contract.suggestions import nearest
 from aam.data.covariates import Covariates, check_folds, check_target, read_covariates
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.splits import PARTS, Split

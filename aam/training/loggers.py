@@ -25,7 +25,7 @@ from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.training import LoggerName
 from aam.contract.records import read_json
-from aam.contract.run_record import value_of
+from aam.run_record import value_of
 
 PROJECT = "aam"
 """Experiment (MLflow) or project (Weights & Biases) of the runs."""

@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
+from aam import run_record
 from aam.console import info, warn
-from aam.contract import run_record
 from aam.contract.errors import AamError, CannotCreate, DataError, MissingInput, UsageError
 from aam.contract.files import try_lock, write_json
 from aam.contract.options import from_plain, specs

@@ -15,7 +15,6 @@ from aam.contract.errors import UsageError
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.training import ModelOptions
-from aam.contract.run_record import input_file
 from aam.distributed.collectives import SINGLE_PROCESS, Communicator
 from aam.distributed.environment import read_environment
 from aam.distributed.stop import StopRequests
@@ -31,6 +30,7 @@ from aam.numerics.device import (
     hardware_name,
     is_gpu,
 )
+from aam.run_record import input_file
 
 Learn = TypeVar("Learn", Pretrain, Train)
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from aam import __version__
-from aam.contract.errors import UsageError, printable
+from aam.contract.errors import UsageError, nearest, printable
 from aam.contract.options.field import option
-from aam.contract.suggestions import nearest
 from launcher import config
 from launcher.commands import HOST, parse_own, print_json
 from launcher.engines import BUILDERS

@@ -18,9 +18,8 @@ from pathlib import Path
 import msgspec
 
 import aam
-from aam.contract.errors import MissingInput, UsageError
+from aam.contract.errors import MissingInput, UsageError, nearest
 from aam.contract.installation import DISTRIBUTION
-from aam.contract.suggestions import nearest
 from launcher import system
 from launcher.plan.catalog import Image
 

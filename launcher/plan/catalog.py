@@ -10,9 +10,8 @@ import msgspec
 import yaml
 from msgspec.structs import replace
 
-from aam.contract.errors import UsageError
+from aam.contract.errors import UsageError, nearest
 from aam.contract.records import Sourced, convert
-from aam.contract.suggestions import nearest
 from launcher.gpus.base import DriverRange
 
 SHIPPED = Path(__file__).parents[1] / "catalog.yaml"

@@ -13,11 +13,10 @@ from typing import Any
 
 import msgspec
 
-from aam.contract.errors import ConfigurationError
+from aam.contract.errors import ConfigurationError, nearest
 from aam.contract.options import OptionSpec, specs
 from aam.contract.options.field import ONE_OR_MORE, flag_of, option
 from aam.contract.records import Sourced
-from aam.contract.suggestions import nearest
 from launcher.gpus import VENDORS
 
 PREFIX = "AAM_LAUNCH_"

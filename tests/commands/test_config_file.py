@@ -81,7 +81,7 @@ def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def recorded(folder: Path, command: str, *args: str) -> Path:
-    """Write the record of a run, as `aam.contract.run_record` does."""
+    """Write the record of a run, as `aam.run_record` does."""
     options = built(command, list(args))
     inputs = {"--table": {"path": "/data/t.biom", "sha256": "0"}}
     content = {"aam": "0", "command": command, "options": to_plain(options), "inputs": inputs}

@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from aam.contract.errors import CannotCreate
-from aam.contract.folders import atomic_folder
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.data.prepare import prepare
 from aam.data.store import open_store
 from aam.data.study import load_study
 from aam.data.table import read_table
+from aam.serialization.folders import atomic_folder
 from tests.data.test_table import whole, write_all, write_hdf5
 from tests.support.artifacts import write_artifact
 from tests.support.commands import aam

@@ -14,7 +14,10 @@ TABLE = {
     package: set(re.findall(r"`([\w.]+)`", allowed))
     for package, allowed in ROW.findall((ROOT / "docs/architecture.md").read_text())
 }
-SHARED = {"aam.contract", "aam.console", "aam.memory", "aam.number_format", "aam.__version__"}
+SHARED = {
+    "aam.contract", "aam.console", "aam.memory", "aam.number_format", "aam.run_record",
+    "aam.__version__",
+}  # fmt: skip
 
 
 def packages(program: str) -> list[str]:

@@ -16,9 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aam.contract.errors import UsageError
+from aam.contract.errors import UsageError, nearest
 from aam.contract.options.field import SYNONYMS, OptionSpec, members, specs, values_by_flag
-from aam.contract.suggestions import nearest
 
 ADDRESS = re.compile(r"(file|https?|ftp|sftp|s3|gs):", re.IGNORECASE)
 NUMBER = re.compile(r"-\.?\d")

@@ -8,11 +8,10 @@ from typing import Any
 
 import msgspec
 
-from aam.contract.errors import ConfigurationError, UsageError
+from aam.contract.errors import ConfigurationError, UsageError, nearest
 from aam.contract.options.command_line import parse_known
 from aam.contract.options.field import OptionSpec, flag_of, flat, members, numbered
 from aam.contract.records import Sourced, read_json, read_yaml_entries
-from aam.contract.suggestions import nearest
 
 OF_ONE_RUN = ("resume_from", "overwrite")
 """Options that are not taken from a run record, like outputs: they would replace that run."""

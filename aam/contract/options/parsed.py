@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from aam.contract.errors import UsageError
+from aam.contract.errors import UsageError, nearest
 from aam.contract.options.command_line import (
     CONFIG,
     absent,
@@ -34,7 +34,6 @@ from aam.contract.options.commands import (
 from aam.contract.options.contradictions import require_consistent
 from aam.contract.options.device import uses_network
 from aam.contract.options.field import OptionSpec, Role, build
-from aam.contract.suggestions import nearest
 
 Self = TypeVar("Self", bound="ParsedCommand")
 

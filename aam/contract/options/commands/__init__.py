@@ -5,11 +5,10 @@ import importlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, cast
 
-from aam.contract.errors import UsageError
+from aam.contract.errors import UsageError, nearest
 from aam.contract.options.command_line import CONFIG, parse_options, require_all
 from aam.contract.options.contradictions import require_consistent
 from aam.contract.options.field import OptionSpec, build, specs
-from aam.contract.suggestions import nearest
 
 EVERYDAY = "Everyday commands"
 """Group whose commands the first help page describes; of the others it has the names."""

@@ -43,10 +43,26 @@ def atomic_folder(path: Path, overwrite: bool) -> Iterator[Path]:
         CannotCreate: as `atomic_write`; another process created `path` meanwhile.
     """
     make_parent(path)
-    _complete_replacement(path)
-    _remove_leftovers(path)
-    temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}{_PARTIAL}")
-    lock = -1
+    host = f".{path.name}.{os.uname().nodename}-"
+    # A writer that was killed after it had moved the old folder away: both folders are complete,
+    # and neither is at `path`. Removed as leftovers, both would be lost.
+    for replaced in path.parent.glob(f".{glob.escape(path.name)}.*{_REPLACED}"):
+        new = replaced.with_name(replaced.name.removesuffix(_REPLACED))
+        if not os.path.lexists(path) and new.is_dir() and (lock := _locked(new)) >= 0:
+            os.rename(new, path)
+            os.close(lock)
+    # Incomplete folders that killed processes of this host left.
+    for leftover in sorted(path.parent.glob(f".{glob.escape(path.name)}.*{_PARTIAL}")):
+        local = leftover.name.startswith(host) and leftover.is_dir()
+        if local and (lock := _locked(leftover)) >= 0:
+            _remove(leftover, lock)
+        else:
+            _print(
+                f"warning: '{leftover}' is incomplete: another host wrote it, or a process still "
+                "writes it."
+            )
+    temporary, lock = path.with_name(f"{host}{os.getpid()}{_PARTIAL}"), -1
+    replaced = temporary.with_name(temporary.name + _REPLACED)
     try:
         with report_full_disk(path):
             shutil.rmtree(temporary, ignore_errors=True)
@@ -56,7 +72,20 @@ def atomic_folder(path: Path, overwrite: bool) -> Iterator[Path]:
             for file in temporary.iterdir():
                 _flush(file)
             _flush(temporary)
-            _rename(temporary, path, overwrite)
+            try:
+                if overwrite and os.path.lexists(path):
+                    os.rename(path, replaced)
+                os.rename(temporary, path)
+            except OSError as error:
+                if os.path.lexists(replaced) and not os.path.lexists(path):
+                    os.rename(replaced, path)
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    raise
+                raise CannotCreate("The output exists", f"'{path}'", "add --overwrite") from error
+            if replaced.is_dir() and not replaced.is_symlink():
+                shutil.rmtree(replaced, ignore_errors=True)
+            else:
+                replaced.unlink(missing_ok=True)
             _flush(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -85,51 +114,6 @@ def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
-
-
-def _rename(temporary: Path, path: Path, overwrite: bool) -> None:
-    """Rename a folder to `path`; an existing one is moved away first and then removed."""
-    replaced = temporary.with_name(temporary.name + _REPLACED)
-    try:
-        if overwrite and os.path.lexists(path):
-            os.rename(path, replaced)
-        os.rename(temporary, path)
-    except OSError as error:
-        if os.path.lexists(replaced) and not os.path.lexists(path):
-            os.rename(replaced, path)
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise
-        raise CannotCreate("The output exists", f"'{path}'", "add --overwrite") from error
-    if replaced.is_dir() and not replaced.is_symlink():
-        shutil.rmtree(replaced, ignore_errors=True)
-    else:
-        replaced.unlink(missing_ok=True)
-
-
-def _complete_replacement(path: Path) -> None:
-    """Rename the new folder of a writer that was killed after it had moved the old one away.
-
-    Both are complete then, and neither is at `path`: removed as leftovers, both would be lost.
-    """
-    for replaced in path.parent.glob(f".{glob.escape(path.name)}.*{_REPLACED}"):
-        new = replaced.with_name(replaced.name.removesuffix(_REPLACED))
-        if not os.path.lexists(path) and new.is_dir() and (lock := _locked(new)) >= 0:
-            os.rename(new, path)
-            os.close(lock)
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove incomplete folders of `path` that killed processes of this host left."""
-    for leftover in sorted(path.parent.glob(f".{glob.escape(path.name)}.*{_PARTIAL}")):
-        local = leftover.name.startswith(f".{path.name}.{os.uname().nodename}-")
-        lock = _locked(leftover) if local and leftover.is_dir() else -1
-        if lock < 0:
-            _print(
-                f"warning: '{leftover}' is incomplete: another host wrote it, or a process still "
-                "writes it."
-            )
-            continue
-        _remove(leftover, lock)
 
 
 def remove_abandoned(folder: Path) -> None:

@@ -15,6 +15,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -58,12 +59,22 @@ class RecordFields(msgspec.Struct):
     members: list[str] = []
 
 
-LIBRARIES = ("torch", "safetensors", "numpy", "scipy", "pandas", "scikit-bio", "biom-format",
-             "scikit-learn")  # fmt: skip
+_LIBRARIES = ("torch", "safetensors", "numpy", "scipy", "pandas", "scikit-bio", "biom-format",
+              "scikit-learn")  # fmt: skip
 
 
 def describe(command: str, options: Any) -> dict[str, Any]:
     """Return versions, host, command line, options, inputs' SHA-256 and the launch of a run."""
+    # Takes 14 ms, which `aam --help` does without.
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    if "torch" in sys.modules:
+        # The version of the build, such as 2.5.1+cu124, which the package's metadata may leave out.
+        versions["torch"] = str(sys.modules["torch"].__version__)
     return {
         "aam": __version__,
         "command": command,
@@ -75,28 +86,11 @@ def describe(command: str, options: Any) -> dict[str, Any]:
             "cores": os.cpu_count(),
             "job": os.environ.get("SLURM_JOB_ID"),
         },
-        "versions": {"python": platform.python_version()} | _versions(),
+        "versions": versions,
         "options": to_plain(options),
         "inputs": input_files(options),
         "launch": launched_by(os.environ),
     }
-
-
-def place_of(command: str, options: Any) -> Path | None:
-    """Return the path of the run record; None without an output file, or with a run folder."""
-    if hasattr(options, "run"):
-        return None  # a run folder, see aam.training.run_folder
-    for spec in specs(type(options)):
-        output = value_of(options, spec.field) if spec.role == "output" else None
-        if output is not None:
-            folder = spec.field.endswith("dir")
-            return output / f"{command.replace(' ', '-')}.run.json" if folder else beside(output)
-    return None
-
-
-def beside(output: Path) -> Path:
-    """Return the path of the run record of an output file."""
-    return output.with_name(f"{output.name}.run.json")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -143,9 +137,19 @@ class Record:
         Raises:
             CannotCreate: it cannot be written.
         """
-        place = place_of(self.command, self.options)
-        if place is None:
+        if hasattr(self.options, "run"):
+            return  # a run folder, see aam.training.run_folder
+        written = (
+            (spec.field, value_of(self.options, spec.field))
+            for spec in specs(type(self.options))
+            if spec.role == "output"
+        )
+        field, output = next(((name, path) for name, path in written if path), ("", None))
+        if output is None:
             return
+        place = output.with_name(f"{output.name}.run.json")
+        if field.endswith("dir"):
+            place = output / f"{self.command.replace(' ', '-')}.run.json"
         content = describe(self.command, self.options) | {
             "started": self.started,
             "finished": now(),
@@ -179,22 +183,6 @@ def value_of(options: Any, field: str) -> Any:
     raise AttributeError(field)
 
 
-def _versions() -> dict[str, str]:
-    # Takes 14 ms, which `aam --help` does without.
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    if "torch" in sys.modules:
-        # The version of the build, such as 2.5.1+cu124, which the package's metadata may leave out.
-        found["torch"] = str(sys.modules["torch"].__version__)
-    return found
-
-
 def input_files(options: Any) -> dict[str, dict[str, Any]]:
     """Return path, size and SHA-256 of every input file, by flag (see `numbered`)."""
     paths: dict[str, Any] = {}
@@ -203,8 +191,8 @@ def input_files(options: Any) -> dict[str, dict[str, Any]]:
             value = value_of(options, spec.field)
             paths |= numbered(spec.flag, value if isinstance(value, tuple) else (value,))
     # A value may also be None, or a literal such as `auto`.
-    found = {flag: input_file(path) for flag, path in paths.items() if isinstance(path, Path)}
-    return {flag: file for flag, file in found.items() if file is not None}
+    read = {flag: path for flag, path in paths.items() if isinstance(path, Path)}
+    return {flag: file for flag, path in read.items() if (file := input_file(path)) is not None}
 
 
 def input_file(path: Path) -> dict[str, Any] | None:
