@@ -37,6 +37,7 @@ SMALL = {
     "rarefy_depth": 0,
     "device": "cpu",
     "members": ("transformer",),
+    "evaluate": False,
 }
 _FRACTIONS = "draws fractional numbers, and the estimator takes counts of reads alone"
 _MESSAGE = "draws fractional numbers in a sparse matrix, and the refusal names the counts"
