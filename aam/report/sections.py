@@ -124,14 +124,13 @@ def embedding_picture(given: ReportInput) -> Drawing | None:
     run = given.run
     if run.embeddings is None or len(run.embeddings) < 2:
         return None
-    rows = _shown_rows(len(run.embeddings))
+    samples, width = run.embeddings.shape
+    rows, note = _shown(samples)
     coordinates, explained = principal_coordinates(run.embeddings)
     model = " by the model of fold 1" if "1" in run.curves else ""
-    caption = (
-        f"{len(run.embeddings)} samples embedded{model}, {run.embeddings.shape[1]} numbers each: "
-        f"PCoA of Euclidean distances{_shown_note(rows, len(run.embeddings))}."
-    )
-    ids = [run.embedded_ids[row] for row in rows.tolist()]
+    caption = f"{samples} samples embedded{model}, {width} numbers each: "
+    caption += f"PCoA of Euclidean distances{note}."
+    ids = [run.embedded_ids[row] for row in rows]
     return _ordination(given, ids, coordinates[rows], explained, "Embedding", caption)
 
 
@@ -140,13 +139,13 @@ def kernel_picture(given: ReportInput) -> Drawing | None:
     if (found := given.run.ordination) is None:
         return None
     ids, coordinates, explained = found
-    rows = _shown_rows(len(ids))
+    rows, note = _shown(len(ids))
     caption = (
         f"{len(ids)} samples: PCoA of the kernel of the sequences, by which samples with "
-        f"similar sequences are near each other{_shown_note(rows, len(ids))}."
+        f"similar sequences are near each other{note}."
     )
-    drawn = [ids[row] for row in rows.tolist()]
-    return _ordination(given, drawn, coordinates[rows], explained, "Sequences (kernel)", caption)
+    drawn, title = [ids[row] for row in rows], "Sequences (kernel)"
+    return _ordination(given, drawn, coordinates[rows], explained, title, caption)
 
 
 def unifrac_picture(given: ReportInput) -> Drawing | None:
@@ -155,20 +154,29 @@ def unifrac_picture(given: ReportInput) -> Drawing | None:
     if run.embeddings is None or run.unifrac is None:
         return None
     known = set(run.unifrac.ids)
-    shown = _shown_rows(len(run.embeddings))
-    rows = shown[[run.embedded_ids[row] in known for row in shown.tolist()]]
+    shown, note = _shown(len(run.embeddings))
+    rows = [row for row in shown if run.embedded_ids[row] in known]
     if len(rows) < 3:
         return None
-    distances = run.unifrac.aligned([run.embedded_ids[row] for row in rows.tolist()]).values
+    ids = [run.embedded_ids[row] for row in rows]
+    distances = run.unifrac.aligned(ids).values
     coordinates, explained = coordinates_of_distances(distances)
     above = np.triu_indices(len(rows), 1)
     correlation = spearmanr(pdist(run.embeddings[rows]), distances[above])[0]
     caption = (
-        f"{len(rows)} samples by unifrac.tsv{_shown_note(shown, len(run.embeddings))}. Pairwise "
-        f"distances of the embedding and of UniFrac correlate {correlation:.2f} (Spearman)."
+        f"{len(rows)} samples by unifrac.tsv{note}. Pairwise distances of the embedding and of "
+        f"UniFrac correlate {correlation:.2f} (Spearman)."
     )
-    ids = [run.embedded_ids[row] for row in rows.tolist()]
     return _ordination(given, ids, coordinates, explained, "UniFrac", caption)
+
+
+def _shown(samples: int) -> tuple[list[int], str]:
+    """Return the samples that are drawn as points, all or a random part of many, and a note."""
+    if samples <= MAX_VECTORS:
+        return list(range(samples)), ""
+    # A fixed seed: the page of a run is the same each time.
+    rows = np.random.default_rng(0).choice(np.arange(samples), MAX_VECTORS, replace=False)
+    return np.sort(rows).tolist(), f"; {MAX_VECTORS} of {samples} are drawn"
 
 
 @styled
@@ -191,29 +199,14 @@ def _ordination(
         styles.append("".join(f"--c{k}:{css[row]};" for k, css in enumerate(colours)))
     figure, axes = blank(4.6, 4.4)
     size = 36 if len(ids) <= 300 else 16
-    axes.scatter(
-        coordinates[:, 0], coordinates[:, 1], color=SERIES[0], s=size, linewidths=0, gid="points"
-    )
+    x, y = coordinates[:, :2].T
+    axes.scatter(x, y, color=SERIES[0], s=size, linewidths=0, gid="points")
     axes.set(xlabel=f"PC1 ({explained[0]:.1%})", ylabel=f"PC2 ({explained[1]:.1%})")
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xticks=[], yticks=[])
     axes.set_title(title)
     variance = f"The axes explain {explained.sum():.1%} of the variance."
     description = f"Ordination of {caption} {variance}"
     return Drawing(figure, caption, description, {"points": names}, {"points": styles})
-
-
-def _shown_rows(samples: int) -> npt.NDArray[np.int64]:
-    """Return the samples that are drawn as points: all, or a random part of many."""
-    rows = np.arange(samples)
-    if samples <= MAX_VECTORS:
-        return rows
-    # A fixed seed: the page of a run is the same each time.
-    return np.sort(np.random.default_rng(0).choice(rows, MAX_VECTORS, replace=False))
-
-
-def _shown_note(rows: npt.NDArray[np.int64], samples: int) -> str:
-    return f"; {len(rows)} of {samples} are drawn" if len(rows) < samples else ""
 
 
 @styled
