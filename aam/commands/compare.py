@@ -12,7 +12,7 @@ from aam.contract.errors import UsageError
 from aam.contract.options.commands.compare import Compare
 from aam.report.comparison import comparison
 from aam.report.figures import Picture
-from aam.report.page import render, write_page
+from aam.report.page import render, require_page, write_page
 from aam.report.run import Run, read_run
 from aam.report.terminal import Table, print_table
 
@@ -30,6 +30,8 @@ def run(options: Compare) -> None:
 
 def compare_runs(runs: Sequence[Run], output: Path | None) -> Sequence[Table]:
     """Return the tables that compare runs, and write the page of an `output`."""
+    if output is not None:
+        require_page(output)
     tables, drawings = comparison(runs)
     if output is not None:
         place = output.resolve().parent

@@ -77,11 +77,10 @@ def write_inspection(
         f"column-{number}": column_picture(one, *SMALL)
         for number, one in enumerate(drawn[:MAX_COLUMNS])
     }
-    of_columns = {one.name for one in found.columns}
-    order = ("error", "warning", "fact")
+    order, captions = ("error", "warning", "fact"), {(one.name, one.text) for one in found.columns}
     # Facts about columns are the captions of their pictures.
     findings = sorted(
-        (one for one in found.findings if one.severity != "fact" or one.subject not in of_columns),
+        (f for f in found.findings if f.severity != "fact" or (f.subject, f.text) not in captions),
         key=lambda one: order.index(one.severity),
     )
     errors = sum(one.severity == "error" for one in findings)

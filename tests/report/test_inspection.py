@@ -36,7 +36,7 @@ def write_study(folder: Path) -> tuple[Path, Path]:
     (folder / "t.tsv").write_text("\n".join(lines) + "\n")
     numbers, constant = [f"n{k}" for k in range(30)], [f"one{k}" for k in range(90)]
     columns = ["subject", EVIL, "a long name " * 20, "id2", "\u05d2\u05d9\u05dc", "none"]
-    columns += ["huge", "denormal", "infinite"]
+    columns += ["huge", "denormal", "reads"]
     lines = ["\t".join(["sample-id", *(name.strip() for name in columns), *numbers, *constant])]
     for k, name in enumerate(ids[:-4]):
         cells = [f"p{k // 2}", EVIL if k % 3 else "&amp;", "long " * 30 + "ab"[k % 2], f"x{k}"]
@@ -90,6 +90,7 @@ def test_markup_long_names_and_many_columns(tmp_path: Path) -> None:
     for sentence in ("One value only (90): one0, one1", "Empty (1): none", "(1): id2"):
         assert sentence in text
     assert "samples of the table with metadata: 36 of 40" in text
+    assert re.search(r"<bdi>reads</bdi>.*<bdi>\d+ to \d+, median \d+ in a sample", text)
     for dark in (False, True):
         assert chromium(page, tmp_path / "page.png", (1280, 2400), dark) == ""
     assert scroll_width(text, tmp_path) <= 500
