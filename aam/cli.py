@@ -10,7 +10,7 @@ import importlib
 import os
 import sys
 import typing
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aam import __version__
@@ -73,10 +73,16 @@ def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
     if parsed.command != "inspect":  # which reports all that is wrong
         require_columns(parsed)
     options, measured = parsed.build(), parsed.build_wrapped()
-    _set_passive_waiting(os.environ)
-    subject = measured if parsed.wrapped else options
-    if isinstance(device := getattr(subject, "device", None), DeviceOptions):
-        _set_threads(device, os.environ)
+    # Threads of OpenMP, MKL and joblib (which trains the trees of the forest) read their variables
+    # when the libraries are imported. By default they spin between parallel loops, which slows
+    # other programs, and each other where there are more threads than free cores.
+    chosen = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
+    if not any(name in os.environ for name in chosen):
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    device = getattr(measured if parsed.wrapped else options, "device", None)
+    if isinstance(device, DeviceOptions) and device.cpu_threads != "auto":
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "LOKY_MAX_CPU_COUNT"):
+            os.environ[name] = str(device.cpu_threads)
     scale = getattr(options, "scale", None)
     if isinstance(scale, RankOptions) and uses_network(options):
         from aam.distributed import local_ranks
@@ -118,25 +124,6 @@ def _result(command: Any, parsed: ParsedCommand, options: Any, measured: Any) ->
     if os.environ.get("RANK", "0") == "0":
         record.leave(result if isinstance(result, Mapping) else {})
     return result if isinstance(result, int) else 0
-
-
-def _set_passive_waiting(environment: MutableMapping[str, str]) -> None:
-    """Make OpenMP threads sleep between parallel loops, unless the user set it otherwise.
-
-    By default they spin, which slows other programs, and each other where there are more threads
-    than free cores. OpenMP reads the variable when torch is imported.
-    """
-    chosen = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
-    if not any(name in environment for name in chosen):
-        environment["OMP_WAIT_POLICY"] = "PASSIVE"
-
-
-def _set_threads(device: DeviceOptions, environment: MutableMapping[str, str]) -> None:
-    """Set the threads of OpenMP, MKL and joblib, which trains the trees of the forest."""
-    if device.cpu_threads != "auto":
-        # OpenMP and MKL read the variables when they are imported.
-        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "LOKY_MAX_CPU_COUNT"):
-            environment[name] = str(device.cpu_threads)
 
 
 def _help(arguments: Sequence[str]) -> str:

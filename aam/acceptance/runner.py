@@ -32,7 +32,7 @@ from aam.console import console, duration, info, warn
 from aam.contract import stop_file
 from aam.contract.errors import AamError, CannotCreate, Interrupted, printable, reason_of
 from aam.contract.files import write_text
-from aam.contract.options.commands.acceptance import Acceptance
+from aam.contract.options.commands.stack import Acceptance
 from aam.distributed.environment import Ranks, read_environment
 from aam.memory import shown_size
 from aam.number_format import significant

@@ -11,7 +11,7 @@ from aam.api.arguments import arguments
 from aam.api.tables import Table, table_files, tree_file
 from aam.commands.unifrac import distances
 from aam.contract.errors import UsageError
-from aam.contract.options.commands.compare import Unifrac
+from aam.contract.options.commands.studies import Unifrac
 from aam.contract.options.device import Device
 from aam.contract.options.study import Metric
 

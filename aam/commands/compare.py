@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from aam.console import info
 from aam.contract.errors import UsageError
-from aam.contract.options.commands.compare import Compare
+from aam.contract.options.commands.use import Compare
 from aam.report.comparison import comparison
 from aam.report.figures import Picture
 from aam.report.page import render, require_page, write_page

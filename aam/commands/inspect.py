@@ -15,7 +15,7 @@ import numpy as np
 from aam.console import info
 from aam.contract.errors import printable
 from aam.contract.options import build, specs
-from aam.contract.options.commands.inspect import Inspect
+from aam.contract.options.commands.studies import Inspect
 from aam.contract.options.commands.train import Train
 from aam.contract.options.study import TableOptions
 from aam.data.inspection import Inspection, MetadataColumn, StudyFinding, inspect

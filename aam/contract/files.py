@@ -49,9 +49,11 @@ def require(path: Path, what: str) -> Path:
         raise MissingInput(
             f"The {what} may not be read", reason, "check the path and its permissions"
         ) from error
+    # Files of /proc and /sys have no size.
+    pseudo = {os.stat(place).st_dev for place in ("/proc", "/sys") if os.path.ismount(place)}
     if stat.S_ISDIR(status.st_mode):
         raise MissingInput(f"No {what}", f"'{path}' is a folder", "name the file in it")
-    if not stat.S_ISREG(status.st_mode) or status.st_dev in _pseudo_devices():
+    if not stat.S_ISREG(status.st_mode) or status.st_dev in pseudo:
         raise MissingInput(
             f"The {what} is not a regular file",
             f"'{path}' is a device, a pipe or a file of the kernel",
@@ -78,11 +80,6 @@ def is_regular(path: Path) -> bool:
     except MissingInput:
         return False
     return True
-
-
-def _pseudo_devices() -> set[int]:
-    """Return the device numbers of /proc and /sys, whose files have no size."""
-    return {os.stat(place).st_dev for place in ("/proc", "/sys") if os.path.ismount(place)}
 
 
 def sha256(path: Path) -> str:
@@ -131,9 +128,14 @@ def atomic_write(path: Path) -> Iterator[Path]:
             folder or its name is too long.
     """
     make_parent(path)
-    _remove_leftovers(path)
+    # Temporary files of `path` whose process, of this host, has ended.
+    start, end = f".{path.stem}.{os.uname().nodename}-", path.suffix
+    for leftover in path.parent.glob(f"{glob.escape(start)}*{glob.escape(end)}"):
+        number = leftover.name[len(start) : len(leftover.name) - len(end)]
+        if number.isdecimal() and not process_exists(int(number)):
+            leftover.unlink(missing_ok=True)
     # The suffix stays last: some writers choose the format by it.
-    temporary = path.with_name(f".{path.stem}.{os.uname().nodename}-{os.getpid()}{path.suffix}")
+    temporary = path.with_name(f"{start}{os.getpid()}{end}")
     try:
         with report_full_disk(path):
             yield temporary
@@ -166,15 +168,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files of `path` whose process, of this host, has ended."""
-    start, end = f".{path.stem}.{os.uname().nodename}-", path.suffix
-    for leftover in path.parent.glob(f"{glob.escape(start)}*{glob.escape(end)}"):
-        number = leftover.name[len(start) : len(leftover.name) - len(end)]
-        if number.isdecimal() and not process_exists(int(number)):
-            leftover.unlink(missing_ok=True)
 
 
 def process_exists(pid: int) -> bool:
@@ -244,11 +237,18 @@ def report_full_disk(path: Path) -> Iterator[None]:
     except (OSError, RuntimeError) as error:
         if isinstance(error, OSError) and error.errno == errno.EFBIG:
             raise _too_large(f"'{path}'") from error
-        if not _is_full(error, path.parent):
+        if isinstance(error, OSError) and error.errno is not None:
+            full = error.errno in _FULL
+        else:  # torch, numpy and HDF5 often hide the reason
+            room = os.statvfs(path.parent)
+            full = room.f_bavail * room.f_frsize < _FREE_WHEN_FULL
+        if not full:
             raise
+        folder = path.parent.resolve()
+        mount = next((above for above in (folder, *folder.parents) if above.is_mount()), folder)
         raise CannotCreate(
             "The disk is full",
-            f"'{_mount(path.parent)}', while writing '{path}'",
+            f"'{mount}', while writing '{path}'",
             "free some space or choose another folder",
         ) from error
 
@@ -274,17 +274,3 @@ def system_error(error: OSError, place: str = "a file") -> AamError | None:
 def _too_large(place: str) -> CannotCreate:
     cause = "A file would be larger than this process may write"
     return CannotCreate(cause, place, "raise the limit with `ulimit -f`")
-
-
-def _is_full(error: Exception, folder: Path) -> bool:
-    """Return whether the disk was full; torch, numpy and HDF5 often hide the reason."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in _FULL
-    room = os.statvfs(folder)
-    return room.f_bavail * room.f_frsize < _FREE_WHEN_FULL
-
-
-def _mount(folder: Path) -> Path:
-    """Return the mount point of the file system of `folder`."""
-    path = folder.resolve()
-    return next((above for above in (path, *path.parents) if above.is_mount()), path)

@@ -48,7 +48,14 @@ def require_inputs(command: ParsedCommand) -> None:
     """
     outputs = {os.path.realpath(path): spec for spec, path in command.paths("output")}
     for spec, path in command.paths("input"):
-        if _is_absent(path):
+        absent = False
+        try:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            absent = True
+        except (OSError, ValueError):
+            pass  # its reader gives the reason
+        if absent:
             remedy = nearest(path.name, names_beside(path), "check the path")
             evidence = f"'{path}' does not exist"
             raise MissingInput(f"No file for {spec.flag}", evidence, remedy)
@@ -62,16 +69,6 @@ def require_inputs(command: ParsedCommand) -> None:
             evidence = f"{folder.flag} has {spec.flag} '{path}'"
             remedy = f"choose another folder, such as '{path.parent / 'run'}'"
             raise UsageError("The output folder holds an input", evidence, remedy)
-
-
-def _is_absent(path: Path) -> bool:
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except (OSError, ValueError):  # its reader gives the reason
-        return False
-    return False
 
 
 def require_columns(command: ParsedCommand) -> None:

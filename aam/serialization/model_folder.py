@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -195,7 +196,10 @@ def find(path: Path) -> Path:
             "name the folder of one target",
         )
     if next(path.glob("checkpoints/*.ckpt"), None) or next(path.glob("fold-*"), None):
-        if (path / "checkpoints" / "ensemble.ckpt").exists() or _has_ended(path):
+        ended = False
+        with suppress(AamError):
+            ended = "finished" in run_record.read(path / "run.json")
+        if ended or (path / "checkpoints" / "ensemble.ckpt").exists():
             evidence = f"'{path}' has checkpoints and no {MODEL}/{HEADER}"
             raise DataError("The model was trained by an earlier version", evidence, "train again")
         raise MissingInput(
@@ -204,13 +208,6 @@ def find(path: Path) -> Path:
     raise MissingInput(
         "No model", f"'{path}' has no {MODEL}/{HEADER}", "name the --output-dir of a run"
     )
-
-
-def _has_ended(run: Path) -> bool:
-    try:
-        return "finished" in run_record.read(run / "run.json")
-    except AamError:
-        return False
 
 
 def read(path: Path) -> ModelFolder:

@@ -15,7 +15,7 @@ from aam.acceptance import result, runner
 from aam.acceptance.parts import AcceptancePart
 from aam.acceptance.result import AcceptanceFile
 from aam.contract.errors import CannotCreate, Interrupted
-from aam.contract.options.commands.acceptance import Acceptance
+from aam.contract.options.commands.stack import Acceptance
 from aam.numerics.stack import processor
 from tests.support import acceptance_parts as made_up
 from tests.support.commands import aam

@@ -178,7 +178,14 @@ def convert(spec: OptionSpec, text: str) -> Any:
     if text in choices:
         return choices[text]
     if Path in types:
-        return _local_path(spec.flag, text)
+        if ADDRESS.match(text):
+            evidence, remedy = f"{spec.flag} {text}", "copy the file here and name it"
+            raise UsageError("An address instead of a path", evidence, remedy)
+        # The shell does not expand `~` after `=` or in quotes.
+        expanded = os.path.expanduser(text)
+        if expanded.startswith("~"):
+            raise UsageError("No such user", f"{spec.flag} {text}", f"write ./{text} for a file")
+        return Path(expanded)
     if str in types:
         return text
     for number in (int, float):
@@ -215,14 +222,3 @@ def with_dashes(argument: str) -> str:
     """Return an argument with its flag written with dashes; `--table_x` is `--table-x`."""
     flag, equals, value = argument.partition("=")
     return flag.replace("_", "-") + equals + value if flag.startswith("--") else argument
-
-
-def _local_path(flag: str, text: str) -> Path:
-    """Return a path with its `~` expanded; the shell does not expand it after `=` or in quotes."""
-    if ADDRESS.match(text):
-        evidence = f"{flag} {text}"
-        raise UsageError("An address instead of a path", evidence, "copy the file here and name it")
-    expanded = os.path.expanduser(text)
-    if expanded.startswith("~"):
-        raise UsageError("No such user", f"{flag} {text}", f"write ./{text} for a file")
-    return Path(expanded)

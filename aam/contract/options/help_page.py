@@ -121,25 +121,24 @@ def page(
 
 
 def section(title: str, options: Iterable[OptionSpec]) -> list[str]:
-    """Return the lines of a section: its title and its options."""
-    return [*_wrapped("", title, 0), *(line for spec in options for line in _described(spec))]
-
-
-def _described(spec: OptionSpec) -> list[str]:
-    """Return the lines about an option: flag, value, help and default."""
-    value, text = metavar(spec), spec.help + requirements(spec)
-    if spec.choices and len(value) > LONGEST_CHOICES:
-        text += f" Choices: {', '.join(map(str, spec.choices))}."
-        value = "CHOICE"
-    if spec.default is True:
-        text += f" (default: on; --no-{spec.flag[2:]} turns it off)"
-    elif not spec.required and spec.default not in (None, "", (), False):
-        text += f" (default: {shown(spec.default)})"
-    flag = f"  {spec.flag} {value} ".rstrip() + " "
-    lines = _wrapped(" " * COLUMN, text, COLUMN)
-    if len(flag) > COLUMN:
-        return [flag.rstrip(), *lines]
-    return [flag.ljust(COLUMN) + lines[0][COLUMN:], *lines[1:]]
+    """Return the lines of a section: its title, and flag, value, help and default of options."""
+    found = _wrapped("", title, 0)
+    for spec in options:
+        value, text = metavar(spec), spec.help + requirements(spec)
+        if spec.choices and len(value) > LONGEST_CHOICES:
+            text += f" Choices: {', '.join(map(str, spec.choices))}."
+            value = "CHOICE"
+        if spec.default is True:
+            text += f" (default: on; --no-{spec.flag[2:]} turns it off)"
+        elif not spec.required and spec.default not in (None, "", (), False):
+            text += f" (default: {shown(spec.default)})"
+        flag = f"  {spec.flag} {value} ".rstrip() + " "
+        lines = _wrapped(" " * COLUMN, text, COLUMN)
+        if len(flag) > COLUMN:
+            found += [flag.rstrip(), *lines]
+        else:
+            found += [flag.ljust(COLUMN) + lines[0][COLUMN:], *lines[1:]]
+    return found
 
 
 def shown(value: object) -> str:

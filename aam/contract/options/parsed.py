@@ -151,7 +151,27 @@ def parse(
         return ParsedCommand(name, given)
     options = options_of(name)
     takes_word = any(spec.first for spec in options)
-    end = _end_of_own(name, rest, takes_word)
+    # The place of the command that this one wraps, or of the `--` before a program.
+    known = {spec.flag: spec for spec in (*options, CONFIG)}
+    end, several, wraps = 0, False, ", ".join(WRAPPERS[name])
+    while end < len(rest) and rest[end] not in WRAPPERS[name]:
+        word = rest[end]
+        if word == PROGRAM:
+            if name in PROGRAMS:
+                break
+            raise UsageError(f"`{name}` runs no other program", "--", f"`{name}` takes {wraps}")
+        if names_an_option(word):
+            # The value of an option is no command, though it may have the name of one.
+            spec = known.get(with_dashes(word).partition("=")[0])
+            several = spec is None or typing.get_origin(spec.type) is tuple
+            end += not (spec is None or several or spec.type is bool or "=" in word)
+        elif not (several or takes_word):
+            remedy = nearest(word, WRAPPERS[name], f"`{name}` takes {wraps}")
+            if name in PROGRAMS:
+                remedy += f", or `{PROGRAM} PROGRAM ...`"
+            raise UsageError(f"Not a command that `{name}` takes", f"'{word}'", remedy)
+        end += 1
+    end = min(end, len(rest))
     given = parse_command(name, rest[:end], program=program, others=others, incomplete=True)
     wrapped = rest[end] if end < len(rest) and rest[end] != PROGRAM else ""
     words = tuple(rest[end + 1 :]) if not wrapped else ()
@@ -173,38 +193,12 @@ def parse(
         cause = f"Options of `{name}` after the command that it takes"
         raise UsageError(cause, ", ".join(misplaced), f"write `{form}`")
     values = parse_command(wrapped, of_wrapped, program=program, others=others, incomplete=True)
-    known = wrapped_options(name, wrapped)
+    effective = wrapped_options(name, wrapped)
     if not incomplete:
-        require_all(known, values, wrapped)
+        require_all(effective, values, wrapped)
         require_consistent(_built(wrapped, values))
-    given |= {spec.flag: values[spec.flag] for spec in known if spec.flag in values}
+    given |= {spec.flag: values[spec.flag] for spec in effective if spec.flag in values}
     return ParsedCommand(name, given, wrapped=wrapped)
-
-
-def _end_of_own(command: str, argv: Sequence[str], takes_word: bool) -> int:
-    """Return the place of the command that another one wraps, or of the `--` before a program."""
-    known = {spec.flag: spec for spec in (*options_of(command), CONFIG)}
-    place, several = 0, False
-    while place < len(argv):
-        word = argv[place]
-        if word == PROGRAM and command not in PROGRAMS:
-            remedy = f"`{command}` takes {', '.join(WRAPPERS[command])}"
-            raise UsageError(f"`{command}` runs no other program", "--", remedy)
-        if word == PROGRAM or word in WRAPPERS[command]:
-            return place
-        if names_an_option(word):
-            # The value of an option is no command, though it may have the name of one.
-            spec = known.get(with_dashes(word).partition("=")[0])
-            several = spec is None or typing.get_origin(spec.type) is tuple
-            place += not (spec is None or several or spec.type is bool or "=" in word)
-        elif not (several or takes_word):
-            listed = ", ".join(WRAPPERS[command])
-            remedy = nearest(word, WRAPPERS[command], f"`{command}` takes {listed}")
-            if command in PROGRAMS:
-                remedy += f", or `{PROGRAM} PROGRAM ...`"
-            raise UsageError(f"Not a command that `{command}` takes", f"'{word}'", remedy)
-        place += 1
-    return len(argv)
 
 
 def _built(command: str, given: Mapping[str, Any]) -> Any:

@@ -16,11 +16,11 @@ EVERYDAY = "Everyday commands"
 COMMANDS: dict[str, dict[str, str]] = {
     EVERYDAY: {
         "example": "studies.Example",
-        "inspect": "inspect.Inspect",
+        "inspect": "studies.Inspect",
         "train": "train.Train",
         "report": "use.Report",
         "predict": "use.Predict",
-        "compare": "compare.Compare",
+        "compare": "use.Compare",
         "importance": "use.ImportanceOptions",
         "pretrain": "pretrain.Pretrain",
     },
@@ -32,7 +32,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Studies": {
         "prepare": "studies.Prepare",
-        "unifrac": "compare.Unifrac",
+        "unifrac": "studies.Unifrac",
     },
     "Performance": {
         "memory": "measure.Memory",
@@ -43,7 +43,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "check": "stack.Check",
         "golden generate": "stack.GoldenGenerate",
         "golden compare": "stack.GoldenCompare",
-        "acceptance": "acceptance.Acceptance",
+        "acceptance": "stack.Acceptance",
     },
 }
 """Group of the help page -> command name -> module of this package and options class in it."""

@@ -1,15 +1,20 @@
-"""Options of the commands that write studies or tables, except UniFrac."""
+"""Options of the commands that read or write a study: no model is involved."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from aam.contract.options.device import Device
 from aam.contract.options.field import ONE_OR_MORE, option
+from aam.contract.options.members import MemberName
 from aam.contract.options.study import (
     DROP_EMPTY_SAMPLES,
     DROP_MISSING_ASVS,
     MAX_MEMORY_GB,
     ROOT_AT_MIDPOINT,
+    UNIFRAC_ALPHA,
+    Metric,
+    TableOptions,
 )
 
 
@@ -105,3 +110,114 @@ class Example:
     )
     seed: int = option("Seed; the same seed gives the same study.", default=42, basic=True)
     overwrite: bool = option("Replace an existing study in the folder.", default=False, basic=True)
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """Look at a study before any training: all that is wrong or noteworthy, in seconds.
+
+    With a metadata column also what `aam train` would do with it: samples, splits, columns that
+    may leak, time and memory. Nothing is trained or changed. The exit status is that of the first
+    error.
+
+    Examples:
+        aam inspect table.biom --metadata metadata.tsv --metadata-column age --report age.html
+        aam inspect table.qza --sequences rep-seqs.qza --tree tree.qza --json
+    """
+
+    table: Path = option(
+        "Feature table: BIOM, TSV, QIIME 2 artifact (.qza), or the folder of `aam prepare`; "
+        "`--table` can be omitted.",
+        role="input",
+        first=True,
+    )
+    sequences: Path | None = option(
+        "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes.",
+        default=None,
+        role="input",
+        basic=True,
+    )
+    tree: Path | None = option(
+        "Phylogeny of the ASVs: Newick or .qza.", default=None, role="input", basic=True
+    )
+    metadata: Path | None = option(
+        "Sample metadata: TSV as QIIME 2 reads it.", default=None, role="input", basic=True
+    )
+    metadata_column: str | None = option(
+        "Metadata column to predict.", default=None, basic=True, needs=("--metadata",)
+    )
+    classifier: bool = option(
+        "Inspect the column as categories. Without the option: if most values are words.",
+        default=False,
+        basic=True,
+        needs=("--metadata-column",),
+    )
+    ordinal: tuple[str, ...] = option(
+        "Inspect it as ordered categories, the lowest first, as a,b,c.",
+        default=(),
+        excludes=("--classifier",),
+        needs=("--metadata-column",),
+        metavar="CATEGORY",
+    )
+    where: str | None = option(
+        "Inspect the column in the samples that meet a condition, see `aam train`.",
+        default=None,
+        needs=("--metadata-column",),
+    )
+    group_column: str | None = option(
+        "Metadata column of groups that no split divides, such as subjects.",
+        default=None,
+        basic=True,
+        needs=("--metadata-column",),
+    )
+    members: tuple[MemberName, ...] = option(
+        "Models to train. {choices}.", default=(), needs=("--metadata-column",)
+    )
+    json: bool = option("Print the findings as JSON.", default=False, basic=True)
+    report: Path | None = option(
+        "HTML page to write: the findings, with pictures of reads, ASVs, overlaps and columns.",
+        default=None,
+        role="output",
+        basic=True,
+    )
+
+
+@dataclass(frozen=True)
+class Unifrac:
+    """Compute the UniFrac distance matrix or the Faith PD of a table.
+
+    Examples:
+        aam unifrac --table table.biom --tree tree.nwk --output d.tsv
+        aam unifrac --table table.biom --tree tree.nwk --output pd.tsv \
+        --unifrac-metric faith_pd
+    """
+
+    input: TableOptions
+    tree: Path | None = option(
+        "Rooted phylogeny: Newick or .qza; a folder of `aam prepare` contains one.",
+        default=None,
+        role="input",
+        basic=True,
+    )
+    output: Path = option(
+        "Matrix to write: .tsv or .lsmat, .npy (with the ids in a .txt), or .h5 of ssu; "
+        "Faith PD is always a TSV.",
+        role="output",
+    )
+    unifrac_metric: Metric = option(
+        "UniFrac variant, or Faith PD.", default="unweighted", basic=True
+    )
+    unifrac_alpha: float = UNIFRAC_ALPHA
+    engine: Literal["auto", "torch", "ssu", "unifrac"] = option(
+        "'ssu' runs the program of unifrac-binaries, 'unifrac' its Python package; 'auto' is "
+        "torch.",
+        default="auto",
+        excludes={
+            "ssu": "--unifrac-metric faith_pd",
+            "unifrac": "--unifrac-metric faith_pd",
+        },
+    )
+    drop_missing_asvs: bool = DROP_MISSING_ASVS
+    root_at_midpoint: bool = ROOT_AT_MIDPOINT
+    device: Device = option("Device for torch.", default="auto")
+    overwrite: bool = option("Replace an existing output file.", default=False, basic=True)

@@ -243,3 +243,18 @@ class Report:
         "Metadata columns whose numbers are names of categories.", default=()
     )
     unit: str = option("Unit of a numeric target, such as months.", default="", basic=True)
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare runs: a table of their metrics on common samples, and an HTML page.
+
+    Examples:
+        aam compare run1 run2
+        aam compare run1 run2 run3 --output compare.html
+    """
+
+    run_dirs: tuple[Path, ...] = option(
+        "Run folders of `aam train`; `--run-dirs` can be omitted.", role="input", first=True
+    )
+    output: Path | None = option("HTML file to write.", default=None, role="output", basic=True)
