@@ -177,9 +177,16 @@ def overlap_picture(overlaps: Sequence[tuple[str, int, int]]) -> Drawing:
 @styled
 def column_picture(column: MetadataColumn, width: float, height: float) -> Drawing:
     """Draw the values of a column: numbers as a histogram, others as bars of the frequent ones."""
-    figure, axes = blank(width, height)
+    from matplotlib.figure import Figure
+
     known = [value for value in column.values if value]
     numbers_N = as_numbers(known)
+    in_order = column.kind == "numbers" or not np.isnan(numbers_N).any()
+    # Margins for the longest labels: a layout for each of a hundred pictures takes as long as all
+    # the rest of them.
+    left = 0.55 / width if in_order else 1.25 / width
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_axes((left, 0.45 / height, 0.95 - left, 1 - 0.8 / height))
     if column.kind == "numbers":
         drawn = numbers_N[np.abs(numbers_N) <= LARGEST_NUMBER]
         low, high = (drawn.min(), drawn.max()) if len(drawn) else (0.0, 1.0)
@@ -189,19 +196,21 @@ def column_picture(column: MetadataColumn, width: float, height: float) -> Drawi
         axes.hist(drawn, edges.tolist(), color=SERIES[0])
         axes.set(ylabel="samples")
     else:
-        bars(axes, column, numeric=not np.isnan(numbers_N).any())
+        bars(axes, column, in_order)
     name = printable(column.name)
     title = shortened(name, int(11 * width))
-    figure.suptitle(title, x=0.02, ha="left", weight="bold", fontsize=10)
+    figure.suptitle(
+        title, x=0.02, y=1 - 0.06 / height, va="top", ha="left", weight="bold", fontsize=10
+    )
     caption = column.text if title == name else f"{shortened(name, 80)}: {column.text}"
     return Drawing(figure, caption, f"{name}: {column.text}")
 
 
-def bars(axes: Axes, column: MetadataColumn, numeric: bool) -> None:
-    """Plot the samples of each value; numbers in their order, others by frequency."""
+def bars(axes: Axes, column: MetadataColumn, in_order: bool) -> None:
+    """Plot the samples of each value, in the order of numbers, else by frequency."""
     counts = Counter(column.values)
     missing = counts.pop("", 0)
-    if numeric:
+    if in_order:
         counts = Counter({name: counts[name] for name in sorted(counts, key=float)})
         axes.bar(range(len(counts)), list(counts.values()), color=SERIES[0], width=0.8)
         names = [shortened(name, 8) for name in counts]
