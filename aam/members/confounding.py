@@ -20,12 +20,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import spearmanr
+from sklearn.tree import DecisionTreeRegressor
 
 from aam.console import warn
 from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers
 from aam.data.metrics import value_of
 from aam.data.study import Study
-from aam.members.base import F64, Rows
+from aam.members.base import F64
 from aam.members.scores import LEVEL, SCORED, TITLES, Folds, training_rows
 
 DEPTH = "sequencing depth"
@@ -101,10 +103,14 @@ def associations(
             f"The metadata has {len(names)} columns; the first {_MAX_COLUMNS} are tested for "
             "confounding. Give fewer columns, those that may matter first, to test all."
         )
-    tested |= {
-        name: _numbers_or_texts(metadata.values(name, study.table.sample_ids))
-        for name in names[:_MAX_COLUMNS]
-    }
+    for name in names[:_MAX_COLUMNS]:
+        texts = metadata.values(name, study.table.sample_ids)
+        values_N = as_numbers(texts.tolist())
+        if (np.isnan(values_N) & (texts != "")).any():
+            tested[name] = texts
+        else:
+            # Infinite numbers and those that overflow in a decision tree are missing.
+            tested[name] = np.where(np.abs(values_N) <= LARGEST_NUMBER, values_N, np.nan)
     labels = folds.labels
     metric, function = next(iter(SCORED[labels.type].items()))
     found = []
@@ -117,8 +123,12 @@ def associations(
         if not scored:
             continue
         value, predictions_MC = max(scored, key=lambda one: one[0])
-        numeric = labels.type == "regression"
-        same = _is_monotone(values_N, labels.values) if numeric else value >= _SAME
+        same = labels.type != "regression" and value >= _SAME
+        if labels.type == "regression" and values_N.dtype.kind == "f":
+            present = np.isfinite(values_N)
+            if len(np.unique(values_N[present])) > 2:
+                ranks = spearmanr(values_N[present], labels.values[present])
+                same = bool(abs(ranks.statistic) >= _SAME)
         found.append(Association(name, metric, value, predictions_MC, same))
     return sorted(found, key=lambda one: -one.value)
 
@@ -197,29 +207,6 @@ def warning(confounder: Mapping[str, Any]) -> str:
     )
 
 
-def _is_monotone(values_N: npt.NDArray[Any], target_N: F64) -> bool:
-    """Return whether numbers have a rank correlation of at least `_SAME` with the target."""
-    from scipy.stats import spearmanr
-
-    if values_N.dtype.kind != "f":
-        return False
-    present = np.isfinite(values_N)
-    if len(np.unique(values_N[present])) < 3:
-        return False
-    return bool(abs(spearmanr(values_N[present], target_N[present]).statistic) >= _SAME)
-
-
-def _numbers_or_texts(texts: npt.NDArray[np.str_]) -> npt.NDArray[Any]:
-    """Convert a column to numbers, if all of its values are numbers.
-
-    "" becomes NaN, and so do infinite numbers and those that overflow in a decision tree.
-    """
-    values = as_numbers(texts.tolist())
-    if (np.isnan(values) & (texts != "")).any():
-        return texts
-    return np.where(np.abs(values) <= LARGEST_NUMBER, values, np.nan)
-
-
 def _predictions(values_N: npt.NDArray[Any], folds: Folds) -> Iterator[F64]:
     """Yield predictions [M, C] of the held-out samples from one column, by each suitable model.
 
@@ -234,42 +221,27 @@ def _predictions(values_N: npt.NDArray[Any], folds: Folds) -> Iterator[F64]:
     categories, code_N = np.unique(values_N, return_inverse=True)
     if len(categories) < 2:
         return
-    if numeric:
-        yield _by_tree(code_N, folds)
-    if len(categories) <= _MAX_CATEGORIES * len(values_N):
-        yield _by_category(code_N, folds)
-
-
-def _by_tree(rank_N: Rows, folds: Folds) -> F64:
-    from sklearn.tree import DecisionTreeRegressor
-
-    outputs_NC = folds.labels.predicted_NC
+    predicted_NC = folds.labels.predicted_NC
     # scikit-learn splits no node with a variance below 2.2e-16, whatever the unit is.
-    mean_C, std_C = outputs_NC.mean(axis=0), outputs_NC.std(axis=0)
+    mean_C, std_C = predicted_NC.mean(axis=0), predicted_NC.std(axis=0)
     scale_C = np.where(std_C > 0, std_C, 1.0)
-    standard_NC = (outputs_NC - mean_C) / scale_C
-    predictions = []
+    by_tree, by_category = [], []
     for split in folds.splits:
         fitted, predicted = training_rows(split), split.held_out[1]
-        # At most about 20 leaves, so that the tree of a large study does not store its samples.
-        leaf = max(_LEAF, len(fitted) // 20)
-        tree = DecisionTreeRegressor(min_samples_leaf=leaf, random_state=0)
-        tree.fit(rank_N[fitted, None], standard_NC[fitted])
-        predictions.append(tree.predict(rank_N[predicted, None]).reshape(len(predicted), -1))
-    predicted_MC: F64 = np.concatenate(predictions) * scale_C + mean_C
-    return predicted_MC
-
-
-def _by_category(code_N: Rows, folds: Folds) -> F64:
-    outputs_NC = folds.labels.predicted_NC
-    predictions = []
-    for split in folds.splits:
-        fitted, predicted = training_rows(split), split.held_out[1]
-        mean_C, code_n = outputs_NC[fitted].mean(axis=0), code_N[fitted]
+        if numeric:
+            # At most about 20 leaves, so that the tree of a large study does not store its samples.
+            leaf = max(_LEAF, len(fitted) // 20)
+            tree = DecisionTreeRegressor(min_samples_leaf=leaf, random_state=0)
+            tree.fit(code_N[fitted, None], (predicted_NC[fitted] - mean_C) / scale_C)
+            leaves_MC = tree.predict(code_N[predicted, None]).reshape(len(predicted), -1)
+            by_tree.append(leaves_MC * scale_C + mean_C)
         # Shrunken target encoding (Micci-Barreca 2001): the mean of a category with one training
         # sample would be the label of that sample.
-        total_VC = np.tile(_SHRINKAGE * mean_C, (code_N.max() + 1, 1))
-        np.add.at(total_VC, code_n, outputs_NC[fitted])
-        count_V = np.bincount(code_n, minlength=len(total_VC))
-        predictions.append((total_VC / (count_V + _SHRINKAGE)[:, None])[code_N[predicted]])
-    return np.concatenate(predictions)
+        total_VC = np.tile(_SHRINKAGE * predicted_NC[fitted].mean(axis=0), (len(categories), 1))
+        np.add.at(total_VC, code_N[fitted], predicted_NC[fitted])
+        count_V = np.bincount(code_N[fitted], minlength=len(categories))
+        by_category.append((total_VC / (count_V + _SHRINKAGE)[:, None])[code_N[predicted]])
+    if numeric:
+        yield np.concatenate(by_tree)
+    if len(categories) <= _MAX_CATEGORIES * len(values_N):
+        yield np.concatenate(by_category)

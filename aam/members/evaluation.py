@@ -58,7 +58,6 @@ import numpy as np
 from sklearn.metrics import log_loss
 
 from aam.data.metrics import compute_metrics
-from aam.members.base import Labels
 from aam.members.ensemble import Combined
 from aam.members.permutation_test import PermutationTest
 from aam.members.scores import DRAWS, LEVEL, SCORED, TITLES, Folds, ResampledMetrics, Score
@@ -139,6 +138,32 @@ def evaluate(
             (DUMMY, folds.dummy_MC),
         )
     }
+    models: dict[str, Any] = {}
+    for name, model in drawn.items():
+        metrics: dict[str, Any] = {
+            metric: {"value": value} for metric, value in compute_metrics(model.scored).items()
+        }
+        del metrics["samples"]
+        # Those of `SCORED` have an interval.
+        metrics |= {metric: asdict(score) for metric, score in model.score().items()}
+        models[name] = {"metrics": metrics, "cpu_seconds": seconds.get(name)}
+    known, widths_M = folds.held_out, combined.half_widths_M
+    interval, calibration = None, None
+    if widths_M is not None and np.isfinite(widths_M).all():
+        errors_M = np.abs(combined.predictions_MC[:, 0] - known.values)
+        interval = {
+            "coverage": COVERAGE,
+            "half_width": combined.ensemble.half_width,
+            "covered": float((errors_M <= widths_M).mean()),
+        }
+    if labels.classes:
+        codes_M, names = known.values.astype(np.int64), range(len(labels.classes))
+        before_MC, after_MC = combined.uncalibrated_MC, combined.predictions_MC
+        calibration = {
+            "temperature": combined.ensemble.temperature,
+            "log_loss": float(log_loss(codes_M, after_MC, labels=names)),
+            "uncalibrated_log_loss": float(log_loss(codes_M, before_MC, labels=names)),
+        }
     compared = (ENSEMBLE, *combined.members) if len(combined.members) > 1 else ()
     verdict = verdict_of(column, drawn[ENSEMBLE], drawn[DUMMY], folds, test, repeated)
     return {
@@ -158,20 +183,14 @@ def evaluate(
             "model": dict(combined.ensemble.weights),
             "folds": [dict(weights) for weights in combined.fold_weights],
         },
-        "models": {
-            name: {
-                "metrics": _metrics(model),
-                "cpu_seconds": seconds.get(name),
-            }
-            for name, model in drawn.items()
-        },
+        "models": models,
         "differences": [
             compare(drawn, model, reference, folds.units)
             for model, reference in itertools.combinations(compared, 2)
             if not drawn[model].equals(drawn[reference])
         ],
-        "interval": _interval(combined, folds.held_out),
-        "calibration": _calibration(combined, folds.held_out),
+        "interval": interval,
+        "calibration": calibration,
     }
 
 
@@ -248,13 +267,6 @@ def verdict_of(
     )
 
 
-def _metrics(drawn: ResampledMetrics) -> dict[str, dict[str, Any]]:
-    """Return all metrics of `aam.data.metrics`; those of `SCORED` with their intervals."""
-    plain = {name: {"value": value} for name, value in compute_metrics(drawn.scored).items()}
-    del plain["samples"]
-    return plain | {name: asdict(score) for name, score in drawn.score().items()}
-
-
 def compare(
     drawn: Mapping[str, ResampledMetrics], model: str, reference: str, units: str
 ) -> dict[str, Any]:
@@ -311,26 +323,3 @@ def sentence(model: str, reference: str, metric: str, difference: Score, units: 
         limits = [-limits[1], -limits[0]]
     text += f" ({100 * LEVEL:.0f} % {fixed(limits[0])} to {fixed(limits[1])}, {units})"
     return text if difference.beyond_noise else f"{text}; within noise"
-
-
-def _interval(combined: Combined, labels: Labels) -> dict[str, float] | None:
-    widths_M = combined.half_widths_M
-    if widths_M is None or not np.isfinite(widths_M).all():
-        return None
-    errors_M = np.abs(combined.predictions_MC[:, 0] - labels.values)
-    return {
-        "coverage": COVERAGE,
-        "half_width": combined.ensemble.half_width,
-        "covered": float((errors_M <= widths_M).mean()),
-    }
-
-
-def _calibration(combined: Combined, labels: Labels) -> dict[str, float] | None:
-    if not labels.classes:
-        return None
-    codes_M, names = labels.values.astype(np.int64), range(len(labels.classes))
-    return {
-        "temperature": combined.ensemble.temperature,
-        "log_loss": float(log_loss(codes_M, combined.predictions_MC, labels=names)),
-        "uncalibrated_log_loss": float(log_loss(codes_M, combined.uncalibrated_MC, labels=names)),
-    }

@@ -499,10 +499,12 @@ def show_explanations(table: pd.DataFrame, samples: int = 3, features: int = 3) 
     for (sample, target), rows in list(table.groupby(["sample", "target"], sort=False))[:samples]:
         mean = float(rows["effect"].iloc[0])
         named = rows[rows["kind"].isin(FEATURES)][:features]
-        parts = [
-            f"{_short(str(name))} {significant(effect, signed=True)}"
-            for name, effect in zip(named["feature"], named["effect"], strict=True)
-        ]
+        parts = []
+        for name, effect in zip(map(str, named["feature"]), named["effect"], strict=True):
+            # The last two ranks of a taxon, or the first letters of a long id.
+            ranks = named_ranks(name) if ";" in name else []
+            short = "; ".join(ranks[-2:]) or (name if len(name) <= 16 else f"{name[:16]}…")
+            parts.append(f"{short} {significant(effect, signed=True)}")
         rest = significant(float(rows["effect"].sum() - mean - named["effect"].sum()), signed=True)
         unit = str(rows["unit"].iloc[0])
         what = unit if unit.startswith("probability") else target
@@ -511,10 +513,3 @@ def show_explanations(table: pd.DataFrame, samples: int = 3, features: int = 3) 
             f"{sample}, {what}: {total} = {significant(mean)} (mean) "
             f"{', '.join([*parts, f'all others {rest}'])}"
         )
-
-
-def _short(name: str) -> str:
-    """Return the last two ranks of a taxon, or the first letters of a long id."""
-    if ranks := named_ranks(name) if ";" in name else []:
-        return "; ".join(ranks[-2:])
-    return name if len(name) <= 16 else f"{name[:16]}…"

@@ -214,9 +214,12 @@ def permutation_importance(
     reads_of = {name: samples.counts.sum(axis=1) for name, (_, samples) in prepared.items()}
     rng = np.random.default_rng(SEED)
     groups_N = np.zeros(number, dtype=np.int64) if groups_N is None else groups_N
+    by_group = np.argsort(groups_N, kind="stable")
     changes = np.zeros(len(asvs))
     for k, asv in enumerate(track(asvs, "Permutation", len(asvs), "ASVs")):
-        source_N = _permuted(np.arange(number), groups_N, rng)
+        # Samples are permuted within each group.
+        source_N = np.empty(number, dtype=np.int64)
+        source_N[by_group] = np.lexsort((rng.random(number), groups_N))
         change_of = {}
         for name, columns in columns_of.items():
             before = columns[:, [asv]].toarray().ravel()
@@ -226,29 +229,17 @@ def permutation_importance(
         # Only changed samples are predicted again: permuting a rare ASV changes few of them.
         rows = np.flatnonzero(np.any(list(change_of.values()), axis=0))
         if len(rows):
-            changed = {
-                name: _with_reads(samples.take(rows), asv, change_of[name][rows])
-                for name, (_, samples) in prepared.items()
-            }
+            changed = {}
+            for name, (_, samples) in prepared.items():
+                part, places = samples.take(rows), (np.arange(len(rows)), np.full(len(rows), asv))
+                counts = part.counts + sparse.csr_array(
+                    (change_of[name][rows], places), shape=part.counts.shape
+                )
+                counts.eliminate_zeros()
+                changed[name] = dataclasses.replace(part, counts=counts)
             difference = np.abs(predict(changed) - original_NC[rows])
             changes[k] = difference.sum() / (2 if classes else 1) / number
     return changes
-
-
-def _permuted(values_N: Rows, groups_N: Rows, rng: np.random.Generator) -> Rows:
-    """Permute the values within each group."""
-    shuffled = np.lexsort((rng.random(len(values_N)), groups_N))
-    permuted = np.empty_like(values_N)
-    permuted[np.argsort(groups_N, kind="stable")] = values_N[shuffled]
-    return permuted
-
-
-def _with_reads(samples: Samples, asv: int, change_n: Rows) -> Samples:
-    """Return samples with other reads of one ASV."""
-    places = np.arange(len(change_n)), np.full(len(change_n), asv)
-    counts = samples.counts + sparse.csr_array((change_n, places), shape=samples.counts.shape)
-    counts.eliminate_zeros()
-    return dataclasses.replace(samples, counts=counts)
 
 
 _SUMMED = ("effect", "forest", "transformer_effect", "permutation", "mean_relative_abundance")
@@ -289,7 +280,10 @@ def importance_table(
         )
     columns: dict[str, object] = {"feature-id": ids}
     if taxa is not None:
-        columns["taxon"] = _taxa(taxa, ids)
+        require_common(taxa, ids)
+        if unmatched := sum(name not in taxa for name in ids):
+            info(f"{unmatched} of {len(ids)} ASVs are not in the taxonomy.")
+        columns["taxon"] = [taxa.get(name, "") for name in ids]
     members: list[Importance] = []
     folds: list[Sequence[F64]] = []
     for name, model in models.items():
@@ -393,13 +387,6 @@ def clade_table(table: pd.DataFrame) -> pd.DataFrame:
 def _mean_rank(sizes: Sequence[F64]) -> F64:
     ranks: F64 = np.mean([rankdata(-size_U) for size_U in sizes], axis=0)
     return ranks
-
-
-def _taxa(taxa: Mapping[str, str], ids: Sequence[str]) -> list[str]:
-    require_common(taxa, ids)
-    if unmatched := sum(name not in taxa for name in ids):
-        info(f"{unmatched} of {len(ids)} ASVs are not in the taxonomy.")
-    return [taxa.get(name, "") for name in ids]
 
 
 def attention_table(

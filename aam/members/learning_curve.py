@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from aam.data.splits import Split
 from aam.members.base import F64
 from aam.members.member import Estimator, TrainingSamples
-from aam.members.scores import LEVEL, TITLES, Folds, Score, training_rows
+from aam.members.scores import LEVEL, TITLES, Folds, training_rows
 
 FRACTIONS = (1 / 8, 1 / 4, 1 / 2)
 """Parts of the groups in training; a kernel takes the cube of each in time."""
@@ -66,35 +65,28 @@ def learning_curve(
         drawn.append(
             folds.drawn(estimator.cross_validate(samples, smaller, False, part).predictions_MC)
         )
-        numbers.append(_mean(sizes))
+        numbers.append(round(float(np.mean(sizes))))
     if not drawn:
         return None
     drawn.append(folds.drawn(predictions_MC))
-    numbers.append(_mean([len(groups) for groups in shuffled]))
+    numbers.append(round(float(np.mean([len(groups) for groups in shuffled]))))
     units = "samples" if folds.group_column is None else f"groups of {folds.group_column}"
     metric, gain = drawn[-1].paired_difference(drawn[-2])
+    sentence = f"From {numbers[-2]} to {numbers[-1]} {units} the {TITLES[metric]} "
+    if gain.value is None or gain.lower is None or gain.upper is None:
+        sentence += "cannot be compared."
+    else:
+        sentence += f"changes by {gain.value:+.3f} "
+        sentence += f"({100 * LEVEL:.0f} % {gain.lower:+.3f} to {gain.upper:+.3f})"
+        if gain.lower > 0:
+            sentence += ": more samples would probably help."
+        else:
+            sentence += ": within noise, so that as many samples again may add little."
     points = zip(numbers, drawn, strict=True)
     return {
         "model": name,
         "metric": metric,
         "units": units,
         "points": [{"units": number} | asdict(one.score()[metric]) for number, one in points],
-        "sentence": _sentence(metric, gain, f"From {numbers[-2]} to {numbers[-1]} {units}"),
+        "sentence": sentence,
     }
-
-
-def _mean(sizes: Sequence[int]) -> int:
-    return round(float(np.mean(sizes)))
-
-
-def _sentence(metric: str, gain: Score, doubling: str) -> str:
-    """Describe the difference that the last doubling makes."""
-    if gain.value is None or gain.lower is None or gain.upper is None:
-        return f"{doubling} the {TITLES[metric]} cannot be compared."
-    text = (
-        f"{doubling} the {TITLES[metric]} changes by {gain.value:+.3f} "
-        f"({100 * LEVEL:.0f} % {gain.lower:+.3f} to {gain.upper:+.3f})"
-    )
-    if gain.lower > 0:
-        return f"{text}: more samples would probably help."
-    return f"{text}: within noise, so that as many samples again may add little."

@@ -32,29 +32,31 @@ def resolve(options: Train) -> Train:
         DataError: the metadata have no such column.
     """
     check_options(options.split, options.target)
-    _check_processes(options)
-    members = choose_members(options)
-    folds = options.folds
+    several, number = several_processes(options), options.scale.processes
+    if not options.uses_network and (number > 1 or several):
+        # Each process would train the same models.
+        started = f"--processes {number}" if number > 1 else "started by torchrun or srun"
+        evidence = f"{started}, with --members {' '.join(options.chosen_members)}"
+        remedy = "start one process, or add transformer to --members"
+        raise UsageError("Several processes for models that train in one", evidence, remedy)
+    members, folds = choose_members(options), options.folds
     if TRANSFORMER in members:
-        _check_network(options)
+        if several and options.covariates.columns:
+            raise UsageError(
+                "The transformer reads metadata columns in one process only",
+                "--categorical-columns or --numeric-columns with several processes",
+                "train in one process, or leave the columns out",
+            )
         folds = 1 if folds == "auto" else folds
     options = dataclasses.replace(options, members=members, folds=folds)
-    _check_columns(options)
+    # That the columns exist is checked before a command starts (`preflight.require_columns`); of a
+    # compressed file the header is not known here.
+    if (header := metadata_columns(options.target.metadata)) is not None:
+        known = Metadata((), dict.fromkeys(header, ()))
+        columns = listed_columns((options.target.metadata_column,), known)
+        if len(columns) > 1:
+            check_targets(options, columns)
     return options
-
-
-def _check_columns(options: Train) -> None:
-    """Check the options of several targets by the header of the metadata, where it is plain text.
-
-    That the columns exist is checked before a command starts (`preflight.require_columns`).
-    """
-    header = metadata_columns(options.target.metadata)
-    if header is None:
-        return
-    known = Metadata((), dict.fromkeys(header, ()))
-    columns = listed_columns((options.target.metadata_column,), known)
-    if len(columns) > 1:
-        check_targets(options, columns)
 
 
 def several_processes(options: Train) -> bool:
@@ -85,16 +87,6 @@ def choose_members(options: Train) -> tuple[str, ...]:
     return members
 
 
-def _check_processes(options: Train) -> None:
-    """Refuse several processes without the transformer: each would train the same models."""
-    number = options.scale.processes
-    if not options.uses_network and (number > 1 or several_processes(options)):
-        started = f"--processes {number}" if number > 1 else "started by torchrun or srun"
-        evidence = f"{started}, with --members {' '.join(options.chosen_members)}"
-        remedy = "start one process, or add transformer to --members"
-        raise UsageError("Several processes for models that train in one", evidence, remedy)
-
-
 def check_targets(options: Train, columns: Sequence[str]) -> None:
     """Refuse options that one target alone can have.
 
@@ -113,13 +105,3 @@ def check_targets(options: Train, columns: Sequence[str]) -> None:
     if TRANSFORMER in options.members and several_processes(options):
         remedy = "train in one process, or the targets in separate runs"
         raise UsageError("The transformer with several targets and processes", evidence, remedy)
-
-
-def _check_network(options: Train) -> None:
-    """Refuse options of the transformer that contradict each other."""
-    if several_processes(options) and options.covariates.columns:
-        raise UsageError(
-            "The transformer reads metadata columns in one process only",
-            "--categorical-columns or --numeric-columns with several processes",
-            "train in one process, or leave the columns out",
-        )

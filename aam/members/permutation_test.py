@@ -18,7 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import gammaln
 
 from aam.members.base import F64, Rows
@@ -165,7 +164,11 @@ def shuffled_rows(folds: Folds, number: int) -> Rows:
     first_I = np.unique(group_N, return_index=True)[1]
     stratum_I = np.unique(parts_NK[first_I], axis=0, return_inverse=True)[1].reshape(-1)
     mean_I = np.bincount(group_N, labels.values) / np.bincount(group_N)
-    if _log_orders(stratum_I, mean_I) < np.log(number):
+    # The logarithm of the number of different orders of labels within the strata.
+    both = np.stack([stratum_I, np.unique(mean_I, return_inverse=True)[1]])
+    equal = np.unique(both, axis=1, return_counts=True)[1]
+    orders = gammaln(np.bincount(stratum_I) + 1).sum() - gammaln(equal + 1).sum()
+    if orders < np.log(number):
         stratum_I = np.zeros(len(groups), dtype=np.int64)
     size_I = np.bincount(group_N)
     start_I, target_N = np.cumsum(size_I) - size_I, np.argsort(group_N, kind="stable")
@@ -179,10 +182,3 @@ def shuffled_rows(folds: Folds, number: int) -> Rows:
         source = np.repeat(source_I, size_I)
         source_N[target_N] = shuffled_N[start_I[source] + place_N % size_I[source]]
     return sources_BN
-
-
-def _log_orders(stratum_I: Rows, label_I: npt.NDArray[np.float64]) -> float:
-    """Return the logarithm of the number of different orders of labels within the strata."""
-    both = np.stack([stratum_I, np.unique(label_I, return_inverse=True)[1]])
-    equal = np.unique(both, axis=1, return_counts=True)[1]
-    return float(gammaln(np.bincount(stratum_I) + 1).sum() - gammaln(equal + 1).sum())

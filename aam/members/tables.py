@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -27,10 +26,7 @@ from aam.members.explanations import FIRST, explain, explanation_table
 from aam.members.member import reader
 from aam.members.model_file import TrainedModel
 from aam.members.scores import Folds
-from aam.members.uncertainty import ProportionalOdds, median_codes
-
-if TYPE_CHECKING:
-    import pandas as pd
+from aam.members.uncertainty import median_codes
 
 _KEYS = (ID_HEADER, "fold", "split")
 
@@ -49,8 +45,6 @@ def held_out_table(
         predictions_MC: numbers or class probabilities.
         columns: further columns of M values.
     """
-    import pandas as pd
-
     scored = folds.scored(predictions_MC)
     content: dict[str, object] = {
         ID_HEADER: [sample_ids[row] for row in folds.rows_M],
@@ -85,15 +79,6 @@ def member_columns(
     return prediction_columns(predictions_NC, classes, f"{name}_")
 
 
-def ordinal_columns(
-    ranks_N: F64, odds: ProportionalOdds, levels: Sequence[str]
-) -> dict[str, object]:
-    """Return the columns predicted (the median category), rank and p_<category>."""
-    probabilities_NC = odds.probabilities(ranks_N)
-    columns = {"predicted": label_names(median_codes(probabilities_NC), levels), "rank": ranks_N}
-    return columns | _probability_columns(probabilities_NC, levels)
-
-
 def _probability_columns(
     probabilities_NC: F64, classes: Sequence[str], prefix: str = ""
 ) -> dict[str, object]:
@@ -114,8 +99,6 @@ def interval_columns(
 
 def join_targets(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Join tables of samples: columns of a target get its name as prefix, `COLUMN_predicted`."""
-    import pandas as pd
-
     parts = []
     for column, table in tables.items():
         keys = [name for name in _KEYS if name in table]
@@ -171,7 +154,10 @@ def predict_table(
     require_finite("predictions", ids, predictions_NC)
     columns: dict[str, object] = {ID_HEADER: list(ids)}
     if facts.odds is not None:
-        columns |= ordinal_columns(predictions_NC[:, 0], facts.odds, facts.levels)
+        ranks_N = predictions_NC[:, 0]
+        chances_NC = facts.odds.probabilities(ranks_N)
+        columns["predicted"] = label_names(median_codes(chances_NC), facts.levels)
+        columns |= {"rank": ranks_N, **_probability_columns(chances_NC, facts.levels)}
     else:
         columns |= prediction_columns(predictions_NC, facts.classes)
     if not facts.classes:
