@@ -1,7 +1,7 @@
 """New samples: how much the samples of a table resemble the training data of a model.
 
 `docs/new_samples.md` explains the columns and sentences. The distance of a sample is computed by
-`aam.members.training_data`.
+`aam.members.model_file`.
 """
 
 from __future__ import annotations

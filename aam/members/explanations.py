@@ -326,7 +326,7 @@ def kernel_sample_effects(
     of the landmarks less the point itself, so that the integral is a kernel regression with
     coefficients of its own for each sample.
     """
-    landmarks, terms, dual_RC = model.landmarks, model.summands, model.dual_RC
+    landmarks, terms, dual_RC = model.landmarks, model.terms, model.dual_RC
     inputs, tokens_VL = inputs.with_features(terms), explained.joint.tokens_FL
     own = relations if tokens_VL is relations.tokens_FL else AsvRelations(tokens_VL)
     smoothed_RV = own.smooth(landmarks.weights, relations.tokens_FL)
@@ -376,7 +376,7 @@ def kernel_sample_effects(
     effects_NV = (weights_NV - of_mean_V) * gradients_NV
     if terms.clades is not None and inputs.clades_NG is not None:
         assert landmarks.clades_RG is not None
-        member_VG = terms.clades.membership(inputs.places)
+        member_VG = terms.clades.membership(inputs.nearest)
         along_NG = (landmarks.clades_RG.T @ to_landmarks_NR.T).T
         along_NG -= from_own_N[:, None] * inputs.clades_NG.toarray()
         # The feature of a branch is divided among its ASVs by their abundance: the integrated

@@ -111,7 +111,6 @@ class ForestModel(FittedModel[ForestInputs]):
     left_out_NC: F64 | None = None
 
     def predict(self, inputs: ForestInputs) -> F64:
-        """Return the mean over the trees [N, C], see `FittedModel`."""
         predictions = [np.empty((0, self.values.shape[1]))]
         for levels in self.descents(inputs):
             *_, leaves = levels
@@ -170,7 +169,6 @@ class ForestModel(FittedModel[ForestInputs]):
     def importance(
         self, inputs: ForestInputs, tokens_UL: Tokens, relations: AsvRelations, outputs: Outputs
     ) -> Importance:
-        """Compute the impurity decrease of each ASV, 0 for an unknown one, see `FittedModel`."""
         importance_U = np.zeros(len(tokens_UL))
         rows, known = relations.known(tokens_UL)
         importance_U[rows] = self.impurity_decrease(inputs)[known]
@@ -183,7 +181,6 @@ class ForestModel(FittedModel[ForestInputs]):
         relations: AsvRelations,
         outputs: Outputs,
     ) -> SampleEffects:
-        """Divide predictions among ASVs and metadata columns, see `FittedModel`."""
         member_FG = self._clade_members(inputs.abundances.shape[1])
         return forest_sample_effects(self, inputs, member_FG, explained, outputs)
 
@@ -193,7 +190,6 @@ class ForestModel(FittedModel[ForestInputs]):
         return membership(none_VF if self.clades_VF is None else self.clades_VF)
 
     def state(self) -> State:
-        """Return the state, see `FittedModel`."""
         encoder = self.encoder and dataclasses.asdict(self.encoder)
         arrays = {name: value for name, value in vars(self).items() if value is not None}
         for name in ("encoder", "left_out_NC"):
@@ -263,7 +259,15 @@ class Forest(Estimator[ForestInputs]):
         # scikit-learn refuses a matrix without columns.
         kept = np.flatnonzero(splittable | ~splittable.any())
         matrix = matrix[:, kept]
-        shift, scale = (0.0, 1.0) if labels.classes else _shift_and_scale(labels.values)
+        shift, scale = 0.0, 1.0
+        if not labels.classes:
+            # scikit-learn splits no node with a variance below 2.2e-16, and computes the variance
+            # as a difference of squares, which loses a target far from 0: the trees would depend
+            # on the unit. A power of two rounds nothing, so that of two equal splits the same is
+            # chosen as without it.
+            mean, std = float(labels.values.mean()), float(labels.values.std())
+            shift = mean if abs(mean) > _FAR * std else 0.0
+            scale = 2.0 ** round(math.log2(std)) if std > 0 else 1.0
         with warnings.catch_warnings():
             # Classes with few samples are accepted.
             warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
@@ -314,7 +318,6 @@ class Forest(Estimator[ForestInputs]):
         return left_out_NC
 
     def restore(self, state: State, asvs: int, outputs: int, device: DeviceOptions) -> ForestModel:
-        """Build a model from its state, see `member.Reader`."""
         arrays = state.arrays
         thresholds = numbers(arrays, "thresholds", None)
         nodes = np.arange(number := len(thresholds))
@@ -342,18 +345,6 @@ class Forest(Estimator[ForestInputs]):
 
 
 MEMBER = Forest()
-
-
-def _shift_and_scale(values_N: F64) -> tuple[float, float]:
-    """Return what is subtracted from labels, and what they are divided by, for scikit-learn.
-
-    It splits no node with a variance below 2.2e-16, and computes the variance as a difference of
-    squares, which loses a target far from 0: the trees would depend on the unit. A power of two
-    rounds nothing, so that of two equal splits the same is chosen as without it.
-    """
-    mean, std = float(values_N.mean()), float(values_N.std())
-    scale = 2.0 ** round(math.log2(std)) if std > 0 else 1.0
-    return (mean if abs(mean) > _FAR * std else 0.0), scale
 
 
 def as_csc(abundances: sparse.csr_array) -> sparse.csc_matrix:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -42,7 +41,6 @@ from aam.members.kernel_features import (
     squared_norms,
 )
 from aam.members.kernel_ridge import (
-    Ridge,
     fit_logistic,
     fit_ridge,
     huber_weights,
@@ -87,7 +85,7 @@ class KernelModel(FittedModel[KernelInputs]):
         offset_C: float64, intercepts.
         logits: float64 [C + 1, C], slopes and, last, intercepts of the logistic regression; empty
             for a number.
-        summands: kernels besides that of the sequences.
+        terms: kernels besides that of the sequences.
         limits: float64 [2], lowest and highest training label: a linear kernel extrapolates to
             any number for samples unlike those of the training. Empty for classes.
         left_out_NC: predictions of the training samples without their group; not stored.
@@ -98,17 +96,15 @@ class KernelModel(FittedModel[KernelInputs]):
     dual_RC: F64
     offset_C: F64
     logits: F64
-    summands: KernelTerms
+    terms: KernelTerms
     limits: F64
     left_out_NC: F64 | None = None
 
     @property
     def encoder(self) -> CovariateEncoder | None:
-        """Encoder of the covariates, see `FittedModel`."""
-        return self.summands.encoder
+        return self.terms.encoder
 
     def predict(self, inputs: KernelInputs) -> F64:
-        """Return predictions [N, C], see `FittedModel`."""
         outputs_NC = product(self.kernel(inputs), self.dual_RC) + self.offset_C
         if len(self.limits):
             outputs_NC = outputs_NC.clip(*self.limits)
@@ -116,7 +112,7 @@ class KernelModel(FittedModel[KernelInputs]):
 
     def kernel(self, inputs: KernelInputs) -> F64:
         """Return the kernel of each sample with each landmark, [N, R]."""
-        inputs = inputs.with_features(self.summands)
+        inputs = inputs.with_features(self.terms)
         linear_NR = self.landmarks.kernel(inputs)
         if self.gamma == 0:
             return linear_NR
@@ -127,7 +123,6 @@ class KernelModel(FittedModel[KernelInputs]):
     def importance(
         self, inputs: KernelInputs, tokens_UL: Tokens, relations: AsvRelations, outputs: Outputs
     ) -> Importance:
-        """Compute effects of one standard deviation of each ASV, see `FittedModel`."""
         effects_UC = kernel_effects(self, inputs, tokens_UL, relations, outputs)
         return of_effects("effect", effects_UC, outputs.classes)
 
@@ -138,20 +133,18 @@ class KernelModel(FittedModel[KernelInputs]):
         relations: AsvRelations,
         outputs: Outputs,
     ) -> SampleEffects:
-        """Divide predictions among ASVs and metadata columns, see `FittedModel`."""
         return kernel_sample_effects(self, inputs, explained, relations, outputs)
 
     def state(self) -> State:
-        """Return the state, see `FittedModel`."""
         arrays = {
             **self.landmarks.arrays(),
             "dual": self.dual_RC,
             "offset": self.offset_C,
             "logits": self.logits,
             "limits": self.limits,
-            **self.summands.arrays(),
+            **self.terms.arrays(),
         }
-        return State({"gamma": self.gamma, **self.summands.settings()}, arrays)
+        return State({"gamma": self.gamma, **self.terms.settings()}, arrays)
 
 
 @dataclass(frozen=True)
@@ -187,16 +180,6 @@ class _Gram:
             return (1.0,)
         ratio = self.variance / other.variance
         return tuple(math.sqrt(share / (1 - share) * ratio) for share in shares)
-
-
-@dataclass(frozen=True)
-class _Fit:
-    """Ridge regression with one sum of kernels and the width `gamma`."""
-
-    gamma: float
-    clade_scale: float
-    scale: float
-    ridge: Ridge
 
 
 @dataclass(frozen=True)
@@ -237,9 +220,9 @@ class Kernel(Estimator[KernelInputs]):
         of_training = tokens_UL is relations.tokens_FL
         own = smoothed_NF if of_training else AsvRelations(tokens_UL).smooth(weights, tokens_UL)
         norms_N = weights.multiply(own).sum(axis=1, dtype=np.float64)
-        places = NearestAsvs(nearest_U, mismatches_U)
+        nearest = NearestAsvs(nearest_U, mismatches_U)
         dendrogram = relations.dendrogram if self.clades and of_training else None
-        return KernelInputs(weights, smoothed_NF, norms_N, places, dendrogram, samples.covariates)
+        return KernelInputs(weights, smoothed_NF, norms_N, nearest, dendrogram, samples.covariates)
 
     def fit(self, inputs: KernelInputs, labels: Labels, seed: int) -> KernelModel:
         """Fit every sum of kernels, width and penalty; keep the least left-out error."""
@@ -250,17 +233,39 @@ class Kernel(Estimator[KernelInputs]):
             chosen = np.random.default_rng(seed).choice(samples, self.largest, replace=False)
             rows = np.sort(chosen)
         encoder = fit_encoder(inputs.covariates)
-        best = _best_fit(inputs, encoder, rows, labels)
-        ridge = best.ridge
+        sequences = _Gram(Landmarks.of(inputs, rows).kernel(inputs), inputs.norms_N)
+        clades = _clade_gram(inputs, rows)
+        covariates = _covariate_gram(inputs, encoder, rows)
+        fits = []
+        for clade_scale in sequences.scales(clades, CLADE_SHARES):
+            counts = sequences.plus(clades, clade_scale)
+            for scale in counts.scales(covariates, SHARES):
+                kernel_NR = counts.plus(covariates, scale).kernel_NR
+                fits.append((fit_ridge(kernel_NR, rows, labels), clade_scale, scale, 0.0))
+        ridge, clade_scale, scale, gamma = min(fits, key=lambda fit: fit[0].error)
+        # Widths are tried for the best linear sum alone: five fits instead of nine, with scores
+        # that differ within noise (docs/experiments/kernel.md).
+        gram = sequences.plus(clades, clade_scale).plus(covariates, scale)
+        squared_NR = gram.norms_N[:, None] + gram.norms_N[rows] - 2 * gram.kernel_NR
+        # Similarities are float32: rounding makes some squared distances negative.
+        squared_NR = squared_NR.clip(min=0)
+        # Median heuristic; without the zeros of each sample with itself and of equal samples.
+        median = float(np.median(squared_NR[squared_NR > 0])) if squared_NR.any() else 1.0
+        for width in (1 / (spread * median) for spread in SPREADS):
+            gaussian = fit_ridge(np.exp(-width * squared_NR), rows, labels)
+            if gaussian.error < ridge.error:
+                ridge, gamma = gaussian, width
+        # Each takes 8 bytes a pair, and the fit with weights needs as much again.
+        del sequences, clades, covariates, counts, gram, kernel_NR, squared_NR, gaussian
         logits = fit_logistic(ridge.left_out_NC, labels) if labels.classes else np.empty((0, 0))
-        clades = inputs.dendrogram if best.clade_scale else None
-        summands = KernelTerms(clades, best.clade_scale, encoder, best.scale)
-        landmarks = Landmarks.of(inputs.with_features(summands), rows)
+        dendrogram = inputs.dendrogram if clade_scale else None
+        terms = KernelTerms(dendrogram, clade_scale, encoder, scale)
+        landmarks = Landmarks.of(inputs.with_features(terms), rows)
         limits = (
             np.empty(0) if labels.classes else np.array([labels.values.min(), labels.values.max()])
         )
         model = KernelModel(
-            landmarks, best.gamma, ridge.dual_RC, ridge.offset_C, logits, summands, limits,
+            landmarks, gamma, ridge.dual_RC, ridge.offset_C, logits, terms, limits,
             probabilities(ridge.left_out_NC, logits),
         )  # fmt: skip
         if labels.classes:
@@ -281,21 +286,20 @@ class Kernel(Estimator[KernelInputs]):
     def left_out(
         self, model: FittedModel[KernelInputs], inputs: KernelInputs, labels: Labels, seed: int
     ) -> F64 | None:
-        """Return the predictions by which the penalty was chosen, see `member.Estimator`."""
+        # By these predictions the penalty was chosen.
         assert isinstance(model, KernelModel)
         return model.left_out_NC
 
     def restore(self, state: State, asvs: int, outputs: int, device: DeviceOptions) -> KernelModel:
-        """Build a model from its state, see `member.Reader`."""
         arrays, settings = state.arrays, convert(state.settings, _KernelSettings, "kernel")
         has_clades = settings.clade_scale is not None
-        summands = KernelTerms(
+        terms = KernelTerms(
             Dendrogram.restore(arrays, asvs) if has_clades else None,
             settings.clade_scale or 0.0,
             settings.covariates,
             settings.scale,
         )
-        landmarks = Landmarks.restore(arrays, asvs, summands)
+        landmarks = Landmarks.restore(arrays, asvs, terms)
         classes = 0 if outputs == 1 else outputs
         return KernelModel(
             landmarks,
@@ -303,7 +307,7 @@ class Kernel(Estimator[KernelInputs]):
             numbers(arrays, "dual", len(landmarks.norms_R), outputs),
             numbers(arrays, "offset", outputs),
             numbers(arrays, "logits", classes + bool(classes), classes),
-            summands,
+            terms,
             numbers(arrays, "limits", 0 if classes else 2),
         )
 
@@ -336,42 +340,10 @@ def label_free_kernels(inputs: KernelInputs) -> list[F32]:
     return [gram.kernel_NR.astype(np.float32), np.exp(-squared_NN / median).astype(np.float32)]
 
 
-def _best_fit(
-    inputs: KernelInputs, encoder: CovariateEncoder | None, rows: Rows, labels: Labels
-) -> _Fit:
-    """Return the best sum of kernels, linear or with the width of the least left-out error."""
-    sequences = _Gram(Landmarks.of(inputs, rows).kernel(inputs), inputs.norms_N)
-    clades = _clade_gram(inputs, rows)
-    covariates = _covariate_gram(inputs, encoder, rows)
-    fits = []
-    for clade_scale in sequences.scales(clades, CLADE_SHARES):
-        counts = sequences.plus(clades, clade_scale)
-        for scale in counts.scales(covariates, SHARES):
-            kernel_NR = counts.plus(covariates, scale).kernel_NR
-            fits.append(_Fit(0.0, clade_scale, scale, fit_ridge(kernel_NR, rows, labels)))
-    best = _least_error(fits)
-    # Widths are tried for the best linear sum alone: five fits instead of nine, with scores that
-    # differ within noise (docs/experiments/kernel.md).
-    gram = sequences.plus(clades, best.clade_scale).plus(covariates, best.scale)
-    squared_NR = gram.norms_N[:, None] + gram.norms_N[rows] - 2 * gram.kernel_NR
-    # Similarities are float32: rounding makes some squared distances negative.
-    squared_NR = squared_NR.clip(min=0)
-    # Median heuristic; without the zeros of each sample with itself and of equal samples.
-    median = float(np.median(squared_NR[squared_NR > 0])) if squared_NR.any() else 1.0
-    for gamma in (1 / (spread * median) for spread in SPREADS):
-        ridge = fit_ridge(np.exp(-gamma * squared_NR), rows, labels)
-        fits.append(dataclasses.replace(best, gamma=gamma, ridge=ridge))
-    return _least_error(fits)
-
-
-def _least_error(fits: Sequence[_Fit]) -> _Fit:
-    return min(fits, key=lambda fit: fit.ridge.error)
-
-
 def _clade_gram(inputs: KernelInputs, rows: Rows) -> _Gram | None:
     if inputs.dendrogram is None:
         return None
-    features = inputs.dendrogram.features(inputs.weights, inputs.places)
+    features = inputs.dendrogram.features(inputs.weights, inputs.nearest)
     return _Gram(products(features, features[rows]), squared_norms(features))
 
 

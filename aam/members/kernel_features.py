@@ -9,7 +9,6 @@ further shape suffixes: see `base`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +67,7 @@ class KernelInputs:
         weights: float32 [N, ASVs of the samples' study], log abundance.
         smoothed_NF: float32, summed similarity to each ASV of the training study.
         norms_N: float64, kernel of each sample with itself.
-        places: places of the ASVs of the samples' study in the dendrogram.
+        nearest: most similar ASV of the training study of each ASV of the samples.
         dendrogram: dendrogram of the ASVs of the training study; None for samples of another study.
         covariates: metadata columns; None without any.
         clades_NG: float64, scaled features of the clades, see `with_features`; else None.
@@ -78,7 +77,7 @@ class KernelInputs:
     weights: sparse.csr_array
     smoothed_NF: F32
     norms_N: F64
-    places: NearestAsvs
+    nearest: NearestAsvs
     dendrogram: Dendrogram | None = None
     covariates: Covariates | None = None
     clades_NG: sparse.csr_array | None = None
@@ -96,16 +95,16 @@ class KernelInputs:
             features_NW=None if self.features_NW is None else self.features_NW[rows],
         )
 
-    def with_features(self, summands: KernelTerms) -> KernelInputs:
+    def with_features(self, terms: KernelTerms) -> KernelInputs:
         """Add the products of the scaled features of two samples to their kernel."""
         norms_N, clades_NG, features_NW = self.norms_N, None, None
-        if summands.clades is not None:
-            features_NG = summands.clades.features(self.weights, self.places)
-            clades_NG = sparse.csr_array(summands.clade_scale * features_NG)
+        if terms.clades is not None:
+            features_NG = terms.clades.features(self.weights, self.nearest)
+            clades_NG = sparse.csr_array(terms.clade_scale * features_NG)
             norms_N = norms_N + squared_norms(clades_NG)
-        if summands.encoder is not None and summands.scale:
+        if terms.encoder is not None and terms.scale:
             assert self.covariates is not None
-            features_NW = summands.scale * summands.encoder.features_NW(self.covariates)
+            features_NW = terms.scale * terms.encoder.features_NW(self.covariates)
             norms_N = norms_N + np.square(features_NW).sum(axis=1)
         return dataclasses.replace(
             self, norms_N=norms_N, clades_NG=clades_NG, features_NW=features_NW
@@ -161,9 +160,7 @@ class Landmarks:
         return arrays if self.features_RW is None else arrays | {"features": self.features_RW}
 
     @classmethod
-    def restore(
-        cls, arrays: Arrays, asvs: int, summands: KernelTerms = SEQUENCES_ALONE
-    ) -> Landmarks:
+    def restore(cls, arrays: Arrays, asvs: int, terms: KernelTerms = SEQUENCES_ALONE) -> Landmarks:
         """Build landmarks from their state, for a study of `asvs` ASVs; raises Mismatch."""
         data, norms_R = numbers(arrays, "weights", None), numbers(arrays, "norms", None)
         columns = indices(arrays, "asvs", asvs, len(data))
@@ -174,11 +171,11 @@ class Landmarks:
         shape = len(norms_R), asvs
         weights = sparse.csr_array((data.astype(np.float32), columns, starts), shape=shape)
         clades_RG, features_RW = None, None
-        if summands.clades is not None:
-            features_RG = summands.clades.features(weights, NearestAsvs.of_training(asvs))
-            clades_RG = sparse.csr_array(summands.clade_scale * features_RG)
-        if summands.encoder is not None and summands.scale:
-            features_RW = numbers(arrays, "features", len(norms_R), summands.encoder.width)
+        if terms.clades is not None:
+            features_RG = terms.clades.features(weights, NearestAsvs.of_training(asvs))
+            clades_RG = sparse.csr_array(terms.clade_scale * features_RG)
+        if terms.encoder is not None and terms.scale:
+            features_RW = numbers(arrays, "features", len(norms_R), terms.encoder.width)
         return cls(weights, norms_R, clades_RG, features_RW)
 
 
@@ -208,31 +205,15 @@ def kernel_effects(
     """Return the effect of one standard deviation of each ASV's feature, [U, outputs].
 
     A number has one output, in its units; two classes have the log odds of the second; more classes
-    have the log probability of each minus the mean of all.
+    have the log probability of each minus the mean of all. The derivative of a sample by a feature
+    is multiplied by the slope of its prediction; that of an ASV is the mean over the samples that
+    have it.
     """
     dual_RC, slopes_N = model.dual_RC, np.ones(len(inputs.norms_N))
     if outputs.classes:
         dual_RC = dual_RC @ model.logits[:-1] @ contrasts(len(outputs.classes))
     else:
         slopes_N = TRANSFORMS[outputs.scale.transform].slope(model.predict(inputs)[:, 0])
-    gradients_UC = mean_gradients(model, dual_RC, slopes_N, inputs, tokens_UL, relations)
-    effects_UC: F64 = gradients_UC * moments(inputs.weights)[1][:, None]
-    return effects_UC
-
-
-def mean_gradients(
-    model: KernelModel,
-    dual_RC: F64,
-    slopes_N: F64,
-    inputs: KernelInputs,
-    tokens_UL: Tokens,
-    relations: AsvRelations,
-) -> F64:
-    """Return derivatives of kernel @ dual_RC by each feature, [U, C].
-
-    The derivative of a sample is multiplied by its slope; that of an ASV is the mean over the
-    samples that have it. The linear kernel has the derivative of all samples in common.
-    """
     weights = sparse.csc_array(inputs.weights)
     having_U = np.diff(weights.indptr)
     share = sparse.csc_array(
@@ -244,6 +225,7 @@ def mean_gradients(
     own = relations if tokens_UL is relations.tokens_FL else AsvRelations(tokens_UL)
     to_landmarks_RU = own.smooth(model.landmarks.weights, relations.tokens_FL)
     if model.gamma == 0:
+        # The linear kernel has the derivative of all samples in common.
         gradients_UC: F64 = (to_landmarks_RU.T @ dual_RC) * (share.T @ slopes_N)[:, None]
     else:
         # The squared distance from a landmark changes by 2 (similarity to the sample - to it).
@@ -251,46 +233,31 @@ def mean_gradients(
         to_samples_NU = own.smooth(inputs.weights, tokens_UL)
         away_UC = share.multiply(to_samples_NU).T @ outputs_NC
         gradients_UC = 2 * model.gamma * (toward_UC - away_UC)
-    if (clades := model.summands.clades) is None:
-        return gradients_UC
-    # A feature x of an ASV adds 10**x to the abundance below each of its branches.
-    grown = share.copy()
-    grown.data = share.data * 10.0**weights.data
-    member_UG = clades.membership(inputs.places)
-    # Derivatives by branch are dense: a block of samples bounds their memory.
-    for rows in chunks(len(slopes_N)):
-        some, grown_nU = inputs.take(np.arange(len(slopes_N))[rows]), grown[rows]
-        slopes = slopes_N[rows], kernel_NR[rows], outputs_NC[rows]
-        for output, by_branch_nB in enumerate(_branch_gradients(model, dual_RC, some, *slopes)):
-            by_asv_nU = (member_UG @ by_branch_nB.T).T
-            gradients_UC[:, output] += grown_nU.multiply(by_asv_nU).sum(axis=0)
-    return gradients_UC
-
-
-def _branch_gradients(
-    model: KernelModel,
-    dual_RC: F64,
-    inputs: KernelInputs,
-    slopes_N: F64,
-    kernel_NR: F64,
-    outputs_NC: F64,
-) -> Iterator[F64]:
-    """Yield the derivatives of each output by the abundance below each branch, [N, G].
-
-    The abundance is FINEST times the relative one. The factor 1 / ln 10 is left out; it cancels
-    with the derivative of 10**x.
-    """
-    summands, landmarks_RG = model.summands, model.landmarks.clades_RG
-    assert summands.clades is not None and landmarks_RG is not None
-    features_NG = inputs.with_features(summands).clades_NG
-    assert features_NG is not None
-    abundances_NG = summands.clades.abundances(inputs.weights, inputs.places).toarray()
-    factors_NG = summands.clade_scale * np.sqrt(summands.clades.lengths_G) / (1 + abundances_NG)
-    for dual_R, outputs_N in zip(dual_RC.T, outputs_NC.T, strict=True):
-        if model.gamma == 0:
-            by_feature_NG = np.outer(slopes_N, landmarks_RG.T @ dual_R)
-        else:
-            toward_NG = (landmarks_RG.T @ (kernel_NR * dual_R).T).T
-            away_NG = features_NG.toarray() * outputs_N[:, None]
-            by_feature_NG = 2 * model.gamma * (toward_NG - away_NG)
-        yield by_feature_NG * factors_NG
+    terms, landmarks_RG = model.terms, model.landmarks.clades_RG
+    if terms.clades is not None:
+        assert landmarks_RG is not None
+        # A feature x of an ASV adds 10**x to the abundance below each of its branches. The factors
+        # ln 10 of its derivative and 1 / ln 10 of that by the abundance cancel.
+        grown = share.copy()
+        grown.data = share.data * 10.0**weights.data
+        member_UG = terms.clades.membership(inputs.nearest)
+        # Derivatives by branch are dense: a block of samples bounds their memory.
+        for rows in chunks(len(slopes_N)):
+            some, grown_nU = inputs.take(np.arange(len(slopes_N))[rows]), grown[rows]
+            features_nG = some.with_features(terms).clades_NG
+            assert features_nG is not None
+            abundances_nG = terms.clades.abundances(some.weights, some.nearest).toarray()
+            factors_nG = terms.clade_scale * np.sqrt(terms.clades.lengths_G) / (1 + abundances_nG)
+            for output, (dual_R, outputs_n) in enumerate(
+                zip(dual_RC.T, outputs_NC[rows].T, strict=True)
+            ):
+                if model.gamma == 0:
+                    by_feature_nG = np.outer(slopes_N[rows], landmarks_RG.T @ dual_R)
+                else:
+                    toward_nG = (landmarks_RG.T @ (kernel_NR[rows] * dual_R).T).T
+                    away_nG = features_nG.toarray() * outputs_n[:, None]
+                    by_feature_nG = 2 * model.gamma * (toward_nG - away_nG)
+                by_asv_nU = (member_UG @ (by_feature_nG * factors_nG).T).T
+                gradients_UC[:, output] += grown_nU.multiply(by_asv_nU).sum(axis=0)
+    effects_UC: F64 = gradients_UC * moments(inputs.weights)[1][:, None]
+    return effects_UC

@@ -44,7 +44,7 @@ class NearestAsvs:
 
     @classmethod
     def of_training(cls, asvs: int) -> NearestAsvs:
-        """Return the places of the ASVs of the training study."""
+        """Return the ASVs of the training study."""
         return cls(np.arange(asvs), np.zeros(asvs, dtype=np.float32))
 
 
@@ -90,24 +90,24 @@ class Dendrogram:
         shape = len(rows[0]), len(self.parents_G)
         return sparse.csr_array((np.ones(len(entries[0])), entries), shape)
 
-    def membership(self, places: NearestAsvs) -> sparse.csr_array:
+    def membership(self, nearest: NearestAsvs) -> sparse.csr_array:
         """Return the branches above each ASV, float64 [U, G] of zeros and ones."""
-        member_UG = sparse.csr_array(self.paths_FG[places.nearest_U])
-        reached = np.repeat(places.mismatches_U, np.diff(member_UG.indptr))
+        member_UG = sparse.csr_array(self.paths_FG[nearest.nearest_U])
+        reached = np.repeat(nearest.mismatches_U, np.diff(member_UG.indptr))
         member_UG.data = (self.heights_G[member_UG.indices] >= reached).astype(np.float64)
         member_UG.eliminate_zeros()
         return member_UG
 
-    def abundances(self, weights: sparse.csr_array, places: NearestAsvs) -> sparse.csr_array:
+    def abundances(self, weights: sparse.csr_array, nearest: NearestAsvs) -> sparse.csr_array:
         """Return FINEST times the relative abundance below each branch, float64 [N, G]."""
         # The abundances follow from the log weights, so that a stored model needs no counts.
         data = 10.0 ** weights.data.astype(np.float64) - 1
         relative = sparse.csr_array((data, weights.indices, weights.indptr), weights.shape)
-        return sparse.csr_array(relative @ self.membership(places))
+        return sparse.csr_array(relative @ self.membership(nearest))
 
-    def features(self, weights: sparse.csr_array, places: NearestAsvs) -> sparse.csr_array:
+    def features(self, weights: sparse.csr_array, nearest: NearestAsvs) -> sparse.csr_array:
         """Return the log abundance below each branch times the root of its length, [N, G]."""
-        features_NG = self.abundances(weights, places)
+        features_NG = self.abundances(weights, nearest)
         features_NG.sort_indices()  # one order of the sums, whatever other samples there are
         logs = np.log10(1 + features_NG.data)
         features_NG.data = logs * np.sqrt(self.lengths_G)[features_NG.indices]

@@ -30,7 +30,6 @@ from aam.data.study import Study
 from aam.data.table import FeatureTable, rarefy
 from aam.data.targets import TargetScale
 from aam.inference.attributions import (
-    Contributions,
     SampleAttention,
     integrated_gradients,
     sample_attention,
@@ -69,7 +68,7 @@ from aam.training.labelled_study import LabelledStudy
 from aam.training.pretrained import PretrainedEncoder
 from aam.training.run_folder import RecordFact
 from aam.training.runtime import Runtime
-from aam.training.train import FoldResult, encode_frozen, train_fold
+from aam.training.train import encode_frozen, train_fold
 
 _AT_ONCE = 16
 """Samples of a batch of integrated gradients."""
@@ -116,7 +115,6 @@ class TransformerModel(FittedModel[TransformerInputs]):
 
     @property
     def encoder(self) -> CovariateEncoder | None:
-        """Encoder of the covariates, see `FittedModel`."""
         return self.networks[0].config.covariates
 
     @property
@@ -130,11 +128,9 @@ class TransformerModel(FittedModel[TransformerInputs]):
         return {"attention": self.networks[0].attention}
 
     def state(self) -> State:
-        """Return configurations and weights, see `FittedModel`."""
         return network_state([network.stored for network in self.networks])
 
     def predict(self, inputs: TransformerInputs) -> F64:
-        """Return predictions [N, C] in the units of the target, see `FittedModel`."""
         return self.apply(inputs, TargetScale(), InferenceSettings()).values_NC
 
     def apply(
@@ -144,71 +140,47 @@ class TransformerModel(FittedModel[TransformerInputs]):
 
         The further columns are the quantiles, and the standard deviation of a number.
         """
-        target = self._target
+        study, covariates = inputs.study, inputs.samples.covariates
+        values = []
         if self.encoded is None:
-            values_KNC = self._apply_all(inputs, settings)
+            print_device(self.networks[0].device)
+            warn_of_shallow(study, self.networks[0].config)
+            vectors = encode_for_networks(self.networks, study, settings.vectors)
+            for network, vectors_FD in zip(self.networks, vectors, strict=True):
+                for output in apply_to_study(network, study, settings, vectors_FD, covariates):
+                    assert output.outputs_NC is not None
+                    values.append(_target(network).decode(output.outputs_NC))
+            if len(self.networks) > 1:
+                info(f"Predictions are the mean of {len(self.networks)} models, one of each fold.")
         else:
-            values_KNC = self._apply_encoded(self.encoded, inputs, settings.batch_size)
-        mean_NC: F64 = values_KNC.mean(axis=0)
+            _, known = self.encoded.relations.known(study.tokens_FL)
+            rows, size = torch.from_numpy(known), settings.batch_size
+            for network, of_asvs in zip(self.networks, self.encoded.of_networks, strict=True):
+                encoded_FD, terms_FW = (None if each is None else each[rows] for each in of_asvs)
+                assert encoded_FD is not None
+                # `prepared` has drawn the reads. A sample that a permutation gives more reads than
+                # the depth must not be drawn again.
+                plan = dataclasses.replace(reading_plan(network.config.plan), rarefy_depth=0)
+                known_N, outputs = network.config.inputs(covariates), []
+                network.network.to(network.device).eval()
+                for start in range(0, len(study.reads), size):
+                    part = np.arange(start, min(start + size, len(study.reads)))
+                    batch = make_batch(study, plan, part).to(network.device)
+                    with torch.no_grad():
+                        outputs_BC = apply_to_batch(
+                            network.network, batch, encoded_FD, terms_FW, known_N
+                        )[1]
+                    assert outputs_BC is not None
+                    # NumPy has no bfloat16.
+                    outputs.append(outputs_BC.float().cpu())
+                values.append(_target(network).decode(torch.cat(outputs)))
+        target, mean_NC = _target(self.networks[0]), np.mean(values, axis=0)
         if target.classes:
             return MemberPrediction(mean_NC)
         columns = target.quantile_columns(mean_NC)
-        if len(values_KNC) > 1:
-            columns["spread"] = values_KNC[:, :, target.middle].std(axis=0)
+        if len(values) > 1:
+            columns["spread"] = np.stack(values)[:, :, target.middle].std(axis=0)
         return MemberPrediction(target.point_predictions(mean_NC)[:, None], columns)
-
-    @property
-    def _target(self) -> Target:
-        target = self.networks[0].config.target
-        assert target is not None  # a model without target is not applied, see `model_file`
-        return target
-
-    def _apply_all(self, inputs: TransformerInputs, settings: InferenceSettings) -> F64:
-        """Return the predictions of each network and rarefaction, [K, N, C]."""
-        study = inputs.study
-        print_device(self.networks[0].device)
-        warn_of_shallow(study, self.networks[0].config)
-        encoded = encode_for_networks(self.networks, study, settings.vectors)
-        covariates = inputs.samples.covariates
-        values = []
-        for network, vectors_FD in zip(self.networks, encoded, strict=True):
-            for output in apply_to_study(network, study, settings, vectors_FD, covariates):
-                assert output.outputs_NC is not None
-                values.append(self._target_of(network).decode(output.outputs_NC))
-        if len(self.networks) > 1:
-            info(f"Predictions are the mean of {len(self.networks)} models, one of each fold.")
-        return np.stack(values)
-
-    def _apply_encoded(self, encoded: _Encoded, inputs: TransformerInputs, batch_size: int) -> F64:
-        """Return the predictions of each network from ASVs that are encoded, [K, N, C]."""
-        study, covariates = inputs.study, inputs.samples.covariates
-        _, known = encoded.relations.known(study.tokens_FL)
-        rows, values = torch.from_numpy(known), []
-        for network, of_asvs in zip(self.networks, encoded.of_networks, strict=True):
-            vectors_FD, terms_FW = (None if each is None else each[rows] for each in of_asvs)
-            assert vectors_FD is not None
-            # `prepared` has drawn the reads. A sample that a permutation gives more reads than the
-            # depth must not be drawn again.
-            plan = dataclasses.replace(reading_plan(network.config.plan), rarefy_depth=0)
-            known_N, outputs = network.config.inputs(covariates), []
-            network.network.to(network.device).eval()
-            for start in range(0, len(study.reads), batch_size):
-                part = np.arange(start, min(start + batch_size, len(study.reads)))
-                batch = make_batch(study, plan, part).to(network.device)
-                with torch.no_grad():
-                    outputs_BC = apply_to_batch(
-                        network.network, batch, vectors_FD, terms_FW, known_N
-                    )[1]
-                assert outputs_BC is not None
-                # NumPy has no bfloat16.
-                outputs.append(outputs_BC.float().cpu())
-            values.append(self._target_of(network).decode(torch.cat(outputs)))
-        return np.stack(values)
-
-    def _target_of(self, network: LoadedNetwork) -> Target:
-        """Return the target of a network, with the transform of its fold."""
-        assert network.config.target is not None
-        return network.config.target
 
     def importance(
         self,
@@ -217,13 +189,23 @@ class TransformerModel(FittedModel[TransformerInputs]):
         relations: AsvRelations,
         outputs: Outputs,
     ) -> Importance:
-        """Compute effects by integrated gradients, the mean of the networks, see `FittedModel`."""
+        # Integrated gradients, the mean of the networks.
         samples, each = inputs.samples, []
         for network in self.networks:
             contributions = integrated_gradients(
                 network, inputs.study, _AT_ONCE, covariates=samples.covariates
             )
-            effects_UC = contributed_effects(contributions, samples.log_abundances)
+            # The slope of the regression of an ASV's contributions on its feature, times the
+            # standard deviation of the feature: exact for a linear model of the features.
+            features = samples.log_abundances
+            mean_U, spread_U = moments(features)
+            effects = []
+            for values_NU in contributions.values:
+                product_U = values_NU.multiply(features).mean(axis=0)
+                covariance_U = product_U - values_NU.mean(axis=0) * mean_U
+                zero_U = np.zeros_like(mean_U)
+                effects.append(np.divide(covariance_U, spread_U, where=spread_U > 0, out=zero_U))
+            effects_UC = np.stack(effects, axis=1)
             each.append(of_effects("transformer_effect", effects_UC, outputs.classes))
         columns = {
             name: np.mean([one.columns[name] for one in each], axis=0) for name in each[0].columns
@@ -253,7 +235,7 @@ class TransformerModel(FittedModel[TransformerInputs]):
                 network, study, _AT_ONCE, covariates=samples.covariates,
                 reference_FL=relations.tokens_FL,
             )  # fmt: skip
-            target, scores_NC = self._target_of(network), found.scores_NC
+            target, scores_NC = _target(network), found.scores_NC
             if (transform := target.transform) is not None:
                 slopes_NC = explained.slopes(outputs, scores_NC + transform.shift)
             elif len(target.classes) == 2:  # one score, the log odds of the second class
@@ -266,11 +248,9 @@ class TransformerModel(FittedModel[TransformerInputs]):
         return SampleEffects(effects_NV / len(self.networks), {})
 
     def of_fold(self, fold: int) -> TransformerModel:
-        """Return the model with the network of one fold, see `FittedModel`."""
         return TransformerModel((self.networks[fold],))
 
     def prepared(self, samples: Samples) -> tuple[TransformerModel, Samples]:
-        """Encode the ASVs and draw the reads once, see `FittedModel`."""
         # The reads are drawn before a permutation moves some of them; drawn afterwards, the reads
         # of all other ASVs would change too.
         plan, counts = self.networks[0].config.plan, samples.counts.copy()
@@ -291,7 +271,6 @@ class TransformerModel(FittedModel[TransformerInputs]):
         return TransformerModel(self.networks, known), dataclasses.replace(samples, counts=counts)
 
     def attention(self, sample: Samples) -> Sequence[SampleAttention]:
-        """Return the attention of each network to the ASVs of a sample, see `FittedModel`."""
         study = TransformerInputs(sample).study
         return [
             sample_attention(network.stored, study, network.device, sample.covariates)
@@ -304,7 +283,6 @@ class TransformerModel(FittedModel[TransformerInputs]):
         return embed(self.networks[0], study, settings)
 
     def asv_encoders(self) -> Sequence[NucleotideEncoder]:
-        """Return the ASV encoder of each network, see `FittedModel`."""
         return [network.stored.build().eval().encoder.nucleotides for network in self.networks]
 
 
@@ -312,13 +290,11 @@ class TransformerReader(Reader[TransformerInputs]):
     """Member of the registry that reads samples for fitted networks, and restores them."""
 
     def read(self, samples: Samples, relations: AsvRelations) -> TransformerInputs:
-        """Return the samples, see `member.Reader`."""
         return TransformerInputs(samples)
 
     def restore(
         self, state: State, asvs: int, outputs: int, device: DeviceOptions
     ) -> TransformerModel:
-        """Build the networks on a device, see `member.Reader`."""
         networks = restore_networks(state)
         for network in networks:
             target = network.config.target
@@ -330,18 +306,10 @@ class TransformerReader(Reader[TransformerInputs]):
 MEMBER = TransformerReader()
 
 
-def contributed_effects(contributions: Contributions, features: sparse.csr_array) -> F64:
-    """Return the effect of one standard deviation of each ASV's feature, [U, C].
-
-    It is the slope of the regression of the contributions of an ASV on its feature, times the
-    standard deviation of the feature. For a linear model of the features it is the exact effect.
-    """
-    mean_U, spread_U = moments(features)
-    effects = []
-    for values_NU in contributions.values:
-        covariance_U = values_NU.multiply(features).mean(axis=0) - values_NU.mean(axis=0) * mean_U
-        effects.append(np.divide(covariance_U, spread_U, where=spread_U > 0, out=0 * mean_U))
-    return np.stack(effects, axis=1)
+def _target(network: LoadedNetwork) -> Target:
+    """Return the target of a network, with the transform of its fold."""
+    assert network.config.target is not None  # a pretrained encoder is not applied
+    return network.config.target
 
 
 @dataclass(frozen=True)
@@ -371,8 +339,24 @@ class Transformer:
             Interrupted: a stop request came after the training of a fold that is not the last.
         """
         began = time.process_time()
-        results = self._train_folds()
-        if not results:
+        base, splits, runtime = self.base, self.study.splits, self.runtime
+        if base is not None and self.options.freeze_base:
+            base = encode_frozen(self.options, base, self.study, runtime)
+        results = []
+        with runtime.stop.handled():
+            for fold, split in enumerate(splits, start=1):
+                arguments = self.options, self.study, base, split, fold, self.record_fact, runtime
+                if (result := train_fold(*arguments)) is not None:
+                    results.append(result)
+                # All ranks leave together: a rank that went on would wait in a collective for the
+                # others. After the last fold nothing is left to resume.
+                if fold < len(splits) and runtime.communicator.any_rank(runtime.stop.pending):
+                    raise Interrupted(
+                        f"Stopped after fold {fold} of {len(splits)}{runtime.stop.by_signal}",
+                        f"the checkpoints in '{self.options.run.output_dir}' are complete",
+                        "go on with --resume-from auto",
+                    )
+        if not results:  # on ranks other than the first
             return None
         target = results[0].target
         predictions_NC = np.concatenate([result.predictions_NC for result in results])
@@ -401,24 +385,3 @@ class Transformer:
             facts=facts,
             left_out=tuple(left_out),
         )
-
-    def _train_folds(self) -> list[FoldResult]:
-        """Train the network of each split; no results on ranks other than the first."""
-        base, splits, runtime = self.base, self.study.splits, self.runtime
-        if base is not None and self.options.freeze_base:
-            base = encode_frozen(self.options, base, self.study, runtime)
-        results = []
-        with runtime.stop.handled():
-            for fold, split in enumerate(splits, start=1):
-                arguments = self.options, self.study, base, split, fold, self.record_fact, runtime
-                if (result := train_fold(*arguments)) is not None:
-                    results.append(result)
-                # All ranks leave together: a rank that went on would wait in a collective for the
-                # others. After the last fold nothing is left to resume.
-                if fold < len(splits) and runtime.communicator.any_rank(runtime.stop.pending):
-                    raise Interrupted(
-                        f"Stopped after fold {fold} of {len(splits)}{runtime.stop.by_signal}",
-                        f"the checkpoints in '{self.options.run.output_dir}' are complete",
-                        "go on with --resume-from auto",
-                    )
-        return results

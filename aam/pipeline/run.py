@@ -30,11 +30,10 @@ from aam.members.importance import importance_table, q_values
 from aam.members.kernel_features import Landmarks
 from aam.members.learning_curve import learning_curve
 from aam.members.member import estimator
-from aam.members.model_file import ModelFacts, TrainedModel
+from aam.members.model_file import ModelFacts, TrainedModel, describe
 from aam.members.permutation_test import permutation_test
 from aam.members.relations import AsvRelations
 from aam.members.tables import held_out_table, interval_columns, member_columns
-from aam.members.training_data import describe
 from aam.pipeline.preview import preview
 from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
 from aam.pipeline.session import session

@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn.linear_model import Ridge
 
 from aam.contract.options.commands.studies import Example
 from aam.data.sequences import encode
@@ -15,7 +14,6 @@ from aam.data.simulation import simulate
 from aam.members.base import F64, Labels, Samples, Tokens
 from aam.members.kernel import CLADE_SHARES, Kernel
 from aam.members.kernel_features import products
-from aam.members.kernel_ridge import PENALTIES, fit_ridge
 from aam.members.relations import AsvRelations, Dendrogram, NearestAsvs
 
 ONE = "ACGT" * 25
@@ -78,40 +76,14 @@ def test_a_new_asv_joins_the_clades_that_differ_by_as_much(
     """It differs from the first ASV by 4: more than the first pair, less than the next clade."""
     new = encode(["TGCA" + ONE[4:], ONE], None)
     inputs = Kernel().read(Samples(sparse.csr_array([[1, 1]]), new), AsvRelations(tokens))
-    assert inputs.places.nearest_U.tolist() == [0, 0]
-    assert inputs.places.mismatches_U.tolist() == [4, 0]
-    found = dendrogram.membership(inputs.places).toarray()
+    assert inputs.nearest.nearest_U.tolist() == [0, 0]
+    assert inputs.nearest.mismatches_U.tolist() == [4, 0]
+    found = dendrogram.membership(inputs.nearest).toarray()
     above = [{0, 2, 3}, set(range(5))]
     clades = _clades(dendrogram)
     joined = [[clades[b] for b in np.flatnonzero(row)] for row in found]
     assert [clade for clade in joined[0] if len(clade) in (1, 2, 3, 5)] == above
     assert joined[1][:3] == [{0}, {0, 2}, {0, 2, 3}]
-
-
-def test_left_out_groups_are_predicted_as_by_regressions_without_them(
-    study: tuple[Samples, Labels],
-) -> None:
-    samples, labels = study
-    inputs = Kernel().read(samples, AsvRelations(samples.tokens_FL))
-    assert inputs.dendrogram is not None
-    features: F64 = inputs.dendrogram.features(inputs.weights, inputs.places).toarray()
-    ridge = fit_ridge(features @ features.T, np.arange(80), labels)
-    trace = np.square(features - features.mean(axis=0)).sum()
-
-    def refitted(penalty: float) -> F64:
-        found = np.empty_like(labels.values)
-        for group in np.unique(labels.groups):
-            out = labels.groups == group
-            model = Ridge(penalty, solver="cholesky").fit(features[~out], labels.values[~out])
-            found[out] = model.predict(features[out])
-        return found
-
-    errors = {p: np.square(refitted(p) - labels.values).mean() for p in PENALTIES[::6] * trace}
-    assert ridge.error <= min(errors.values()) * (1 + 1e-6)
-    nearest = min(
-        PENALTIES * trace, key=lambda p: np.abs(refitted(p) - ridge.left_out_NC[:, 0]).max()
-    )
-    assert refitted(nearest) == pytest.approx(ridge.left_out_NC[:, 0], abs=1e-6)
 
 
 def test_the_clades_have_one_of_the_shares_of_the_variance(study: tuple[Samples, Labels]) -> None:

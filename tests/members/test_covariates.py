@@ -188,12 +188,12 @@ def test_the_transformer_with_metadata_runs_in_one_process(
 def test_the_transformer_reads_metadata(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A frozen encoder, folds with other categories, and an ensemble with the forest."""
+    """A frozen encoder, folds with other categories, and an ensemble with the kernel."""
     encoder, run, output = tmp_path / "encoder", tmp_path / "run", tmp_path / "p.tsv"
     small = (*TINY, "--rarefy-depth", 0)
     table = ("--table", study / "table.biom")
     assert run_aam("pretrain", *table, *small, "--penalty", 0, "--output-dir", encoder) == 0
-    args = ("--members", "transformer", "--pretrained-encoder", encoder, "--freeze-base")
+    args = ("--members", "transformer", "kernel", "--pretrained-encoder", encoder, "--freeze-base")
     more = ("--epochs", 3, "--lr", 0.01, "--categorical-fusion", "add", "--folds", 2)
     assert train(study, run, *COLUMNS, *small, *args, *more) == 0
     inputs = json.loads((run / "scores.json").read_text())["inputs"]
@@ -216,6 +216,7 @@ def test_the_transformer_reads_metadata(
     assert predict(study, run, output) == UsageError.status
     assert "the columns batch, site, offset" in " ".join(capsys.readouterr().err.split())
     assert predict(study, run, output, *metadata) == 0
+    assert {"kernel_predicted", "transformer_predicted"} <= set(read(output))
     known = read(output)["predicted"]
     frame = pd.read_csv(study / "metadata.tsv", sep="\t", dtype=str, index_col=0)
     frame[["batch", "site"]] = "new"
@@ -223,14 +224,3 @@ def test_the_transformer_reads_metadata(
     assert np.isfinite(by_python["predicted"]).all()
     assert not np.allclose(by_python["predicted"], known)
     assert len(aam.load(run).embed(study / "table.biom")) == 60
-
-
-@pytest.mark.slow
-def test_the_transformer_with_metadata_in_an_ensemble(study: Path, tmp_path: Path) -> None:
-    args = ("--members", "transformer", "kernel", "--folds", 2, *TINY)
-    assert train(study, tmp_path / "run", *COLUMNS, *args) == 0
-    inputs = json.loads((tmp_path / "run" / "scores.json").read_text())["inputs"]
-    assert inputs["columns"] == ["batch", "site", "offset"]
-    metadata = ("--metadata", study / "metadata.tsv")
-    assert predict(study, tmp_path / "run", tmp_path / "p.tsv", *metadata) == 0
-    assert "transformer_predicted" in read(tmp_path / "p.tsv")

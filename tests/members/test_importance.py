@@ -153,6 +153,7 @@ def test_networks_find_planted_asvs_by_integrated_gradients(study: Path, tmp_pat
     """Of the first 20 ASVs 6 are planted, by networks of half of the samples (R2 0.19)."""
     args = ("--folds", 2, "--epochs", 60, "--lr", 0.003, "--batch-size", 16, "--rarefy-depth", 0)
     assert train_network(study, tmp_path / "net", *args, column="response") == 0
+    assert "transformer_effect" in _read(tmp_path / "net" / "importance.tsv")
     assert _importance(study, tmp_path / "net", tmp_path / "i.tsv") == 0
     found = _read(tmp_path / "i.tsv")
     assert _planted_among_first(study, found) >= 0.2
@@ -192,15 +193,15 @@ def test_effects_are_the_exact_derivatives(
     samples, relations = Samples(counts[:, :7], tokens[:7]), AsvRelations(tokens[2:])
     reference = relations.tokens_FL
     trained = Kernel().read(Samples(counts[:, 2:], reference), relations)
-    summands = KernelTerms(trained.dendrogram, clade_scale) if clade_scale else SEQUENCES_ALONE
+    terms = KernelTerms(trained.dendrogram, clade_scale) if clade_scale else SEQUENCES_ALONE
     number = len(classes) or 1
     model = KernelModel(
-        Landmarks.of(trained.with_features(summands), np.arange(14)),
+        Landmarks.of(trained.with_features(terms), np.arange(14)),
         gamma,
         rng.standard_normal((14, number)) * (0.5 if gamma else 0.005),
         np.zeros(number),
         rng.standard_normal((number + 1, number)) if classes else np.empty((0, 0)),
-        summands,
+        terms,
         limits=np.empty(0),
     )
     inputs = Kernel().read(samples, relations)
@@ -210,7 +211,7 @@ def test_effects_are_the_exact_derivatives(
 
     def outputs(weights: F64) -> F64:
         norms = np.einsum("nu,uv,nv->n", weights, own, weights)
-        parts = sparse.csr_array(weights), weights @ to_reference, norms, inputs.places
+        parts = sparse.csr_array(weights), weights @ to_reference, norms, inputs.nearest
         found = model.predict(KernelInputs(*parts))
         if not classes:
             return TRANSFORMS[transform].inverse(found)
@@ -290,15 +291,6 @@ def test_training_names_the_asvs_by_the_taxonomy_that_it_checked_first(
         assert aam("train", *data, *new, *args, tmp_path / "bad.tsv") == DataError.status
         assert "axonomy" in capsys.readouterr().err.splitlines()[-1]
         assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.medium
-def test_a_network_is_explained(study: Path, tmp_path: Path) -> None:
-    for name, args in (("plain", ()), ("named", ("--taxonomy", study / "taxonomy.tsv"))):
-        assert train_network(study, tmp_path / name, *args) == 0
-        found = _read(tmp_path / name / "importance.tsv")
-        assert ("taxon" in found) == (name == "named")
-        assert "transformer_effect" in found
 
 
 @pytest.mark.medium

@@ -11,8 +11,8 @@ from aam.contract.options.study import TableOptions
 from aam.data.splits import Split
 from aam.data.study import load_study
 from aam.members.base import FINEST, Samples
+from aam.members.model_file import describe
 from aam.members.relations import AsvRelations, mismatches, similarity
-from aam.members.training_data import describe
 
 
 def test_distances_are_those_of_the_kernel_and_the_limit_leaves_groups_out(
