@@ -286,7 +286,8 @@ def _column(found: Inspection, metadata: Metadata, name: str, ids: Sequence[str]
     elif len(counts) == 1:
         kind, text = "one value", f"one value only, '{shortened(known[0])}'"
     elif np.isfinite(numbers_N).all() and len(counts) > FEW_VALUES:
-        low, middle, high = np.percentile(numbers_N, [0, 50, 100])
+        with np.errstate(over="ignore"):  # of numbers near the largest that exist
+            low, middle, high = np.percentile(numbers_N, [0, 50, 100])
         kind, text = "numbers", f"numbers, {low:g} to {high:g}, median {middle:g}"
     elif len(counts) == len(known) > FEW_VALUES:
         kind, text = "names", "a name of each sample"
