@@ -404,8 +404,8 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
             raise ValueError(f"A classifier needs two classes or more, y has {len(self.classes_)}")
         names = _class_names(self.classes_)
         column = str(getattr(y, "name", None) or "target")
-        levels = [self.ordinal] if isinstance(self.ordinal, str) else map(str, self.ordinal)
-        target = {"classifier": not len(self.ordinal), "ordinal": tuple(levels)}
+        levels = tuple(map(str, np.atleast_1d(self.ordinal)))
+        target = {"classifier": not levels, "ordinal": levels}
         self._train(X, [names[code] for code in codes], column, groups, **target)
         self._names = names
         return self

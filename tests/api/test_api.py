@@ -261,6 +261,8 @@ def test_ordered_classes_are_predicted_by_their_rank(
     assert (classifier.predict(table) == median).all()
     with pytest.raises(DataError, match="the order does not have: .*, ordinal 1,2"):
         classifier.set_params(ordinal=(1, 2)).fit(table, labels)
+    with pytest.raises(UsageError, match="No order of two or more categories: ordinal True"):
+        classifier.set_params(ordinal=True).fit(table, labels)
 
 
 def test_a_taxonomy_in_memory_names_the_asvs(table: biom.Table, metadata: pd.DataFrame) -> None:
