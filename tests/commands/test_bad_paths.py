@@ -31,15 +31,11 @@ OTHER_USER = 65534
     "args",
     [
         "train --table",
-        "train --metadata",
-        "train --sequences",
         "train --splits",
-        "train --tree",
         "train --pretrained-encoder",
         "train --resume-from",
         "pretrain --tree",
         "pretrain --unifrac-matrix",
-        "pretrain --metadata",
     ],
 )
 def test_missing_files(bench: Bench, refused: Refused, args: str) -> None:

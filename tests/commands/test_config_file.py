@@ -63,8 +63,6 @@ def test_the_launcher_reads_the_same_file_and_knows_its_paths(config: Path) -> N
         ("lr: 2026-01-01", 78, "Not a value of an option: --lr '2026-01-01' in {file}:1"),
         ("table: s3://t.biom", 64, "An address instead of a path: --table s3://t.biom in"),
         ("- lr", 78, "Not a mapping: {file}:1"),
-        ("lr: &a 1\nepochs: *a", 78, "An alias in YAML: *a in {file}:2; write its value out."),
-        ("lr: [", 78, "Broken YAML: {file}:2, did not find expected node content"),
     ],
 )
 def test_mistakes_in_a_file_are_named_with_their_line(

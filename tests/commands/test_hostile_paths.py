@@ -26,18 +26,12 @@ from tests.support.hostile_study import (
 
 FILES: dict[str, tuple[str, str | bytes, str]] = {
     "tree of lengths that overflow": ("--tree", TREE.replace("1", "1e308"), "too large"),
-    "tree of 1e37": ("--tree", TREE.replace("1", "1e37"), "branch lengths of the tree are too"),
     "tree without a root": ("--tree", "(ACGT:1,ACCA:1,GGTT:1);", "The tree is not rooted"),
-    "tree in UTF-16": ("--tree", TREE.encode("utf-16"), "is UTF-16"),
     "sequences in UTF-16": ("--sequences", ">ACGT\nACGT\n".encode("utf-16"), "is UTF-16"),
-    "matrix in UTF-16": ("--unifrac-matrix", "\ts1\ns1\t0\n".encode("utf-16"), "is UTF-16"),
     "matrix of a long cell": (
         "--unifrac-matrix", "\ts1\ns1\t" + "0" * 200_000 + "\n", "field larger than field limit"
     ),
     "matrix of NUL": ("--unifrac-matrix", "\ts1\ns1\t0\0\n", "is"),
-    "splits in UTF-16": (
-        "--splits", "sample-id\tfold\tsplit\tgroup\n".encode("utf-16"), "is UTF-16"
-    ),
     "splits of a long number": (
         "--splits",
         "sample-id\tfold\tsplit\tgroup\n" + f"s1\t{'9' * 9999}\ttrain\t\n",
@@ -70,7 +64,7 @@ def pipe(tmp_path: Path) -> Path:
 SPECIAL = ["/dev/zero", "/dev/null", "/dev/urandom", "/proc/self/environ", "PIPE"]
 
 
-@pytest.mark.parametrize("flag", ["--table", "--tree", "--metadata", "--sequences"])
+@pytest.mark.parametrize("flag", ["--table", "--metadata"])
 @pytest.mark.parametrize("place", SPECIAL)
 def test_devices_and_pipes(
     folder: Path, pipe: Path, capsys: pytest.CaptureFixture[str], flag: str, place: str
@@ -129,9 +123,7 @@ def test_a_home_is_expanded(
     check_refusal(capsys, status, USAGE, "No such user: --output ~nobody-of-this-name/m.tsv")
 
 
-@pytest.mark.parametrize(
-    "address", ["http://x/t.biom", "http:/x", "file:x", "FILE:///x", "s3://x/y"]
-)
+@pytest.mark.parametrize("address", ["http:/x", "FILE:///x", "s3://x/y"])
 def test_an_address_is_not_a_path(
     folder: Path, capsys: pytest.CaptureFixture[str], address: str
 ) -> None:

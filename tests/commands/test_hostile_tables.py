@@ -35,7 +35,6 @@ def index_of(value: int) -> Make:
 TABLES: dict[str, tuple[Make, str]] = {
     "an index beyond the features": (index_of(3_000_000), "indices must be < 3"),
     "a negative index": (index_of(-1), "indices must be >= 0"),
-    "an index beyond 32 bits": (index_of(2**32), "indices must be < 3"),
     "a feature twice": (index_of(1), "a sample has two values for one feature"),
     "indices that are not numbers": (
         lambda path: biom_file(path, indices=np.array([0, 1, 1, np.nan, 0, 2])),
@@ -48,16 +47,11 @@ TABLES: dict[str, tuple[Make, str]] = {
         lambda path: biom_file(path, indptr=np.array([0, 2, 4, 2**63 + 6], dtype=np.uint64)),
         "different sizes",
     ),
-    "more ends than samples": (
-        lambda path: biom_file(path, indptr=np.array([0, 2, 4, 5, 6])), "different sizes"
-    ),
     "json index beyond": (lambda path: biom_json(path, [[2, 0, 1]]), "index 2 exceeds"),
     "json negative index": (lambda path: biom_json(path, [[0, -1, 1]]), "negative axis"),
     "json NaN index": (lambda path: biom_json(path, [[0, float("nan"), 1]]), "not a whole number"),
-    "json fractional index": (lambda path: biom_json(path, [[0.5, 0, 1]]), "not a whole number"),
     "json value twice": (lambda path: biom_json(path, [[0, 0, 1], [0, 0, 1]]), "two values"),
     "json integer beyond 64 bits": (lambda path: biom_json(path, [[0, 0, 2**70]]), "Counts beyond"),
-    "json integer beyond a float": (lambda path: biom_json(path, [[0, 0, 10**400]]), "BIOM 1"),
     "json ragged": (lambda path: biom_json(path, [[1, 2], [3]], "dense"), "BIOM 1"),
     "json dense, short": (lambda path: biom_json(path, [[1, 2]], "dense"), "1 rows of values"),
     "json nested deeply": (lambda path: path.write_text("{" + '"a":[' * 200_000), "BIOM 1"),

@@ -128,7 +128,7 @@ def test_damaged_and_hostile_checkpoints_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     bad = write(tmp_path / "bad", itertools.chain(files(last.read_bytes()), contents(content)))
-    assert len(bad) >= 60
+    assert len(bad) >= 50
     refusals(bad, lambda path: resume(study_dir, tmp_path / "out", path), capsys)
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "called").exists()

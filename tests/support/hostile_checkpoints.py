@@ -79,11 +79,8 @@ def contents(good: Content) -> Iterator[tuple[str, Content]]:
         yield f"other-{key}", good | {key: [1, {"a": torch.zeros(2)}]}
     changes: dict[str, Callable[[Content], object]] = {
         "layers": lambda c: c["aam"]["shape"].update(attention_layers=1_000_000),
-        "width": lambda c: c["aam"]["shape"].update(embedding_dim=60_000),
         "width-beyond": lambda c: c["aam"]["shape"].update(embedding_dim=2**62),
-        "length": lambda c: c["aam"]["shape"].update(max_bp=10**12),
         "heads": lambda c: c["aam"]["shape"].update(attention_heads=3),
-        "profile": lambda c: c["aam"]["shape"].update(profile_features=10**9),
         "shape-text": lambda c: c["aam"]["shape"].update(embedding_dim="8"),
         "shape-missing": lambda c: c["aam"]["shape"].pop("max_bp"),
         "dropout": lambda c: c["aam"]["shape"].update(dropout=float("nan")),
@@ -92,7 +89,6 @@ def contents(good: Content) -> Iterator[tuple[str, Content]]:
         "command": lambda c: c["aam"].update(command="rm"),
         "metric": lambda c: c["aam"].update(metric=["unweighted"]),
         "depth": lambda c: c["aam"]["plan"].update(rarefy_depth=-1),
-        "tokens": lambda c: c["aam"]["plan"].update(token_limit=0),
         "target": lambda c: c["aam"].update(target=None),
         "scale": lambda c: c["aam"]["target"]["transform"].update(scale=0.0),
         "weight-nan": lambda c: _weight(c).fill_(float("nan")),
