@@ -8,7 +8,7 @@ from aam.console import info
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import ImportanceOptions
 from aam.data.metadata import groups, read_metadata
-from aam.data.study import Study, load_study
+from aam.data.study import load_study
 from aam.data.taxonomy import read_taxonomy
 from aam.inference.new_samples import read_covariates, select_as_trained
 from aam.inference.tables import write_table
@@ -45,7 +45,11 @@ def run(options: ImportanceOptions) -> None:
         return
     table = importance_table(loaded, study, taxa, covariates)
     if options.method == "permutation":
-        groups_N = _groups(options, study)
+        groups_N: Rows | None = None
+        if options.group_column is not None and options.metadata is not None:
+            metadata = read_metadata(options.metadata)
+            names = groups(metadata, options.group_column, study.table.sample_ids)
+            groups_N = np.unique(names, return_inverse=True)[1].astype(np.int64)
         table = rank_by_permutation(table, loaded, study, covariates, options.first, groups_N)
     write_table(options.output, table)
     if options.clades is not None:
@@ -53,12 +57,3 @@ def run(options: ImportanceOptions) -> None:
         info(f"Importance of taxa: {options.clades}")
     samples = len(study.table.sample_ids)
     info(f"Importance of {len(table)} ASVs in {samples} samples: {options.output}")
-
-
-def _groups(options: ImportanceOptions, study: Study) -> Rows | None:
-    """Number the groups of the samples; None without --group-column."""
-    if options.group_column is None or options.metadata is None:
-        return None
-    metadata = read_metadata(options.metadata)
-    names = groups(metadata, options.group_column, study.table.sample_ids)
-    return np.unique(names, return_inverse=True)[1].astype(np.int64)

@@ -17,14 +17,11 @@ def run(options: Memory, measured: Pretrain | Train | Predict | Embed) -> None:
     """Print the memory of a step on the samples with most ASVs, and the GPUs on which it fits."""
     if isinstance(measured, Pretrain):
         show_training(pretraining_run(measured), measured, options)
-    elif isinstance(measured, Train):
+        return
+    if isinstance(measured, Train):
         show_training(training_run(measured), measured, options)
-    else:
-        _show_inference(options, measured)
-
-
-def _show_inference(options: Memory, measured: Predict | Embed) -> None:
-    """Print the memory of encoding all ASVs and of reading the samples with most of them."""
+        return
+    # Inference encodes all ASVs, and reads the samples with most of them.
     if options.device_memory is not None:
         raise UsageError(
             "--device-memory finds the settings of a training",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from aam.console import info
 from aam.contract.errors import CannotCreate, UsageError
@@ -26,26 +25,20 @@ def run(options: Prepare) -> None:
     if stores := [str(table) for table in options.table if is_store(table)]:
         remedy = "use it as it is, or name the files from which it was made"
         raise UsageError("The table is a store already", f"'{stores[0]}'", remedy)
-    # Before the tables are read, which takes long.
-    _refuse_existing(output, options.overwrite)
-    with atomic_folder(output, options.overwrite) as folder:
-        samples, asvs, entries = prepare(options, folder)
-    info(
-        f"{samples} samples x {asvs} ASVs, {entries} counts: '{output}'. "
-        f"Give it as --table{', and as --metadata' if options.metadata else ''}."
-    )
-
-
-def _refuse_existing(output: Path, overwrite: bool) -> None:
-    """Reject an existing output; `--overwrite` replaces a prepared study only."""
-    if not os.path.isdir(output):  # pathlib's raises for a name that is too long.
+    # Before the tables are read, which takes long. --overwrite replaces a prepared study only.
+    if not os.path.isdir(output):  # pathlib's raises for a name that is too long
         refuse_existing(output, overwrite=False)
-    elif not overwrite:
+    elif not options.overwrite:
         raise CannotCreate("The output exists", f"'{output}'", "add --overwrite to replace it")
-    # --overwrite must not remove a folder that holds anything else.
     elif not is_store(output) and any(output.iterdir()):
         raise CannotCreate(
             "The output is a folder that `aam prepare` did not write",
             f"'{output}'",
             "--overwrite replaces a prepared study only; name another folder",
         )
+    with atomic_folder(output, options.overwrite) as folder:
+        samples, asvs, entries = prepare(options, folder)
+    info(
+        f"{samples} samples x {asvs} ASVs, {entries} counts: '{output}'. "
+        f"Give it as --table{', and as --metadata' if options.metadata else ''}."
+    )

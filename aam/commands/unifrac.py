@@ -70,8 +70,14 @@ def distances(options: Unifrac) -> DistanceMatrix:
     """
     device = _device(options)
     table, phylogeny = _read(options)
-    # Refused here rather than by a process that is killed for memory after hours.
-    _check_size(len(table.sample_ids))
+    # A float64 for each pair. Refused here rather than by a process that is killed after hours.
+    samples, available = len(table.sample_ids), memory_available()
+    if (needed := 8 * samples**2) > available:
+        raise DataError(
+            "The distance matrix does not fit in memory",
+            f"{samples} samples take {shown_size(needed)}, {shown_size(available)} are available",
+            "write an .h5, which is computed in parts; `aam pretrain` needs no matrix",
+        )
     metric, alpha, size = options.unifrac_metric, options.unifrac_alpha, _tile_bytes(options)
     return unifrac_matrix(table, phylogeny, metric, alpha, options.engine, size, device)
 
@@ -87,17 +93,6 @@ def _tile_bytes(options: Unifrac) -> int:
     """Return the bytes that tiles may use."""
     limit = options.input.max_memory_gb
     return GIB if isinstance(limit, str) else int(limit * GIB)
-
-
-def _check_size(samples: int) -> None:
-    """Reject a matrix of float64 that does not fit in memory."""
-    size = 8 * samples**2
-    if size > (available := memory_available()):
-        raise DataError(
-            "The distance matrix does not fit in memory",
-            f"{samples} samples take {shown_size(size)}, {shown_size(available)} are available",
-            "write an .h5, which is computed in parts; `aam pretrain` needs no matrix",
-        )
 
 
 def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:

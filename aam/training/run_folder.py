@@ -146,9 +146,46 @@ def prepare(
         if resume_from == "auto":
             info("Nothing to resume from; starting.")
         return PreparedFolder(folder, content, None, options.run.overwrite, usable)
-    _check_options(command, options, checkpoint)
-    resumed = run_folder_of(checkpoint)
-    _check_inputs(content["inputs"], resumed)
+    # PyTorch takes a CPU-second to import, which a run that begins without a network saves.
+    from aam.training import checkpoints
+
+    config = checkpoints.read(checkpoint).config
+    if config.command != command:
+        raise DataError(
+            "The checkpoint is of another command",
+            f"'{checkpoint}' is of `aam {config.command}`",
+            f"resume it with that command, or start `aam {command}` without --resume-from",
+        )
+    before = from_plain(type(options), config.options)
+    changed = []
+    for spec in specs(type(options)):
+        was, now = (run_record.value_of(of, spec.field) for of in (before, options))
+        if not spec.resumable and spec.role == "value" and was != now:
+            changed.append(f"{spec.flag} {now} (was {was})")
+    if changed:
+        raise UsageError(
+            "The resumed run has different options",
+            ", ".join(changed),
+            "give the same options, or start a new run without --resume-from",
+        )
+    resumed, inputs = run_folder_of(checkpoint), content["inputs"]
+    # Paths of inputs may differ, contents may not.
+    try:
+        recorded = run_record.read(resumed / "run.json")["inputs"]
+    except (AamError, KeyError):
+        warn(f"'{resumed}' has no record of its input files; they are not compared.")
+        recorded = inputs
+    changed = [
+        f"{flag} {_describe_file(inputs.get(flag))} (was {_describe_file(recorded.get(flag))})"
+        for flag in sorted((inputs.keys() | recorded.keys()) - {"--resume-from"})
+        if inputs.get(flag, {}).get("sha256") != recorded.get(flag, {}).get("sha256")
+    ]
+    if changed:
+        raise DataError(
+            "The resumed run has different input files",
+            ", ".join(changed),
+            "give the same files, or start a new run from its weights with --pretrained-encoder",
+        )
     info(f"Resuming from '{resume_from if resume_from != 'auto' else resumed}'.")
     return PreparedFolder(folder, content, splits, overwrite=False, usable=True)
 
@@ -217,52 +254,6 @@ def begin(
         record = RunRecord(folder, prepared.content | facts, time.monotonic(), is_main)
         record.write()
         yield record
-
-
-def _check_options(command: str, options: Any, path: Path) -> None:
-    """Refuse to resume a run with another command or other options."""
-    # PyTorch takes a CPU-second to import, which a run that begins without a network saves.
-    from aam.training import checkpoints
-
-    config = checkpoints.read(path).config
-    if config.command != command:
-        raise DataError(
-            "The checkpoint is of another command",
-            f"'{path}' is of `aam {config.command}`",
-            f"resume it with that command, or start `aam {command}` without --resume-from",
-        )
-    before = from_plain(type(options), config.options)
-    changed = []
-    for spec in specs(type(options)):
-        was, now = (run_record.value_of(of, spec.field) for of in (before, options))
-        if not spec.resumable and spec.role == "value" and was != now:
-            changed.append(f"{spec.flag} {now} (was {was})")
-    if changed:
-        raise UsageError(
-            "The resumed run has different options",
-            ", ".join(changed),
-            "give the same options, or start a new run without --resume-from",
-        )
-
-
-def _check_inputs(inputs: dict[str, dict[str, Any]], resumed: Path) -> None:
-    """Refuse to resume a run with other input files; paths may differ, contents may not."""
-    try:
-        before = run_record.read(resumed / "run.json")["inputs"]
-    except (AamError, KeyError):
-        warn(f"'{resumed}' has no record of its input files; they are not compared.")
-        return
-    changed = [
-        f"{flag} {_describe_file(inputs.get(flag))} (was {_describe_file(before.get(flag))})"
-        for flag in sorted((inputs.keys() | before.keys()) - {"--resume-from"})
-        if inputs.get(flag, {}).get("sha256") != before.get(flag, {}).get("sha256")
-    ]
-    if changed:
-        raise DataError(
-            "The resumed run has different input files",
-            ", ".join(changed),
-            "give the same files, or start a new run from its weights with --pretrained-encoder",
-        )
 
 
 def _describe_file(file: dict[str, Any] | None) -> str:
