@@ -171,7 +171,28 @@ def run(
             loop.run()
     finally:
         eager_again(task.encoder.nucleotides)  # tensors after training have other shapes
-    return _result(fit, loop)
+    epochs, steps = loop.progress.epoch, loop.progress.step
+    if loop.best is None:
+        first = ("epoch", "step", "seconds", "lr")
+        latest = loop.history[-1] if loop.history else {}
+        metrics = {name: value for name, value in latest.items() if name not in first}
+        return FitResult(fit.checkpoints / LAST, epochs, steps, metrics)
+    chosen: dict[str, float] = {f"best_{fit.monitor}": loop.best}
+    rows = [row for row in loop.history if math.isfinite(row.get(fit.monitor, math.nan))]
+    if rows:
+        better = max if fit.monitor in HIGHER_IS_BETTER else min
+        chosen["best_epoch"] = int(better(rows, key=lambda row: row[fit.monitor])["epoch"]) + 1
+        sentence = (
+            f"Chosen: epoch {chosen['best_epoch']} of {epochs}, {fit.monitor} {loop.best:.4g}."
+        )
+        options = fit.options.loop
+        if epochs < options.epochs:
+            sentence = (
+                f"Stopped early after epoch {epochs} of {options.epochs}: no better "
+                f"{fit.monitor} in {options.patience} epochs (--patience). {sentence}"
+            )
+        info(sentence)
+    return FitResult(fit.checkpoints / BEST, epochs, steps, chosen)
 
 
 def _make_loop(
@@ -231,30 +252,6 @@ def _make_loop(
         prepare=prepare,
         observers=observers,
     )
-
-
-def _result(fit: FitConfig, loop: TrainingLoop) -> FitResult:
-    """Return the result of a complete loop, and print which epoch is chosen."""
-    epochs, steps = loop.progress.epoch, loop.progress.step
-    if loop.best is None:
-        first = ("epoch", "step", "seconds", "lr")
-        latest = loop.history[-1] if loop.history else {}
-        metrics = {name: value for name, value in latest.items() if name not in first}
-        return FitResult(fit.checkpoints / LAST, epochs, steps, metrics)
-    best: dict[str, float] = {f"best_{fit.monitor}": loop.best}
-    rows = [row for row in loop.history if math.isfinite(row.get(fit.monitor, math.nan))]
-    if rows:
-        better = max if fit.monitor in HIGHER_IS_BETTER else min
-        best["best_epoch"] = int(better(rows, key=lambda row: row[fit.monitor])["epoch"]) + 1
-        chosen = f"Chosen: epoch {best['best_epoch']} of {epochs}, {fit.monitor} {loop.best:.4g}."
-        options = fit.options.loop
-        if epochs < options.epochs:
-            chosen = (
-                f"Stopped early after epoch {epochs} of {options.epochs}: no better "
-                f"{fit.monitor} in {options.patience} epochs (--patience). {chosen}"
-            )
-        info(chosen)
-    return FitResult(fit.checkpoints / BEST, epochs, steps, best)
 
 
 def freeze_unused(task: TrainingModule, plan: BatchPlan, study: Study) -> None:

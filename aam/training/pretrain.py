@@ -17,7 +17,7 @@ from aam.data.store import is_store
 from aam.data.study import Study, has_phylogeny, load_study
 from aam.data.targets import split_samples
 from aam.distributed import strategies
-from aam.distributed.collectives import Communicator, identity
+from aam.distributed.collectives import identity
 from aam.distributed.process_group import process_group
 from aam.inference.outputs import encode_asvs, write_study_embeddings
 from aam.inference.stored_networks import TRANSFORMER, ModelConfig, network_state
@@ -46,30 +46,36 @@ def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
         AamError: see the readers.
         UsageError: the UniFrac loss has neither a tree nor a distance matrix.
     """
-    check_phylogeny(options)
+    task = options.task
+    if task.penalty and not has_phylogeny(options.input, options.phylogeny):
+        made = " and the store has no tree" if is_store(options.input.table) else ""
+        raise UsageError(
+            "UniFrac needs a phylogeny",
+            f"neither --tree nor --unifrac-matrix was given{made}",
+            "give one, or --penalty 0 to learn from sequences and abundances alone",
+        )
+    if not (task.penalty or task.nuc_penalty or task.count_penalty):
+        weights = "--penalty 0 --nuc-penalty 0 --count-penalty 0"
+        raise UsageError("Nothing to learn", weights, "raise one of them")
     with process_group(options.scale, options.device, options.loop.batch_samples) as communicator:
-        _pretrain(options, policy, communicator)
-
-
-def _pretrain(options: Pretrain, policy: BackendPolicy, communicator: Communicator) -> None:
-    """Read and check the input, and train, as one of the ranks."""
-    communicator.require_equal_options(options)
-    check_resources(options)
-    options = numbers_of_host(options)
-    prepared = run_folder.prepare("pretrain", options, communicator, gpu_names())
-    base = read_pretrained_encoder(options.pretrained_encoder)
-    study, metric, plan = load_pretraining_study(options, base)
-    metadata = None if options.metadata is None else read_metadata(options.metadata)
-    splits, seed = prepared.split_options(options.split), options.loop.seed
-    (split, *_), labels = split_samples(splits, 1, seed, study.table.sample_ids, metadata)
-    fit.check_split(split, options.loop)
-    shape, standard = choose_shape(base, study, options.model, plan, split.train)
-    config = ModelConfig("pretrain", shape, metric, plan, standard, None, to_plain(options))
-    runtime = make_runtime(options, shape, policy, communicator)
-    with run_folder.begin(prepared, communicator, attention=runtime.attention) as record:
-        if communicator.ranks.is_main:
-            write_splits(prepared.folder / "splits.tsv", study.table.sample_ids, [split], labels)
-        _learn(options, config, study, split, base, record, runtime)
+        communicator.require_equal_options(options)
+        check_resources(options)
+        options = numbers_of_host(options)
+        prepared = run_folder.prepare("pretrain", options, communicator, gpu_names())
+        base = read_pretrained_encoder(options.pretrained_encoder)
+        study, metric, plan = load_pretraining_study(options, base)
+        metadata = None if options.metadata is None else read_metadata(options.metadata)
+        splits, seed = prepared.split_options(options.split), options.loop.seed
+        (split, *_), labels = split_samples(splits, 1, seed, study.table.sample_ids, metadata)
+        fit.check_split(split, options.loop)
+        shape, standard = choose_shape(base, study, options.model, plan, split.train)
+        config = ModelConfig("pretrain", shape, metric, plan, standard, None, to_plain(options))
+        runtime = make_runtime(options, shape, policy, communicator)
+        with run_folder.begin(prepared, communicator, attention=runtime.attention) as record:
+            if communicator.ranks.is_main:
+                path = prepared.folder / "splits.tsv"
+                write_splits(path, study.table.sample_ids, [split], labels)
+            _learn(options, config, study, split, base, record, runtime)
 
 
 def load_pretraining_study(
@@ -135,18 +141,3 @@ def _learn(
         best=result.best,
     )
     info(f"Encoder: {folder}")
-
-
-def check_phylogeny(options: Pretrain) -> None:
-    """Refuse pretraining without any loss term, or a UniFrac loss without a phylogeny."""
-    if options.task.penalty and not has_phylogeny(options.input, options.phylogeny):
-        made = " and the store has no tree" if is_store(options.input.table) else ""
-        raise UsageError(
-            "UniFrac needs a phylogeny",
-            f"neither --tree nor --unifrac-matrix was given{made}",
-            "give one, or --penalty 0 to learn from sequences and abundances alone",
-        )
-    task = options.task
-    if not (task.penalty or task.nuc_penalty or task.count_penalty):
-        weights = "--penalty 0 --nuc-penalty 0 --count-penalty 0"
-        raise UsageError("Nothing to learn", weights, "raise one of them")
