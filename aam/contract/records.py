@@ -310,13 +310,13 @@ def _mismatch(
     choices = [str(choice) for kind in kinds for choice in getattr(kind, "values", ())]
     if choices and message.startswith("Invalid enum value"):
         return Mismatch(f"{name} is {shown}, not one of {', '.join(choices)}", path)
-    text = re.sub("`([^`]*)`", lambda found: _WORD.sub(_plain_word, found[1]), message)
+    text = re.sub(
+        "`([^`]*)`",
+        lambda found: _WORD.sub(lambda word: _WORDS.get(word[0], word[0]), found[1]),
+        message,
+    )
     text = text.partition(", got ")[0].replace(" | ", " or ")
     return Mismatch(f"{name} is {shown}, {text[0].lower()}{text[1:]}", path)
-
-
-def _plain_word(found: re.Match[str]) -> str:
-    return _WORDS.get(found[0], found[0])
 
 
 def _path(at: str, message: str, value: Any, expected: Any) -> tuple[str | int, ...]:

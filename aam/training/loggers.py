@@ -9,7 +9,6 @@ beside the checkpoints.
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 import os
 import shlex
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 from aam.contract.errors import AamError, Unavailable
-from aam.contract.files import write_text
+from aam.contract.files import write_json
 from aam.contract.options import specs
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
@@ -179,8 +178,7 @@ def open_loggers(options: Pretrain | Train, folder: Path, name: str, step: int) 
         place = options.run.output_dir if LOGGERS[logger].tracker else folder
         loggers[logger] = LOGGERS[logger](place, name, values, ids.get(logger), step)
     if ids := {logger: opened.id for logger, opened in loggers.items() if opened.id}:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(file, json.dumps(ids) + "\n")
+        write_json(file, ids)
     return list(loggers.values())
 
 

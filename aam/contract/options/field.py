@@ -174,7 +174,13 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
             reader = field.metadata.get("only_for", "")
             found += [dataclasses.replace(s, only_for=s.only_for or reader) for s in of_group]
             continue
-        required = field.default is dataclasses.MISSING
+        required, text = field.default is dataclasses.MISSING, field.metadata["help"]
+        # Of a registry, what each of its names means.
+        for part in typing.get_args(field.type):
+            if typing.get_origin(part) is Annotated:
+                entries = typing.get_args(part)[1].items()
+                meanings = "; ".join(f"{name}: {entry.help}" for name, entry in entries)
+                text = text.replace("{choices}", meanings)
         found.append(
             OptionSpec(
                 flag=flag_of(field.name),
@@ -183,7 +189,7 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
                 required=required,
                 default=None if required else field.default,
                 group=summary(command),
-                **{**field.metadata, "help": _help(field)},
+                **{**field.metadata, "help": text},
             )
         )
     without = getattr(command, "without", ())
@@ -202,17 +208,6 @@ def values_by_flag(options: Any) -> dict[str, Any]:
             else:
                 values[flag_of(field.name)] = value
     return values
-
-
-def _help(field: dataclasses.Field[Any]) -> str:
-    """Return the help text of an option, with what each name of its registry means."""
-    text: str = field.metadata["help"]
-    for part in typing.get_args(field.type):
-        if typing.get_origin(part) is Annotated:
-            registry = typing.get_args(part)[1]
-            meanings = "; ".join(f"{name}: {entry.help}" for name, entry in registry.items())
-            text = text.replace("{choices}", meanings)
-    return text
 
 
 def summary(command: type) -> str:
