@@ -209,6 +209,7 @@ def predict(member: str, name: str, found: Labelled, seed: int, results: Path) -
     """Write a member's held-out predictions of the folds of a seed, and its CPU-seconds."""
     task = TASKS[name]
     folds = found.folds(task, seed)
+    left_out: dict[str, Any] = {}
     if member == TRANSFORMER:
         encoder = pretrained_encoder(task.study, found.folder, results)
         began = time.process_time()
@@ -218,10 +219,12 @@ def predict(member: str, name: str, found: Labelled, seed: int, results: Path) -
         seconds = time.process_time() - began
     else:
         samples = TrainingSamples(found.samples, AsvRelations(found.samples.tokens_FL))
-        run = estimator(member).cross_validate(samples, folds, final=False)
+        run = estimator(member).cross_validate(samples, folds, final=False, weighed=True)
         predictions_MC, seconds = run.predictions_MC, run.cpu_seconds
+        left_out = {f"left_out_{k}": each_NC for k, each_NC in enumerate(run.left_out)
+                    if each_NC is not None}  # fmt: skip
     file = predictions_file(results, name, seed, member)
-    np.savez(file, predictions_MC=predictions_MC, cpu_seconds=seconds)
+    np.savez(file, predictions_MC=predictions_MC, cpu_seconds=seconds, **left_out)
 
 
 def pretrained_encoder(study: str, folder: Path, results: Path) -> Path:
@@ -294,10 +297,16 @@ def score_seed(
     folds = found.folds(task, seed)
     members = {name: arrays["predictions_MC"] for name, arrays in read.items()}
     estimators = {name: members[name] for name in ("kernel", "forest")}  # the order of `aam train`
-    predictions = members | {"ensemble": combine_members(estimators, folds).predictions_MC}
+    # Weights of each fold, as `aam train` chooses them.
+    left_out = {
+        name: [arrays.get(f"left_out_{k}") for k in range(len(folds.fitted_rows))]
+        for name, arrays in read.items()
+    }
+    combined = combine_members(estimators, folds, left_out)
+    predictions = members | {"ensemble": combined.predictions_MC}
     pairs = [("ensemble", name) for name in ESTIMATORS]
     if TRANSFORMER in members:
-        together = combine_members(estimators | members, folds).predictions_MC
+        together = combine_members(estimators | members, folds, left_out).predictions_MC
         predictions |= {"with transformer": together}
         pairs.append(("with transformer", "ensemble"))
     draws = resample_groups(folds.held_out.groups, seed, DRAWS)
