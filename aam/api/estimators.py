@@ -217,6 +217,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                 "output_dir": path_argument("output_dir", output_dir, "None"),
                 **target,
             }
+            if not isinstance(self.evaluate, bool | np.bool_):
+                raise UsageError("Invalid evaluate", repr(self.evaluate), "give True or False")
             checked = arguments(Train, values)
             options = build(Train, {flag_of(name): value for name, value in checked.items()})
             require_consistent(options)

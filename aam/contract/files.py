@@ -11,7 +11,7 @@ import math
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -105,7 +105,7 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
         CannotCreate: the name is too long, the path is a folder or cannot be read, or the file
             exists and `overwrite` is false.
     """
-    _check_name(path)
+    _require_output(path)
     try:
         exists, is_folder = path.exists(), path.is_dir()
     except (OSError, ValueError) as error:
@@ -125,7 +125,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
     Raises:
         CannotCreate: the folder cannot be created or written to, its disk is full, `path` is a
-            folder or its name is too long.
+            folder or a device, or its name is too long.
     """
     make_parent(path)
     # Temporary files of `path` whose process, of this host, has ended.
@@ -142,6 +142,11 @@ def atomic_write(path: Path) -> Iterator[Path]:
             if path.is_dir() and not path.is_symlink():
                 raise CannotCreate("The output is a folder", f"'{path}'", "choose another name")
             os.replace(temporary, path)
+    except FileNotFoundError as error:
+        if error.filename != str(temporary):
+            raise
+        evidence, remedy = f"'{path.parent}' takes no files", "choose another folder"
+        raise CannotCreate("The output cannot be written", evidence, remedy) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -210,7 +215,7 @@ def make_parent(path: Path) -> None:
     Raises:
         CannotCreate: it cannot be created or written to, or the name of the output is too long.
     """
-    _check_name(path)
+    _require_output(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -220,13 +225,19 @@ def make_parent(path: Path) -> None:
         raise CannotCreate("The folder cannot be written to", f"'{path.parent}'", "choose another")
 
 
-def _check_name(path: Path) -> None:
+def _require_output(path: Path) -> None:
+    """Check that a file may have this name, and is not to replace a device or a pipe."""
     if (size := len(os.fsencode(path.name))) > _LONGEST_NAME:
         raise CannotCreate(
             "The name of the output is too long",
             f"'{path.name[:40]}...' has {size} bytes",
             f"give a name of at most {_LONGEST_NAME}",
         )
+    with suppress(OSError, ValueError):
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            # A file renamed to /dev/null would take its place for every program.
+            raise CannotCreate("The output is a device or a pipe", f"'{path}'", "name a file")
 
 
 @contextmanager

@@ -49,6 +49,9 @@ which a column is another form of the target."""
 _MAX_COLUMNS = 1000
 """Columns that are tested; each takes about 5 ms of CPU time and a split."""
 
+_MAX_CLASSES = 100
+"""Classes of a target for which columns are tested; an AUC of each sorts all samples."""
+
 _LEADING = 5
 """Columns that `leading` returns at most."""
 
@@ -93,7 +96,8 @@ def associations(
         folds: labels and splits of the same samples.
 
     Returns:
-        An entry for each column that varies and has a score, by descending score. The score is the
+        An entry for each column that varies and has a score, by descending score; none for a target
+        of more than `_MAX_CLASSES` classes. The score is the
         first metric of `SCORED` for the type of the target: R², AUC or weighted kappa.
     """
     tested: dict[str, npt.NDArray[Any]] = {DEPTH: np.log(study.reads)}
@@ -112,6 +116,12 @@ def associations(
             # Infinite numbers and those that overflow in a decision tree are missing.
             tested[name] = np.where(np.abs(values_N) <= LARGEST_NUMBER, values_N, np.nan)
     labels = folds.labels
+    if len(labels.classes) > _MAX_CLASSES:
+        warn(
+            f"The target has {len(labels.classes)} classes; columns are tested for confounding "
+            f"with up to {_MAX_CLASSES}."
+        )
+        return []
     metric, function = next(iter(SCORED[labels.type].items()))
     found = []
     for name, values_N in tested.items():

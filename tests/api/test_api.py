@@ -312,6 +312,7 @@ def _fit(**change: Any) -> Callable[[aam.Model, biom.Table], Any]:
     [
         (_fit(loss_type="hubr"), "Invalid loss_type: 'hubr'; did you mean 'huber'?"),
         (_fit(epochs="10"), "Invalid epochs: '10'"),
+        (_fit(evaluate="no"), "Invalid evaluate: 'no'"),
         (_fit(epochs=0), "Invalid epochs: 0; give 1 or more"),
         (_fit(epochs=np.zeros(2)), "Invalid epochs"),
         (_fit(members="kernal"), r"Invalid members: \('kernal',\); did you mean 'kernel'?"),

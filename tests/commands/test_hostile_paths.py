@@ -107,6 +107,23 @@ def test_outputs(folder: Path, capsys: pytest.CaptureFixture[str], command: str,
     assert mine.read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("pipe.tsv", "The output is a device or a pipe: '"),
+        ("/proc/m.tsv", "The output cannot be written: '/proc' takes no files"),
+    ],
+)
+def test_outputs_that_are_no_files_stay(
+    folder: Path, capsys: pytest.CaptureFixture[str], place: str, message: str
+) -> None:
+    os.mkfifo(folder / "pipe.tsv")
+    files = ("--table", folder / "table.tsv", "--tree", folder / "tree.nwk")
+    status = aam("unifrac", *files, "--overwrite", "--output", folder / place)
+    check_refusal(capsys, status, CANNOT_CREATE, message)
+    assert (folder / "pipe.tsv").is_fifo()
+
+
 # Paths that are something else, and options at their extremes
 
 

@@ -336,3 +336,16 @@ def test_columns_of_one_value_are_grouped_and_the_example_is_one_region(
     assert found["warning", "columns"] == ["one value only: 45 (c0, c1, c2, c3, c4, ...)"]
     assert not [key for key in found if key[1].startswith("c0")]
     assert ("warning", "sequences") not in found
+
+
+def test_columns_are_not_tested_for_a_target_of_too_many_classes(tmp_path: Path) -> None:
+    """Each class is an AUC of each column: 2,500 classes took eight minutes."""
+    ids = [f"s{n}" for n in range(210)]
+    rows = [f"{name}\tw{n // 2}\t{n}\n" for n, name in enumerate(ids)]
+    metadata = tmp_path / "metadata.tsv"
+    metadata.write_text("sample-id\tname\torder\n" + "".join(rows))
+    given = ("--metadata", metadata, "--metadata-column", "name")
+    status, found = inspected(table(tmp_path, ids, DNA[:2]), *given)
+    assert status == 0
+    (sentence,) = (text for text in found["warning", "target"] if "confounding" in text)
+    assert sentence.startswith("The target has 105 classes; columns are tested")
