@@ -16,7 +16,7 @@ from aam.data.table import FeatureTable, auto_depth
 from aam.members.confounding import NO_SKILL, Association
 from aam.report.figures import SERIES, Drawing, Picture, blank, shortened, styled
 from aam.report.page import Tile, render, write_page
-from aam.report.terminal import TITLES, Table
+from aam.report.terminal import OTHER_FORM, TITLES, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +29,6 @@ MAX_BARS = 9
 BLOCK = 4096  # samples read at once
 MAX_BINS = 30
 GREY = "#8b95a1"  # of what is missing, or of several values
-OTHER_FORM = "another form of the target, or completely confounded with it"
 SMALL, LARGE = (3.1, 2.1), (4.6, 3.2)  # inches
 
 

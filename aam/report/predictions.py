@@ -20,7 +20,7 @@ from aam.members.scores import Score
 from aam.number_format import metric_text, significant
 from aam.report.figures import INK, MAX_VECTORS, SERIES, Drawing, blank, shortened, styled
 from aam.report.run import ReportInput
-from aam.report.terminal import TITLES, Table, metric_cells, spread, with_interval
+from aam.report.terminal import OTHER_FORM, TITLES, Table, metric_cells, spread, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -381,9 +381,7 @@ def confounders_table(given: ReportInput) -> Table | None:
         [
             one["column"],
             with_interval(metric, Score(one["value"], one["lower"], one["upper"])),
-            "another form of the target, or completely confounded with it"
-            if one.get("other_form")
-            else "possible confounder",
+            OTHER_FORM if one.get("other_form") else "possible confounder",
         ]
         for one in found
     ]

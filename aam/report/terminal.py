@@ -18,6 +18,9 @@ from aam.contract.errors import shortened
 from aam.members.scores import Score
 from aam.number_format import metric_text
 
+OTHER_FORM = "another form of the target, or completely confounded with it"
+"""What a column is that determines the target nearly without exception."""
+
 TITLES = {
     "samples": "Samples",
     "r2": "R²",

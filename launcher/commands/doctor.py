@@ -154,9 +154,10 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         content = {
             "host": facts(host),
             "fitting": [image.name for image in fitting],
-            "check_reports": [msgspec.to_builtins(report) for report in reports],
+            "check_reports": msgspec.to_builtins(reports),
+            "findings": msgspec.to_builtins(findings),
         }
-        print_json({**content, "findings": [msgspec.to_builtins(finding) for finding in findings]})
+        print_json(content)
     else:
         names = ", ".join(image.name for image in fitting)
         lines = [*host_lines(host, catalog), f"{'images':<10} {names} would fit"]

@@ -111,11 +111,11 @@ def as_json(host: Host, plan: Plan) -> str:
     """Return the explanation for programs."""
     content = {
         "host": facts(host),
-        "decisions": [msgspec.to_builtins(decision) for decision in plan.decisions],
-        "findings": [msgspec.to_builtins(finding) for finding in plan.findings],
+        "decisions": msgspec.to_builtins(plan.decisions),
+        "findings": msgspec.to_builtins(plan.findings),
         "plan": {
             key: value
-            for key, value in msgspec.to_builtins(replace(plan, choices=(), findings=())).items()
+            for key, value in msgspec.to_builtins(plan).items()
             if key not in ("choices", "findings", "assigned")
         }
         | {"variables": plan.variables},

@@ -114,7 +114,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     files = [file for file in kept_scripts().glob("*.sh") if re.fullmatch("[0-9]+", file.stem)]
     rows = [row_of(file, known) for file in sorted(files, key=lambda file: -int(file.stem))]
     if "--json" in launcher_options:
-        print_json([msgspec.structs.asdict(row) for row in rows])
+        print_json(msgspec.to_builtins(rows))
         return 0
     if not rows:
         print("No job was submitted from here.")

@@ -172,6 +172,9 @@ def build(job: BuildJob) -> Mapping[str, Any]:
             _require_sha256(options.from_, options.sha256)
             facts = {"from": str(options.from_)}
             context = scratch
+            # The image takes at most as much as its file; unpacking an archive is the engine's.
+            size, remedy = options.from_.stat().st_size, "set AAM_IMAGE_DIR to a folder with room"
+            needs = [SpaceRequirement("image", job.folder, size, remedy)]
         else:
             content = definitions.stage(definitions.sources(), context)
             parts = [content, image_format, json.dumps(dict(job.arguments), sort_keys=True)]
@@ -180,11 +183,7 @@ def build(job: BuildJob) -> Mapping[str, Any]:
             same = not options.rebuild and recorded.get("inputs") == facts["inputs"]
             if same and builder.engine.exists(builder.program, recorded, job.sif):
                 return {**recorded, "new": False}
-        needs = builder.engine.needs(builder.program, job.image.room, job.folder, os.environ)
-        if options.from_ is not None:
-            # The image takes at most as much as its file; unpacking an archive is the engine's.
-            size, remedy = options.from_.stat().st_size, "set AAM_IMAGE_DIR to a folder with room"
-            needs = [SpaceRequirement("image", job.folder, size, remedy)]
+            needs = builder.engine.needs(builder.program, job.image.room, job.folder, os.environ)
         require_space(needs)
         log = _log(job)
         log.step(f"{name} with {builder.engine.name} {builder.version}; log {log.path}")
