@@ -157,7 +157,7 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     from aam.training.loader import TrainingBatches
     from aam.training.loop import make_optimizer
     from aam.training.module import LossWeights, TrainingModule
-    from aam.training.pretrained import diversity_scale
+    from aam.training.pretrain import diversity_scale
 
     loop, task, sample = LoopOptions(batch_size=8), MaskOptions(), SampleOptions()
     loaded = load_study(TableOptions(table=study / "study.aam"), PhylogenyOptions())

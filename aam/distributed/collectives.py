@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from aam import __version__
 from aam.contract.errors import AamError, DataError, UsageError
 from aam.contract.options import specs
 from aam.data.study import Study
-from aam.distributed.environment import SINGLE_RANK, Ranks
+from aam.distributed.environment import SINGLE_RANK, RankGroup, Ranks, T
 from aam.numerics.device import CONTROL_BACKEND
 from aam.run_record import launched_by, value_of
 
@@ -126,11 +126,8 @@ def all_gather_arrays(
     return joined
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True)
-class Communicator:
+class Communicator(RankGroup):
     """The ranks of a run. All ranks call its methods, in the same order.
 
     Attributes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from aam.contract.errors import UsageError
 from aam.contract.options.device import RankOptions, ScaleOptions
@@ -57,6 +58,27 @@ class Ranks:
 
 
 SINGLE_RANK = Ranks()
+
+T = TypeVar("T")
+
+
+class RankGroup:
+    """The ranks of a run that decide together; this one is a single process, without PyTorch.
+
+    `aam.distributed.collectives.Communicator` is that of several.
+    """
+
+    ranks: Ranks = SINGLE_RANK
+
+    def barrier(self) -> None:
+        """Wait until all ranks have come here."""
+
+    def broadcast(self, value: T) -> T:
+        """Return the value of rank 0."""
+        return value
+
+
+ONE_PROCESS = RankGroup()
 
 
 def shard_sizes(number: int, world_size: int) -> tuple[int, ...]:

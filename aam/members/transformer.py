@@ -65,7 +65,7 @@ from aam.model.nucleotides import NucleotideEncoder
 from aam.numerics.device import print_device
 from aam.serialization.model_folder import State
 from aam.training.labelled_study import LabelledStudy
-from aam.training.pretrained import PretrainedEncoder
+from aam.training.pretrain import PretrainedEncoder
 from aam.training.run_folder import RecordFact
 from aam.training.runtime import Runtime
 from aam.training.train import encode_frozen, train_fold

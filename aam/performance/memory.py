@@ -48,10 +48,10 @@ from aam.training.fit import freeze_unused
 from aam.training.labelled_study import LabelledStudy, load_labelled_study, transformer_folds
 from aam.training.loop import clip_gradients, make_optimizer
 from aam.training.module import LossWeights, TrainingModule
-from aam.training.pretrain import load_pretraining_study
-from aam.training.pretrained import (
+from aam.training.pretrain import (
     choose_length,
     choose_shape,
+    load_pretraining_study,
     read_pretrained_encoder,
 )
 from aam.training.runtime import check_heads

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from aam.contract.options.commands.train import Train
 from aam.contract.options.members import networks as network_names
 from aam.contract.preflight import COUNTS_ALONE
+from aam.distributed.environment import ONE_PROCESS, RankGroup
 from aam.members.member import Member
 from aam.training.labelled_study import LabelledStudy
-from aam.training.run_folder import ONE_PROCESS, RankGroup, RecordFact, check_folds, no_record
+from aam.training.run_folder import RecordFact, check_folds, no_record
 
 if TYPE_CHECKING:
     from aam.numerics.backends import BackendPolicy
@@ -64,7 +65,7 @@ def sequence_length(options: Train) -> int | None:
     """Return the nucleotides to read of each sequence, as of a pretrained encoder; None for all."""
     if options.pretrained_encoder is not None:
         # PyTorch takes a CPU-second to import.
-        from aam.training.pretrained import choose_length, read_pretrained_encoder
+        from aam.training.pretrain import choose_length, read_pretrained_encoder
 
         return choose_length(read_pretrained_encoder(options.pretrained_encoder), options.sample)
     return None if options.sample.max_bp == "auto" else options.sample.max_bp
@@ -90,7 +91,7 @@ def session(
     from aam.performance.fit import automatic
     from aam.performance.memory import training_run
     from aam.training.fit import check_split
-    from aam.training.pretrained import choose_length, read_pretrained_encoder
+    from aam.training.pretrain import choose_length, read_pretrained_encoder
     from aam.training.runtime import check_resources, make_runtime, numbers_of_host
 
     options = automatic(options, functools.partial(training_run, labelled=labelled))

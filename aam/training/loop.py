@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Parameter
@@ -30,14 +29,16 @@ from aam.training.checkpoints import OptimizerState, ResumeState, Row, TrainingP
 from aam.training.finite import FiniteCheck
 from aam.training.loader import EpochSampler
 from aam.training.losses import LossTerm
-from aam.training.module import GradientStep, clip_grads_with_norm_, get_total_norm
+from aam.training.module import (
+    GradientStep,
+    clip_grads_with_norm_,
+    get_total_norm,
+    seed_dropout,
+)
 from aam.training.observers import End, Observer
 
 LAST, BEST = "last.ckpt", "best.ckpt"
 """Names of the checkpoints of a run."""
-
-_DROPOUT = 5
-"""Second word of the seed of dropout; `data.batches` and `loader` have others."""
 
 HIGHER_IS_BETTER = ("val_r2", "val_accuracy", "val_f1")
 
@@ -180,7 +181,6 @@ class TrainingLoop:
         if self.complete:
             return
         first, end = self.progress.step, End.FAILED
-        self.check.begin()
         for observer in self.observers:
             observer.begin(self.task, self.progress)
         try:
@@ -214,13 +214,8 @@ class TrainingLoop:
             last_of_epoch = number + 1 == steps
             last_of_step = last_of_epoch or (number + 1) % size == 0
 
-            # Batch. The place in the run decides the random numbers, so that no state of a
-            # generator is stored and a resumed run repeats the same dropout. Each rank has other
-            # samples and draws its own.
-            rank = self.communicator.ranks.rank
-            entropy = [self.options.seed, _DROPOUT, epoch, number, rank]
-            seed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
-            torch.manual_seed(int(seed) >> 1)
+            # Batch.
+            seed_dropout(self.options.seed, epoch, number, self.communicator.ranks.rank)
             batch = loaded.to(task.device)
             if self.prepare is not None and self.prepare(batch):
                 self.prepare = None
@@ -231,10 +226,9 @@ class TrainingLoop:
             # the mean of these.
             if number % size == 0:
                 self.optimizer.zero_grad()
-            self.check.store(batch, epoch, number)
             batches = min(size, steps - number // size * size)
             loss = self.step.add_gradients(batch, last_of_step, batches)
-            self.check.add_loss(loss)
+            self.check.add_batch(batch, epoch, number, loss)
 
             if last_of_step:
                 # Clip. Unscaled first: the finite check and the norm of clipping are those of the

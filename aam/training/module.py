@@ -67,6 +67,9 @@ except ImportError:  # PyTorch 2.4 and 2.5
         torch._foreach_mul_(gradients, (max_norm / (total_norm + 1e-6)).clamp(max=1))
 
 
+_DROPOUT = 5
+"""Second word of the seed of dropout; `data.batches` and `loader` have others."""
+
 Encoded = tuple[Tensor, dict[str, LossTerm]]
 """Vectors of ASVs, and the sums of the losses of their masked nucleotides."""
 
@@ -409,6 +412,14 @@ class GradientStep:
                 loss: Tensor = self.model(batch)
             torch.autograd.backward(self.scaler.scale(loss / batches))
         return loss.detach()
+
+
+def seed_dropout(seed: int, epoch: int, batch: int, rank: int) -> None:
+    """Seed the generators of PyTorch for a batch of an epoch."""
+    # The place in the run decides the random numbers, so that no state of a generator is stored and
+    # a resumed run repeats the same dropout. Each rank has other samples and draws its own.
+    sequence = np.random.SeedSequence([seed, _DROPOUT, epoch, batch, rank])
+    torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0]) >> 1)
 
 
 def _add(sums: dict[str, LossTerm], name: str, term: LossTerm) -> None:

@@ -1,14 +1,23 @@
-"""Pretraining run: learn an encoder without labels, from input files to a run folder."""
+"""Pretraining run (learn an encoder without labels) and pretrained encoders of further runs."""
 
 from __future__ import annotations
 
-import torch
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
 
-from aam.console import info
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from aam.console import info, warn
 from aam.contract.errors import UsageError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.pretrain import Pretrain
-from aam.contract.options.study import Metric
+from aam.contract.options.commands.train import Train
+from aam.contract.options.study import Metric, PhylogenyOptions, SampleOptions
+from aam.contract.options.training import MaskOptions, ModelOptions
 from aam.contract.preflight import MODEL
 from aam.data.batches import BatchPlan
 from aam.data.metadata import read_metadata
@@ -16,27 +25,33 @@ from aam.data.splits import Split, write_splits
 from aam.data.store import is_store
 from aam.data.study import Study, has_phylogeny, load_study
 from aam.data.targets import split_samples
+from aam.data.unifrac import faith_pd
 from aam.distributed import strategies
 from aam.distributed.collectives import identity
 from aam.distributed.process_group import process_group
 from aam.inference.outputs import encode_asvs, write_study_embeddings
-from aam.inference.stored_networks import TRANSFORMER, ModelConfig, network_state
+from aam.inference.stored_networks import (
+    TRANSFORMER,
+    DiversityScale,
+    ModelConfig,
+    network_state,
+    read_networks,
+)
 from aam.model.network import Encoder
+from aam.model.shape import NetworkShape
 from aam.numerics.backends import TORCH_POLICY, BackendPolicy
 from aam.numerics.device import gpu_names
 from aam.serialization import model_folder
 from aam.training import checkpoints, fit, run_folder
 from aam.training.labelled_study import choose_depth, deep_enough
 from aam.training.module import LossWeights, TrainingModule
-from aam.training.pretrained import (
-    PretrainedEncoder,
-    batch_plan,
-    choose_length,
-    choose_metric,
-    choose_shape,
-    read_pretrained_encoder,
-)
 from aam.training.runtime import Runtime, check_resources, make_runtime, numbers_of_host
+
+HIDDEN_RATIO = 0.15
+"""Fraction of the abundances that are hidden with --count-penalty."""
+
+_AT_ONCE = 256
+"""Samples whose Faith PD is computed together: their tree branches are dense in memory."""
 
 
 def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
@@ -141,3 +156,122 @@ def _learn(
         best=result.best,
     )
     info(f"Encoder: {folder}")
+
+
+def batch_plan(
+    options: Pretrain | Train, task: MaskOptions, study: Study, depth: int, metric: Metric
+) -> BatchPlan:
+    """Build the batch plan of a run; loss terms whose weight in `task` is 0 are not prepared."""
+    related = study.phylogeny is not None or study.distances is not None
+    return BatchPlan(
+        seed=options.loop.seed,
+        rarefy_depth=depth,
+        token_limit=options.sample.token_limit,
+        mask_ratio=task.nuc_mask_ratio if task.nuc_penalty else 0.0,
+        metric=metric if related and task.penalty else None,
+        alpha=options.phylogeny.unifrac_alpha,
+        hidden_ratio=HIDDEN_RATIO if task.count_penalty else 0.0,
+    )
+
+
+def diversity_scale(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) -> DiversityScale:
+    """Return mean and spread of Faith PD in the training samples, if it is the metric."""
+    if plan.metric != "faith_pd" or study.phylogeny is None:
+        return DiversityScale()
+    chunks = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
+    parts = [faith_pd(study.table.counts[chunk], study.phylogeny) for chunk in chunks]
+    values = torch.from_numpy(np.concatenate(parts))
+    return DiversityScale(float(values.mean()), float(values.std()) or 1.0)
+
+
+@dataclass(frozen=True)
+class PretrainedEncoder:
+    """Configuration and encoder weights of the model of --pretrained-encoder.
+
+    Attributes:
+        config: configuration of the model.
+        weights: weights of the encoder, by name.
+        asv_vectors_FD: vectors of the ASVs of the study; None unless the encoder is frozen.
+    """
+
+    config: ModelConfig
+    weights: dict[str, Tensor]
+    asv_vectors_FD: Tensor | None = None
+
+
+def read_pretrained_encoder(path: Path | None) -> PretrainedEncoder | None:
+    """Read the encoder of a model, of several folds the first; None without a path."""
+    if path is None:
+        return None
+    stored = read_networks(path)[0]
+    shape = stored.config.shape
+    info(
+        f"Pretrained encoder: width {shape.embedding_dim}, {shape.attention_layers} layers, patch "
+        f"{shape.nucleotide_patch}, from '{path}'."
+    )
+    return PretrainedEncoder(stored.config, stored.encoder_weights)
+
+
+def choose_length(base: PretrainedEncoder | None, options: SampleOptions) -> int | None:
+    """Return the longest sequence to keep; None for the longest of the table."""
+    if base is not None:
+        return base.config.shape.max_bp
+    return None if options.max_bp == "auto" else options.max_bp
+
+
+def choose_metric(base: PretrainedEncoder | None, options: PhylogenyOptions) -> Metric:
+    """Return the phylogenetic metric of a run; a pretrained encoder keeps its metric."""
+    requested = options.unifrac_metric
+    metric: Metric = "unweighted" if requested == "unifrac" else requested  # an alias
+    if base is not None and base.config.metric != metric:
+        warn(f"UniFrac metric of the pretrained encoder is kept: {base.config.metric}.")
+        return base.config.metric
+    return metric
+
+
+def choose_shape(
+    base: PretrainedEncoder | None,
+    study: Study,
+    model: ModelOptions,
+    plan: BatchPlan,
+    rows: npt.NDArray[np.int64],
+) -> tuple[NetworkShape, DiversityScale]:
+    """Return the sizes of the encoder, and the scale of Faith PD in its training samples `rows`.
+
+    A pretrained encoder keeps both, except for the dropout.
+
+    Args:
+        base: pretrained encoder; None for one that is trained from the beginning.
+        study: study of the run, which gives the length of the sequences.
+        model: options of the sizes, which a pretrained encoder overrides.
+        plan: batch plan of the run.
+        rows: int64 [n], training samples.
+
+    Raises:
+        UsageError: abundances are to be predicted, but the pretrained encoder has no head for it.
+    """
+    if base is None:
+        sizes = {
+            name: getattr(model, name)
+            for name in ("embedding_dim", "attention_heads", "attention_layers", "nucleotide_patch")
+        }
+        length, counts = study.tokens_FL.shape[1], plan.hidden_ratio > 0
+        shape = NetworkShape(length, **sizes, dropout=model.dropout, predicts_counts=counts)
+        return shape, diversity_scale(study, plan, rows)
+    if plan.hidden_ratio and not base.config.shape.predicts_counts:
+        raise UsageError(
+            "The pretrained encoder cannot predict abundances",
+            "it was pretrained without --count-penalty",
+            "leave out --count-penalty, or pretrain with it",
+        )
+    # The heads of the base's target are no part of the encoder; `configure_model` adds those of
+    # this run.
+    shape = dataclasses.replace(
+        base.config.shape,
+        dropout=model.dropout,
+        outputs=0,
+        profile_features=0,
+        profile_dropout=NetworkShape.profile_dropout,
+        covariates=None,
+    )
+    return shape, base.config.standard

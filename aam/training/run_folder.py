@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any
 
 from aam import run_record
 from aam.console import info, warn
@@ -38,15 +38,12 @@ from aam.contract.preflight import (
     is_usable,
     target_folders,
 )
-from aam.distributed.environment import SINGLE_RANK, Ranks
+from aam.distributed.environment import ONE_PROCESS, RankGroup
 from aam.training import loggers
 
 _ATOMIC_FILES = ("run.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt",
                  "metrics.csv", "progress.json", "splits.tsv", "predictions.tsv",
                  "scores.json", "embeddings.tsv")  # fmt: skip
-
-
-T = TypeVar("T")
 
 RecordFact = Callable[[str, Any], None]
 """Function that adds a named fact to the run record."""
@@ -54,38 +51,6 @@ RecordFact = Callable[[str, Any], None]
 
 def no_record(name: str, fact: Any) -> None:
     """Ignore a fact: the default `RecordFact` of a run without a run record."""
-
-
-class RankGroup(Protocol):
-    """The ranks of a run, see `aam.distributed.collectives.Communicator`."""
-
-    @property
-    def ranks(self) -> Ranks:
-        """Rank of this process, and the number of all."""
-        ...
-
-    def barrier(self) -> None:
-        """Wait until all ranks have come here."""
-        ...
-
-    def broadcast(self, value: T) -> T:
-        """Return the value of rank 0."""
-        ...
-
-
-class _OneProcess:
-    """Group of a run in one process."""
-
-    ranks = SINGLE_RANK
-
-    def barrier(self) -> None:
-        pass
-
-    def broadcast(self, value: T) -> T:
-        return value
-
-
-ONE_PROCESS = _OneProcess()
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from aam.model.network import Encoder, Predictor
 from aam.training import checkpoints, fit
 from aam.training.labelled_study import LabelledStudy, fit_labels
 from aam.training.module import LossWeights, TrainingModule, target_metrics
-from aam.training.pretrained import PretrainedEncoder, batch_plan, choose_metric, choose_shape
+from aam.training.pretrain import PretrainedEncoder, batch_plan, choose_metric, choose_shape
 from aam.training.run_folder import RecordFact
 from aam.training.runtime import Runtime
 

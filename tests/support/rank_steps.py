@@ -192,7 +192,8 @@ class Repeating(FiniteCheck):
         super().check_gradients(number)
         named = dict(self.task.named_parameters())
         before = {n: p.grad.clone() for n, p in named.items() if p.grad is not None}
-        losses = [loss for _, loss in replay(self.step, window)]
+        rank = self.communicator.ranks.rank
+        losses = [loss for _, loss in replay(self.step, window, rank)]
         assert len(losses) == self.task.loop.gradient_accumulation_steps
         after = {n: p.grad for n, p in named.items() if p.grad is not None}
         same = before.keys() == after.keys() and all(
