@@ -12,7 +12,7 @@ from aam.contract.errors import AamError, printable
 from aam.contract.records import read_json
 from launcher import system
 
-MOST = 200
+MAX_REPORTS = 200
 """Reports that are read; one of a stack has about 20 kB."""
 
 
@@ -57,7 +57,7 @@ def stored(place: Path) -> list[StoredReport]:
     """Return the reports in a folder, the latest first; files that are no report are left out."""
     found = []
     latest = sorted(place.glob("*.json"), key=lambda file: file.lstat().st_mtime, reverse=True)
-    for file in latest[:MOST]:
+    for file in latest[:MAX_REPORTS]:
         with contextlib.suppress(AamError):
             report = read_json(file, _Report, "check report")
             texts = (report.key.image, report.key.arch, report.stack, report.made, report.verdict)

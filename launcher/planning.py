@@ -31,8 +31,8 @@ from launcher.plan.request import Request
 from launcher.plan.settings import LaunchSettings
 from launcher.plan.visible_devices import visible_devices_variables
 
-LEAST = 64 << 20  # bytes that a checkpoint and its copy take, or the caches of compiled kernels
-DEEPEST, MOST = 3, 2000  # folders below an input that are searched for links, and entries looked at
+MIN_FREE = 64 << 20  # bytes that a checkpoint and its copy take, or the caches of compiled kernels
+MAX_DEPTH, MAX_ENTRIES = 3, 2000  # of the search for links below an input
 
 
 def gather(
@@ -184,8 +184,9 @@ def require_space(place: str, cause: str, remedy: str) -> None:
     """
     facts = os.statvfs(place)
     free = facts.f_bavail * facts.f_frsize
-    if free < LEAST:
-        evidence = f"the disk of '{place}' has {free >> 20} MiB left of the {LEAST >> 20} it takes"
+    if free < MIN_FREE:
+        free, needed = free >> 20, MIN_FREE >> 20
+        evidence = f"the disk of '{place}' has {free} MiB left of the {needed} it takes"
         raise CannotCreate(cause, evidence, remedy)
     if facts.f_files and facts.f_favail == 0:  # file systems without a table of files say 0 of 0
         raise CannotCreate(cause, f"the disk of '{place}' can hold no more files", remedy)
@@ -240,9 +241,9 @@ def _fact(flag: str, role: str, absolute: str, folder: bool, links: bool = True)
 
 def _links(root: str) -> Iterator[str]:
     """Yield the targets outside a folder of links inside it."""
-    left = MOST
+    left = MAX_ENTRIES
     for folder, folders, files in os.walk(root):
-        if folder.count("/") - root.count("/") >= DEEPEST:
+        if folder.count("/") - root.count("/") >= MAX_DEPTH:
             folders.clear()
         for name in (*folders, *files):
             left -= 1

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aam.members.confounding import Association
 
 WIDEST = 100
-MOST_COLUMNS = 60
+MAX_COLUMNS = 60
 """Columns of the metadata up to which the table has those without a warning."""
 
 MARKS = {"fact": "", "warning": "warning", "error": "ERROR"}
@@ -134,7 +134,7 @@ def _print(found: Inspection) -> None:
 def _of_few_columns(found: Inspection) -> list[StudyFinding]:
     """Return the findings without the facts about columns of the metadata if these are many."""
     columns = () if found.metadata is None else found.metadata.columns
-    if len(columns) <= MOST_COLUMNS:
+    if len(columns) <= MAX_COLUMNS:
         return found.findings
     kept = [one for one in found.findings if one.severity != "fact" or one.subject not in columns]
     kept.append(StudyFinding("fact", "columns", f"--json lists all {len(columns)}"))

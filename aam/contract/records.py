@@ -388,7 +388,7 @@ def _loader() -> Any:
                 )
             where = f"{self.file}:{key_node.start_mark.line + 1}"
             if key in found:
-                raise ConfigurationError("A key twice", f"'{key}' in {where}", "keep one of them")
+                raise ConfigurationError("Duplicate key", f"'{key}' in {where}", "keep one of them")
             try:
                 found[key] = self.construct_object(value_node, deep=True)
             except (ValueError, OverflowError) as error:

@@ -15,7 +15,7 @@ VARIABLE = "AAM_STOP_FILE"
 
 REQUEUE, END = "requeue", "end"
 
-FEWEST_STEPS = 3
+MIN_STEPS = 3
 """Optimizer steps that a start has to make before its time limit, or it does not start again."""
 
 

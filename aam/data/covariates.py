@@ -25,10 +25,10 @@ from aam.data.splits import Split
 UNKNOWN = 0
 """Code of a category that is missing or unknown."""
 
-_FEWEST = 2
+_MIN_SAMPLES = 2
 """Training samples of a known category, at least."""
 
-_MOST_NUMBERS = 10
+_MAX_NUMBERS = 10
 """Different numbers that a categorical column may have in more than half of its samples."""
 
 F64 = npt.NDArray[np.float64]
@@ -160,7 +160,7 @@ def fit_encoder(covariates: Covariates | None) -> CovariateEncoder | None:
     categories = {}
     for name, values in covariates.categories.items():
         counts = Counter(values[values != ""].tolist())
-        known = sorted(value for value, number in counts.items() if number >= _FEWEST)
+        known = sorted(value for value, number in counts.items() if number >= _MIN_SAMPLES)
         categories[name] = tuple(known)
     numbers = {}
     for name, found in covariates.numbers.items():
@@ -209,20 +209,20 @@ def read_covariates(
     found = _read(categorical, numeric, metadata, sample_ids)
     for name, values in found.categories.items():
         counts = Counter(values[values != ""].tolist())
-        mostly_different = len(counts) > _MOST_NUMBERS and 2 * len(counts) > counts.total()
+        mostly_different = len(counts) > _MAX_NUMBERS and 2 * len(counts) > counts.total()
         if mostly_different and np.isfinite(as_numbers(list(counts))).all():
             raise DataError(
                 f"The column '{name}' of --categorical-columns is numeric",
                 f"it has {len(counts)} different numbers in {counts.total()} samples",
                 "name it in --numeric-columns",
             )
-        if max(counts.values(), default=0) < _FEWEST:
+        if max(counts.values(), default=0) < _MIN_SAMPLES:
             raise DataError(
                 f"No two samples have the same category of '{name}'",
                 f"{len(counts)} categories in {len(values)} samples",
                 "leave it out of --categorical-columns",
             )
-        if single := sorted(value for value, number in counts.items() if number < _FEWEST):
+        if single := sorted(value for value, number in counts.items() if number < _MIN_SAMPLES):
             shown = first_few(single)
             warn(f"Categories of '{name}' with a single sample count as unknown: {shown}.")
     _warn_of_missing(found)

@@ -54,7 +54,7 @@ ABUNDANCE_SPREAD = 1.5  # standard deviation of log abundance within a sample
 DEPTH_SPREAD = 0.35
 RICHNESS_SPREAD = 0.2
 
-_MOST_CELLS = 10**12  # hours, at 20 ns to draw the fitness of an ASV in a sample
+_MAX_CELLS = 10**12  # hours, at 20 ns to draw the fitness of an ASV in a sample
 _ASV_BYTES = 500
 _COUNT_BYTES = 40
 
@@ -223,11 +223,11 @@ def _check(options: Example) -> None:
         if not low <= value <= high:
             remedy = f"give {low} to {high} with these options"
             raise UsageError("Invalid size of the study", f"--{name} {value}", remedy)
-    if (cells := options.samples * options.asvs) > _MOST_CELLS:
+    if (cells := options.samples * options.asvs) > _MAX_CELLS:
         raise UsageError(
             "The study would take days to simulate",
             f"--samples {options.samples} x --asvs {options.asvs} are {cells:.0e} draws",
-            f"give at most {_MOST_CELLS:.0e}",
+            f"give at most {_MAX_CELLS:.0e}",
         )
     size = _ASV_BYTES * options.asvs + 4 * options.asvs * options.length
     size += _COUNT_BYTES * options.samples * options.richness

@@ -76,7 +76,7 @@ def choose_members(options: Train) -> tuple[str, ...]:
         also = "" if options.pretrained_encoder is None else " (because of --pretrained-encoder)"
         info(f"Members: {', '.join(members)}{also}; --members chooses others.")
     if len(set(members)) < len(members):
-        raise UsageError("A member twice", f"--members {' '.join(members)}", "name each once")
+        raise UsageError("Duplicate member", f"--members {' '.join(members)}", "name each once")
     resumed = options.run.resume_from
     if TRANSFORMER not in members and isinstance(resumed, Path):
         raise UsageError(
@@ -95,7 +95,7 @@ def check_targets(options: Train, columns: Sequence[str]) -> None:
     """
     evidence = f"--metadata-column {options.target.metadata_column}"
     if len(set(columns)) < len(columns):
-        raise UsageError("A target twice", evidence, "name each column once")
+        raise UsageError("Duplicate target", evidence, "name each column once")
     if options.target.ordinal:
         remedy = "train an ordinal target in a run of its own"
         raise UsageError("--ordinal with several targets", evidence, remedy)

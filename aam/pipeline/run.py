@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 KERNEL = "kernel"
 """Member that draws the learning curve and the ordination: it needs a second for them."""
 
-MOST_SAMPLES = 4000
+MAX_SAMPLES = 4000
 """Samples up to which they are drawn; the kernel is exact up to as many."""
 
 _BOTH = "metadata and counts"
@@ -204,7 +204,7 @@ def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) 
     write_table(folder / "predictions.tsv", table)
     names = tuple(result.members)
     # Of a network alone the report shows the embeddings.
-    if 3 <= len(ids) <= MOST_SAMPLES and networks(names) != names:
+    if 3 <= len(ids) <= MAX_SAMPLES and networks(names) != names:
         inputs = result.samples.inputs(estimator(KERNEL))
         kernel_NN = Landmarks.of(inputs, np.arange(len(ids))).kernel(inputs)
         # The two halves of the float32 kernel differ by rounding.
@@ -256,7 +256,7 @@ def _scores(
             "counts_add": counts_add,
         }
     scores["confounders"] = confounders(found, folds, predictions_MC)
-    if kernel is not None and len(labelled.values) <= MOST_SAMPLES:
+    if kernel is not None and len(labelled.values) <= MAX_SAMPLES:
         scores["learning_curve"] = learning_curve(
             KERNEL, estimator(KERNEL), result.samples, folds, kernel.predictions_MC
         )

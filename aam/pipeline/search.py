@@ -161,7 +161,7 @@ def read_axes(options: Search) -> tuple[Train, tuple[Axis, ...]]:
         default = ("lr=0.0001..0.01", "dropout=0..0.5", "profile-dropout=0..0.9")
     axes = tuple(read_axis(text) for text in options.vary or default)
     if len({axis.spec.flag for axis in axes}) < len(axes):
-        raise UsageError("An option varies twice", " ".join(options.vary), "name each once")
+        raise UsageError("Duplicate option of --vary", " ".join(options.vary), "name each once")
     values = {spec.flag: run_record.value_of(options, spec.field) for spec in specs(Train)}
     base = build(Train, values)
     if varied := next((axis for axis in axes if axis.spec.field == "members"), None):
@@ -497,7 +497,7 @@ def run_trials(
         # One trial at a time, so that a stop request and the trials of other processes are noticed.
         study.optimize(objective, n_trials=1, callbacks=[ended])
         if stop.file:  # progress of a job whose members make no optimizer steps
-            stop_file.count_steps(stop.file, stop_file.FEWEST_STEPS)
+            stop_file.count_steps(stop.file, stop_file.MIN_STEPS)
     if all(trial.state.name == "PRUNED" for trial in trials):
         raise NotFinite(
             "No trial has a score",

@@ -88,7 +88,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     else:
         known = ("list", "build", "pull", "verify")
         remedy = nearest(action, known, f"known are {', '.join(known)}")
-        raise UsageError("`images` has no such part", f"'{action}'", remedy)
+        raise UsageError("Unknown subcommand of `images`", f"'{action}'", remedy)
     return 0
 
 

@@ -22,7 +22,7 @@ from aam.contract.records import decode_json
 from launcher import system
 from launcher.host.facts import DeviceNode, EngineFact, User
 
-MOST_NAMES = 10_000
+MAX_NAMES = 10_000
 
 
 MANIFEST = "aam-capture.json"
@@ -127,7 +127,7 @@ class FolderTree(HostTree):
     def names(self, path: str) -> list[str]:
         try:
             with os.scandir(self.root + path) as entries:
-                return natural(entry.name for entry in islice(entries, MOST_NAMES))
+                return natural(entry.name for entry in islice(entries, MAX_NAMES))
         except OSError:
             return []
 

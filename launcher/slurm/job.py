@@ -196,7 +196,7 @@ def decide(status: int, reason: str, steps: int, cancelled: bool) -> tuple[bool,
     if reason == stop_file.END:
         remedy = "continue with --resume-from auto, a search with its command"
         return False, status, f"{ended} on request; {remedy}"
-    if steps < stop_file.FEWEST_STEPS:
+    if steps < stop_file.MIN_STEPS:
         made = f"after {steps} optimizer step{'s' * (steps != 1)}"
         remedy = "it would not get further: give the job more time (--time)"
         return False, status, f"{ended} {made}; not queued again, because {remedy}"

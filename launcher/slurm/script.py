@@ -25,7 +25,7 @@ MODULE = re.compile(r"[A-Za-z0-9_.+][A-Za-z0-9_./+-]*\Z")
 TRIALS = "--trials-only"
 """Option of a process that takes part in a search and leaves the evaluation to another one."""
 WIDTH = 100
-MOST_JOBS = 100
+MAX_JOBS = 100
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class SubmitOptions:
         "Jobs that share the trials of one `search`; a further job evaluates its folds when all "
         "have succeeded.",
         default=None,
-        takes=Range(f"1 to {MOST_JOBS}", 1, MOST_JOBS),
+        takes=Range(f"1 to {MAX_JOBS}", 1, MAX_JOBS),
     )
     warn_seconds: int | None = option(
         "Seconds before its time limit at which a job saves a checkpoint and is queued again; by "

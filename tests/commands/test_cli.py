@@ -174,7 +174,7 @@ def test_a_refused_training_imports_no_library_of_the_models(tmp_path: Path) -> 
             64,
             "--freeze-base without --pretrained-encoder",
         ),
-        ([*train, "--metadata-column", "ph,ph"], 64, "A target twice"),
+        ([*train, "--metadata-column", "ph,ph"], 64, "Duplicate target"),
         (["pretrain", "--table", "metadata.tsv", "--output-dir", "run"], 73, "already holds a run"),
         (["predict", "--table", "none", "--model", "run", "--output", "o"], 66, "--table: 'none'"),
     ]

@@ -56,8 +56,12 @@ def test_the_launcher_reads_the_same_file_and_knows_its_paths(config: Path) -> N
     ("line", "status", "sentence"),
     [
         ("epohcs: 3", 78, "An unknown key: 'epohcs' in {file}:1; did you mean 'epochs'?"),
-        ("epochs: 0", 64, "Values that no run can have: --epochs 0 in {file}:1; give 1 or more"),
-        ("epochs: many", 64, "--epochs 'many' in {file}:1; give a whole number."),
+        ("epochs: 0", 64, "Value out of range: --epochs 0 in {file}:1; give 1 or more"),
+        (
+            "epochs: many",
+            64,
+            "Invalid value for --epochs: 'many' in {file}:1; give a whole number.",
+        ),
         ("epochs: [1, 2]", 64, "Several values for an option that takes one: --epochs [1, 2] in"),
         ("splits: yes", 78, "Not a value of an option: --splits 'True' in {file}:1; write it in"),
         ("lr: 2026-01-01", 78, "Not a value of an option: --lr '2026-01-01' in {file}:1"),

@@ -30,7 +30,7 @@ from tests.support.refused_builds import here, left, program
         (["build", "cpu", "--from", "a.tar", "--engine", "podman"], 64, "--from takes one SIF"),
         (["build", "cpu", "--from", "a.tar", "--build-arg", "TORCH=1"], 64, "--from takes one SIF"),
         (["verify", "cpu"], 66, "No such image is recorded"),
-        (["rm", "cpu"], 64, "`images` has no such part: 'rm'"),
+        (["rm", "cpu"], 64, "Unknown subcommand of `images`: 'rm'"),
         (["pull", "cpu"], 64, "--registry"),
         (["pull", "cpu", "--registry", "oras://h/a b"], 64, "Not a repository"),
     ],

@@ -73,7 +73,7 @@ def test_defaults_of_folders(home: Path) -> None:
         ("\nimagee: x\n", ["'imagee'", "launch.yaml:2", "did you mean 'image'?"]),
         ("image: [\n", ["Broken YAML", "launch.yaml:2"]),
         ("- a\n", ["Not a mapping", "launch.yaml:1"]),
-        ("image: a\nimage: b\n", ["A key twice", "launch.yaml:2"]),
+        ("image: a\nimage: b\n", ["Duplicate key", "launch.yaml:2"]),
         ("image: [a]\n", ["image is a list, expected text in", "launch.yaml:1"]),
         ("mount_home: perhaps\n", ["mount_home is 'perhaps', expected true or false"]),
         ("bind: /a\n", ["bind is '/a', expected a list"]),

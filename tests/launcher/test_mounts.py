@@ -21,7 +21,7 @@ from launcher.plan.mounts import (
     require_passable,
 )
 from launcher.plan.request import parse
-from launcher.planning import LEAST, path_facts, require_outputs, require_space
+from launcher.planning import MIN_FREE, path_facts, require_outputs, require_space
 
 
 def mounts(folder: Path, *args: str) -> list[tuple[str, str, bool]]:
@@ -262,7 +262,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_without_room_is_known_before_the_start(small_disk: Path, here: Path) -> None:
     args = ["pretrain", "--table", str(here / "data/t.biom"), "--output-dir"]
     request = parse([*args, str(small_disk / "a/out")])
-    with pytest.raises(CannotCreate, match=f"has 1 MiB left of the {LEAST >> 20}"):
+    with pytest.raises(CannotCreate, match=f"has 1 MiB left of the {MIN_FREE >> 20}"):
         require_outputs(path_facts(request, str(here)))
     with pytest.raises(CannotCreate, match="caches.*--scratch"):
         require_space(str(small_disk), "No room for caches", "give another --scratch")

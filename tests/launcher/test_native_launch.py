@@ -132,7 +132,7 @@ def test_a_dry_run_may_be_asked_for_anywhere() -> None:
         ),
         (
             [*SIMULATE, "--asvs", "one"],
-            "A value that does not suit its option: --asvs 'one'; give a whole number.",
+            "Invalid value for --asvs: 'one'; give a whole number.",
         ),
         (
             ["report", "--run-dir", "r", "--image"],

@@ -124,7 +124,7 @@ def test_the_scratch_of_a_job_is_there_in_the_job_alone(
         ("network: {a b: 1}", "Not a variable's name: 'a b' in {f}:1"),
         ("partition: {value: a, confirmed: maybe}",
          "partition.confirmed is 'maybe', expected true or false"),
-        ("partition: a\npartition: b", "A key twice: 'partition' in {f}:2"),
+        ("partition: a\npartition: b", "Duplicate key: 'partition' in {f}:2"),
         ("partition: [", "Broken YAML: {f}:"),
     ],
 )  # fmt: skip
@@ -137,7 +137,7 @@ def test_mistakes_name_their_place(tmp_path: Path, text: str, sentence: str) -> 
 @pytest.mark.parametrize(
     ("args", "status", "sentence"),
     [
-        (["site"], 64, "A command of two words: `site`; give `site show`."),
+        (["site"], 64, "Missing subcommand: `site`; give `site show`."),
         (["site", "shwo", "cosmos"], 64, "did you mean 'site show'?"),
         (["site", "show"], 78, "known are cosmos, slurm, workstation."),
         (["site", "show", "kosmos"], 78, "No such site: 'kosmos'; known are cosmos"),

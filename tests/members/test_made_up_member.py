@@ -43,7 +43,7 @@ def test_an_unregistered_member_is_refused(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(study, tmp_path / "run", "evenness") == UsageError.status
-    assert "--members 'evenness'; give kernel" in capsys.readouterr().err
+    assert "--members: 'evenness'; give kernel" in capsys.readouterr().err
 
 
 @pytest.mark.medium

@@ -307,4 +307,4 @@ def test_a_stop_request_ends_the_search_between_two_trials(tmp_path: Path) -> No
     with pytest.raises(Interrupted, match="finished trials are kept"):
         run_trials(study, objective, 3, stop)
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"]
-    assert stop_file.steps_made(tmp_path / "stop") >= stop_file.FEWEST_STEPS
+    assert stop_file.steps_made(tmp_path / "stop") >= stop_file.MIN_STEPS

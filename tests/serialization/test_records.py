@@ -42,7 +42,7 @@ class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ("sites:\n  b:\n    gpus: -3\n", "in s.yaml:3; correct it"),
         ("sites:\n  b:\n    engine: pod\n", "not one of docker, podman in s.yaml:3"),
         ("ports: [1,\n 70000]", "ports[1] is 70000, expected a whole number <= 65535 in s.yaml:2"),
-        ("sites:\n  a: {}\n  a: {}\n", "A key twice: 'a' in s.yaml:3; keep one of them"),
+        ("sites:\n  a: {}\n  a: {}\n", "Duplicate key: 'a' in s.yaml:3; keep one of them"),
         ("sites:\n  a: {max-time: 2020-01-01}", "sites.a.max-time is datetime.date(2020, 1, 1)"),
         ("sites:\n  a: {max-time: 2020-13-01}", "Not a value: s.yaml:2, month must be in 1..12"),
         ("a: &x 1\nb: *x\n", "*x in s.yaml:2; write its value out"),

@@ -165,7 +165,7 @@ def _check_ranges(options: Iterable[OptionSpec], values: Mapping[str, Any]) -> N
     if wrong:
         evidence = ", ".join(f"{flag} {value}" for flag, value, _ in wrong)
         ranges = ", ".join(f"{allowed} for {flag}" for flag, _, allowed in wrong)
-        raise UsageError("Values that no run can have", evidence, f"give {ranges}")
+        raise UsageError("Value out of range", evidence, f"give {ranges}")
 
 
 def convert(spec: OptionSpec, text: str) -> Any:
@@ -197,7 +197,7 @@ def convert(spec: OptionSpec, text: str) -> Any:
     expected = [*choices, *("a whole number" for each in types if each is int)]
     expected += ["a number" for each in types if each is float]
     remedy = nearest(text, choices, f"give {' or '.join(expected)}")
-    raise UsageError("A value that does not suit its option", f"{spec.flag} '{text}'", remedy)
+    raise UsageError(f"Invalid value for {spec.flag}", f"'{text}'", remedy)
 
 
 def metavar(spec: OptionSpec) -> str:

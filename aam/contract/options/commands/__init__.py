@@ -145,6 +145,6 @@ def split_command(
     if longer:
         near = longer if len(argv) > 1 else ()
         remedy = nearest(" ".join(argv[:2]), near, f"give `{'` or `'.join(longer)}`")
-        raise UsageError("A command of two words", f"`{name}`", remedy)
+        raise UsageError("Missing subcommand", f"`{name}`", remedy)
     remedy = nearest(name, known, f"see `{program} --help`")
     raise UsageError("No such command", f"'{name}'", remedy)
