@@ -17,23 +17,14 @@ MAX_REPORTS = 200
 
 
 class StoredReport(msgspec.Struct, frozen=True):
-    """What a report states, as `aam` wrote it.
+    """What a report states, as `aam` wrote it."""
 
-    Attributes:
-        file: its place.
-        image: digest of the image; "native:..." without an image.
-        arch: architecture of the GPU.
-        stack: image, architecture, driver and version of `aam` in words.
-        made: time in UTC.
-        verdict: the result for each attention backend, on one line.
-    """
-
-    file: str
-    image: str
-    arch: str
-    stack: str
-    made: str
-    verdict: str
+    file: str  # its place
+    image: str  # digest of the image; "native:..." without an image
+    arch: str  # architecture of the GPU
+    stack: str  # image, architecture, driver and version of `aam` in words
+    made: str  # time in UTC
+    verdict: str  # the result for each attention backend, on one line
 
 
 def folder(variables: Mapping[str, str]) -> Path:

@@ -35,17 +35,10 @@ def warn(findings: Iterable[Finding]) -> None:
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """One decision.
+    """One decision."""
 
-    Attributes:
-        subject: what is decided: "image", "engine", "flag", "mount", "variable", ...
-        value: what was decided.
-        why: the reason, with its evidence.
-        source: where it came from: "host", "catalog", "default", a file and line, a variable,
-            "command line".
-    """
-
-    subject: str
-    value: str
-    why: str
+    subject: str  # what is decided: "image", "engine", "flag", "mount", "variable", ..
+    value: str  # what was decided
+    why: str  # the reason, with its evidence
+    # where it came from: "host", "catalog", "default", a file and line, a variable, "command line"
     source: str

@@ -86,15 +86,10 @@ class SpaceRequirement(msgspec.Struct, frozen=True):
 
 
 class Engine(Protocol):
-    """What starts the program of a plan: detection and command line.
+    """What starts the program of a plan: detection and command line."""
 
-    Attributes:
-        name: as --runtime takes it.
-        traits: properties that decisions depend on.
-    """
-
-    name: str
-    traits: EngineTraits
+    name: str  # as --runtime takes it
+    traits: EngineTraits  # properties that decisions depend on
 
     def detect(
         self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
@@ -109,17 +104,11 @@ class Engine(Protocol):
 
 
 class Builder(Protocol):
-    """An engine that also builds and inspects images.
+    """An engine that also builds and inspects images."""
 
-    Attributes:
-        name: as --engine takes it.
-        traits: properties that decisions depend on.
-        least: the oldest version that can build images.
-    """
-
-    name: str
-    traits: EngineTraits
-    least: tuple[int, int]
+    name: str  # as --engine takes it
+    traits: EngineTraits  # properties that decisions depend on
+    least: tuple[int, int]  # the oldest version that can build images
 
     def needs(
         self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
@@ -143,28 +132,16 @@ class Builder(Protocol):
 
 
 class ImageBuild(msgspec.Struct, frozen=True):
-    """Inputs of an image build.
+    """Inputs of an image build."""
 
-    Attributes:
-        program: absolute path of the engine.
-        name: of the image.
-        arguments: build arguments by name.
-        context: folder with `containers` and `aam`, from which definitions copy.
-        scratch: folder for temporary files, removed afterwards.
-        epoch: date of every file that the build adds, in seconds since 1970.
-        wheels: folder of wheels to install instead of those of an index.
-        archive: an image to convert instead of building a definition: a SIF or a Docker archive.
-        test: run the image's own test before it replaces another.
-        place: file to write, for an engine whose images are files.
-    """
-
-    program: str
-    name: str
-    arguments: Mapping[str, str]
-    context: Path
-    scratch: Path
-    epoch: int
-    wheels: Path | None
+    program: str  # absolute path of the engine
+    name: str  # of the image
+    arguments: Mapping[str, str]  # build arguments by name
+    context: Path  # folder with `containers` and `aam`, from which definitions copy
+    scratch: Path  # folder for temporary files, removed afterwards
+    epoch: int  # date of every file that the build adds, in seconds since 1970
+    wheels: Path | None  # folder of wheels to install instead of those of an index
+    # an image to convert instead of building a definition: a SIF or a Docker archive
     archive: Path | None
-    test: bool
-    place: Path
+    test: bool  # run the image's own test before it replaces another
+    place: Path  # file to write, for an engine whose images are files

@@ -38,15 +38,10 @@ REPOSITORY = "localhost/aam"
 
 
 class OciEngine(Engine, Builder):
-    """An engine with a storage; its subclasses add the options that differ.
+    """An engine with a storage; its subclasses add the options that differ."""
 
-    Attributes:
-        storage: template of `info` for the folder of the storage.
-        move: how to move that folder.
-    """
-
-    storage: str
-    move: str
+    storage: str  # template of `info` for the folder of the storage
+    move: str  # how to move that folder
 
     @abstractmethod
     def identity_flags(self, plan: Plan) -> list[str]:

@@ -13,19 +13,12 @@ from launcher.host.tree import HostTree
 
 
 class DriverRange(msgspec.Struct, frozen=True):
-    """A release of a kernel driver and the user spaces that its vendor lists for it.
+    """A release of a kernel driver and the user spaces that its vendor lists for it."""
 
-    Attributes:
-        release: the user space that it came with ("6.2"), or its own number ("30.10").
-        module: first numbers of the kernel module's version.
-        serves: releases of the user space.
-        confirmed: a published table has it; else it follows from the vendor's rules.
-    """
-
-    release: str
-    module: tuple[str, ...]
-    serves: tuple[str, ...]
-    confirmed: bool = True
+    release: str  # the user space that it came with ("6.2"), or its own number ("30.10")
+    module: tuple[str, ...]  # first numbers of the kernel module's version
+    serves: tuple[str, ...]  # releases of the user space
+    confirmed: bool = True  # a published table has it; else it follows from the vendor's rules
 
     @property
     def tested(self) -> str:
@@ -51,65 +44,46 @@ class Vendor(Protocol):
     A vendor is a class that inherits this one, sets `name`, `title` and `module`, has `gpus` and
     `driver`, and overrides what differs from the defaults. Adding one is a module and its line in
     `launcher.gpus.VENDORS`; no other module names a vendor.
-
-    Attributes:
-        name: in the catalog, in sites and in records ("amd").
-        title: in messages ("AMD").
-        module: the kernel driver's module, for `modprobe`.
-        visible_devices: the variable that selects devices; the launcher sets this one alone.
-        inner_variables: variables that count what `visible_devices` leaves; the first that is set
-            counts.
-        other_variables: further variables that select devices; no program gets them.
-        by_uuid: whether devices are selected by UUID wherever they have one.
-        order: variable and value with which numbers count by PCI address; without it the runtime
-            counts the fastest device first. None: it always counts as the driver lists.
-        shared_nodes: device nodes that all devices share.
-        late_nodes: whether the driver makes its nodes only when a program first needs them.
-        host_libraries: whether the driver's libraries have to come from the host, so that the
-            engine's own support binds them and every device; else the device nodes of the chosen
-            GPUs are bound one by one.
-        library_flags: options of Apptainer and Singularity that bring in the host's libraries, and
-            that keep them out; None if there are none.
-        cdi_kind: vendor and class of its devices in the Container Device Interface; "" if none.
-        cdi_command: what makes the description of the devices for it.
-        libraries_setting: setting that requests the host's libraries ("host_rocm"), and
-        libraries_help: its help; empty if they cannot be requested.
-        instance: prefix of the names of a card's hardware partitions ("MIG-"); empty if none.
-        one_instance: why one of them is used.
-        device_type: value of --device for its GPUs.
-        arch_prefix: how the names of its architectures begin ("gfx").
-        torch_field: field of PyTorch's version.py that is set in a build for this vendor; empty if
-            `aam` cannot compute on this vendor's GPUs yet.
-        files: patterns of the files that a capture holds.
-        attributes: attributes of a PCI device that a capture holds.
-        variables: variables that a capture holds.
-        install_variables: variables that name a user space on the host; no container gets them.
     """
 
-    name: str
-    title: str
-    module: str
-    visible_devices: str = ""
+    name: str  # in the catalog, in sites and in records ("amd")
+    title: str  # in messages ("AMD")
+    module: str  # the kernel driver's module, for `modprobe`
+    visible_devices: str = ""  # the variable that selects devices; the launcher sets this one alone
+    # variables that count what `visible_devices` leaves; the first that is set counts
     inner_variables: tuple[str, ...] = ()
+    # further variables that select devices; no program gets them
     other_variables: tuple[str, ...] = ()
-    by_uuid: bool = False
+    by_uuid: bool = False  # whether devices are selected by UUID wherever they have one
+    # variable and value with which numbers count by PCI address; without it the runtime counts the
+    # fastest device first. None: it always counts as the driver lists.
     order: tuple[str, str] | None = None
-    shared_nodes: tuple[str, ...] = ()
+    shared_nodes: tuple[str, ...] = ()  # device nodes that all devices share
+    # whether the driver makes its nodes only when a program first needs them
     late_nodes: bool = False
+    # whether the driver's libraries have to come from the host, so that the engine's own support
+    # binds them and every device; else the device nodes of the chosen GPUs are bound one by one
     host_libraries: bool = False
+    # options of Apptainer and Singularity that bring in the host's libraries, and that keep them
+    # out; None if there are none
     library_flags: tuple[str, str] | None = None
-    libraries_setting: str = ""
-    libraries_help: str = ""
+    libraries_setting: str = ""  # setting that requests the host's libraries ("host_rocm"), and
+    libraries_help: str = ""  # its help; empty if they cannot be requested
+    # vendor and class of its devices in the Container Device Interface; "" if none
     cdi_kind: str = ""
-    cdi_command: str = ""
+    cdi_command: str = ""  # what makes the description of the devices for it
+    # prefix of the names of a card's hardware partitions ("MIG-"); empty if none
     instance: str = ""
-    one_instance: str = ""
-    device_type: str = ""
-    arch_prefix: str = ""
+    one_instance: str = ""  # why one of them is used
+    device_type: str = ""  # value of --device for its GPUs
+    arch_prefix: str = ""  # how the names of its architectures begin ("gfx")
+    # field of PyTorch's version.py that is set in a build for this vendor; empty if `aam` cannot
+    # compute on this vendor's GPUs yet
     torch_field: str = ""
-    files: tuple[str, ...] = ()
-    attributes: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # patterns of the files that a capture holds
+    attributes: tuple[str, ...] = ()  # attributes of a PCI device that a capture holds
+    variables: tuple[str, ...] = ()  # variables that a capture holds
+    # variables that name a user space on the host; no container gets them
     install_variables: tuple[str, ...] = ()
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:

@@ -11,17 +11,11 @@ LONGEST_LIST = 4096
 
 
 class GpuInstance(msgspec.Struct, frozen=True):
-    """A hardware partition of a card that is a device of its own.
+    """A hardware partition of a card that is a device of its own."""
 
-    Attributes:
-        gpu: number of its GPU instance.
-        compute: number of its compute instance within that.
-        nodes: the capability nodes without which it cannot be opened.
-    """
-
-    gpu: int
-    compute: int
-    nodes: tuple[str, ...] = ()
+    gpu: int  # number of its GPU instance
+    compute: int  # number of its compute instance within that
+    nodes: tuple[str, ...] = ()  # the capability nodes without which it cannot be opened
 
     @property
     def place(self) -> str:
@@ -30,38 +24,27 @@ class GpuInstance(msgspec.Struct, frozen=True):
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One device that a runtime would enumerate: a card, or a partition of one.
+    """One device that a runtime would enumerate: a card, or a partition of one."""
 
-    Attributes:
-        vendor: name in `launcher.gpus.VENDORS`.
-        index: number by which the kernel driver lists it; orders the list.
-        arch: "gfx942", "sm_90", or None if it is unknown.
-        product: name for messages.
-        pci: address, "0000:02:00.0"; empty for a device whose facts may not be read.
-        nodes: its own device nodes ("/dev/dri/renderD136"); shared ones stand in `Host.nodes`.
-        uuid: name of the device, or of the whole card for its partitions; None if it has none.
-        mode: compute partition ("SPX", "CPX", "MIG"), or None.
-        memory_mode: memory partition ("NPS1", "NPS4"), or None.
-        integrated: part of a desktop processor, used only alone and if an image has code for it.
-        readable: False where the kernel refuses, or a device cgroup: it belongs to another job.
-        driven: False where only the PCI bus lists it, because no driver is loaded.
-        instances: the hardware partitions that it is cut into and that may be opened.
-        obstacle: why no image can use it, whatever its arch; "" if nothing is known against it.
-    """
-
-    vendor: str
-    index: int
-    arch: str | None
-    product: str
-    pci: str
+    vendor: str  # name in `launcher.gpus.VENDORS`
+    index: int  # number by which the kernel driver lists it; orders the list
+    arch: str | None  # "gfx942", "sm_90", or None if it is unknown
+    product: str  # name for messages
+    pci: str  # address, "0000:02:00.0"; empty for a device whose facts may not be read
+    # its own device nodes ("/dev/dri/renderD136"); shared ones stand in `Host.nodes`
     nodes: tuple[str, ...] = ()
+    # name of the device, or of the whole card for its partitions; None if it has none
     uuid: str | None = None
-    mode: str | None = None
-    memory_mode: str | None = None
+    mode: str | None = None  # compute partition ("SPX", "CPX", "MIG"), or None
+    memory_mode: str | None = None  # memory partition ("NPS1", "NPS4"), or None
+    # part of a desktop processor, used only alone and if an image has code for it
     integrated: bool = False
+    # False where the kernel refuses, or a device cgroup: it belongs to another job
     readable: bool = True
-    driven: bool = True
+    driven: bool = True  # False where only the PCI bus lists it, because no driver is loaded
+    # the hardware partitions that it is cut into and that may be opened
     instances: tuple[GpuInstance, ...] = ()
+    # why no image can use it, whatever its arch; "" if nothing is known against it
     obstacle: str = ""
 
     @property
@@ -100,51 +83,35 @@ class Driver(msgspec.Struct, frozen=True):
 
 
 class EngineTraits(msgspec.Struct, frozen=True):
-    """Properties of an engine that decisions depend on.
+    """Properties of an engine that decisions depend on."""
 
-    Attributes:
-        image_format: "sif" for files, else the engine's own storage; empty: it runs no image.
-        own_shm: a container keeps a /dev/shm of its own; the host's cannot be mounted.
-        host_libraries: it can put the host's GPU libraries before the image's on request.
-        needs_cdi: it brings the driver's libraries of the host into a container by CDI alone.
-        hidden: patterns of variables that would change what it does; they do not reach it.
-        passed: variables that reach it although a pattern hides them.
-        several_ranks: a job of several ranks can be started with it, without set-up of the nodes.
-        inside: what the name of a variable of the engine begins with that it sets in a container.
-        ends_value: a character after which it loses the value of such a variable.
-    """
-
+    # "sif" for files, else the engine's own storage; empty: it runs no image
     image_format: str = ""
-    own_shm: bool = False
+    own_shm: bool = False  # a container keeps a /dev/shm of its own; the host's cannot be mounted
+    # it can put the host's GPU libraries before the image's on request
     host_libraries: bool = False
+    # it brings the driver's libraries of the host into a container by CDI alone
     needs_cdi: bool = False
+    # patterns of variables that would change what it does; they do not reach it
     hidden: tuple[str, ...] = ()
-    passed: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()  # variables that reach it although a pattern hides them
+    # a job of several ranks can be started with it, without set-up of the nodes
     several_ranks: bool = False
+    # what the name of a variable of the engine begins with that it sets in a container
     inside: str = ""
-    ends_value: str = ""
+    ends_value: str = ""  # a character after which it loses the value of such a variable
 
 
 class EngineFact(msgspec.Struct, frozen=True):
-    """A container engine on PATH.
+    """A container engine on PATH."""
 
-    Attributes:
-        name: as --runtime takes it.
-        path: of its program.
-        obstacle: why it cannot start a container here, or None.
-        version: None unless the engine was started to read it (`launcher.detect`).
-        traits: properties that decisions depend on.
-        maps_root: the user is root inside, and no group of the user exists there.
-        loses_groups: why a container does not have the groups of the user, or "".
-    """
-
-    name: str
-    path: str
-    obstacle: str | None = None
-    version: str | None = None
-    traits: EngineTraits = EngineTraits()
-    maps_root: bool = False
-    loses_groups: str = ""
+    name: str  # as --runtime takes it
+    path: str  # of its program
+    obstacle: str | None = None  # why it cannot start a container here, or None
+    version: str | None = None  # None unless the engine was started to read it (`launcher.detect`)
+    traits: EngineTraits = EngineTraits()  # properties that decisions depend on
+    maps_root: bool = False  # the user is root inside, and no group of the user exists there
+    loses_groups: str = ""  # why a container does not have the groups of the user, or ""
 
 
 class Slurm(msgspec.Struct, frozen=True):
@@ -165,43 +132,27 @@ class User(msgspec.Struct, frozen=True):
 
 
 class Host(msgspec.Struct, frozen=True):
-    """Facts about a host that decisions are made from.
+    """Facts about a host that decisions are made from."""
 
-    Attributes:
-        root: where it was read: "/", or a capture.
-        complete: device nodes and engines are known: this host, or a capture with a manifest.
-        name: host name.
-        kernel: release, "5.14.21-150500.55.49_13.0.56-cray_shasta_c".
-        machine: processor, "x86_64".
-        gpus: every GPU by vendor, in the order in which a runtime counts them.
-        nodes: device nodes by path.
-        drivers: kernel drivers that are loaded.
-        engines: container engines on PATH.
-        absent_engines: registered engines that this host does not have.
-        slurm: the allocation, or None.
-        user: None if a capture does not record one.
-        user_space: by vendor, its user space on the host itself, which no image should see.
-        cdi: vendors whose GPUs are described for the Container Device Interface.
-        bus: display and accelerator functions on the PCI bus, as "0000:65:00.0 1a03:2000 0300".
-        environment: variables of the process.
-    """
-
-    root: str
-    name: str
-    kernel: str
-    machine: str
-    gpus: tuple[Gpu, ...]
-    nodes: tuple[DeviceNode, ...]
-    drivers: tuple[Driver, ...]
-    engines: tuple[EngineFact, ...]
-    slurm: Slurm | None
-    user: User | None
+    root: str  # where it was read: "/", or a capture
+    name: str  # host name
+    kernel: str  # release, "5.14.21-150500.55.49_13.0.56-cray_shasta_c"
+    machine: str  # processor, "x86_64"
+    gpus: tuple[Gpu, ...]  # every GPU by vendor, in the order in which a runtime counts them
+    nodes: tuple[DeviceNode, ...]  # device nodes by path
+    drivers: tuple[Driver, ...]  # kernel drivers that are loaded
+    engines: tuple[EngineFact, ...]  # container engines on PATH
+    slurm: Slurm | None  # the allocation, or None
+    user: User | None  # None if a capture does not record one
+    # by vendor, its user space on the host itself, which no image should see
     user_space: Mapping[str, str] = msgspec.field(default_factory=dict)
-    cdi: tuple[str, ...] = ()
+    cdi: tuple[str, ...] = ()  # vendors whose GPUs are described for the Container Device Interface
+    # display and accelerator functions on the PCI bus, as "0000:65:00.0 1a03:2000 0300"
     bus: tuple[str, ...] = ()
-    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)  # variables of the process
+    # device nodes and engines are known: this host, or a capture with a manifest
     complete: bool = True
-    absent_engines: tuple[EngineFact, ...] = ()
+    absent_engines: tuple[EngineFact, ...] = ()  # registered engines that this host does not have
 
     @property
     def live(self) -> bool:

@@ -39,24 +39,16 @@ class RecordedNode(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """Facts of a capture beside its files.
+    """Facts of a capture beside its files."""
 
-    Attributes:
-        complete: the capture has a manifest.
-        machine: of the processor, as `uname -m` prints it.
-        user: the user who made the capture, or None.
-        environment: the variables that decisions read.
-        nodes: device nodes by path.
-        engines: container engines on PATH.
-        archs: architectures of GPUs by PCI address, which may not follow from files.
-    """
-
-    complete: bool = False
-    machine: str = "x86_64"
-    user: User | None = None
+    complete: bool = False  # the capture has a manifest
+    machine: str = "x86_64"  # of the processor, as `uname -m` prints it
+    user: User | None = None  # the user who made the capture, or None
+    # the variables that decisions read
     environment: dict[str, str] = msgspec.field(default_factory=dict)
-    nodes: dict[str, RecordedNode] = msgspec.field(default_factory=dict)
-    engines: tuple[EngineFact, ...] = ()
+    nodes: dict[str, RecordedNode] = msgspec.field(default_factory=dict)  # device nodes by path
+    engines: tuple[EngineFact, ...] = ()  # container engines on PATH
+    # architectures of GPUs by PCI address, which may not follow from files
     archs: dict[str, str] = msgspec.field(default_factory=dict)
 
     def node(self, path: str) -> DeviceNode | None:

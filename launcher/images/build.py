@@ -107,18 +107,13 @@ class InstalledBuilder(msgspec.Struct, frozen=True):
 
 
 class BuildJob(msgspec.Struct, frozen=True):
-    """A build of an image of the catalog in the image folder.
-
-    Attributes:
-        arguments: all build arguments.
-        options: those of the command line, with absolute paths.
-    """
+    """A build of an image of the catalog in the image folder."""
 
     image: Image
     builder: InstalledBuilder
     folder: Path
-    arguments: Mapping[str, str]
-    options: ImagesBuild
+    arguments: Mapping[str, str]  # all build arguments
+    options: ImagesBuild  # those of the command line, with absolute paths
 
     @property
     def sif(self) -> Path:

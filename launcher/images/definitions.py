@@ -28,17 +28,11 @@ _NO_CACHES = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
 class BuildSources(msgspec.Struct, frozen=True):
-    """Where the parts of a build lie.
+    """Where the parts of a build lie."""
 
-    Attributes:
-        containers: the folder of definitions.
-        package: the folder of the package `aam`.
-        checkout: the root of the checkout, if this is one.
-    """
-
-    containers: Path
-    package: Path
-    checkout: Path | None
+    containers: Path  # the folder of definitions
+    package: Path  # the folder of the package `aam`
+    checkout: Path | None  # the root of the checkout, if this is one
 
 
 def sources() -> BuildSources:

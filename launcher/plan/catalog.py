@@ -19,66 +19,40 @@ CPU = "cpu"
 
 
 class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An image: its pinned versions, and the GPUs and drivers that it serves.
+    """An image: its pinned versions, and the GPUs and drivers that it serves."""
 
-    Attributes:
-        name: "rocm63".
-        title: for messages.
-        vendor: name in `launcher.gpus.VENDORS`, or "cpu"; None where nothing is known.
-        pins: versions of the runtime, torch, triton and more.
-        machines: processors that it is built for (`uname -m`); empty where nothing is known.
-        archs: what its torch was compiled for.
-        attention: archs with fused attention kernels.
-        prefer: archs for which it comes before others, and why.
-        least_driver: oldest kernel driver.
-        definition: file it is built from, in this repository.
-        arguments: build arguments: the base, Debian's day, torch and its index.
-        room: GiB that building it takes, and GiB of the image.
-        sif: file of the image, where a configuration names one.
-        reference: name of the image in an engine's own storage, where a configuration names one.
-        source: where this entry stands.
-    """
-
-    name: str
-    title: str
+    name: str  # "rocm63"
+    title: str  # for messages
+    # name in `launcher.gpus.VENDORS`, or "cpu"; None where nothing is known
     vendor: str | None = None
-    pins: dict[str, str] = {}
+    pins: dict[str, str] = {}  # versions of the runtime, torch, triton and more
+    # processors that it is built for (`uname -m`); empty where nothing is known
     machines: tuple[str, ...] = ()
-    archs: tuple[str, ...] = ()
-    attention: tuple[str, ...] = ()
-    prefer: dict[str, str] = {}
-    least_driver: str | None = None
-    definition: str | None = None
-    arguments: dict[str, str] = {}
-    room: tuple[float, float] = (0, 0)
-    sif: str | None = None
+    archs: tuple[str, ...] = ()  # what its torch was compiled for
+    attention: tuple[str, ...] = ()  # archs with fused attention kernels
+    prefer: dict[str, str] = {}  # archs for which it comes before others, and why
+    least_driver: str | None = None  # oldest kernel driver
+    definition: str | None = None  # file it is built from, in this repository
+    arguments: dict[str, str] = {}  # build arguments: the base, Debian's day, torch and its index
+    room: tuple[float, float] = (0, 0)  # GiB that building it takes, and GiB of the image
+    sif: str | None = None  # file of the image, where a configuration names one
+    # name of the image in an engine's own storage, where a configuration names one
     reference: str | None = None
-    source: str = "catalog"
+    source: str = "catalog"  # where this entry stands
 
 
 class StackFault(msgspec.Struct, frozen=True):
-    """A known fault of a stack, the reason and the source.
+    """A known fault of a stack, the reason and the source."""
 
-    Attributes:
-        name: "aotriton-mask".
-        vendor: name in `launcher.gpus.VENDORS`.
-        torch: releases of PyTorch that have it.
-        reason: what is wrong.
-        source: issue, pull request or measurement.
-        flags: arguments of `aam` that avoid it.
-        known_from: "catalog", or the measurement.
-        archs: GPU architectures on which it is known; empty: all of the vendor.
-        variables: environment variables that avoid it.
-    """
-
-    name: str
-    vendor: str
-    torch: tuple[str, ...]
-    reason: str
-    source: str
-    flags: tuple[str, ...] = ()
-    known_from: str = "catalog"
-    archs: tuple[str, ...] = ()
+    name: str  # "aotriton-mask"
+    vendor: str  # name in `launcher.gpus.VENDORS`
+    torch: tuple[str, ...]  # releases of PyTorch that have it
+    reason: str  # what is wrong
+    source: str  # issue, pull request or measurement
+    flags: tuple[str, ...] = ()  # arguments of `aam` that avoid it
+    known_from: str = "catalog"  # "catalog", or the measurement
+    archs: tuple[str, ...] = ()  # GPU architectures on which it is known; empty: all of the vendor
+    # environment variables that avoid it
     variables: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 

@@ -41,29 +41,19 @@ WITHOUT_GPU = "add --device cpu (or --image cpu) to compute on the processor"
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A way to run a command.
+    """A way to run a command."""
 
-    Attributes:
-        engine: name of a container engine, or NATIVE.
-        image: None for the native environment.
-        built: the image where this engine can run it; None if it is not built.
-        group: the GPUs; None: the command computes on the processor.
-        misfits: why the image does not fit the hardware.
-        forced: --force overrides the misfits.
-        reason: the first reason against it; None: it can run.
-        decisions: why this one is chosen, and no other; of the chosen candidate alone.
-        findings: remarks for the user; of the chosen candidate alone.
-    """
-
-    engine: str
-    image: Image | None = None
+    engine: str  # name of a container engine, or NATIVE
+    image: Image | None = None  # None for the native environment
+    # the image where this engine can run it; None if it is not built
     built: BuiltImage | None = None
-    group: GpuGroup | None = None
-    misfits: tuple[str, ...] = ()
-    forced: bool = False
-    reason: Reason | None = None
+    group: GpuGroup | None = None  # the GPUs; None: the command computes on the processor
+    misfits: tuple[str, ...] = ()  # why the image does not fit the hardware
+    forced: bool = False  # --force overrides the misfits
+    reason: Reason | None = None  # the first reason against it; None: it can run
+    # why this one is chosen, and no other; of the chosen candidate alone
     decisions: tuple[Decision, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()  # remarks for the user; of the chosen candidate alone
 
     @property
     def name(self) -> str:

@@ -67,30 +67,21 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 class Hardware(msgspec.Struct, frozen=True):
-    """The GPUs of a host, sorted, and the images that fit them.
+    """The GPUs of a host, sorted, and the images that fit them."""
 
-    Attributes:
-        groups: the selected GPUs by vendor, architecture and partitioning; of each vendor those of
-            the highest capability first.
-        selections: the visible devices of each vendor.
-        errors: variables that name no GPU of a vendor or contradict each other; such a vendor has
-            no group.
-        served: the groups that an image of the catalog fits, best first, with those images in
-            order of preference.
-        obstacles: why GPUs of this host cannot be used by any image.
-        findings: remarks about GPUs, drivers and images, whatever is chosen.
-        undriven: the GPUs without a driver.
-        absent: the reason why no GPU is used where there is no group.
-    """
-
+    # the selected GPUs by vendor, architecture and partitioning; of each vendor those of the
+    # highest capability first
     groups: tuple[GpuGroup, ...]
-    selections: tuple[DeviceSelection, ...]
+    selections: tuple[DeviceSelection, ...]  # the visible devices of each vendor
+    # variables that name no GPU of a vendor or contradict each other; such a vendor has no group
     errors: tuple[ConfigurationError, ...]
+    # the groups that an image of the catalog fits, best first, with those images in order of
+    # preference
     served: tuple[tuple[GpuGroup, tuple[Image, ...]], ...]
-    obstacles: tuple[Reason, ...]
-    findings: tuple[Finding, ...]
-    undriven: tuple[Finding, ...]
-    absent: str
+    obstacles: tuple[Reason, ...]  # why GPUs of this host cannot be used by any image
+    findings: tuple[Finding, ...]  # remarks about GPUs, drivers and images, whatever is chosen
+    undriven: tuple[Finding, ...]  # the GPUs without a driver
+    absent: str  # the reason why no GPU is used where there is no group
 
     @property
     def decisions(self) -> list[Decision]:

@@ -19,42 +19,27 @@ NATIVE = "native"
 
 
 class BuiltImage(msgspec.Struct, frozen=True):
-    """A built image: a file, or a reference to an engine's own storage.
+    """A built image: a file, or a reference to an engine's own storage."""
 
-    Attributes:
-        image: its name.
-        engines: those that can run it there.
-        place: the file, the id or the reference.
-        digest: "sha256:..." as it was recorded when it was built; of a SIF without a record
-            "sif:...", the id that the build gave it.
-        labels: what was measured in it then.
-        mismatch: difference from its record and the remedy; such an image is refused.
-    """
-
-    image: str
-    engines: tuple[str, ...]
-    place: str
+    image: str  # its name
+    engines: tuple[str, ...]  # those that can run it there
+    place: str  # the file, the id or the reference
+    # "sha256:..." as it was recorded when it was built; of a SIF without a record "sif:...", the id
+    # that the build gave it
     digest: str | None = None
-    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)  # what was measured in it then
+    # difference from its record and the remedy; such an image is refused
     mismatch: tuple[str, str] | None = None
 
 
 class NativeStack(msgspec.Struct, frozen=True):
-    """The environment that the launcher runs in, as a stack.
+    """The environment that the launcher runs in, as a stack."""
 
-    Attributes:
-        python: absolute path of its interpreter.
-        absent: libraries of the model that it lacks.
-        in_user_site: `aam` itself is installed in the user's site folder.
-        torch: version of PyTorch ("2.13.0+cpu"), or None.
-        vendor: whose GPUs that PyTorch can use: a name of `launcher.gpus.VENDORS`, or "cpu".
-    """
-
-    python: str
-    absent: tuple[str, ...]
-    in_user_site: bool
-    torch: str | None
-    vendor: str
+    python: str  # absolute path of its interpreter
+    absent: tuple[str, ...]  # libraries of the model that it lacks
+    in_user_site: bool  # `aam` itself is installed in the user's site folder
+    torch: str | None  # version of PyTorch ("2.13.0+cpu"), or None
+    vendor: str  # whose GPUs that PyTorch can use: a name of `launcher.gpus.VENDORS`, or "cpu"
 
     @property
     def install(self) -> str:
@@ -63,26 +48,18 @@ class NativeStack(msgspec.Struct, frozen=True):
 
 
 class LaunchContext(msgspec.Struct, frozen=True):
-    """Facts about the launcher's own process.
+    """Facts about the launcher's own process."""
 
-    Attributes:
-        folder: the current folder.
-        private: folder of this user, job and node.
-        home: the user's home folder.
-        terminal: standard input and output are a terminal.
-        requested_mounts: mounts of --bind and of settings.
-        reports: folder in which `aam` keeps its check reports; None: none is mounted.
-        shares_memory: other ranks on this node exchange data with this one through /dev/shm.
-        started: when the launcher began with a plan that will run, in seconds since 1970.
-    """
-
-    folder: str
-    private: str
-    home: str
-    terminal: bool
-    requested_mounts: tuple[Mount, ...] = ()
+    folder: str  # the current folder
+    private: str  # folder of this user, job and node
+    home: str  # the user's home folder
+    terminal: bool  # standard input and output are a terminal
+    requested_mounts: tuple[Mount, ...] = ()  # mounts of --bind and of settings
+    # folder in which `aam` keeps its check reports; None: none is mounted
     reports: str | None = None
+    # other ranks on this node exchange data with this one through /dev/shm
     shares_memory: bool = False
+    # when the launcher began with a plan that will run, in seconds since 1970
     started: float | None = None
 
     def private_folders(self, below: Iterable[str]) -> tuple[str, ...]:
@@ -92,27 +69,16 @@ class LaunchContext(msgspec.Struct, frozen=True):
 
 
 class LaunchInputs(msgspec.Struct, frozen=True):
-    """Everything that a launch is decided from.
+    """Everything that a launch is decided from."""
 
-    Attributes:
-        request: the command, its options and those of the launcher.
-        host: where it runs; a node of a site for a job.
-        catalog: images, with those of the configuration.
-        settings: the requests of the user and of configurations.
-        built: images that are built; for a captured host, all images.
-        native: the Python environment of the launcher.
-        context: facts about the launcher's own process.
-        paths: the files and folders of the command line.
-    """
-
-    request: Request
-    host: Host
-    catalog: Catalog
-    settings: LaunchSettings
-    built: tuple[BuiltImage, ...]
-    native: NativeStack
-    context: LaunchContext
-    paths: tuple[PathFact, ...] = ()
+    request: Request  # the command, its options and those of the launcher
+    host: Host  # where it runs; a node of a site for a job
+    catalog: Catalog  # images, with those of the configuration
+    settings: LaunchSettings  # the requests of the user and of configurations
+    built: tuple[BuiltImage, ...]  # images that are built; for a captured host, all images
+    native: NativeStack  # the Python environment of the launcher
+    context: LaunchContext  # facts about the launcher's own process
+    paths: tuple[PathFact, ...] = ()  # the files and folders of the command line
 
     @property
     def gpu_use(self) -> GpuUse:

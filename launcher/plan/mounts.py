@@ -26,39 +26,26 @@ IMAGE_FOLDERS = frozenset(
 
 
 class PathFact(msgspec.Struct, frozen=True):
-    """A path of the command line and its state on disk.
+    """A path of the command line and its state on disk."""
 
-    Attributes:
-        flag: its option, or the file that names it.
-        role: "input" or "output".
-        absolute: where the program will look for it.
-        real: without symbolic links.
-        file_type: its type on disk.
-        folder: it is a folder, or will be one.
-        links: where symbolic links inside a folder lead to, outside of it.
-    """
-
-    flag: str
-    role: str
-    absolute: str
-    real: str
-    file_type: Literal["file", "folder", "nothing"]
-    folder: bool
-    links: tuple[str, ...] = ()
+    flag: str  # its option, or the file that names it
+    role: str  # "input" or "output"
+    absolute: str  # where the program will look for it
+    real: str  # without symbolic links
+    file_type: Literal["file", "folder", "nothing"]  # its type on disk
+    folder: bool  # it is a folder, or will be one
+    links: tuple[str, ...] = ()  # where symbolic links inside a folder lead to, outside of it
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """A folder or file of the host in the container, with its reason and source.
-
-    Attributes:
-        kind: what `fold` goes by: "own" is the launcher's, "placed" stands where a user said.
-    """
+    """A folder or file of the host in the container, with its reason and source."""
 
     source: str
     target: str
     writable: bool
     why: str
     origin: str
+    # what `fold` goes by: "own" is the launcher's, "placed" stands where a user said
     kind: Literal["own", "path", "output", "placed"] = "path"
 
     @property

@@ -46,62 +46,35 @@ PASSING = ("--dry-run", "--json", "--host")
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A program to execute, with its environment, mounts and devices.
+    """A program to execute, with its environment, mounts and devices."""
 
-    Attributes:
-        engine: name of the engine.
-        program: absolute path of the engine, or of the Python interpreter.
-        argv: the command of `aam` and its options.
-        assigned: variables of `aam`, literally, with their reasons.
-        unset: variables to remove from the environment of the program.
-        unseen: those of `assigned` that stand in no command line, because they may be secrets.
-        inside: see `EngineTraits`.
-        image: name of the image, None for native.
-        place: file or reference of the image.
-        digest: of the image, where it is known.
-        mounts: mounts of the container.
-        devices: device nodes in the container.
-        groups: numeric groups that own devices.
-        gpus: the GPUs of the launch.
-        folders: private folders to make first, readable by the user alone.
-        outputs: output folders to make first.
-        workdir: current folder inside.
-        host_libraries: the vendor whose libraries of the host the engine binds; empty: none.
-        host_devices: the container sees the host's /dev: ranks share its /dev/shm, or a mount
-            lies below it.
-        cdi: names by which the engine brings in GPUs that a CDI description has.
-        user: numeric user and group.
-        terminal: standard input and output are a terminal.
-        stack: vendor and version of PyTorch, for the record.
-        forced: misfits that --force overrode.
-        choices: decisions that are not about a variable or a mount.
-    """
-
-    engine: str
-    program: str
-    argv: tuple[str, ...]
-    assigned: tuple[Variable, ...] = ()
-    unset: tuple[str, ...] = ()
+    engine: str  # name of the engine
+    program: str  # absolute path of the engine, or of the Python interpreter
+    argv: tuple[str, ...]  # the command of `aam` and its options
+    assigned: tuple[Variable, ...] = ()  # variables of `aam`, literally, with their reasons
+    unset: tuple[str, ...] = ()  # variables to remove from the environment of the program
+    # those of `assigned` that stand in no command line, because they may be secrets
     unseen: tuple[str, ...] = ()
-    inside: str = ""
-    image: str | None = None
-    place: str | None = None
-    digest: str | None = None
-    mounts: tuple[Mount, ...] = ()
-    devices: tuple[str, ...] = ()
-    groups: tuple[int, ...] = ()
-    gpus: tuple[Gpu, ...] = ()
-    folders: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    workdir: str = "/"
-    host_libraries: str = ""
+    inside: str = ""  # see `EngineTraits`
+    image: str | None = None  # name of the image, None for native
+    place: str | None = None  # file or reference of the image
+    digest: str | None = None  # of the image, where it is known
+    mounts: tuple[Mount, ...] = ()  # mounts of the container
+    devices: tuple[str, ...] = ()  # device nodes in the container
+    groups: tuple[int, ...] = ()  # numeric groups that own devices
+    gpus: tuple[Gpu, ...] = ()  # the GPUs of the launch
+    folders: tuple[str, ...] = ()  # private folders to make first, readable by the user alone
+    outputs: tuple[str, ...] = ()  # output folders to make first
+    workdir: str = "/"  # current folder inside
+    host_libraries: str = ""  # the vendor whose libraries of the host the engine binds; empty: none
+    # the container sees the host's /dev: ranks share its /dev/shm, or a mount lies below it
     host_devices: bool = False
-    cdi: tuple[str, ...] = ()
-    user: tuple[int, int] = (0, 0)
-    terminal: bool = False
-    stack: str = ""
-    forced: tuple[str, ...] = ()
-    choices: tuple[Decision, ...] = ()
+    cdi: tuple[str, ...] = ()  # names by which the engine brings in GPUs that a CDI description has
+    user: tuple[int, int] = (0, 0)  # numeric user and group
+    terminal: bool = False  # standard input and output are a terminal
+    stack: str = ""  # vendor and version of PyTorch, for the record
+    forced: tuple[str, ...] = ()  # misfits that --force overrode
+    choices: tuple[Decision, ...] = ()  # decisions that are not about a variable or a mount
     findings: tuple[Finding, ...] = ()
 
     @property

@@ -167,16 +167,7 @@ AUTO = Sourced("auto", "default")
 
 
 class LaunchSettings(msgspec.Struct, frozen=True):
-    """Settings of a launch, with their sources; `SettingOptions` describes them.
-
-    Attributes:
-        libraries: whether the host's libraries of a GPU vendor are requested, by the setting.
-        bind: paths of all layers, as --bind takes them.
-        pass_env: names and patterns of all layers.
-        env: value (None: that of the launcher) of each variable.
-        images: changes of the catalog by all layers.
-        tuned: options and variables by architecture, of all layers.
-    """
+    """Settings of a launch, with their sources; `SettingOptions` describes them."""
 
     image: Sourced[str]
     runtime: Sourced[str]
@@ -184,11 +175,13 @@ class LaunchSettings(msgspec.Struct, frozen=True):
     scratch: Sourced[str]
     site: Sourced[str]
     mount_home: Sourced[bool]
+    # whether the host's libraries of a GPU vendor are requested, by the setting
     libraries: dict[str, Sourced[bool]]
-    bind: tuple[Sourced[str], ...]
-    pass_env: tuple[str, ...]
-    env: dict[str, Sourced[str | None]]
-    images: tuple[Sourced[dict[str, dict[str, Any]]], ...]
+    bind: tuple[Sourced[str], ...]  # paths of all layers, as --bind takes them
+    pass_env: tuple[str, ...]  # names and patterns of all layers
+    env: dict[str, Sourced[str | None]]  # value (None: that of the launcher) of each variable
+    images: tuple[Sourced[dict[str, dict[str, Any]]], ...]  # changes of the catalog by all layers
+    # options and variables by architecture, of all layers
     tuned: tuple[Sourced[dict[str, Tuned]], ...] = ()
 
 

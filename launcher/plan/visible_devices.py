@@ -40,25 +40,16 @@ def visible_devices_variables() -> tuple[str, ...]:
 
 
 class DeviceSelection(msgspec.Struct, frozen=True):
-    """Visible devices of one vendor.
+    """Visible devices of one vendor."""
 
-    Attributes:
-        vendor: whose.
-        gpus: in the order requested.
-        ours: those that this process may read, in the order in which a runtime counts them.
-        summary: what is listed and what is selected, for `explain`.
-        source: what decided.
-        literal: a value to pass as it is (names of hardware partitions).
-        remark: what a number may mean, and the remedy.
-    """
-
-    vendor: str
-    gpus: tuple[Gpu, ...]
+    vendor: str  # whose
+    gpus: tuple[Gpu, ...]  # in the order requested
+    # those that this process may read, in the order in which a runtime counts them
     ours: tuple[Gpu, ...]
-    summary: str
-    source: str
-    literal: str | None = None
-    remark: tuple[str, str] | None = None
+    summary: str  # what is listed and what is selected, for `explain`
+    source: str  # what decided
+    literal: str | None = None  # a value to pass as it is (names of hardware partitions)
+    remark: tuple[str, str] | None = None  # what a number may mean, and the remedy
 
 
 def select(

@@ -105,25 +105,15 @@ class SubmitOptions:
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """What a job requests of Slurm.
+    """What a job requests of Slurm."""
 
-    Attributes:
-        nodes: how many.
-        ranks: processes on each node.
-        gpus: GPUs of each node.
-        time: limit as Slurm writes it; empty: the partition's.
-        warn_seconds: how long before its limit the job stops; 0: it does not.
-        requeue: Slurm may start it again.
-        options: of sbatch, in their order.
-    """
-
-    nodes: int
-    ranks: int
-    gpus: int
-    time: str
-    warn_seconds: int
-    requeue: bool
-    options: tuple[str, ...]
+    nodes: int  # how many
+    ranks: int  # processes on each node
+    gpus: int  # GPUs of each node
+    time: str  # limit as Slurm writes it; empty: the partition's
+    warn_seconds: int  # how long before its limit the job stops; 0: it does not
+    requeue: bool  # Slurm may start it again
+    options: tuple[str, ...]  # of sbatch, in their order
 
     @property
     def counts(self) -> str:

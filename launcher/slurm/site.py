@@ -87,21 +87,13 @@ _MAPPINGS = ("sources", "network")
 
 
 class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A value with its source, its confirmation and its place.
+    """A value with its source, its confirmation and its place."""
 
-    Attributes:
-        value: with `$USER` and `$HOME` expanded.
-        source: document or person it is from.
-        confirmed: seen on the machine; None where the file does not state it.
-        confirm: the command that settles it.
-        where: file and line.
-    """
-
-    value: Any
-    source: str = ""
-    confirmed: bool | None = None
-    confirm: str = ""
-    where: str = ""
+    value: Any  # with `$USER` and `$HOME` expanded
+    source: str = ""  # document or person it is from
+    confirmed: bool | None = None  # seen on the machine; None where the file does not state it
+    confirm: str = ""  # the command that settles it
+    where: str = ""  # file and line
 
 
 class Site(msgspec.Struct, frozen=True):
