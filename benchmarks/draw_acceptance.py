@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aam.acceptance.result import AcceptanceFile, ImageRun, read
+from aam.acceptance.runner import AcceptanceFile, ImageRun, read
 from aam.numerics.report import WRONG
 from launcher.gpus import VENDORS
 from launcher.plan.catalog import Catalog, shipped

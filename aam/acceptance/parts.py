@@ -19,19 +19,20 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from aam.acceptance.result import Outcome
 from aam.console import duration
 from aam.contract.errors import Interrupted, first_few
 from aam.contract.files import sha256
 from aam.contract.gpus import GPU, one_gpu
 from aam.contract.stop_file import VARIABLE as STOP_FILE
+from aam.distributed.environment import read_environment
 from aam.memory import GIB, memory_available
 from aam.number_format import significant
 from aam.performance.tune import CONTEXT, early_difference
@@ -64,6 +65,7 @@ EXPANDABLE = ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 """Variable of the allocator, which PyTorch's builds for ROCm read too, and its value."""
 
 Values = dict[str, Any]
+Outcome = Literal["as predicted", "faster", "slower", "wrong", "not possible here", "failed"]
 Verdict = tuple[Outcome, str]
 """Outcome of a comparison, and one sentence."""
 
@@ -115,27 +117,53 @@ class Context:
     def aam(
         self,
         *arguments: object,
-        accept: tuple[int, ...] = (0,),
+        accept: Collection[int] = (0,),
         variables: Mapping[str, str] = NONE,
         without: Collection[str] = (),
-    ) -> str:
-        """Run a command of `aam` and return its standard output."""
-        log = self.folder / f"{arguments[0]}.txt"
+        steps: Path | None = None,
+        after: int = 0,
+        act: Callable[[subprocess.Popen[bytes]], None] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command of `aam` and return its exit status and output.
+
+        Args:
+            arguments: its name and options.
+            accept: exit statuses that are no failure; all if it is empty.
+            variables, without: environment variables to set and to remove.
+            steps: file in which a training logs its steps.
+            after, act: number of steps after which the function is called with the process.
+        """
+        command, log = arguments[0], self.folder / f"{arguments[0]}.txt"
         # The stop request of a job is for this process; its commands would end with it.
         removed = {STOP_FILE, *without}
         kept = {name: value for name, value in os.environ.items() if name not in removed}
+        if steps is not None:
+            steps.unlink(missing_ok=True)
+            kept["AAM_STEP_LOG"] = str(steps)
         argv = [sys.executable, "-m", "aam", *map(str, arguments)]
-        pipes = {"stdout": subprocess.PIPE, "cwd": self.folder, "env": {**kept, **variables}}
-        with log.open("ab") as stream, child_process(argv, GRACE, stderr=stream, **pipes) as child:
+        place = {"cwd": self.folder, "env": {**kept, **variables}}
+        with (
+            tempfile.TemporaryFile() as output,
+            log.open("wb") as errors,
+            child_process(argv, GRACE, stdout=output, stderr=errors, **place) as child,
+        ):
+            while act and steps and len(read_steps(steps)[0]) < after:
+                if child.poll() is not None or not self.left:
+                    raise PartFailure(f"`aam {command}` made less than {after} steps")
+                time.sleep(0.02)
+            if act:
+                act(child)
             try:
-                output, _ = child.communicate(timeout=self.left)
+                status = child.wait(self.left)
             except subprocess.TimeoutExpired:
-                raise PartFailure(f"`aam {arguments[0]}` had no result in time") from None
-        if (status := child.returncode) not in accept:
+                raise PartFailure(f"`aam {command}` had no result in time") from None
+            output.seek(0)
+            printed = output.read().decode(errors="replace")
+        if accept and status not in accept:
             how = f"ended by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
             line = next(reversed(last_lines(log)), "no output")
-            raise PartFailure(f"`aam {arguments[0]}` {how}: {line[:300]}")
-        return str(output.decode(errors="replace"))
+            raise PartFailure(f"`aam {command}` {how}: {line[:300]}")
+        return subprocess.CompletedProcess(argv, status, printed, log.read_text(errors="replace"))
 
     def known(self, file: Path) -> bool:
         """Whether a file has the result of a command, which several parts share."""
@@ -166,11 +194,10 @@ def measure_host(context: Context) -> Values:
 
 
 def _host(device: str) -> Values:
-    # Imported by the child process alone.
+    # In the child process, since a process that holds a GPU takes memory of it.
     import torch
 
-    from aam.numerics.device import arch_of, gpu_names, select_gpu
-    from aam.numerics.stack import identify, processor
+    from aam.numerics.device import arch_of, gpu_names, identify, processor, select_gpu
 
     names = gpu_names() if device == GPU else []
     devices = [select_gpu(number) for number in range(len(names))] or [torch.device("cpu")]
@@ -206,11 +233,7 @@ _NVIDIA = "power.limit,clocks.max.sm,clocks.max.memory,vbios_version,mig.mode.cu
 
 
 def gpu_settings(root: Path = Path("/")) -> dict[str, list[str]]:
-    """Return modes, limits and clocks of each GPU by name, from sysfs or the vendor's tool.
-
-    >>> gpu_settings(Path("no-such-folder"))
-    {}
-    """
+    """Return modes, limits and clocks of each GPU by name, from sysfs or the vendor's tool."""
     settings: dict[str, list[str]] = {}
     for device in sorted(glob.glob(str(root / "sys/class/drm/card[0-9]*/device"))):
         for name, pattern in _SYSFS.items():
@@ -286,7 +309,7 @@ def _checked(context: Context, number: int, quick: bool) -> str:
     if not context.known(file) or (json.loads(file.read_text())["quick"] and not quick):
         variables = one_gpu(os.environ, number) if context.gpu else NONE
         command = ("check", "--device", context.device, "--json", *(("--quick",) if quick else ()))
-        file.write_text(context.aam(*command, accept=(0, 1), variables=variables))
+        file.write_text(context.aam(*command, accept=(0, 1), variables=variables).stdout)
     return file.read_text()
 
 
@@ -347,7 +370,8 @@ def measure_golden(context: Context) -> Values:
     for folder in (cpu, *sorted(others)):
         for precision in ("none", "auto") if context.gpu and folder == cpu else ("none",):
             how = ("--json", "--device", context.device, "--mixed-precision", precision)
-            compared = json.loads(context.aam("golden", "compare", folder, *how, accept=(0, 1)))
+            done = context.aam("golden", "compare", folder, *how, accept=(0, 1))
+            compared = json.loads(done.stdout)
             shares = [
                 (1e9 if value is None else value / row["allowed"] if row["allowed"] else 0.0)
                 for row in compared["rows"] for value in row["difference"].values()
@@ -446,9 +470,9 @@ def measure_memory(context: Context) -> Values:
             for word in ([flag if value else f"--no-{flag[2:]}"] if isinstance(value, bool)
                          else [flag, str(value)])
         ]  # fmt: skip
-        predicted = json.loads(context.aam("memory", "--json", *context.pretraining(), *words))
+        done = context.aam("memory", "--json", *context.pretraining(), *words)
         peaks = {key: (trial["rates"] or {}).get(key) for key in ("allocated", "reserved", "rss")}
-        row = {"setting": trial["setting"], "predicted": predicted["peak"], **peaks}
+        row = {"setting": trial["setting"], "predicted": json.loads(done.stdout)["peak"], **peaks}
         rows.append({**row, "failure": trial["failure"]})
     # The variable of the allocator is recommended where it saves memory.
     segments = tuned(context, dict([EXPANDABLE]))["default"]["rates"]
@@ -559,11 +583,7 @@ def _copies() -> Values:
 
 
 def evaluate_unified(measured: Values) -> Verdict:
-    """State the cost of a copy that unified memory would avoid.
-
-    >>> evaluate_unified({"rates": {"pinned host to GPU": 55.2}})[1]
-    'Copies: pinned host to GPU 55 GB/s.'
-    """
+    """State the cost of a copy that unified memory would avoid."""
     listed = ", ".join(f"{name} {rate:.0f} GB/s" for name, rate in measured["rates"].items())
     return "as predicted", f"Copies: {listed}."
 
@@ -573,7 +593,7 @@ def measure_profile(context: Context) -> Values:
     folder = context.folder / "trace"
     number = ("--warmup-steps", 2, "--profile-steps", 3, "--overwrite")
     arguments = ("--json", "--output-dir", folder, *number, *context.pretraining())
-    profile = json.loads(context.aam("profile", *arguments))
+    profile = json.loads(context.aam("profile", *arguments).stdout)
     (folder / "trace.json.gz").unlink()  # tens of MB
     kernels = [{**one, "name": one["name"][:200]} for one in profile["kernels"]]
     names = ("source", "limit", "advice", "idle", "wait", "shares")
@@ -590,74 +610,59 @@ def evaluate_profile(measured: Values) -> Verdict:
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
-def _train(
-    context: Context, folder: Path, *options: object, without: Collection[str] = ()
-) -> tuple[RunResult, list[float]]:
-    """Run some epochs of pretraining; return its steps and the losses of its epochs."""
-    log = context.folder / f"{folder.name}-{context.rank}.jsonl"
-    log.unlink(missing_ok=True)
-    epochs = 1 if context.small else 3
-    # What dropout draws depends on the rank.
-    more = ("--epochs", epochs, "--dropout", 0.0, "--output-dir", folder, "--overwrite")
-    network = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(context.folder / "collectives.txt")}
-    variables = {**network, "AAM_STEP_LOG": str(log)}
-    context.aam(*context.pretraining(), *more, *options, variables=variables, without=without)
-    if context.rank:
-        return RunResult(()), []
-    with (folder / "metrics.csv").open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    losses = [float(row[name]) for row in rows for name in ("train_loss", "val_loss")]
-    return RunResult(*read_steps(log)), losses
-
-
-def _with_one_process(
-    context: Context, number: int, nodes: int, run: RunResult, losses: list[float]
-) -> Values:
-    """Compare a run of several ranks with one of one process."""
-    one, single = _train(context, context.folder / "one", without=_RANK_VARIABLES)
-    warmup = 2 if context.small else 5
-    difference = early_difference(losses, single)
-    log = context.folder / "collectives.txt"
-    text = log.read_text(errors="replace") if log.is_file() else ""
-    lines = re.findall(r"NCCL INFO (.*(?:NET/|Using network).*)", text)
-    return {
-        "ranks": number,
-        "nodes": nodes,
-        "agree": len(losses) == len(single) > 0 and difference <= MAX_DIFFERENCE,
-        "difference": difference,
-        "samples": rates([run], warmup).samples,
-        "one": rates([one], warmup).samples,
-        "gpu": context.gpu,
-        "network": [line.strip()[:300] for line in dict.fromkeys(lines)][:6],
-    }
-
-
 def measure_ranks(context: Context) -> Values:
-    """Train with 2, 4 and 8 ranks on this node, as far as it has GPUs; on a CPU with 2."""
-    available = context.gpus if context.gpu else 2
-    if available < 2:
+    """Train with several ranks and with one process, and compare losses and speed.
+
+    In a job of several ranks these train together; otherwise 2, 4 and 8 ranks on this node, as far
+    as it has GPUs, and 2 on a CPU.
+    """
+    job, available = read_environment(os.environ), context.gpus if context.gpu else 2
+    numbers = [number for number in (2, 4, 8) if number <= available]
+    if job.world_size > 1:
+        numbers = [job.world_size]
+    if not numbers:
         raise NotPossible("There is one GPU.")
-    runs = []
-    for number in (count for count in (2, 4, 8) if count <= available):
-        options = ("--distributed", "--processes", number)
-        run, losses = _train(context, context.folder / f"ranks-{number}", *options)
-        runs.append(_with_one_process(context, number, 1, run, losses))
-    return {"runs": runs, "rates": {f"{one['ranks']} ranks": one["samples"] for one in runs}}
+    log = context.folder / "collectives.txt"
+    # What dropout draws depends on the rank.
+    options = ("--epochs", 1 if context.small else 3, "--dropout", 0.0, "--overwrite")
+    network = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(log)}
 
+    def run(
+        name: str, *more: object, without: Collection[str] = ()
+    ) -> tuple[RunResult, list[float]]:
+        """Return the steps and the losses of the epochs."""
+        folder, steps = context.folder / name, context.folder / f"{name}-{context.rank}.jsonl"
+        words = (*context.pretraining(), *options, "--output-dir", folder, *more)
+        context.aam(*words, variables=network, without=without, steps=steps)
+        with (folder / "metrics.csv").open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        losses = [float(row[name]) for row in rows for name in ("train_loss", "val_loss")]
+        return RunResult(*read_steps(steps)), losses
 
-def measure_nodes(context: Context) -> Values:
-    """Train together with the other ranks that the job started."""
-    from aam.distributed.environment import read_environment
-
-    ranks = read_environment(os.environ)
-    # One run folder for all: the ranks compare their options.
-    folder = context.shared / f"{context.folder.name}-nodes"
-    run, losses = _train(context, folder, "--distributed")
+    together = []
+    for number in numbers:
+        ranks = () if job.world_size > 1 else ("--processes", number)
+        # One run folder for all: the ranks compare their options.
+        together.append(run(f"ranks-{number}", "--distributed", *ranks))
     if context.rank:
         return {"runs": []}
-    nodes = -(-ranks.world_size // ranks.local_world_size)
-    together = _with_one_process(context, ranks.world_size, nodes, run, losses)
-    return {"runs": [together], "rates": {"samples": together["samples"]}}
+    one, single = run("one", without=_RANK_VARIABLES)
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    lines = re.findall(r"NCCL INFO (.*(?:NET/|Using network).*)", text)
+    warmup, runs = 2 if context.small else 5, []
+    for number, (steps, losses) in zip(numbers, together, strict=True):
+        difference = early_difference(losses, single)
+        runs.append({
+            "ranks": number,
+            "nodes": -(-job.world_size // job.local_world_size),
+            "agree": len(losses) == len(single) > 0 and difference <= MAX_DIFFERENCE,
+            "difference": difference,
+            "samples": rates([steps], warmup).samples,
+            "one": rates([one], warmup).samples,
+            "gpu": context.gpu,
+            "network": [line.strip()[:300] for line in dict.fromkeys(lines)][:6],
+        })  # fmt: skip
+    return {"runs": runs, "rates": {f"{one['ranks']} ranks": one["samples"] for one in runs}}
 
 
 def evaluate_ranks(measured: Values) -> Verdict:
@@ -683,59 +688,18 @@ def evaluate_ranks(measured: Values) -> Verdict:
 
 def measure_interruption(context: Context) -> Values:
     """Stop a run by SIGTERM and resume it, and kill a rank of another run."""
-    whole, stopped, ranks = (context.folder / name for name in ("whole", "stopped", "killed"))
-    arguments = [*map(str, context.pretraining()), "--epochs", "2"]
 
-    @contextmanager
-    def running(folder: Path, *options: object) -> Any:
-        """Yield a training that logs its steps to FOLDER.jsonl and prints to FOLDER.txt."""
-        if "--resume-from" not in options:
-            shutil.rmtree(folder, ignore_errors=True)
-        log = folder.with_suffix(".jsonl")
-        log.unlink(missing_ok=True)
-        words = [*arguments, *map(str, options), "--output-dir", str(folder)]
-        variables = {k: v for k, v in os.environ.items() if k != STOP_FILE}
-        with folder.with_suffix(".txt").open("wb") as stream:
-            pipes = {"stdout": stream, "stderr": subprocess.STDOUT}
-            environment = {**variables, "AAM_STEP_LOG": str(log)}
-            argv = [sys.executable, "-m", "aam", *words]
-            with child_process(argv, GRACE, env=environment, **pipes) as process:
-                yield process
+    def train(name: str, *options: object, **how: Any) -> tuple[Any, list[float]]:
+        """Return what a training printed with its status, and its losses."""
+        folder, steps = context.folder / name, context.folder / f"{name}.jsonl"
+        words = (*context.pretraining(), "--epochs", 2, "--output-dir", folder, *options)
+        return context.aam(*words, steps=steps, **how), RunResult(*read_steps(steps)).losses
 
-    def after_steps(folder: Path, process: subprocess.Popen[bytes], number: int) -> None:
-        while len(read_steps(folder.with_suffix(".jsonl"))[0]) < number:
-            if process.poll() is not None or not context.left:
-                raise PartFailure(f"`aam pretrain` made less than {number} steps")
-            time.sleep(0.02)
+    killed: list[float] = []
 
-    def wait(process: subprocess.Popen[bytes]) -> int:
-        try:
-            return process.wait(context.left)
-        except subprocess.TimeoutExpired:
-            raise PartFailure("no end of `aam pretrain` in time") from None
-
-    with running(whole) as process:
-        if status := wait(process):
-            raise PartFailure(f"`aam pretrain` status {status}")
-    with running(stopped) as process:
-        after_steps(stopped, process, 3)
-        process.send_signal(signal.SIGTERM)
-        stop_status = wait(process)
-    with running(stopped, "--resume-from", "auto") as process:
-        resume_status = wait(process)
-    weights = [folder / "model/transformer.safetensors" for folder in (whole, stopped)]
-    equal = all(file.is_file() for file in weights) and len(set(map(sha256, weights))) == 1
-    one, two = (
-        [step.loss for step in read_steps(folder.with_suffix(".jsonl"))[0]]
-        for folder in (whole, stopped)
-    )
-    # NCCL refuses two ranks on one GPU.
-    device = context.device if context.gpus >= 2 else "cpu"
-    options = ("--processes", 2, "--distributed", "--rank-timeout", 10, "--device", device)
-    with running(ranks, *options) as process:
-        after_steps(ranks, process, 2)
+    def kill_second_rank(process: subprocess.Popen[bytes]) -> None:
         # The environment of the second rank has its number and the log of this run.
-        mark = {b"RANK=1", f"AAM_STEP_LOG={ranks.with_suffix('.jsonl')}".encode()}
+        mark = {b"RANK=1", f"AAM_STEP_LOG={context.folder / 'killed.jsonl'}".encode()}
         pids = []
         for file in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):  # a process that has ended, or of another user
@@ -744,17 +708,27 @@ def measure_interruption(context: Context) -> Values:
         if not pids:
             raise PartFailure("no process of rank 1")
         os.kill(min(pids), signal.SIGKILL)
-        killed = time.monotonic()
-        rank_status = wait(process)
-    output = ranks.with_suffix(".txt").read_text(errors="replace")
+        killed.append(time.monotonic())
+
+    _, one = train("whole", "--overwrite")
+    terminate = subprocess.Popen.terminate
+    stopped, _ = train("stopped", "--overwrite", accept=(), after=3, act=terminate)
+    resumed, two = train("stopped", "--resume-from", "auto", accept=())
+    weights = [context.folder / f"{n}/model/transformer.safetensors" for n in ("whole", "stopped")]
+    equal = all(file.is_file() for file in weights) and len(set(map(sha256, weights))) == 1
+    # NCCL refuses two ranks on one GPU.
+    device = context.device if context.gpus >= 2 else "cpu"
+    options = ("--processes", 2, "--distributed", "--rank-timeout", 10, "--device", device)
+    how: Values = {"accept": (), "after": 2, "act": kill_second_rank}
+    broken, _ = train("killed", "--overwrite", *options, **how)
     return {
-        "stop_status": stop_status,
-        "resume_status": resume_status,
-        "equal": resume_status == 0 and equal,
+        "stop_status": stopped.returncode,
+        "resume_status": resumed.returncode,
+        "equal": resumed.returncode == 0 and equal,
         "difference": early_difference(two, one[-len(two) :]),
-        "rank_status": rank_status,
-        "rank_named": "rank 1 was killed by SIGKILL" in output,
-        "rank_seconds": time.monotonic() - killed,
+        "rank_status": broken.returncode,
+        "rank_named": "rank 1 was killed by SIGKILL" in broken.stderr,
+        "rank_seconds": time.monotonic() - killed[0],
     }
 
 
@@ -825,7 +799,7 @@ PARTS: dict[str, AcceptancePart] = {
     "interruption": AcceptancePart("stop, resume, and a killed rank", 900,
                                    measure_interruption, evaluate_interruption),
     "nodes": AcceptancePart("several processes on several nodes", 1200,
-                            measure_nodes, evaluate_ranks),
+                            measure_ranks, evaluate_ranks),
 }
 # fmt: on
 """Name of a part -> what it measures; `PartName` of the options has the same names."""

@@ -1,23 +1,27 @@
-"""Run of the parts within a time budget, the page, and the settings that it recommends.
+"""Run of the parts within a time budget, and its results: acceptance.json, a page, settings.
 
-Every finished part is written at once.
+Every finished part is written at once. acceptance.json is read by others than the person who made
+it, so it holds no names of hosts, users or folders, and it is read as untrusted input: within
+bounds, by type, with a checksum.
 """
 
 from __future__ import annotations
 
+import contextlib
+import getpass
+import hashlib
 import json
 import os
+import platform
 import re
 import textwrap
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
 from aam import __version__
-from aam.acceptance import result
 from aam.acceptance.parts import (
     EXPANDABLE,
     PARTS,
@@ -25,26 +29,38 @@ from aam.acceptance.parts import (
     AcceptancePart,
     Context,
     NotPossible,
+    Outcome,
     PartFailure,
 )
-from aam.acceptance.result import AcceptanceFile, ImageRun, Outcome, PartResult
 from aam.console import console, duration, info, warn
 from aam.contract import stop_file
-from aam.contract.errors import AamError, CannotCreate, Interrupted, printable, reason_of
+from aam.contract.errors import (
+    AamError,
+    CannotCreate,
+    DataError,
+    Interrupted,
+    printable,
+    reason_of,
+)
 from aam.contract.files import write_text
 from aam.contract.options.commands.stack import Acceptance
+from aam.contract.records import Mismatch, convert, read_json
 from aam.distributed.environment import Ranks, read_environment
 from aam.memory import shown_size
 from aam.number_format import significant
-from aam.numerics.stack import processor
+from aam.numerics.device import processor
 from aam.performance.tune import device_facts
 from aam.report.page import render
 from aam.report.terminal import Table
 from aam.run_record import launched_by, now
 from aam.training import run_folder
 
+SCHEMA = 1
+FILE = "acceptance.json"
 PAGE = "report.html"
 SETTINGS = "settings.yaml"
+MAX_TEXT = 2000
+"""Characters of a text in a file."""
 MIN_BUDGET = 20.0
 """Seconds of the budget that a part needs to be started at all."""
 TOLERANCE = 0.15
@@ -53,15 +69,136 @@ SAVES = 0.95
 """Share of the reserved memory below which expandable segments are recommended."""
 
 
+@dataclass(frozen=True)
+class PartResult:
+    """Result of a part.
+
+    Attributes:
+        summary: one sentence.
+        measured: figures of the part; `rates`, name -> speed (higher is faster), are compared with
+            those of another file.
+        busy: how others used the device when the command began; "" if they did not.
+    """
+
+    verdict: Outcome
+    summary: str
+    seconds: float
+    measured: dict[str, Any] = field(default_factory=dict)
+    busy: str = ""
+
+
+@dataclass(frozen=True)
+class ImageRun:
+    """Parts that were measured with an image on a number of nodes.
+
+    Attributes:
+        image, digest: name and digest of the image; "" without one.
+        torch, engine: version of PyTorch and name of the container engine, "native" without one.
+        date: time of the last part, in UTC.
+    """
+
+    image: str
+    digest: str
+    torch: str
+    engine: str
+    nodes: int
+    date: str
+    parts: dict[str, PartResult] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """Key of a run, unique in a file."""
+        return self.image, self.digest, self.torch, self.nodes
+
+    @property
+    def title(self) -> str:
+        """Image, or PyTorch without one, and nodes."""
+        name = self.image or f"native, torch {self.torch}"
+        return name if self.nodes == 1 else f"{name}, {self.nodes} nodes"
+
+
+@dataclass(frozen=True)
+class AcceptanceFile:
+    """Content of the file; `host` has the measured values of the part `host`."""
+
+    aam: str
+    host: dict[str, Any]
+    runs: tuple[ImageRun, ...]
+
+    def with_run(self, run: ImageRun) -> AcceptanceFile:
+        """Return the content with a run added, or in the place of that with the same key."""
+        runs = {one.key: one for one in self.runs} | {run.key: run}
+        return replace(self, aam=__version__, runs=tuple(runs.values()))
+
+
+def write(path: Path, content: AcceptanceFile) -> None:
+    """Write the file atomically, without names of this host, its users and folders."""
+    node = platform.node()
+    names = {node, node.partition(".")[0], os.environ.get("SLURMD_NODENAME", "")}
+    with contextlib.suppress(OSError, KeyError, RuntimeError):  # no entry in /etc/passwd
+        names |= {getpass.getuser(), Path.home().name}
+    # General names of users and hosts, and those of two letters, would replace words of a sentence.
+    names -= {"root", "cpu", "cuda", "gpu", "host", "none"}
+    # The longest first, so that a name is replaced before a part of it.
+    listed = sorted((name for name in names if len(name) > 2), key=len)[::-1]
+
+    def anonymous(text: str) -> str:
+        # The last part of a path stays.
+        text = re.sub(r"(?<![\w.])~?/(?:[^\s/'\",:;()]+/)+", "", text)
+        for name in listed:
+            text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "NAME", text)
+        return printable(text, MAX_TEXT)
+
+    # JSON has neither NaN nor infinity, and six digits are enough.
+    text = json.dumps({"schema": SCHEMA, **asdict(content)})
+    rounded = json.loads(
+        text, parse_float=lambda n: float(f"{float(n):.6g}"), parse_constant=lambda _: None
+    )
+    plain = _with_texts(rounded, anonymous)
+    write_text(path, json.dumps(plain | {"sha256": checksum(plain)}, indent=1) + "\n")
+
+
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return JSON with all texts changed, those of keys too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {change(key): _with_texts(item, change) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_texts(item, change) for item in value]
+    return value
+
+
+def checksum(plain: Mapping[str, Any]) -> str:
+    """Return the checksum of a file's content, whatever the order of its keys."""
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read(path: Path) -> AcceptanceFile:
+    """Read the acceptance.json of this or another host, which is untrusted input."""
+    what, remedy = "acceptance file", "take the file as `aam acceptance` wrote it"
+    plain = read_json(path, dict[str, Any], what, remedy)
+    if (schema := plain.pop("schema", None)) != SCHEMA:
+        reason = f"'{path}' has schema {schema}, aam {__version__} reads {SCHEMA}"
+        raise DataError("The acceptance file is of another schema", reason, "measure again")
+    # The checksum shows an accidental edit. It is no signature: anybody can compute it again.
+    if plain.pop("sha256", None) != checksum({"schema": SCHEMA, **plain}):
+        reason = f"'{path}', its checksum is not that of its content"
+        raise DataError("The acceptance file was edited", reason, remedy)
+    try:
+        if _with_texts(plain, lambda text: printable(text, MAX_TEXT)) != plain:
+            raise Mismatch("a text has control characters or is too long")
+        content = convert(plain, AcceptanceFile)
+        if len({run.key for run in content.runs}) < len(content.runs):
+            raise Mismatch("it has one of its runs twice")
+    except Mismatch as error:
+        raise DataError(f"The {what} is damaged", f"'{path}', {error}", remedy) from error
+    return content
+
+
 def run(options: Acceptance, parts: Mapping[str, AcceptancePart] = PARTS) -> int:
-    """Measure the parts that are left.
-
-    Args:
-        options: folder, parts, budget in minutes, size and reference.
-        parts: registry of the parts by name.
-
-    Returns:
-        The exit status: 1 if one of the chosen parts is wrong or failed, else 0.
+    """Measure the parts that are left; return 1 if one of the chosen parts is wrong or failed.
 
     Raises:
         Unavailable: a GPU was requested and there is none.
@@ -72,15 +209,17 @@ def run(options: Acceptance, parts: Mapping[str, AcceptancePart] = PARTS) -> int
     ranks = read_environment(os.environ)
     # One rank prints and writes for all.
     console.quiet = not ranks.is_main
-    with run_folder.locked(options.output_dir) if ranks.is_main else nullcontext():
+    with contextlib.ExitStack() as locks:
+        if ranks.is_main:
+            locks.enter_context(run_folder.locked(options.output_dir))
         return _run(options, parts, ranks)
 
 
 def _run(options: Acceptance, parts: Mapping[str, AcceptancePart], ranks: Ranks) -> int:
     began, started = time.monotonic(), time.time()
-    file = options.output_dir / result.FILE
-    reference = None if options.reference is None else result.read(options.reference)
-    content = result.read(file) if file.exists() else AcceptanceFile(__version__, {}, ())
+    file = options.output_dir / FILE
+    reference = None if options.reference is None else read(options.reference)
+    content = read(file) if file.exists() else AcceptanceFile(__version__, {}, ())
     device = device_facts(options.device)
     gpus = content.host.get("gpus", [])
     # A process may see some of the GPUs alone, so their number is left to the part `host`.
@@ -133,7 +272,7 @@ def _run(options: Acceptance, parts: Mapping[str, AcceptancePart], ranks: Ranks)
         limit = min(part.limit, remaining)
         speeds = _reference_rates(reference, content.host, this, name)
         waiting = console.is_terminal and not console.quiet
-        with console.status(f"{part.title} ...") if waiting else nullcontext():
+        with console.status(f"{part.title} ...") if waiting else contextlib.nullcontext():
             place = replace(context, until=time.monotonic() + limit)
             part_result = run_part(part, place, speeds)
         if part_result.verdict == "failed" and limit < part.limit and part_result.seconds >= limit:
@@ -149,7 +288,7 @@ def _run(options: Acceptance, parts: Mapping[str, AcceptancePart], ranks: Ranks)
         content = content.with_run(this)
         if ranks.is_main:
             # After each part, so that a killed job keeps what it has measured.
-            result.write(file, content)
+            write(file, content)
     if not ranks.is_main:
         return 0
     write_page(options.output_dir, content, parts)
@@ -161,7 +300,11 @@ def _run(options: Acceptance, parts: Mapping[str, AcceptancePart], ranks: Ranks)
 
 
 def run_part(part: AcceptancePart, context: Context, reference: Mapping[str, float]) -> PartResult:
-    """Measure a part and compare the result; every failure is one sentence."""
+    """Measure a part and compare the result; every failure is one sentence.
+
+    Args:
+        reference: speeds of the part in another file, by name.
+    """
     began = time.monotonic()
     measured: dict[str, Any] = {}
     outcome: Outcome = "failed"
@@ -174,28 +317,17 @@ def run_part(part: AcceptancePart, context: Context, reference: Mapping[str, flo
         summary = str(failure)
     except (AamError, OSError, ValueError, LookupError, TypeError, ZeroDivisionError) as error:
         summary = printable(f"{type(error).__name__}: {reason_of(error)}")
-    verdict, summary = compared(outcome, summary, measured.get("rates", {}), reference)
-    return PartResult(verdict, summary, round(time.monotonic() - began, 1), measured)
-
-
-def compared(
-    outcome: Outcome, summary: str, rates: Mapping[str, float], reference: Mapping[str, float]
-) -> tuple[Outcome, str]:
-    """Compare speeds with those of a reference, unless the part is wrong already.
-
-    >>> compared("as predicted", "Fine.", {"fp32": 40.0}, {"fp32": 80.0})
-    ('slower', 'Fine. fp32 is 0.50 times the reference.')
-    """
-    ratios = {name: rates[name] / reference[name] for name in rates if reference.get(name)}
-    if outcome not in ("as predicted", "slower") or not ratios:
-        return outcome, summary
-    lowest, highest = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
-    name = lowest
-    if ratios[lowest] < 1 - TOLERANCE:
-        outcome = "slower"
-    elif outcome != "slower" and ratios[highest] > 1 + TOLERANCE:
-        outcome, name = "faster", highest
-    return outcome, f"{summary} {name} is {ratios[name]:.2f} times the reference."
+    speeds = measured.get("rates", {})
+    ratios = {name: speeds[name] / reference[name] for name in speeds if reference.get(name)}
+    if ratios and outcome in ("as predicted", "slower"):
+        lowest, highest = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
+        name = lowest
+        if ratios[lowest] < 1 - TOLERANCE:
+            outcome = "slower"
+        elif outcome != "slower" and ratios[highest] > 1 + TOLERANCE:
+            outcome, name = "faster", highest
+        summary += f" {name} is {ratios[name]:.2f} times the reference."
+    return PartResult(outcome, summary, round(time.monotonic() - began, 1), measured)
 
 
 def _require_same_host(host: Mapping[str, Any], here: Mapping[str, Any], folder: Path) -> None:
@@ -237,14 +369,12 @@ def write_page(folder: Path, content: AcceptanceFile, parts: Mapping[str, Accept
     tables: list[Table] = []
     for one in content.runs:
         lines = []
-        ordered = sorted(one.parts, key=lambda n: order.index(n) if n in order else len(order))
-        for name in ordered:
+        before = f"{one.title}: " if len(content.runs) > 1 else ""
+        for name in sorted(one.parts, key=lambda n: order.index(n) if n in order else len(order)):
             part = one.parts[name]
             title = parts[name].title if name in parts else ""
             busy = f" While it was measured {part.busy}." if part.busy else ""
-            time_taken = duration(part.seconds)
-            lines.append((name, title, part.verdict, part.summary + busy, time_taken))
-            before = f"{one.title}: " if len(content.runs) > 1 else ""
+            lines.append((name, title, part.verdict, part.summary + busy, duration(part.seconds)))
             tables += _tables(f"{before}{name}", part.measured)
         verdicts.append((one.title, lines))
     text = render(

@@ -16,7 +16,7 @@ from aam.contract.options.device import DeviceOptions
 from aam.model.attention import BACKENDS, TORCH, Backend
 from aam.numerics.backends import reported_status, select_backends
 from aam.numerics.check import CheckPlan, Event, conclude, measure, measure_in_child
-from aam.numerics.device import choose_device
+from aam.numerics.device import Identity, choose_device
 from aam.numerics.report import (
     UNUSABLE,
     WRONG,
@@ -28,7 +28,6 @@ from aam.numerics.report import (
     to_json,
     worst,
 )
-from aam.numerics.stack import Identity
 
 
 def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:

@@ -22,7 +22,7 @@ from aam.contract.options.training import ModelOptions
 from aam.model.attention import TORCH, Backend, Backends, backend_name, runs
 from aam.model.shape import NetworkShape
 from aam.numerics.check import PATIENCE, CheckPlan, conclude, measure, measure_in_child
-from aam.numerics.device import Precision, dtypes_of
+from aam.numerics.device import Precision, dtypes_of, identify
 from aam.numerics.probes import DTYPES
 from aam.numerics.report import (
     UNUSABLE,
@@ -34,7 +34,6 @@ from aam.numerics.report import (
     store_report,
     worst,
 )
-from aam.numerics.stack import identify
 
 Use = Literal["plain", "masked"]
 Status = Literal["right", "wrong", "absent"]

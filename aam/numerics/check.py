@@ -27,7 +27,7 @@ import torch
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import GPU
 from aam.model.attention import Backend
-from aam.numerics.device import CPU, is_gpu
+from aam.numerics.device import CPU, Identity, identify, is_gpu
 from aam.numerics.faults import HALF, RECOMPUTED, identify_fault
 from aam.numerics.probes import (
     DTYPES,
@@ -43,7 +43,6 @@ from aam.numerics.probes import (
     tolerance,
 )
 from aam.numerics.report import Case, CheckReport, Cost, Outcome
-from aam.numerics.stack import Identity, identify
 
 REPETITIONS = 3
 COST_SHAPES = {

@@ -30,8 +30,8 @@ from aam.contract.errors import CannotCreate, DataError, reason_of
 from aam.contract.files import atomic_write
 from aam.contract.gpus import CHECK_REPORTS
 from aam.memory import shown_size
+from aam.numerics.device import Identity
 from aam.numerics.faults import FAULTS, HALF
-from aam.numerics.stack import Identity
 from aam.run_record import launched_by
 
 FORMAT = 2
@@ -118,7 +118,7 @@ class CheckReport:
 
     Attributes:
         made: time in UTC.
-        identity: identity of the stack (`aam.numerics.stack_identity`), as plain values.
+        identity: `Identity` of the stack, as plain values.
         key: stack for which it is valid; None for a report that is not stored.
         overhead: bytes of GPU memory that are no tensors: driver, kernels, BLAS workspace, and
             other processes; None on a CPU.

@@ -18,7 +18,6 @@ import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,11 +90,7 @@ class DeviceFacts:
 
 
 def device_facts(device: str) -> DeviceFacts:
-    """Return the facts about the device that `--device` names.
-
-    Raises:
-        Unavailable: there is no GPU, or PyTorch cannot start on it.
-    """
+    """Return the facts about the device that `--device` names."""
     # The load from before PyTorch is imported, which loads the CPU itself.
     facts = call_in_child(_device_facts, device, os.getloadavg()[0], timeout=300.0)
     return DeviceFacts(**facts)
@@ -143,26 +138,12 @@ Propose = Callable[[Settings, DeviceFacts], list[Setting]]
 """Returns settings to try instead of the values of all options, flag -> value, on a device."""
 
 
-def _workers(now: Settings, device: DeviceFacts) -> Sequence[int]:
-    # On a CPU the network uses all cores: more workers would take theirs.
-    most = device.cores if device.gpu else min(2, device.cores)
-    return [n for n in (0, 1, 2, 4, 8) if n <= most and n != _workers_now(now, device)]
-
-
-def _workers_now(now: Settings, device: DeviceFacts) -> int:
-    default = min(4, device.cores) if device.gpu else 0
-    return default if now["--num-workers"] == "auto" else int(now["--num-workers"])
-
-
-def _threads(now: Settings, device: DeviceFacts) -> Sequence[int]:
-    current = device.cores if now["--cpu-threads"] == "auto" else now["--cpu-threads"]
-    tried = {1, max(1, device.cores // 2), device.cores} - {current}
-    return () if device.gpu else sorted(tried)
-
-
-def _batch_sizes(now: Settings, device: DeviceFacts) -> Sequence[int]:
-    size = now["--batch-size"]
-    return () if size == "auto" else sorted({max(1, size // 2), 2 * size, 4 * size})
+def _current(flag: str, now: Settings, device: DeviceFacts) -> Any:
+    """Return the value of an option; of threads and workers a number instead of "auto"."""
+    automatic = {"--cpu-threads": device.cores, "--num-workers": 0}
+    if device.gpu:
+        automatic["--num-workers"] = min(4, device.cores)
+    return automatic.get(flag, "auto") if now[flag] == "auto" else now[flag]
 
 
 def option_subject(
@@ -172,13 +153,7 @@ def option_subject(
     tried: Callable[[Settings, DeviceFacts], Sequence[Any]],
     redraws: bool = False,
 ) -> Propose:
-    """Return the subject of an option that is varied; its current value is not tried.
-
-    Args:
-        flag: the option.
-        parity, reason, redraws: see `Setting`.
-        tried: returns values for the values of all options, flag -> value, on a device.
-    """
+    """Return the subject of an option that is varied; its current value is not tried."""
 
     def propose(now: Settings, device: DeviceFacts) -> list[Setting]:
         settings = []
@@ -186,25 +161,35 @@ def option_subject(
             label = f"{flag} {value}"
             if isinstance(value, bool):
                 label = flag if value else f"--no-{flag[2:]}"
-            if value != now[flag]:
+            if value != _current(flag, now, device):
                 settings.append(Setting(label, {flag: value}, parity, reason, redraws))
         return settings
 
     return propose
 
 
+def _batch_sizes(now: Settings, device: DeviceFacts) -> Sequence[int]:
+    size = now["--batch-size"]
+    return () if size == "auto" else sorted({max(1, size // 2), 2 * size, 4 * size})
+
+
 # fmt: off
 SUBJECTS: dict[str, Propose] = {
     "threads": option_subject(
         "--cpu-threads", "same up to rounding",
-        "small tensors spend time on waiting for all threads", _threads),
+        "small tensors spend time on waiting for all threads",
+        lambda now, device: () if device.gpu
+        else sorted({1, max(1, device.cores // 2), device.cores})),
     "workers": option_subject(
         "--num-workers", "same numbers",
-        "other processes make the next batches meanwhile", _workers),
+        "other processes make the next batches meanwhile",
+        # On a CPU the network uses all cores: more workers would take theirs.
+        lambda now, device: [n for n in (0, 1, 2, 4, 8)
+                             if n <= (device.cores if device.gpu else min(2, device.cores))]),
     "prefetch": option_subject(
         "--prefetch-factor", "same numbers",
         "batches made ahead bridge those that take long to make",
-        lambda now, device: (1, 4, 8) if _workers_now(now, device) else ()),
+        lambda now, device: (1, 4, 8) if _current("--num-workers", now, device) else ()),
     "attention": option_subject(
         "--attn-implementation", "same up to rounding",
         "another kernel may suit the shapes of this study",
@@ -236,11 +221,7 @@ add it here and to `Subject` of `aam.contract.options.commands.measure`."""
 def program_subjects(
     values: Sequence[str], half: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, Propose]]:
-    """Return the default of each name of --values, and the subjects of the others.
-
-    Raises:
-        UsageError: values that are not NAME=VALUE,VALUE, or an unknown name after --half.
-    """
+    """Return the default of each name of --values, and the subjects of the others."""
     defaults: dict[str, str] = {}
     subjects: dict[str, Propose] = {}
     for text in values:
@@ -252,24 +233,14 @@ def program_subjects(
         parity: Parity = "same up to half precision" if name in half else "same up to rounding"
         settings = [Setting(f"{name}={value}", {name: value}, parity) for value in others]
         defaults[name] = default
-        subjects[name] = partial(_listed, settings)
+        subjects[name] = lambda now, device, settings=settings: settings  # type: ignore[misc]
     if unknown := [name for name in half if name not in defaults]:
         raise UsageError("A name without values", f"--half {' '.join(unknown)}", "see --values")
     return defaults, subjects
 
 
-def _listed(settings: list[Setting], now: Settings, device: DeviceFacts) -> list[Setting]:
-    return settings
-
-
 def gain(run: RunResult, other: RunResult, warmup: int, cost: str = "seconds") -> float:
-    """Return how many times as fast a run is as another one of equal batches.
-
-    Args:
-        run, other: the runs.
-        warmup: first steps, which do not count.
-        cost: field of a step that counts, "seconds" or "cpu_seconds".
-    """
+    """Return how many times as fast a run is as another one, by "seconds" or "cpu_seconds"."""
 
     def times(result: RunResult) -> list[float]:
         return [
@@ -447,10 +418,8 @@ class SettingSearch:
     ) -> list[Trial]:
         """Measure settings in turns; the first is the one that the others are compared with.
 
-        Args:
-            before: values of all runs besides those of the setting.
-            parity: gets the comparison of the losses of each setting; one that differs or is slow
-                is not measured further.
+        `parity` gets the comparison of the losses of each setting; one that differs or is slow is
+        not measured further. `before` has the values of all runs besides those of the setting.
         """
         rounds, warmup = self.options.rounds, self.options.warmup_steps
         cost = self.options.compare_by.replace("-", "_")
@@ -479,25 +448,20 @@ class SettingSearch:
                         dropped.add(one.label)
         base, trials = runs[settings[0].label], []
         for one in settings:
-            good = [run for run in runs[one.label] if not run.failure]
+            own = runs[one.label]
+            good = [run for run in own if not run.failure]
             gains = tuple(
                 gain(run, other, warmup, cost)
-                for run, other in zip(runs[one.label], base, strict=False)
+                for run, other in zip(own, base, strict=False)
                 if not run.failure and not other.failure
             )
-            trial = Trial(
-                subject,
-                one.label,
-                one.values,
-                one.parity,
-                one.reason,
-                {**before, **one.values},
+            trials.append(Trial(
+                subject, one.label, one.values, one.parity, one.reason, {**before, **one.values},
                 rates(good, warmup) if good else None,
                 statistics.median(gains) if gains else 1.0,
                 gains,
-                next((run.failure for run in runs[one.label] if run.failure), ""),
-            )
-            trials.append(trial)
+                next((run.failure for run in own if run.failure), ""),
+            ))  # fmt: skip
         return trials
 
 
@@ -511,11 +475,7 @@ def tune(
     """Search for settings that are faster than the default and train the same network.
 
     Args:
-        workload: program that is measured.
-        options: rounds, steps and limits of the measurement.
-        subjects: subject -> its settings.
         defaults: the value of every option of the workload.
-        device: facts about its device.
 
     Returns:
         The search, and the default and the chosen settings as measured in turns at the end.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import re
 import shlex
@@ -22,11 +21,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
-from aam.contract.errors import AamError, Unavailable, UsageError
+from aam.contract.errors import Unavailable, UsageError
 from aam.contract.options import arguments, specs
 from aam.contract.options.commands import wrapped_options
 from aam.contract.options.commands.pretrain import Pretrain
@@ -52,19 +52,23 @@ _OUT_OF_MEMORY = re.compile(
 )
 
 
+Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
 @dataclass(frozen=True)
 class Step:
     """Training step, as `aam.training.observers` logs it; 0 where a field is absent."""
 
     loss: float
-    seconds: float
-    samples: int
-    wait: float = 0.0
-    cpu_seconds: float = 0.0
-    asvs: int = 0
-    rss: int = 0
-    allocated: int = 0
-    reserved: int = 0
+    seconds: Annotated[float, msgspec.Meta(gt=0.0, le=1e15)]
+    samples: Annotated[int, msgspec.Meta(ge=1)]
+    wait: Amount = 0.0
+    cpu_seconds: Amount = 0.0
+    asvs: Count = 0
+    rss: Count = 0
+    allocated: Count = 0
+    reserved: Count = 0
 
 
 @dataclass(frozen=True)
@@ -122,11 +126,7 @@ def aam_workload(measured: Pretrain | Train, wrapper: str) -> Workload:
 
 
 def program_workload(words: Sequence[str], defaults: Settings) -> Workload:
-    """Return any program: its words, with `{name}` in place of each value.
-
-    Raises:
-        UsageError: a name without values, or braces that do not match.
-    """
+    """Return any program: its words, with `{name}` in place of each value."""
 
     def argv(settings: Settings, folder: Path) -> list[str]:
         return [word.format_map({**defaults, **settings}) for word in words]
@@ -187,10 +187,13 @@ def call_in_child(function: Callable[..., Any], *arguments: object, timeout: flo
     """
     # No `multiprocessing`: its child prints to the terminal, and its lines name the cause of a
     # crash. The path comes first, so that no module of the current folder is imported.
-    boot = (
-        f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _answer; "
-        f"from {function.__module__} import {function.__qualname__} as f; _answer(f, {arguments!r})"
-    )
+    boot = f"""
+import json, sys; sys.path[:] = {sys.path!r}
+from aam.contract.errors import AamError
+from {function.__module__} import {function.__qualname__} as function
+try: answer = {{"result": function(*{arguments!r})}}
+except AamError as error: answer = {{"error": [error.cause, error.evidence, error.remedy]}}
+print(json.dumps(answer))"""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with child_process([sys.executable, "-c", boot], **pipes) as process:
         try:
@@ -208,15 +211,6 @@ def call_in_child(function: Callable[..., Any], *arguments: object, timeout: flo
     if "error" in answer:
         raise Unavailable(*answer["error"])
     return answer["result"]
-
-
-def _answer(function: Callable[..., Any], arguments: Sequence[object]) -> None:
-    """Print the result of a function in the child process."""
-    try:
-        answer: dict[str, Any] = {"result": function(*arguments)}
-    except AamError as error:
-        answer = {"error": [error.cause, error.evidence, error.remedy]}
-    print(json.dumps(answer))
 
 
 def run_workload(
@@ -251,12 +245,8 @@ def run_workload(
     # A step is a line of the log, so a log that does not grow is a run without progress.
     size, reached, hangs = 0, time.monotonic(), False
     try:
-        with (
-            output.open("wb") as stream,
-            child_process(
-                argv, stdout=stream, stderr=subprocess.STDOUT, env=environment
-            ) as process,
-        ):
+        pipes: dict[str, Any] = {"stderr": subprocess.STDOUT, "env": environment}
+        with output.open("wb") as stream, child_process(argv, stdout=stream, **pipes) as process:
             while process.poll() is None and not hangs:
                 with contextlib.suppress(OSError):
                     if log.stat().st_size != size:
@@ -266,11 +256,8 @@ def run_workload(
     except (OSError, ValueError) as error:
         return RunResult((), f"it cannot be started: {getattr(error, 'strerror', error)}")
     found, failure = read_steps(log)
-    status, place, lines = (
-        process.returncode,
-        f"after step {len(found)} of {steps}",
-        last_lines(output),
-    )
+    status, lines = process.returncode, last_lines(output)
+    place = f"after step {len(found)} of {steps}"
     if failure or (status == 0 and len(found) >= steps and not hangs):
         return RunResult(found, failure)
     if hangs:
@@ -284,7 +271,7 @@ def run_workload(
     elif status == 0:
         failure = f"it ended {place}: give fewer --steps, or let it train longer"
     else:
-        how = f"{signal.Signals(-status).name}" if status < 0 else f"status {status}"
+        how = signal.Signals(-status).name if status < 0 else f"status {status}"
         failure = f"it ended with {how} {place}: {next(reversed(lines), '')[:300]}"
     return RunResult(found, failure)
 
@@ -308,27 +295,14 @@ def read_steps(log: Path) -> tuple[tuple[Step, ...], str]:
     # After the last newline stands an unfinished line, or nothing.
     for number, line in enumerate(text.split("\n")[:-1], 1):
         try:
-            record = json.loads(line)
-            values = {
-                name: float(
-                    record[name] if name in ("loss", "seconds", "samples") else record.get(name, 0)
-                )
-                for name in Step.__dataclass_fields__
-            }
-            times = (values["seconds"], values["wait"], values["cpu_seconds"])
-            if not all(map(math.isfinite, times)) or values["seconds"] <= 0:
-                raise ValueError
-            whole = ("samples", "asvs", "rss", "allocated", "reserved")
-            step = Step(**{n: int(v) if n in whole else v for n, v in values.items()})  # type: ignore[arg-type]
-            if step.samples < 1:
-                raise ValueError
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            # Not by msgspec's decoder: Python writes a loss that is not a number as NaN.
+            steps.append(msgspec.convert(json.loads(line), Step, strict=False))
+        except (ValueError, RecursionError):
             shown = line if len(line) <= 60 else f"{line[:57]}..."
             return tuple(steps), (
                 f"line {number} of its step log is not a step with loss, seconds and samples: "
                 f"{shown!r}"
             )
-        steps.append(step)
     return tuple(steps), ""
 
 

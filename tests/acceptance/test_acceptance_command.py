@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from aam.acceptance import result, runner
+from aam.acceptance import runner
 from aam.acceptance.parts import AcceptancePart
-from aam.acceptance.result import AcceptanceFile
+from aam.acceptance.runner import AcceptanceFile
 from aam.contract.errors import CannotCreate, Interrupted
 from aam.contract.options.commands.stack import Acceptance
-from aam.numerics.stack import processor
+from aam.numerics.device import processor
 from tests.support import acceptance_parts as made_up
 from tests.support.commands import aam
 
@@ -34,7 +34,7 @@ def options(folder: Path, **more: object) -> Acceptance:
 
 
 def verdicts(folder: Path) -> dict[str, str]:
-    run = result.read(folder / result.FILE).runs[0]
+    run = runner.read(folder / runner.FILE).runs[0]
     return {name: found.verdict for name, found in run.parts.items()}
 
 
@@ -71,35 +71,33 @@ def test_a_stop_request_of_a_job_leaves_the_rest(
 
 
 @pytest.mark.medium
-def test_speeds_of_a_reference_of_the_same_gpu_count(tmp_path: Path) -> None:
+def test_the_reference_is_compared_and_an_edited_file_is_refused(tmp_path: Path) -> None:
     one = {"check": PARTS["check"]}
     assert runner.run(options(tmp_path / "a"), one) == 0
-    content = result.read(tmp_path / "a" / result.FILE)
+    content = runner.read(tmp_path / "a" / runner.FILE)
     run = content.runs[0]
     part = run.parts["check"]
     faster = replace(part, measured=part.measured | {"rates": {"speed": 20.0}})
-    result.write(tmp_path / "ref.json", content.with_run(replace(run, parts={"check": faster})))
-    assert runner.run(options(tmp_path / "b", reference=tmp_path / "ref.json"), one) == 0
-    found = result.read(tmp_path / "b" / result.FILE).runs[0].parts["check"]
+    reference = tmp_path / "reference.json"
+    runner.write(reference, content.with_run(replace(run, parts={"check": faster})))
+    assert runner.run(options(tmp_path / "b", reference=reference), one) == 0
+    found = runner.read(tmp_path / "b" / runner.FILE).runs[0].parts["check"]
     assert (found.verdict, found.summary) == ("slower", "Equal. speed is 0.50 times the reference.")
-
-
-@pytest.mark.medium
-def test_an_edited_file_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
-    (tmp_path / result.FILE).write_text(json.dumps({"schema": 1, "runs": []}))
-    assert aam("acceptance", "--output-dir", tmp_path, "--parts", "check") == 65
-    assert not (tmp_path / "parts").exists()
+    reference.write_text(json.dumps({"schema": 1, "runs": []}))
+    words = ("--output-dir", tmp_path / "c", "--reference", reference)
+    assert aam("acceptance", *words) == 65
+    assert not (tmp_path / "c" / "parts").exists()
 
 
 @pytest.mark.medium
 def test_the_folder_of_another_host_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     here = {"arch": "cpu", "gpus": [], "cpu": processor()}
     content = AcceptanceFile("1.0", here | {"cpu": "another CPU"}, ())
-    result.write(tmp_path / result.FILE, content)
+    runner.write(tmp_path / runner.FILE, content)
     with pytest.raises(CannotCreate, match="another host"):
         runner.run(options(tmp_path), PARTS)
     assert not (tmp_path / "parts").exists()
-    result.write(tmp_path / result.FILE, replace(content, host=here))
+    runner.write(tmp_path / runner.FILE, replace(content, host=here))
     assert runner.run(options(tmp_path, parts=("check",)), {"check": PARTS["check"]}) == 0
 
 
@@ -107,12 +105,12 @@ def test_the_folder_of_another_host_is_refused_before_anything_is_measured(tmp_p
 def test_parts_on_a_cpu_and_the_folder_of_another_host(tmp_path: Path) -> None:
     chosen = ("--parts", "launch", "golden", "check", "--device", "cpu", "--size", "small")
     assert aam("acceptance", "--output-dir", tmp_path, *chosen) == 0
-    content = result.read(tmp_path / result.FILE)
+    content = runner.read(tmp_path / runner.FILE)
     assert (content.host["arch"], content.host["gpus"]) == ("cpu", [])
     assert list(content.runs[0].parts) == ["host", "launch", "check", "golden"]
     assert verdicts(tmp_path)["golden"] == verdicts(tmp_path)["check"] == "as predicted"
     other = replace(content, host=content.host | {"arch": "gfx942", "gpus": ["MI300A"]}, runs=())
-    result.write(tmp_path / result.FILE, other)
+    runner.write(tmp_path / runner.FILE, other)
     assert aam("acceptance", "--output-dir", tmp_path, "--parts", "host", "--device", "cpu") == 73
 
 

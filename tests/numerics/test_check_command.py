@@ -17,9 +17,9 @@ from aam.contract.gpus import AMD, NVIDIA
 from aam.contract.options.commands.stack import Check
 from aam.model.attention import TORCH, Backend
 from aam.numerics.check import CheckPlan, conclude, measure
+from aam.numerics.device import aotriton_version, driver
 from aam.numerics.report import CheckReport, Cost, from_json
 from aam.numerics.report import page as page_of
-from aam.numerics.stack import aotriton_version, driver
 from tests.support import faulty_backends as emulated
 from tests.support.commands import aam
 from tests.support.faulty_backends import RIGHT, faulty

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from aam.acceptance.result import AcceptanceFile, ImageRun, PartResult, write
-from aam.acceptance.runner import recommended
+from aam.acceptance.runner import AcceptanceFile, ImageRun, PartResult, recommended, write
 from aam.contract.errors import DataError
 from aam.performance.fit import ASSUMED
 from launcher import config

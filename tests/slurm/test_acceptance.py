@@ -7,7 +7,7 @@ import re
 import pytest
 
 from aam.acceptance.parts import PARTS, SEVERAL_RANKS
-from aam.acceptance.result import read
+from aam.acceptance.runner import read
 from tests.support.slurm_cluster import SITE, Cluster, Job, exclusive
 
 pytestmark = [pytest.mark.slurm, pytest.mark.container, pytest.mark.slow]
