@@ -7,11 +7,15 @@ prediction has an AUC far below 0.5 (Parker, Gunter and Bedo 2007, "Stratificati
 signal microarray studies"). The other metrics compare each prediction with its own label and are
 sums over all samples; a guess has an R2 and a weighted kappa of at most 0.
 
-To add a metric, add an entry to `REGRESSION`, `CLASSIFICATION`, `ORDINAL` or `PROBABILITIES`;
-`metrics.json` and `aam evaluate` then contain it. A metric that is not defined for the given
-samples (R2 of one sample, AUC of one class) is None.
+Functions with `weights_ZN` compute a metric of Z resamples at once, float64 [Z], from the number of
+times that each of them has each of the N samples (float64, at least 0); `value_of` is that of all
+samples. A metric that is not defined for the given samples (R2 of one sample, AUC of one class) is
+NaN there and None in a result.
 
-Shape suffixes: N samples, Z resamples of them, K folds, Y blocks of tied samples.
+To add a metric, add an entry to `REGRESSION`, `CLASSIFICATION`, `ORDINAL` or `PROBABILITIES`;
+`metrics.json` and `aam evaluate` then contain it.
+
+Further shape suffixes: K folds, Y blocks of tied samples.
 """
 
 from __future__ import annotations
@@ -27,10 +31,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.metrics import (
+    balanced_accuracy_score,
     confusion_matrix,
     f1_score,
     median_absolute_error,
-    recall_score,
 )
 
 from aam.contract.options.study import TargetType
@@ -43,13 +47,13 @@ Metrics = dict[str, float | None]
 
 @dataclass(frozen=True)
 class ScoredPredictions:
-    """Predictions with the labels of the same samples; n samples.
+    """Predictions with the labels of the same N samples.
 
     Attributes:
-        actual, predicted: float64 [n] in the target's units, or int64 [n] codes of `classes`.
-        folds: n names of folds; empty for a single fold.
+        actual, predicted: float64 [N] in the target's units, or int64 [N] codes of `classes`.
+        folds: N names of folds; empty for a single fold.
         classes: C names; empty for a numeric target.
-        probabilities: [n, C] or None.
+        probabilities: [N, C] or None.
         ordered: whether the codes are ranks.
     """
 
@@ -87,22 +91,11 @@ class ScoredPredictions:
 
 
 MetricFunction = Callable[[ScoredPredictions], float]
-"""Metric of one or more samples; NaN where it is not defined."""
-
 ResampledMetric = Callable[[ScoredPredictions, F64], F64]
-"""Metric of Z resamples, float64 [Z], given how often each has every sample, float64 [Z, N]; NaN
-where it is not defined."""
 
 
 def value_of(metric: ResampledMetric, scored: ScoredPredictions) -> float:
     """Compute a metric of all samples, each counted once.
-
-    Args:
-        metric: a metric of resamples, such as `r2`.
-        scored: predictions of N samples with their labels.
-
-    Returns:
-        The metric; NaN where it is not defined.
 
     >>> scored = ScoredPredictions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 4.0]))
     >>> value_of(r2, scored), round(value_of(mean_absolute_error, scored), 3)
@@ -112,16 +105,9 @@ def value_of(metric: ResampledMetric, scored: ScoredPredictions) -> float:
 
 
 def r2(scored: ScoredPredictions, weights_ZN: F64) -> F64:
-    """Compute the coefficient of determination, 1 - errors / variance.
+    """Compute the coefficient of determination, 1 - errors / variance around the resample's mean.
 
-    The variance of a resample is that around the mean of its own labels.
-
-    Args:
-        scored: numeric predictions of N samples.
-        weights_ZN: number of times that each of Z resamples has each sample, float64 >= 0.
-
-    Returns:
-        float64 [Z], at most 1; NaN where all labels of the resample are the same.
+    NaN where all labels of the resample are the same.
     """
     # Centred before the squares: the variance of large numbers would be a difference of two sums
     # that round alike.
@@ -136,12 +122,7 @@ def r2(scored: ScoredPredictions, weights_ZN: F64) -> F64:
 def weighted_kappa(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute Cohen's kappa with quadratic weights (Cohen 1968) of ordered classes.
 
-    Args:
-        scored: predicted ranks of N samples.
-        weights_ZN: number of times that each of Z resamples has each sample, float64 >= 0.
-
-    Returns:
-        float64 [Z], at most 1; NaN where all true ranks of the resample are the same.
+    NaN where all true ranks of the resample are the same.
     """
     actual_N, predicted_N = (
         ranks.astype(np.float64) for ranks in (scored.actual, scored.predicted)
@@ -155,29 +136,13 @@ def weighted_kappa(scored: ScoredPredictions, weights_ZN: F64) -> F64:
 
 
 def mean_absolute_error(scored: ScoredPredictions, weights_ZN: F64) -> F64:
-    """Compute the mean absolute error of numbers, or of ranks.
-
-    Args:
-        scored: predictions of N samples, numbers or ranks.
-        weights_ZN: number of times that each of Z resamples has each sample, float64 >= 0.
-
-    Returns:
-        float64 [Z], in the unit of the target or in ranks, at least 0.
-    """
+    """Compute the mean absolute error of numbers, or of ranks."""
     mean_Z: F64 = weights_ZN @ np.abs(scored.actual - scored.predicted) / weights_ZN.sum(axis=1)
     return mean_Z
 
 
 def root_mean_squared_error(scored: ScoredPredictions, weights_ZN: F64) -> F64:
-    """Compute the root of the mean squared error of numbers.
-
-    Args:
-        scored: numeric predictions of N samples.
-        weights_ZN: number of times that each of Z resamples has each sample, float64 >= 0.
-
-    Returns:
-        float64 [Z], in the unit of the target, at least 0.
-    """
+    """Compute the root of the mean squared error of numbers."""
     squares_N = np.square(scored.actual - scored.predicted)
     error_Z: F64 = np.sqrt(weights_ZN @ squares_N / weights_ZN.sum(axis=1))
     return error_Z
@@ -186,19 +151,25 @@ def root_mean_squared_error(scored: ScoredPredictions, weights_ZN: F64) -> F64:
 def spearman(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute Spearman's correlation: of the ranks of labels and predictions within their folds.
 
-    Ranks are divided by the size of the fold plus 1, so their mean is 1/2 in every fold.
-
-    Args:
-        scored: numeric predictions of N samples, with their folds.
-        weights_ZN: number of times that each of Z resamples has each sample, float64 >= 0.
-
-    Returns:
-        float64 [Z], -1 to 1; NaN where all labels or all predictions of each fold are the same.
+    Ranks are divided by the size of the fold plus 1, so their mean is 1/2 in every fold. NaN where
+    all labels or all predictions of each fold are the same.
     """
-    actual_ZN, predicted_ZN = (
-        _centred_ranks(values_N, scored.fold_N, weights_ZN)
-        for values_N in (scored.actual, scored.predicted)
-    )
+
+    def centred_ranks(values_N: npt.NDArray[Any]) -> F64:
+        # One sort serves all resamples: they differ in weights alone, so the ranks are sums of
+        # weights. Tied samples have their mean rank.
+        order, ties_Y, folds_K = _sorted_ties(values_N, scored.fold_N)
+        size_ZY = np.add.reduceat(weights_ZN[:, order], ties_Y, axis=1)
+        size_ZK = np.add.reduceat(size_ZY, folds_K, axis=1)
+        fold_Y = np.repeat(np.arange(len(folds_K)), np.diff(folds_K, append=len(ties_Y)))
+        before_ZY = np.cumsum(size_ZY, axis=1) - size_ZY
+        before_ZY -= (np.cumsum(size_ZK, axis=1) - size_ZK)[:, fold_Y]
+        rank_ZY = (before_ZY + (size_ZY + 1) / 2) / (size_ZK[:, fold_Y] + 1)
+        ranks_ZN = np.empty_like(weights_ZN)
+        ranks_ZN[:, order] = np.repeat(rank_ZY, np.diff(ties_Y, append=len(order)), axis=1)
+        return ranks_ZN - 0.5
+
+    actual_ZN, predicted_ZN = centred_ranks(scored.actual), centred_ranks(scored.predicted)
     sizes_Z = np.sqrt(
         (weights_ZN * np.square(actual_ZN)).sum(axis=1)
         * (weights_ZN * np.square(predicted_ZN)).sum(axis=1)
@@ -207,34 +178,8 @@ def spearman(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     return _ratio(products_Z, sizes_Z, sizes_Z > 0).clip(-1, 1)
 
 
-def _centred_ranks(values_N: npt.NDArray[Any], fold_N: Codes, weights_ZN: F64) -> F64:
-    """Return ranks in the fold over its size plus 1, less 1/2, [Z, N]; ties have their mean."""
-    # One sort serves all resamples: they differ in weights alone, so the ranks are sums of weights.
-    order = np.lexsort((values_N, fold_N))
-    begins_fold = np.diff(fold_N[order], prepend=-1) != 0
-    begins_tie = begins_fold | (np.diff(values_N[order], prepend=np.nan) != 0)
-    ties_Y = np.flatnonzero(begins_tie)
-    fold_Y = np.cumsum(begins_fold[ties_Y]) - 1
-    size_ZY = np.add.reduceat(weights_ZN[:, order], ties_Y, axis=1)
-    size_ZK = np.add.reduceat(size_ZY, np.flatnonzero(begins_fold[ties_Y]), axis=1)
-    before_ZY = np.cumsum(size_ZY, axis=1) - size_ZY
-    before_ZY -= (np.cumsum(size_ZK, axis=1) - size_ZK)[:, fold_Y]
-    rank_ZY = (before_ZY + (size_ZY + 1) / 2) / (size_ZK[:, fold_Y] + 1)
-    ranks_ZN = np.empty_like(weights_ZN)
-    ranks_ZN[:, order] = rank_ZY[:, np.cumsum(begins_tie) - 1]
-    return ranks_ZN - 0.5
-
-
 def accuracy(scored: ScoredPredictions, weights_ZN: F64) -> F64:
-    """Compute the fraction of samples whose class is predicted correctly.
-
-    Args:
-        scored: predicted classes of N samples.
-        weights_ZN: number of times that each of Z resamples has each sample, float64 >= 0.
-
-    Returns:
-        float64 [Z], 0 to 1.
-    """
+    """Compute the fraction of samples whose class is predicted correctly."""
     right_Z: F64 = weights_ZN @ (scored.actual == scored.predicted) / weights_ZN.sum(axis=1)
     return right_Z
 
@@ -242,17 +187,7 @@ def accuracy(scored: ScoredPredictions, weights_ZN: F64) -> F64:
 def auc(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute the AUC of the second of two classes, or the mean of each class against the rest.
 
-    It is the fraction of concordant pairs, ties counted half, among all pairs of a sample of the
-    class and another sample of the same fold (the statistic of Mann and Whitney, stratified by
-    fold; `survival::concordance` of R pools strata likewise). The mean of the folds' AUC would give
-    a fold with one sample of the class the weight of one with many.
-
-    Args:
-        scored: class probabilities of N samples, with their folds.
-        weights_ZN: number of times that each of Z resamples has each sample, float64 >= 0.
-
-    Returns:
-        float64 [Z], 0 to 1; NaN where no fold has a pair of two classes.
+    NaN where no fold has a pair of two classes.
 
     >>> chances = np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7], [0.8, 0.2]])
     >>> codes = np.array([0, 0, 1, 1])
@@ -267,34 +202,17 @@ def auc(scored: ScoredPredictions, weights_ZN: F64) -> F64:
 
 
 def class_auc(scored: ScoredPredictions, code: int, weights_ZN: F64) -> F64:
-    """Compute the AUC of a class against the rest.
+    """Compute the AUC of the class with number `code` against the rest.
 
-    Args:
-        scored: class probabilities of N samples, with their folds.
-        code: number of the class, 0 to C - 1.
-        weights_ZN: number of times that each of Z resamples has each sample, float64 >= 0.
-
-    Returns:
-        float64 [Z], 0 to 1; NaN where no fold has samples of the class and of another.
+    It is the fraction of concordant pairs, ties counted half, among all pairs of a sample of the
+    class and another sample of the same fold (the statistic of Mann and Whitney, stratified by
+    fold; `survival::concordance` of R pools strata likewise). The mean of the folds' AUC would give
+    a fold with one sample of the class the weight of one with many.
     """
     assert scored.probabilities is not None
-    concordant_Z, pairs_Z = _concordance(
-        scored.probabilities[:, code], scored.actual == code, scored.fold_N, weights_ZN
-    )
-    return _ratio(concordant_Z, pairs_Z, pairs_Z > 0)
-
-
-def _concordance(
-    score_N: F64, positive_N: npt.NDArray[np.bool_], fold_N: Codes, weights_ZN: F64
-) -> tuple[F64, F64]:
-    """Count the pairs of a positive and a negative sample of the same fold."""
-    order = np.lexsort((score_N, fold_N))
-    begins_fold = np.diff(fold_N[order], prepend=-1) != 0
-    begins_tie = begins_fold | (np.diff(score_N[order], prepend=np.nan) != 0)
-    ties_Y = np.flatnonzero(begins_tie)
-    folds_K = np.flatnonzero(begins_fold[ties_Y])
+    order, ties_Y, folds_K = _sorted_ties(scored.probabilities[:, code], scored.fold_N)
     sorted_ZN = weights_ZN[:, order]
-    positive_ZY = np.add.reduceat(sorted_ZN * positive_N[order], ties_Y, axis=1)
+    positive_ZY = np.add.reduceat(sorted_ZN * (scored.actual == code)[order], ties_Y, axis=1)
     negative_ZY = np.add.reduceat(sorted_ZN, ties_Y, axis=1) - positive_ZY
     positive_ZK = np.add.reduceat(positive_ZY, folds_K, axis=1)
     negative_ZK = np.add.reduceat(negative_ZY, folds_K, axis=1)
@@ -302,15 +220,24 @@ def _concordance(
     before_ZY = np.cumsum(negative_ZY, axis=1) - negative_ZY / 2
     before_ZK = np.cumsum(negative_ZK, axis=1) - negative_ZK
     concordant_Z = (positive_ZY * before_ZY).sum(axis=1) - (positive_ZK * before_ZK).sum(axis=1)
-    return concordant_Z, (positive_ZK * negative_ZK).sum(axis=1)
+    pairs_Z = (positive_ZK * negative_ZK).sum(axis=1)
+    return _ratio(concordant_Z, pairs_Z, pairs_Z > 0)
+
+
+def _sorted_ties(values_N: npt.NDArray[Any], fold_N: Codes) -> tuple[Codes, Codes, Codes]:
+    """Sort by fold and value: the order, first sample of each tie, first tie of each fold."""
+    order = np.lexsort((values_N, fold_N))
+    begins_fold = np.diff(fold_N[order], prepend=-1) != 0
+    begins_tie = begins_fold | (np.diff(values_N[order], prepend=np.nan) != 0)
+    ties_Y = np.flatnonzero(begins_tie)
+    return order, ties_Y, np.flatnonzero(begins_fold[ties_Y])
 
 
 def _varies(values_N: npt.NDArray[Any], weights_ZN: F64) -> npt.NDArray[np.bool_]:
     """Return for each resample whether it has more than one value."""
     highest_Z = np.where(weights_ZN > 0, values_N, -np.inf).max(axis=1)
-    varies_Z: npt.NDArray[np.bool_] = (
-        np.where(weights_ZN > 0, values_N, np.inf).min(axis=1) < highest_Z
-    )
+    lowest_Z = np.where(weights_ZN > 0, values_N, np.inf).min(axis=1)
+    varies_Z: npt.NDArray[np.bool_] = lowest_Z < highest_Z
     return varies_Z
 
 
@@ -321,10 +248,7 @@ def _ratio(numerator_Z: F64, denominator_Z: F64, defined_Z: npt.NDArray[np.bool_
 
 
 def _pearson(scored: ScoredPredictions) -> float:
-    """Return the correlation of the differences from the fold's mean.
-
-    NaN if all labels or all predictions of each fold are the same.
-    """
+    """Return the correlation of the differences from the fold's mean."""
     pair = np.stack([scored.actual, scored.predicted]).astype(np.float64)
     for fold in np.unique(scored.fold_N):
         rows = scored.fold_N == fold
@@ -340,16 +264,6 @@ def _of_arrays(function: Callable[..., Any], **options: Any) -> MetricFunction:
     return lambda scored: float(function(scored.actual, scored.predicted, **options))
 
 
-def _balanced_accuracy(scored: ScoredPredictions) -> float:
-    """Return the mean recall of the classes that occur."""
-    present = np.unique(scored.actual)
-    return float(
-        recall_score(
-            scored.actual, scored.predicted, labels=present, average="macro", zero_division=0
-        )
-    )
-
-
 REGRESSION: dict[str, MetricFunction] = {
     "r2": partial(value_of, r2),
     "mae": partial(value_of, mean_absolute_error),
@@ -362,7 +276,7 @@ REGRESSION: dict[str, MetricFunction] = {
 
 CLASSIFICATION: dict[str, MetricFunction] = {
     "accuracy": partial(value_of, accuracy),
-    "balanced_accuracy": _balanced_accuracy,
+    "balanced_accuracy": _of_arrays(balanced_accuracy_score),
     # Of the classes that occur or were predicted.
     "macro_f1": _of_arrays(f1_score, average="macro", zero_division=0),
 }
@@ -386,13 +300,7 @@ METRICS: dict[TargetType, dict[str, MetricFunction]] = {
 
 
 def compute_metrics(scored: ScoredPredictions) -> Metrics:
-    """Return the number of samples (`samples`) and every metric of `scored`, by name.
-
-    Args:
-        scored: predictions of N samples with their labels.
-
-    Returns:
-        Name -> value; None where a metric is not defined.
+    """Return the number of samples (`samples`) and every metric by name; None if not defined.
 
     >>> scored = ScoredPredictions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 4.0]))
     >>> found = compute_metrics(scored)
@@ -401,19 +309,13 @@ def compute_metrics(scored: ScoredPredictions) -> Metrics:
     """
     functions = METRICS[scored.type] | ({} if scored.probabilities is None else PROBABILITIES)
     with warnings.catch_warnings():
-        # Small validation sets have as many classes as samples.
+        # Small validation sets have as many classes as samples, and lack classes.
         warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+        warnings.filterwarnings("ignore", "y_pred contains classes not in y_true", UserWarning)
+        warnings.filterwarnings("ignore", "A single label was found", UserWarning)
         values = {name: function(scored) for name, function in functions.items()}
     defined = {name: None if math.isnan(value) else value for name, value in values.items()}
     return {"samples": len(scored.actual), **defined}
-
-
-def metrics_by_fold(scored: ScoredPredictions) -> dict[str, Metrics]:
-    """Return the metrics of each fold, in the order of their numbers; empty without folds."""
-    # By length first, so that fold 10 stands after fold 9.
-    names = sorted(set(scored.folds), key=lambda name: (len(name), name))
-    folds = np.array(scored.folds, dtype=str)
-    return {name: compute_metrics(scored.take(np.flatnonzero(folds == name))) for name in names}
 
 
 def summary(scored: ScoredPredictions, column: str) -> dict[str, Any]:
@@ -424,14 +326,19 @@ def summary(scored: ScoredPredictions, column: str) -> dict[str, Any]:
         column: name of the metadata column of the target.
 
     Returns:
-        `column`, `kind` (type of the target), `overall` (name -> value; None where a metric is not
-        defined), `folds` (the same for each fold) and, for classes, `confusion`.
+        `column`, `kind` (type of the target), `overall` and, for each fold, `folds` (name -> value;
+        None where a metric is not defined) and, for classes, `confusion`.
     """
+    # By length first, so that fold 10 stands after fold 9.
+    names = sorted(set(scored.folds), key=lambda name: (len(name), name))
+    folds = np.array(scored.folds, dtype=str)
     found: dict[str, Any] = {
         "column": column,
         "kind": scored.type,
         "overall": compute_metrics(scored),
-        "folds": metrics_by_fold(scored),
+        "folds": {
+            name: compute_metrics(scored.take(np.flatnonzero(folds == name))) for name in names
+        },
     }
     if scored.classes:
         counts = confusion(scored.actual, scored.predicted, len(scored.classes))
@@ -440,15 +347,7 @@ def summary(scored: ScoredPredictions, column: str) -> dict[str, Any]:
 
 
 def confusion(actual: Codes, predicted: Codes, classes: int) -> Codes:
-    """Compute the confusion matrix.
-
-    Args:
-        actual: int64 [N], codes of the true classes.
-        predicted: int64 [N], codes of the predicted classes.
-        classes: number of classes C.
-
-    Returns:
-        int64 [C, C], number of samples by true class (row) and predicted class (column).
+    """Count the samples by true class (row) and predicted class (column), int64 [C, C].
 
     >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 2).tolist()
     [[1, 1], [0, 1]]
@@ -468,7 +367,7 @@ def metrics_by(scored: ScoredPredictions, texts: Sequence[str]) -> dict[str, Met
     """Return the metrics of the samples of each value, in the order of the values.
 
     Args:
-        scored: n samples.
+        scored: N samples.
         texts: value of each sample, "" where it is missing. More than `FEW_VALUES` different
             numbers are put into `BINS` bins of about equal numbers of samples.
     """
@@ -476,11 +375,11 @@ def metrics_by(scored: ScoredPredictions, texts: Sequence[str]) -> dict[str, Met
     missing = sum(not text for text in texts)
     if len({*texts} - {""}) <= FEW_VALUES or np.isnan(numbers).sum() > missing:
         labels = np.array([text or UNKNOWN for text in texts])
-        named = {name: np.flatnonzero(labels == name) for name in sorted(set(labels.tolist()))}
-        return {name: compute_metrics(scored.take(chosen)) for name, chosen in named.items()}
-    rows = quantile_bins(numbers, BINS)
-    if len(unknown := np.flatnonzero(~np.isfinite(numbers))):
-        rows[UNKNOWN] = unknown
+        rows = {name: np.flatnonzero(labels == name) for name in sorted(set(labels.tolist()))}
+    else:
+        rows = quantile_bins(numbers, BINS)
+        if len(unknown := np.flatnonzero(~np.isfinite(numbers))):
+            rows[UNKNOWN] = unknown
     return {name: compute_metrics(scored.take(chosen)) for name, chosen in rows.items()}
 
 

@@ -16,7 +16,7 @@ from aam.contract.errors import DataError, first_few
 from aam.data.formats.text import LARGEST_FLOAT32, read_rows
 from aam.data.metadata import ID_HEADER, Metadata, as_numbers
 from aam.data.metrics import ScoredPredictions
-from aam.data.targets import class_target, encode_labels, numeric_target, ordinal_target
+from aam.data.targets import encode_labels, label_samples
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,17 +26,14 @@ HELD_OUT_PARTS = ("new", "test", "validation")
 
 
 def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
-    """Read a predictions file as strings; missing values are "".
+    """Read a predictions file as strings, a row for each sample and fold; missing values are "".
 
     Training rows are left out, and validation rows too if there are test rows; a line is printed.
-    In a file of several targets, the columns `TARGET_predicted`, ... of one are read.
 
     Args:
         path: TSV file of `aam predict`, or `predictions.tsv` of a run folder.
-        target: name of the target in a file of several; "" if there is one.
-
-    Returns:
-        A row for each sample and fold, all cells strings.
+        target: name of the target in a file of several, whose columns `TARGET_predicted`, ... are
+            read; "" if there is one.
 
     Raises:
         MissingInput: no such file.
@@ -47,23 +44,51 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
 
     header, rows = read_rows(path, "predictions file")
     frame = pd.DataFrame(rows, columns=header, dtype=str)
-    if "predicted" not in frame.columns and f"{target}_predicted" in frame.columns:
-        frame = _of_target(frame, target)
+    prefix = f"{target}_"
+    if "predicted" not in header and f"{prefix}predicted" in header:
+        # The columns of a target stand together and begin with `TARGET_actual` or
+        # `TARGET_predicted`. Those of the next target may begin with the name of this one
+        # ("diagnosis", "diagnosis_p").
+        first = min(
+            header.index(name)
+            for name in header
+            if name in (f"{prefix}actual", f"{prefix}predicted")
+        )
+        next_target = re.compile(re.escape(prefix) + "p.*_(actual|predicted)")
+        columns = {name: name for name in (ID_HEADER, "fold", "split") if name in header}
+        for name in header[first:]:
+            if not name.startswith(prefix) or next_target.fullmatch(name):
+                break
+            columns[name] = name.removeprefix(prefix)
+        frame = frame.loc[frame[f"{prefix}predicted"] != "", list(columns)].rename(columns=columns)
     if twice := frame.columns[frame.columns.duplicated()].tolist():
         evidence = f"'{path}' has {first_few(twice)} twice"
         raise DataError("Columns of the predictions are not unique", evidence, "check the file")
-    absent = [name for name in (ID_HEADER, "predicted") if name not in frame.columns]
-    if absent:
+    if absent := [name for name in (ID_HEADER, "predicted") if name not in frame.columns]:
         raise DataError(
             f"The predictions have no column {' and '.join(absent)}",
             f"'{path}' has {', '.join(map(str, frame.columns[:8]))}",
             "give the TSV that aam wrote",
         )
     if "split" in frame.columns:
-        frame = _held_out(frame, path)
+        counts = Counter(frame["split"])
+        chosen = next((part for part in HELD_OUT_PARTS if counts[part]), None)
+        if chosen is None:
+            raise DataError(
+                "The predictions have no test or validation samples",
+                f"the splits of '{path}' are {', '.join(sorted(counts))}",
+                "give predictions of test or validation samples",
+            )
+        rest = [f"{times} {part or 'unnamed'}" for part, times in counts.items() if part != chosen]
+        if rest:
+            info(f"Scored: {counts[chosen]} {chosen} rows; left out: {', '.join(rest)} rows.")
+        frame = frame[frame["split"] == chosen]
     folds = frame["fold"] if "fold" in frame.columns else [""] * len(frame)
-    counts = Counter(zip(frame[ID_HEADER], folds, strict=True))
-    repeated = [sample for (sample, _), number in counts.items() if number > 1]
+    repeated = [
+        sample
+        for (sample, _), number in Counter(zip(frame[ID_HEADER], folds, strict=True)).items()
+        if number > 1
+    ]
     if repeated or not len(frame):
         reason = f"samples twice: {first_few(repeated)}" if repeated else "it has no rows"
         evidence = f"'{path}', {reason}"
@@ -81,14 +106,14 @@ def join_labels(
     """Join predictions with the labels of the metadata by sample id; leave out unlabelled samples.
 
     Args:
+        frame: predictions from `read_predictions`.
+        metadata: metadata of the samples.
+        column: name of the column with the labels.
         classifier: whether the column has classes.
         levels: categories of an ordinal column, the lowest first; empty for other columns.
 
     Returns:
         The predictions with labels, and their sample ids.
-
-    Raises:
-        DataError: no id in common, no such column, or values that do not fit `classifier`.
     """
     ids = frame[ID_HEADER].tolist()
     if not set(ids) & set(metadata.ids):
@@ -97,23 +122,20 @@ def join_labels(
             f"predicted are {first_few(ids)}, the metadata has {first_few(metadata.ids)}",
             "give the metadata of these samples",
         )
-    if classifier:
-        rows, codes, names = class_target(metadata, column, ids)
-        scored = class_predictions(frame.iloc[rows], [names[code] for code in codes])
-    elif levels:
-        rows, codes = ordinal_target(metadata, column, ids, levels)
-        scored = class_predictions(frame.iloc[rows], [levels[code] for code in codes], levels)
+    labelled = label_samples(metadata, column, ids, classifier, levels)
+    rows, values = frame.iloc[labelled.rows], labelled.values
+    if names := labelled.classes or levels:
+        scored = class_predictions(rows, [names[int(code)] for code in values], levels)
     else:
-        rows, values = numeric_target(metadata, column, ids)
-        scored = numeric_predictions(frame.iloc[rows], values)
-    return scored, [ids[row] for row in rows.tolist()]
+        scored = numeric_predictions(rows, values)
+    return scored, [ids[row] for row in labelled.rows.tolist()]
 
 
 def other_labels(frame: pd.DataFrame, scored: ScoredPredictions, ids: Sequence[str]) -> int:
-    """Count the samples whose label is not the one that the predictions file has for them.
+    """Count the samples whose label differs from `actual` of the predictions file; 0 without it.
 
     Args:
-        frame: predictions from `read_predictions`; without the column `actual` the count is 0.
+        frame: predictions from `read_predictions`.
         scored, ids: scored samples and their ids, from `join_labels`.
     """
     if "actual" not in frame.columns:
@@ -128,16 +150,8 @@ def other_labels(frame: pd.DataFrame, scored: ScoredPredictions, ids: Sequence[s
 
 
 def numeric_predictions(frame: pd.DataFrame, actual: npt.NDArray[np.float64]) -> ScoredPredictions:
-    """Combine numeric predictions with the labels.
-
-    Args:
-        frame: predictions of n rows, from `read_predictions`.
-        actual: float64 [n], label of each row.
-
-    Raises:
-        DataError: a prediction is not a finite number.
-    """
-    return ScoredPredictions(actual, numeric_column(frame, "predicted"), folds_of(frame))
+    """Combine numeric predictions with the labels [n] of their rows."""
+    return ScoredPredictions(actual, numeric_column(frame, "predicted"), _folds(frame))
 
 
 def class_predictions(
@@ -146,6 +160,8 @@ def class_predictions(
     """Combine predicted classes, and their probabilities if there are any, with n labels.
 
     Args:
+        frame: predictions of n rows, from `read_predictions`.
+        actual: label of each row.
         levels: all classes if they are ordered, the lowest first.
 
     Raises:
@@ -153,8 +169,7 @@ def class_predictions(
     """
     predicted = frame["predicted"].tolist()
     columns = [name for name in frame.columns if name.startswith("p_")]
-    named = {name[2:] for name in columns}
-    present = {*actual, *predicted, *named}
+    present = {*actual, *predicted, *(name[2:] for name in columns)}
     classes = levels or tuple(sorted(present))
     if unknown := sorted(present - set(classes)):
         raise DataError(
@@ -170,14 +185,14 @@ def class_predictions(
     return ScoredPredictions(
         encode_labels(actual, classes),
         encode_labels(predicted, classes),
-        folds_of(frame),
+        _folds(frame),
         classes,
         probabilities,
         bool(levels),
     )
 
 
-def folds_of(frame: pd.DataFrame) -> tuple[str, ...]:
+def _folds(frame: pd.DataFrame) -> tuple[str, ...]:
     """Return the fold of each row; empty with fewer than two folds."""
     if "fold" not in frame.columns or frame["fold"].nunique() < 2:
         return ()
@@ -185,15 +200,7 @@ def folds_of(frame: pd.DataFrame) -> tuple[str, ...]:
 
 
 def numeric_column(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
-    """Return a column as finite numbers, float64 [n].
-
-    Args:
-        frame: predictions of n rows, from `read_predictions`.
-        column: name of the column.
-
-    Raises:
-        DataError: naming the samples without a finite number.
-    """
+    """Return a column of `read_predictions` as finite numbers, float64 [n]."""
     values = as_numbers(frame[column].tolist())
     wrong = np.flatnonzero(~(np.abs(values) <= LARGEST_FLOAT32))
     if wrong.size:
@@ -202,38 +209,3 @@ def numeric_column(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
         hint = "add --classifier if it is a category" if column == "predicted" else "check the file"
         raise DataError(f"The column '{column}' of the predictions is not numeric", shown, hint)
     return values
-
-
-def _of_target(frame: pd.DataFrame, target: str) -> pd.DataFrame:
-    """Return the samples and columns of one of several targets, without its name before them.
-
-    The columns of a target stand together and begin with `TARGET_actual` or `TARGET_predicted`.
-    Those of the next target may begin with the name of this one ("diagnosis", "diagnosis_p").
-    """
-    names, prefix = list(frame.columns), f"{target}_"
-    first = min(
-        names.index(name) for name in names if name in (f"{prefix}actual", f"{prefix}predicted")
-    )
-    next_target = re.compile(re.escape(prefix) + "p.*_(actual|predicted)")
-    columns = {name: name for name in (ID_HEADER, "fold", "split") if name in names}
-    for name in names[first:]:
-        if not name.startswith(prefix) or next_target.fullmatch(name):
-            break
-        columns[name] = name.removeprefix(prefix)
-    return frame.loc[frame[f"{prefix}predicted"] != "", list(columns)].rename(columns=columns)
-
-
-def _held_out(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """Return the test rows, or the validation rows if there are no test rows."""
-    counts = Counter(frame["split"])
-    chosen = next((part for part in HELD_OUT_PARTS if counts[part]), None)
-    if chosen is None:
-        raise DataError(
-            "The predictions have no test or validation samples",
-            f"the splits of '{path}' are {', '.join(sorted(counts))}",
-            "give predictions of test or validation samples",
-        )
-    rest = [f"{times} {part or 'unnamed'}" for part, times in counts.items() if part != chosen]
-    if rest:
-        info(f"Scored: {counts[chosen]} {chosen} rows; left out: {', '.join(rest)} rows.")
-    return frame[frame["split"] == chosen]

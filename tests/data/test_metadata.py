@@ -22,7 +22,7 @@ from aam.data.metadata import (
     groups,
     read_metadata,
 )
-from aam.data.targets import class_target, numeric_target, ordinal_target, read_labels
+from aam.data.targets import label_samples, read_labels
 
 IDS = ("2538.10", "2538.1", "10317.000001020", "s4")
 
@@ -60,7 +60,8 @@ def test_ids_and_values_stay_strings(tmp_path: Path) -> None:
 def test_numbers_come_in_the_order_of_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows, values = numeric_target(metadata(tmp_path, STUDY), "age", ("s4", *reversed(IDS[:3])))
+    found = label_samples(metadata(tmp_path, STUDY), "age", ("s4", *reversed(IDS[:3])))
+    rows, values = found.rows, found.values
     assert rows.dtype == np.dtype(np.int64)
     assert values.dtype == np.dtype(np.float64)
     assert rows.tolist() == [2, 3]
@@ -70,8 +71,9 @@ def test_numbers_come_in_the_order_of_the_table(
 
 
 def test_classes_are_sorted_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows, codes, classes = class_target(metadata(tmp_path, STUDY), "site", IDS)
-    assert (rows.tolist(), codes.tolist(), classes) == ([0, 1, 2], [0, 1, 0], ("gut", "skin"))
+    found = label_samples(metadata(tmp_path, STUDY), "site", IDS, classifier=True)
+    assert (found.rows.tolist(), found.values.tolist()) == ([0, 1, 2], [0, 1, 0])
+    assert found.classes == ("gut", "skin")
     assert "single sample: 1 (skin)" in capsys.readouterr().err
 
 
@@ -84,8 +86,8 @@ def test_groups_keep_subjects_together(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize("word", [*sorted(MISSING), "NA", "N/A", "Missing: Not provided", "NaN"])
 def test_missing_values_are_recognized(tmp_path: Path, word: str) -> None:
     read, ids = column(tmp_path, "1", word, "2")
-    assert numeric_target(read, "x", ids)[0].tolist() == [0, 2]
-    assert class_target(read, "x", ids)[2] == ("1", "2")
+    assert label_samples(read, "x", ids).rows.tolist() == [0, 2]
+    assert label_samples(read, "x", ids, classifier=True).classes == ("1", "2")
     assert groups(read, "x", ids).tolist() == ["1", "s1 (no x)", "2"]
 
 
@@ -109,7 +111,7 @@ def test_invalid_numeric_targets_are_refused(
 ) -> None:
     read, ids = column(tmp_path, *values)
     with pytest.raises(DataError, match=message):
-        numeric_target(read, "x", ids)
+        label_samples(read, "x", ids)
 
 
 @pytest.mark.parametrize(
@@ -126,25 +128,25 @@ def test_invalid_class_targets_are_refused(
 ) -> None:
     read, ids = column(tmp_path, *values)
     with pytest.raises(DataError, match=message):
-        class_target(read, "x", ids)
+        label_samples(read, "x", ids, classifier=True)
 
 
 @pytest.mark.parametrize("value", ["1e308", "-3.5e38"])
 def test_numbers_that_overflow_are_refused(tmp_path: Path, value: str) -> None:
     found, ids = column(tmp_path, "1", "2", value)
     with pytest.raises(DataError, match=r"numbers beyond 1e\+30: in samples 1 \(s2\)"):
-        numeric_target(found, "x", ids)
+        label_samples(found, "x", ids)
 
 
 def test_a_level_that_is_named_is_never_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found, ids = column(tmp_path, "none", "mild", "severe", "none", "NA", "")
-    rows, ranks = ordinal_target(found, "x", ids, ("none", "mild", "severe"))
-    assert (rows.tolist(), ranks.tolist()) == ([0, 1, 2, 3], [0, 1, 2, 0])
+    ranked = label_samples(found, "x", ids, levels=("none", "mild", "severe"))
+    assert (ranked.rows.tolist(), ranked.values.tolist()) == ([0, 1, 2, 3], [0, 1, 2, 0])
     assert "'NA' in 1 of 6 samples" in capsys.readouterr().err
-    rows, _, classes = class_target(found, "x", ids)
-    assert (rows.tolist(), classes) == ([1, 2], ("mild", "severe"))
+    named = label_samples(found, "x", ids, classifier=True)
+    assert (named.rows.tolist(), named.classes) == ([1, 2], ("mild", "severe"))
     assert "taken as missing: 'none' in 2, 'NA' in 1 of 6 samples" in capsys.readouterr().err
 
 
@@ -159,7 +161,7 @@ def test_doubtful_classes_are_named(
     tmp_path: Path, values: tuple[str, ...], warning: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found, ids = column(tmp_path, *values)
-    class_target(found, "x", ids)
+    label_samples(found, "x", ids, classifier=True)
     shown = capsys.readouterr().err
     assert warning in " ".join(shown.split())
 
@@ -194,14 +196,14 @@ def test_an_empty_column_has_no_groups(tmp_path: Path) -> None:
 
 def test_an_absent_column_is_refused_with_similar_names(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no column 'sit'.*age, subject.*did you mean 'site'"):
-        class_target(metadata(tmp_path, STUDY), "sit", IDS)
+        label_samples(metadata(tmp_path, STUDY), "sit", IDS, classifier=True)
     with pytest.raises(DataError, match=r"it has 3: .*name one of them"):
         groups(metadata(tmp_path, STUDY), "zzzzzz", IDS)
 
 
 def test_metadata_of_other_samples_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no sample in common.*2 \(a, b\).*3 \(2538.10, .*alike"):
-        numeric_target(metadata(tmp_path, STUDY), "age", ("a", "b"))
+        label_samples(metadata(tmp_path, STUDY), "age", ("a", "b"))
 
 
 @pytest.mark.parametrize(

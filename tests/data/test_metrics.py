@@ -20,7 +20,6 @@ from aam.data.metrics import (
     compute_metrics,
     confusion,
     mean_absolute_error,
-    metrics_by_fold,
     r2,
     root_mean_squared_error,
     spearman,
@@ -198,7 +197,7 @@ def test_metrics_leave_out_classes_that_do_not_occur() -> None:
 def test_folds_are_in_numeric_order() -> None:
     folds = tuple(str(1 + k % 11) for k in range(33))
     scored = ScoredPredictions(np.arange(33.0), np.arange(33.0) + 1, folds)
-    found = metrics_by_fold(scored)
+    found = summary(scored, "ph")["folds"]
     assert list(found) == [str(k) for k in range(1, 12)]
     assert all(one["samples"] == 3 and one["mae"] == 1 for one in found.values())
     assert compute_metrics(scored)["samples"] == 33

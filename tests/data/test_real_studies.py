@@ -12,7 +12,7 @@ import pytest
 from aam.data.metadata import groups, read_metadata
 from aam.data.sequences import decode, encode, sequences_of
 from aam.data.table import read_table
-from aam.data.targets import numeric_target
+from aam.data.targets import label_samples
 
 STUDIES = [
     ("ecam", "month_of_life", 741, 150),
@@ -44,11 +44,10 @@ def test_a_complete_study_is_read(
     assert codes.shape == (len(table.feature_ids), length)
     assert decode(codes) == sequences
 
-    rows, values = numeric_target(
-        read_metadata(data / study / "metadata.tsv"), column, table.sample_ids
-    )
-    assert rows.size == known
-    assert np.isfinite(values).all()
+    metadata = read_metadata(data / study / "metadata.tsv")
+    found = label_samples(metadata, column, table.sample_ids)
+    assert found.rows.size == known
+    assert np.isfinite(found.values).all()
 
 
 def test_the_infants_of_ecam_are_groups(data: Path) -> None:
