@@ -15,7 +15,7 @@ from aam.data.phylogeny import Phylogeny
 from aam.data.store import is_store, open_store
 from aam.data.study import check_store_options, load_table, with_phylogeny
 from aam.data.table import FeatureTable
-from aam.data.unifrac import Tiles, faith_pd_of_all, fill, unifrac_matrix
+from aam.data.unifrac import compute_tiles, faith_pd, fill, unifrac_matrix
 from aam.data.unifrac_binaries import ENGINES
 from aam.memory import GIB, memory_available, shown_size
 from aam.numerics.device import choose_device, print_device
@@ -33,7 +33,7 @@ def run(options: Unifrac) -> None:
         refuse_existing(output.with_suffix(".txt"), options.overwrite)
     if options.unifrac_metric == "faith_pd":
         table, phylogeny = _read(options)
-        rows = zip(table.sample_ids, faith_pd_of_all(table, phylogeny).tolist(), strict=True)
+        rows = zip(table.sample_ids, faith_pd(table.counts, phylogeny).tolist(), strict=True)
         # `repr` keeps all digits of a float64.
         lines = [f"{ID_HEADER}\tfaith_pd\n", *(f"{name}\t{value!r}\n" for name, value in rows)]
         write_text(output, "".join(lines))
@@ -46,9 +46,10 @@ def run(options: Unifrac) -> None:
         table, phylogeny = _read(options)
         samples = len(table.sample_ids)
         metric, alpha = options.unifrac_metric, options.unifrac_alpha
-        tiles = Tiles(table.counts, phylogeny, metric, alpha, device, _tile_bytes(options))
+        size = _tile_bytes(options)
+        tiles = compute_tiles(table.counts, phylogeny, metric, alpha, device, size)
         with atomic_write(output) as temporary, hdf5_matrix(temporary, table.sample_ids) as matrix:
-            low, high = fill(matrix, tiles.compute(tiles.pairs))
+            low, high = fill(matrix, tiles)
     else:
         found = distances(options)
         write_distances(output, found)

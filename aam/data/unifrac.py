@@ -35,9 +35,9 @@ batch, B samples and U of the features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -72,9 +72,6 @@ Engine = Literal["auto", "torch", "ssu", "unifrac"]
 Array = NDArray[np.float64]
 Branches = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-Pair = tuple[int, int]
-"""Place of a tile: numbers of its blocks of samples, in rows and in columns."""
-
 Tile = tuple[slice, slice, Array]
 """Rows and columns of the matrix, and their distances [n, m]."""
 
@@ -95,12 +92,6 @@ class SampleBlock:
     by_branch: sparse.csr_array
     totals: Array
 
-    @property
-    def bytes(self) -> int:
-        """Memory that the block takes."""
-        both = (self.by_sample, self.by_branch)
-        return sum(one.data.nbytes + one.indices.nbytes + one.indptr.nbytes for one in both)
-
 
 class PhylogeneticMetric:
     """A UniFrac metric on a tree.
@@ -110,7 +101,7 @@ class PhylogeneticMetric:
         alpha: exponent of generalized UniFrac, 0 to 1.
         above_FG: int64 [F, G], 1 where a branch is above a feature.
         lengths_G: float64 [G].
-        device: device on which torch computes dense branches, "cpu" by default.
+        device: device on which torch computes dense branches.
     """
 
     def __init__(
@@ -229,8 +220,15 @@ class PhylogeneticMetric:
             yield one, two, lengths
 
 
-class Tiles:
-    """The tiles of a distance matrix.
+def compute_tiles(
+    counts: sparse.csr_array,
+    phylogeny: Phylogeny,
+    metric: Metric,
+    alpha: float = 0.5,
+    device: str = "cpu",
+    max_bytes: int = GIB,
+) -> Iterator[Tile]:
+    """Yield the tiles on and above the diagonal of a distance matrix, row by row.
 
     Args:
         counts: reads [N, F], whose columns are the features of `phylogeny`; rows are selected by
@@ -238,57 +236,41 @@ class Tiles:
         phylogeny: the tree of the features.
         metric: name of the UniFrac metric; "unifrac" is "unweighted".
         alpha: exponent of generalized UniFrac, 0 to 1.
-        device: device on which torch computes dense branches, "cpu" by default.
+        device: device on which torch computes dense branches.
         max_bytes: memory for blocks that several tiles use; it does not change the result.
     """
+    samples, features = counts.shape
+    ones = np.ones(phylogeny.indices.size, dtype=np.int64)
+    lengths_G = np.asarray(phylogeny.lengths_G)
+    above_FG = sparse.csr_array(
+        (ones, phylogeny.indices, phylogeny.indptr), shape=(features, lengths_G.size)
+    )
+    measure = PhylogeneticMetric(metric, alpha, above_FG, lengths_G, device)
+    parts = [slice(start, min(start + TILE, samples)) for start in range(0, samples, TILE)]
+    kept: dict[int, SampleBlock] = {}
+    kept_bytes: dict[int, int] = {}
 
-    def __init__(
-        self,
-        counts: sparse.csr_array,
-        phylogeny: Phylogeny,
-        metric: Metric,
-        alpha: float = 0.5,
-        device: str = "cpu",
-        max_bytes: int = GIB,
-    ) -> None:
-        self._counts, self._max_bytes = counts, max_bytes
-        ones = np.ones(phylogeny.indices.size, dtype=np.int64)
-        lengths_G = np.asarray(phylogeny.lengths_G)
-        shape = (counts.shape[1], lengths_G.size)
-        above_FG = sparse.csr_array((ones, phylogeny.indices, phylogeny.indptr), shape=shape)
-        self._metric = PhylogeneticMetric(metric, alpha, above_FG, lengths_G, device)
-        self._kept: dict[int, SampleBlock] = {}
+    def block(number: int) -> SampleBlock:
+        if number in kept:
+            return kept[number]
+        made = measure.block(counts[np.arange(parts[number].start, parts[number].stop)])
+        arrays = [
+            array
+            for matrix in (made.by_sample, made.by_branch)
+            for array in (matrix.data, matrix.indices, matrix.indptr)
+        ]
+        size = sum(array.nbytes for array in arrays)
+        if sum(kept_bytes.values()) + size <= max_bytes:
+            kept[number], kept_bytes[number] = made, size
+        return made
 
-    @property
-    def pairs(self) -> list[Pair]:
-        """The tiles of the matrix, row by row, from the diagonal on."""
-        blocks = -(-self._counts.shape[0] // TILE)
-        return [(row, column) for row in range(blocks) for column in range(row, blocks)]
-
-    def compute(self, pairs: Sequence[Pair]) -> Iterator[Tile]:
-        """Yield rows, columns and distances [n, m] of tiles; those on the diagonal are symmetric.
-
-        Args:
-            pairs: some of `pairs`, in their order.
-        """
-        for row, column in track(pairs, "UniFrac", len(pairs), "tiles"):
-            for unused in [number for number in self._kept if number < row]:
-                del self._kept[unused]
-            a = self._block(row)
-            b = a if row == column else self._block(column)
-            yield self._rows(row), self._rows(column), self._metric.distances(a, b)
-
-    def _rows(self, number: int) -> slice:
-        return slice(number * TILE, min((number + 1) * TILE, self._counts.shape[0]))
-
-    def _block(self, number: int) -> SampleBlock:
-        if number in self._kept:
-            return self._kept[number]
-        rows = self._rows(number)
-        block = self._metric.block(self._counts[np.arange(rows.start, rows.stop)])
-        if sum(one.bytes for one in self._kept.values()) + block.bytes <= self._max_bytes:
-            self._kept[number] = block
-        return block
+    pairs = [(row, column) for row in range(len(parts)) for column in range(row, len(parts))]
+    for row, column in track(pairs, "UniFrac", len(pairs), "tiles"):
+        for unused in [number for number in kept if number < row]:
+            del kept[unused], kept_bytes[unused]
+        a = block(row)
+        b = a if row == column else block(column)
+        yield parts[row], parts[column], measure.distances(a, b)
 
 
 def unifrac_matrix(
@@ -310,33 +292,22 @@ def unifrac_matrix(
         engine: "ssu" is the program of unifrac-binaries, "unifrac" its Python package; "auto" is
             "torch"; for their times see docs/experiments/unifrac.md.
         max_bytes: memory for tiles, in addition to the result of N * N * 8 bytes.
-        device: device on which torch computes, "cpu" by default.
+        device: device on which torch computes.
 
     Raises:
         Unavailable: `engine` is "ssu" or "unifrac", which is not installed or fails.
-        ValueError: `metric` is not a distance.
     """
-    if metric == "faith_pd":
-        raise ValueError(f"{metric} is not a distance between samples")
     samples = len(table.sample_ids)
     if engine in ENGINES:
         values = ENGINES[engine](table.counts[np.arange(samples)], phylogeny, metric, alpha)
     else:
-        tiles = Tiles(table.counts, phylogeny, metric, alpha, device, max_bytes)
         values = np.zeros((samples, samples))
-        fill(values, tiles.compute(tiles.pairs))
+        fill(values, compute_tiles(table.counts, phylogeny, metric, alpha, device, max_bytes))
     return DistanceMatrix(tuple(table.sample_ids), values)
 
 
-class Matrix(Protocol):
-    """An array or an HDF5 dataset [N, N]."""
-
-    def __setitem__(self, part: tuple[slice, slice], values: Array, /) -> None:
-        """Write a part of the matrix."""
-
-
-def fill(matrix: Matrix, tiles: Iterable[Tile]) -> tuple[float, float]:
-    """Write tiles on both sides of the diagonal; return the smallest and the largest distance.
+def fill(matrix: Any, tiles: Iterable[Tile]) -> tuple[float, float]:
+    """Write tiles into an array or HDF5 data set; return the smallest and the largest distance.
 
     They are infinity and minus infinity without any pair of samples.
     """
@@ -351,27 +322,10 @@ def fill(matrix: Matrix, tiles: Iterable[Tile]) -> tuple[float, float]:
     return low, high
 
 
-def faith_pd_of_all(table: FeatureTable, phylogeny: Phylogeny) -> Array:
-    """Compute Faith's phylogenetic diversity (Faith 1992) of all samples of a table.
-
-    Args:
-        table: reads of N samples; its features are those of `phylogeny`, in this order.
-        phylogeny: the tree of the features.
-
-    Returns:
-        float64 [N], length of all branches above the ASVs of each sample, in the tree's unit.
-    """
-    samples = np.arange(len(table.sample_ids))
-    parts = (table.counts[samples[start : start + TILE]] for start in range(0, len(samples), TILE))
-    return np.concatenate([np.zeros(0), *(faith_pd(part, phylogeny) for part in parts)])
-
-
 def pairwise(
     counts: sparse.csr_array, phylogeny: Phylogeny, metric: Metric, alpha: float = 0.5
 ) -> Array:
     """Compute the UniFrac distances [B, B] between the samples of a batch, float64."""
-    if metric == "faith_pd":
-        raise ValueError(f"{metric} is not a distance between samples")
     counts_BU, above_UG, lengths_G = _spanned(counts, phylogeny)
     measure = PhylogeneticMetric(metric, alpha, above_UG, lengths_G)
     block = measure.block(counts_BU)
@@ -379,17 +333,19 @@ def pairwise(
 
 
 def faith_pd(counts: sparse.csr_array, phylogeny: Phylogeny) -> Array:
-    """Compute Faith's phylogenetic diversity [B] of the samples of a batch, in the tree's unit.
+    """Compute Faith's phylogenetic diversity [N] of samples, in the tree's unit.
 
     Args:
-        counts: reads [B, F], columns as the features of `phylogeny`.
+        counts: reads [N, F], columns as the features of `phylogeny`.
         phylogeny: the tree of the F features.
-
-    Raises:
-        ValueError: the number of columns differs from the phylogeny's features.
     """
-    counts_BU, above_UG, lengths_G = _spanned(counts, phylogeny)
-    return PhylogeneticMetric("faith_pd", 0.5, above_UG, lengths_G).block(counts_BU).totals
+    found = [np.zeros(0)]
+    rows = np.arange(counts.shape[0])
+    for start in range(0, len(rows), TILE):
+        counts_BU, above_UG, lengths_G = _spanned(counts[rows[start : start + TILE]], phylogeny)
+        measure = PhylogeneticMetric("faith_pd", 0.5, above_UG, lengths_G)
+        found.append(measure.block(counts_BU).totals)
+    return np.concatenate(found)
 
 
 def _spanned(
@@ -401,9 +357,6 @@ def _spanned(
         The counts [B, U], the branches above its U ASVs [U, G], and their lengths [G]. At most
         2 U - 1 branches remain: those above the same ASVs are one, with the sum of their lengths.
     """
-    features = counts.shape[1]
-    if features != phylogeny.indptr.size - 1:
-        raise ValueError(f"{features} columns, but a phylogeny of {phylogeny.indptr.size - 1}")
     # Tip branches are numbered in the tree's order.
     present = np.unique(counts.indices[counts.data > 0])
     features_U = present[np.argsort(phylogeny.indices[phylogeny.indptr[present]])]

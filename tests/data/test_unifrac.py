@@ -147,15 +147,6 @@ def test_synonyms_of_a_metric_give_the_same_distances() -> None:
         np.testing.assert_array_equal(found, pairwise(case.table, phylogeny, other))
 
 
-def test_programming_errors_are_refused() -> None:
-    case = random_case(10, 3, 5, seed=4)
-    phylogeny = phylogeny_of(case)
-    with pytest.raises(ValueError, match="9 columns, but a phylogeny of 10"):
-        pairwise(case.table[:, :9], phylogeny, "unweighted")
-    with pytest.raises(ValueError, match="faith_pd is not a distance"):
-        pairwise(case.table, phylogeny, "faith_pd")
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize("study", ["ecam", "udca"])
 def test_real_studies_agree_with_scikit_bio(study: str) -> None:
