@@ -118,7 +118,9 @@ def label_samples(
     rows = np.array([row for row, _ in known], dtype=np.int64)
     labels = [text for _, text in known]
     if not classifier and not levels:
-        return LabelledSamples(rows, _numbers(column, labels, [sample_ids[row] for row in rows]))
+        return LabelledSamples(
+            rows, _numbers(column, labels, [sample_ids[row] for row in rows.tolist()])
+        )
 
     doubtful = {text: n for text, n in missing.items() if text.strip().lower() in _DOUBTFUL}
     if doubtful:
@@ -184,7 +186,7 @@ def _numbers(column: str, texts: Sequence[str], sample_ids: Sequence[str]) -> Va
             "give the column in larger units, or leave these cells empty",
         ),
     ):
-        if named := [sample_ids[place] for place in np.flatnonzero(is_wrong)]:
+        if named := [sample_ids[place] for place in np.flatnonzero(is_wrong).tolist()]:
             evidence = f"in samples {first_few(named)}"
             raise DataError(f"The column '{column}' has {what}", evidence, remedy)
     if np.all(values == values[0]):
@@ -266,7 +268,7 @@ def split_samples(
                 counts = Counter(chain.from_iterable(parts))
                 if divided := [group for group, times in counts.items() if times > 1]:
                     raise DataError(
-                        "The splits file divides groups between training, validation and test samples",
+                        "The splits file divides groups between the parts of a split",
                         first_few(sorted(divided)),
                         "choose another file, or correct its column group"
                         if options.group_column is None
