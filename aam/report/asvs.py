@@ -17,7 +17,7 @@ from aam.data.taxonomy import named_ranks
 from aam.members.explanations import FEATURES
 from aam.members.importance import FOLD_RANK, evidence_sentence, stability
 from aam.number_format import significant
-from aam.report.figures import INK, SERIES, Drawing, blank, shortened, styled
+from aam.report.figures import INK, SERIES, Drawing, blank, heat_map, shortened, styled
 from aam.report.run import NETWORK_EFFECT, ReportInput, Run, is_better
 from aam.report.terminal import Table
 
@@ -103,17 +103,10 @@ def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> 
     from matplotlib.patches import Patch
 
     rows = importance[:ASVS]
-    named: dict[str, list[str]] = {
-        name: [one for one in rows[0] if one == name or one.startswith(f"{name}_")]
-        for name in ("permutation", "effect", NETWORK_EFFECT, "forest")
-        if rows
-    }
-    column = next((name for name, columns in named.items() if columns), None)
-    if column is None:
+    measure, columns = _measure(rows, "permutation", "effect", NETWORK_EFFECT, "forest")
+    if not columns:
         return None
-    strongest = [_strongest(row, named[column]) for row in rows]
-    sizes = [float(row[name]) for row, name in zip(rows, strongest, strict=True)]
-    classes = [name.removeprefix(column).removeprefix("_") for name in strongest]
+    sizes, classes = zip(*(_strongest(row, measure, columns) for row in rows), strict=True)
     names = [f"{number}. {asv_name(row)}" for number, row in enumerate(rows, start=1)]
     figure, axes = blank(4.6, 1.2 + 0.26 * len(names))
     colours = [SERIES[0] if size >= 0 else SERIES[1] for size in sizes]
@@ -121,22 +114,19 @@ def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> 
     if frequent := [name for name, _ in Counter(classes).most_common(len(SERIES) - 1) if name]:
         colour_of = dict(zip(frequent, SERIES, strict=False))
         colours = [colour_of.get(name, SERIES[-1]) for name in classes]
-        handles = [
-            Patch(color=colour, label=shortened(name, 20)) for name, colour in colour_of.items()
-        ]
+        labels = {shortened(name, 20): colour for name, colour in colour_of.items()}
         if len(set(classes)) > len(frequent):
-            handles.append(Patch(color=SERIES[-1], label="others"))
-        longest = max(len(str(handle.get_label())) for handle in handles)
-        columns = 3 if longest <= SHORT_LABEL else 2  # what is beyond the figure is cut off
-        figure.legend(handles=handles, loc="outside lower center", ncols=columns)
-    of_effects = column in ("effect", NETWORK_EFFECT)
+            labels["others"] = SERIES[-1]
+        handles = [Patch(color=colour, label=label) for label, colour in labels.items()]
+        across = 3 if max(map(len, labels)) <= SHORT_LABEL else 2  # what is beyond is cut off
+        figure.legend(handles=handles, loc="outside lower center", ncols=across)
+    of_effects = measure in ("effect", NETWORK_EFFECT)
     axes.barh(range(len(names)), sizes, color=colours, height=0.7)
     axes.axvline(0, color=INK, lw=0.8)
     axes.set_yticks(range(len(names)), [shortened(name, LETTERS) for name in names])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    axes.set(xlabel=effect if of_effects else column)
-    axes.set_title("Most important ASVs")
+    axes.set(title="Most important ASVs", xlabel=effect if of_effects else measure)
     caption = f"The first {len(rows)} ASVs in the order of {order_of(rows[0])[1]}" + (
         "; bars: change of the prediction for one standard deviation of the log abundance."
         if of_effects
@@ -148,59 +138,42 @@ def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> 
 @styled
 def heat_picture(given: ReportInput) -> Drawing | None:
     """Draw the mean abundance of the leading ASVs in each class, or along the target, as shades."""
-    from matplotlib.patches import Rectangle
-
     scored, abundances = given.run.scored, given.abundances
     if scored is None or abundances is None:
         return None
     place = {name: row for row, name in enumerate(abundances.index)}
-    rows_of = {name: row for row, name in enumerate(given.run.sample_ids) if name in place}
-    columns: dict[str, list[int]] = {}
+    # Samples of the table with a prediction, by its row, and the parts that they are drawn in.
+    row_of = {name: row for row, name in enumerate(given.run.sample_ids) if name in place}
+    actual = scored.actual[[*row_of.values()]]
+    parts: dict[str, npt.NDArray[np.int64]] = {}
     if scored.classes:
         times = np.bincount(scored.actual, minlength=len(scored.classes))
         most = np.sort(np.argsort(-times, kind="stable")[:MAX_CLASSES])
-        for code in most.tolist():
-            own = [place[name] for name, row in rows_of.items() if scored.actual[row] == code]
-            columns |= {scored.classes[code]: own} if own else {}
-    else:
-        known = list(rows_of)
-        actual = scored.actual[[rows_of[name] for name in known]]
-        # Between equal values an interpolated quantile may leave a bin empty.
+        parts = {scored.classes[code]: np.flatnonzero(actual == code) for code in most.tolist()}
+    elif row_of:
         for inside in filter(len, quantile_bins(actual, BINS).values()):
-            middle = significant(float(np.median(actual[inside])))
-            columns.setdefault(middle, []).extend(place[known[row]] for row in inside.tolist())
-    if len(columns) < 2:
+            name = significant(float(np.median(actual[inside])))
+            parts[name] = np.union1d(parts.get(name, inside), inside)
+    # Between equal values an interpolated quantile may leave a bin empty.
+    parts = {name: inside for name, inside in parts.items() if len(inside)}
+    if len(parts) < 2:
         return None
-    logs = np.log10(1 + 1e4 * abundances.to_numpy())
-    means = np.array([logs[rows].mean(axis=0) for rows in columns.values()]).T
+    logs = np.log10(1 + 1e4 * abundances.to_numpy()[[place[name] for name in row_of]])
+    means = np.array([logs[inside].mean(axis=0) for inside in parts.values()]).T
     taxa = {row["feature-id"]: row for row in given.run.importance[:ASVS]}
     names = [
-        f"{number}. {asv_name(taxa.get(name, {'feature-id': name}))}"
+        shortened(f"{number}. {asv_name(taxa.get(name, {'feature-id': name}))}", LETTERS)
         for number, name in enumerate(abundances.columns, start=1)
     ]
+    figure, axes = blank(4.6, 1.5 + 0.26 * len(names))
     # Each ASV relative to its own highest mean: a few abundant ones would leave the others blank.
     shares = means / np.maximum(means.max(axis=1, keepdims=True), 1e-9)
-    figure, axes = blank(4.6, 1.5 + 0.26 * len(names))
-    for (row, column), share in np.ndenumerate(shares):
-        alpha = 0.04 + 0.96 * float(share)
-        corner = (column - 0.5, row - 0.47)
-        axes.add_patch(Rectangle(corner, 1, 0.94, facecolor=SERIES[0], alpha=alpha, lw=0))
-    shown = range(0, len(columns), 1 + (len(columns) - 1) // 12)
-    axes.set_xticks(shown, [shortened([*columns][k], 16) for k in shown], rotation=45)
-    for label in axes.get_xticklabels():
-        label.set(ha="right", rotation_mode="anchor")
-    axes.set_yticks(range(len(names)), [shortened(name, LETTERS) for name in names])
-    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(names) - 0.5, -0.5))
-    axes.set(xlabel=given.target if not scored.classes else given.run.target or "")
-    axes.grid(False)
-    axes.tick_params(length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.set_title("Abundance")
+    heat_map(axes, shares, names, [shortened(name, 16) for name in parts])
+    axes.set(title="Abundance", xlabel=given.run.target if scored.classes else given.target)
     what = "class" if scored.classes else "part of the samples, ordered by the target"
     caption = (
         f"Mean log abundance of each ASV in each {what}, relative to its highest mean: dark is "
-        f"where it is abundant. {len(rows_of)} samples."
+        f"where it is abundant. {len(row_of)} samples."
     )
     return Drawing(figure, caption, f"Heat map of {len(names)} ASVs. {caption}")
 
@@ -219,49 +192,39 @@ def importance_table(given: ReportInput) -> Table | None:
     rows = given.run.importance
     if not rows:
         return None
-    prefix = "effect" if any(name.startswith("effect") for name in rows[0]) else NETWORK_EFFECT
-    effects = [name for name in rows[0] if name == prefix or name.startswith(f"{prefix}_")]
+    first, target = rows[:ASVS], given.run.target or "the target"
     order, meaning = order_of(rows[0])
-    heads, columns = ["ASV"], [[f"{k}. {asv_name(row)}" for k, row in enumerate(rows[:ASVS], 1)]]
+    columns = {"ASV": [f"{number}. {asv_name(row)}" for number, row in enumerate(first, start=1)]}
     if order:
-        heads.append(order.capitalize())
-        columns.append([f"{float(row[order]):.3g}" for row in rows[:ASVS]])
+        columns[order.capitalize()] = [f"{float(row[order]):.3g}" for row in first]
+    measure, effects = _measure(rows, "effect", NETWORK_EFFECT)
     if effects:
-        heads.append(given.with_unit("Effect"))
-        strongest = [_strongest(row, effects) for row in rows[:ASVS]]
-        columns.append(
-            [
-                f"{float(row[name]):+.3g} {name.removeprefix(prefix).removeprefix('_')}".rstrip()
-                for row, name in zip(rows, strongest, strict=False)
-            ]
-        )
-    heads.append("Prevalence")
-    columns.append([f"{float(row['prevalence']):.0%}" for row in rows[:ASVS]])
+        strongest = (_strongest(row, measure, effects) for row in first)
+        columns[given.with_unit("Effect")] = [f"{e:+.3g} {name}".rstrip() for e, name in strongest]
+    columns["Prevalence"] = [f"{float(row['prevalence']):.0%}" for row in first]
     note = (
         f"In the order of {meaning}. Effect: change of the prediction of the "
-        f"{'kernel' if prefix == 'effect' else 'transformer'} for one standard deviation of the "
+        f"{'kernel' if measure == 'effect' else 'transformer'} for one standard deviation of the "
         "ASV's log abundance; of classes, of the score of the class that changes most. An "
         "association, not a cause."
     )
     if not is_better(given.run.scores):
         note = _NO_FINDING + note
     if "q_value" in rows[0]:
-        heads.append("q")
-        columns.append([f"{float(row['q_value']):.2g}" for row in rows[:ASVS]])
+        columns["q"] = [f"{float(row['q_value']):.2g}" for row in first]
         q_U = np.array([float(row["q_value"]) for row in rows])
-        note = f"{evidence_sentence(q_U, given.run.target or 'the target')} {note}"
+        note = f"{evidence_sentence(q_U, target)} {note}"
     folds = [name for name in rows[0] if name.startswith(FOLD_RANK)]
     if folds and len(rows) > 1:
         agreement = stability(np.array([[float(row[name]) for row in rows] for name in folds]))
-        heads.append(f"Folds with it among the first {agreement.first}")
-        columns.append([f"{times} of {agreement.folds}" for times in agreement.times_U[:ASVS]])
+        times = [f"{times} of {agreement.folds}" for times in agreement.times_U[:ASVS]]
+        columns[f"Folds with it among the first {agreement.first}"] = times
         note += f" {agreement.sentence}"
     note += " Names end with the MD5 of the sequence, shortened; the TSV has the sequence."
     if "taxon" not in rows[0]:
         note += " `aam importance --taxonomy` and `aam train --taxonomy` add taxa."
-    ids = [row["feature-id"] for row in rows[:ASVS]]
-    cells = list(zip(*columns, strict=True))
-    return Table(f"The {len(cells)} most important ASVs", heads, cells, note, ids=ids)
+    cells, ids = list(zip(*columns.values(), strict=True)), [row["feature-id"] for row in first]
+    return Table(f"The {len(cells)} most important ASVs", [*columns], cells, note, ids=ids)
 
 
 def explanations_table(given: ReportInput) -> Table | None:
@@ -269,22 +232,23 @@ def explanations_table(given: ReportInput) -> Table | None:
     rows = given.run.explanations
     if rows is None:
         return None
-    samples: dict[str, list[tuple[dict[str, str], float]]] = {}
+    samples: dict[str, list[dict[str, str]]] = {}
     for row in rows:
-        samples.setdefault(row["sample"], []).append((row, float(row["effect"])))
+        samples.setdefault(row["sample"], []).append(row)
     cells = []
     probability = bool(rows) and rows[0]["unit"].startswith("probability of ")
     for sample, parts in samples.items():
-        first, mean = parts[0]
-        named = [(row, e) for row, e in parts if row["kind"] in FEATURES][:3]
-        total, rest = sum(e for _, e in parts), parts[-1][1]
-        others = total - mean - rest - sum(e for _, e in named)
-        effects = [f"{_feature_name(row)} {significant(e, signed=True)}" for row, e in named]
-        effects += [""] * (3 - len(effects))
+        effects = [float(row["effect"]) for row in parts]
+        features = [k for k, row in enumerate(parts) if row["kind"] in FEATURES][:3]
+        # The first row is the mean, the last what is not divided among features.
+        mean, rest = effects[0], effects[-1]
+        others = sum(effects) - mean - rest - sum(effects[k] for k in features)
+        of = [parts[0]["unit"].removeprefix("probability of ")] if probability else []
+        named = [f"{_feature_name(parts[k])} {significant(effects[k], True)}" for k in features]
+        named += [""] * (3 - len(named))
+        starts = [significant(sum(effects)), significant(mean)]
         ends = [significant(others, signed=True), significant(rest, signed=True)]
-        of = [first["unit"].removeprefix("probability of ")] if probability else []
-        starts = [significant(total), significant(mean)]
-        cells.append([sample, first["group"], *of, *starts, *effects, *ends])
+        cells.append([sample, parts[0]["group"], *of, *starts, *named, *ends])
     heads = ["Sample", "Error", *(["Class"] if probability else []), "Predicted", "Mean"]
     heads += ["Largest effect", "Second", "Third", "All others", "Remainder"]
     note = (
@@ -324,9 +288,18 @@ def asv_name(row: Mapping[str, str]) -> str:
     return " ".join(["; ".join(named[max(first, 0) :]), short]).strip()
 
 
-def _strongest(row: Mapping[str, str], columns: Sequence[str]) -> str:
-    """Return the column with the largest absolute value."""
-    return max(columns, key=lambda name: abs(float(row[name])))
+def _measure(rows: Sequence[Mapping[str, str]], *names: str) -> tuple[str, list[str]]:
+    """Return the first measure that importance.tsv has, and its columns: one, or one a class."""
+    for name in names if rows else ():
+        if columns := [one for one in rows[0] if one == name or one.startswith(f"{name}_")]:
+            return name, columns
+    return names[-1], []
+
+
+def _strongest(row: Mapping[str, str], measure: str, columns: Sequence[str]) -> tuple[float, str]:
+    """Return the largest absolute value of a measure, and its class."""
+    name = max(columns, key=lambda one: abs(float(row[one])))
+    return float(row[name]), name.removeprefix(measure).removeprefix("_")
 
 
 @styled

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from aam.contract.errors import DataError
 from aam.data.metrics import ScoredPredictions, compute_metrics
@@ -32,8 +30,7 @@ MAX_CLASSES = 12
 _OF_EACH_RUN = ("started", "finished", "--output-dir", "--overwrite")
 
 
-@dataclass(frozen=True)
-class _Scored:
+class _Scored(NamedTuple):
     """Predictions of a run on some samples; `drawn` is None where metrics have no interval."""
 
     name: str
@@ -57,7 +54,7 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
         DataError: a run has no predictions, or predicts another column than the first, as another
             type of target, or with other true values of the same samples.
     """
-    first = runs[0]
+    first, scored = runs[0], [run.scored for run in runs if run.scored is not None]
     for run in runs:
         if run.scored is None:
             raise DataError(
@@ -71,10 +68,10 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
                 f"'{run.folder}' predicts {run.target}, '{first.folder}' {first.target}",
                 "compare runs of one target",
             )
-        if first.scored is not None and run.scored.type != first.scored.type:
+        if run.scored.type != scored[0].type:
             raise DataError(
                 f"The runs predict {run.target} in different ways",
-                f"'{run.folder}' by {run.scored.type}, '{first.folder}' by {first.scored.type}",
+                f"'{run.folder}' by {run.scored.type}, '{first.folder}' by {scored[0].type}",
                 "compare runs with the same --classifier or --ordinal",
             )
     paths = [run.folder.resolve() for run in runs]
@@ -83,6 +80,20 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
     for parts in range(max(len(path.parts) for path in paths) - 1, 0, -1):
         ends = ["/".join(path.parts[-parts:]) for path in paths]
         names = ends if len(set(ends)) == len(ends) else names
+
+    def on(rows_of: Sequence[Sequence[int]]) -> list[_Scored]:
+        """Take rows of each run, and resample them: the same samples in the same way."""
+        found = []
+        for name, run, own, rows in zip(names, runs, scored, rows_of, strict=True):
+            part = own.take(np.array(rows, dtype=np.int64))
+            ids = [run.sample_ids[row] for row in rows]
+            draws = resample_groups(joint_groups([run.groups for run in runs], ids))
+            # The metric that compares classifiers is the AUC, which needs probabilities.
+            has_intervals = part.type != "classification" or part.probabilities is not None
+            drawn = resample_metrics(part, draws) if has_intervals else None
+            found.append(_Scored(name, run, part, drawn))
+        return found
+
     samples = [set(run.sample_ids) for run in runs]
     inside = set.intersection(*samples)
     # A paired difference needs the same samples in the same order: those of the first run.
@@ -90,64 +101,51 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
     same = all(one == inside for one in samples)
     tables = _differing_table(names, runs)
     if not same:
-        own = _on(names, runs, [list(range(len(run.sample_ids))) for run in runs])
+        own = on([range(len(run.sample_ids)) for run in runs])
         tables.append(_metrics_table(f"{first.target}: each run on its own samples", own))
     if not common:
         return tables, {}
     # The first row of a sample that is scored in several folds.
     row_of = [{name: row for row, name in reversed([*enumerate(run.sample_ids)])} for run in runs]
-    shared = _on(names, runs, [[rows[name] for name in common] for rows in row_of])
-    _require_same_labels(shared)
-    on = f"On the {len(common)} samples that all runs scored"
-    title = f"{first.target}: {len(common)} samples of every run" if same else on
+    shared = on([[rows[name] for name in common] for rows in row_of])
+    # Names of classes: the codes of two runs may differ.
+    labels = [
+        np.array(one.scored.classes)[one.scored.actual] if one.scored.classes else one.scored.actual
+        for one in shared
+    ]
+    for one, actual in zip(shared[1:], labels[1:], strict=True):
+        equal = actual == labels[0] if one.scored.classes else np.isclose(actual, labels[0], atol=0)
+        if differing := int((~equal).sum()):
+            raise DataError(
+                f"The runs have other true values of {one.run.target}",
+                f"{differing} of {len(equal)} samples of '{one.run.folder}' and '{first.folder}'",
+                "train one of them again with the metadata of the other",
+            )
+    on_common = f"On the {len(common)} samples that all runs scored"
+    title = f"{first.target}: {len(common)} samples of every run" if same else on_common
     tables.append(_metrics_table(title, shared))
     drawings = {}
     # Classifiers without probabilities have no score with an interval.
     paired = [(one.name, one.drawn) for one in shared if one.drawn is not None]
     if len(paired) > 1:
-        (_, drawn), *others = paired
+        (reference, drawn), *others = paired
         differences = [(name, *one.paired_difference(drawn)) for name, one in others]
-        tables.append(_difference_table(paired[0][0], differences))
+        rows = []
+        for name, metric, score in differences:
+            verdict = "not defined"
+            if score.value is not None:
+                ahead = "ahead" if score.value > 0 else "behind"
+                verdict = ahead if score.beyond_noise else "within noise"
+            rows.append([name, with_interval(metric, score), verdict])
+        note = (
+            "Each run minus the first, on the same draws of the same samples (paired). Within "
+            "noise: the interval includes 0."
+        )
+        heads = ["", TITLES[differences[0][1]], ""]
+        tables.append(Table(f"Difference from {reference}", heads, rows, note))
         drawings["intervals"] = _interval_drawing(paired, differences)
     drawings["overlay"] = _recalls(shared) if shared[0].scored.classes else _overlay(shared)
     return tables, drawings
-
-
-def _on(
-    names: Sequence[str], runs: Sequence[Run], rows_of: Sequence[Sequence[int]]
-) -> list[_Scored]:
-    """Take the rows of each run, and draw its metrics: on the same draws for the same samples."""
-    found = []
-    for name, run, rows in zip(names, runs, rows_of, strict=True):
-        assert run.scored is not None
-        part = run.scored.take(np.array(rows, dtype=np.int64))
-        ids = [run.sample_ids[row] for row in rows]
-        draws = resample_groups(joint_groups([run.groups for run in runs], ids))
-        # The metric that compares classifiers is the AUC, which needs probabilities.
-        has_intervals = part.type != "classification" or part.probabilities is not None
-        drawn = resample_metrics(part, draws) if has_intervals else None
-        found.append(_Scored(name, run, part, drawn))
-    return found
-
-
-def _require_same_labels(shared: Sequence[_Scored]) -> None:
-    """Refuse runs whose metadata have other values of the target for the same samples."""
-
-    def labels(scored: ScoredPredictions) -> npt.NDArray[Any]:
-        # Names of classes: the codes of two runs may differ.
-        return np.array(scored.classes)[scored.actual] if scored.classes else scored.actual
-
-    first = labels(shared[0].scored)
-    for one in shared[1:]:
-        own = labels(one.scored)
-        equal = own == first if own.dtype.kind == "U" else np.isclose(own, first, atol=0)
-        if differing := int((~equal).sum()):
-            raise DataError(
-                f"The runs have other true values of {one.run.target}",
-                f"{differing} of {len(equal)} samples of '{one.run.folder}' and "
-                f"'{shared[0].run.folder}'",
-                "train one of them again with the metadata of the other",
-            )
 
 
 def _differing_table(names: Sequence[str], runs: Sequence[Run]) -> list[Table]:
@@ -182,61 +180,40 @@ def _metrics_table(title: str, compared: Sequence[_Scored]) -> Table:
     return Table(title, ["", "Measured on", *(TITLES[name] for name in metrics)], rows, note)
 
 
-def _difference_table(first: str, differences: Sequence[tuple[str, str, Score]]) -> Table:
-    rows = []
-    for name, metric, score in differences:
-        if score.value is None:
-            verdict = "not defined"
-        elif not score.beyond_noise:
-            verdict = "within noise"
-        else:
-            verdict = "ahead" if score.value > 0 else "behind"
-        rows.append([name, with_interval(metric, score), verdict])
-    note = (
-        "Each run minus the first, on the same draws of the same samples (paired). Within noise: "
-        "the interval includes 0."
-    )
-    heads = ["", TITLES[differences[0][1]], ""]
-    return Table(f"Difference from {first}", heads, rows, note)
-
-
 @styled
 def _interval_drawing(
     paired: Sequence[tuple[str, ResampledMetrics]], differences: Sequence[tuple[str, str, Score]]
 ) -> Drawing:
     """Plot the score of each run with its interval, and the difference from the first run."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     names, metric = [name for name, _ in paired], differences[0][1]
     figure = Figure(figsize=(4.6, 2.2 + 0.6 * len(names)), layout="constrained")
     above, below = figure.subplots(2, 1, height_ratios=(len(names) + 0.5, len(names) - 0.5))
-    _intervals(above, names, [drawn.score()[metric] for _, drawn in paired], 0)
-    _intervals(below, names, [score for _, _, score in differences], 1)
+
+    def plot(axes: Axes, scores: Sequence[Score], first: int, title: str) -> None:
+        for row, score in enumerate(scores, start=first):
+            colour = SERIES[row % len(SERIES)]
+            if score.lower is not None and score.upper is not None:
+                axes.plot((score.lower, score.upper), (row, row), color=colour, lw=2)
+            if score.value is not None:
+                axes.plot(score.value, row, "o", color=colour)
+        places = range(first, len(names))
+        axes.set_yticks(places, [shortened(names[row], LETTERS) for row in places])
+        axes.set(title=title, ylim=(len(names) - 0.5, first - 0.5))
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.grid(axis="y", visible=False)
+
+    plot(above, [drawn.score()[metric] for _, drawn in paired], 0, TITLES[metric])
+    title = f"Difference from {shortened(names[0], LETTERS)}"
+    plot(below, [score for _, _, score in differences], 1, title)
     below.axvline(0, color=INK, lw=1, ls="--", alpha=0.6)
-    above.set_title(TITLES[metric])
-    below.set_title(f"Difference from {shortened(names[0], LETTERS)}")
     caption = (
         f"{TITLES[metric]} of each run with its 95 % interval, and the paired difference from "
         f"{names[0]}, which may be beyond noise where the intervals above overlap."
     )
     return Drawing(figure, caption, f"Interval plot of {len(names)} runs. {caption}")
-
-
-def _intervals(axes: Axes, names: Sequence[str], scores: Sequence[Score], first: int) -> None:
-    """Plot an interval in a row for each run from the `first`."""
-    from matplotlib.ticker import MaxNLocator
-
-    for row, score in enumerate(scores, start=first):
-        colour = SERIES[row % len(SERIES)]
-        if score.lower is not None and score.upper is not None:
-            axes.plot((score.lower, score.upper), (row, row), color=colour, lw=2)
-        if score.value is not None:
-            axes.plot(score.value, row, "o", color=colour)
-    places = range(first, len(names))
-    axes.set_yticks(places, [shortened(names[row], LETTERS) for row in places])
-    axes.set_ylim(len(names) - 0.5, first - 0.5)
-    axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.grid(axis="y", visible=False)
 
 
 @styled
@@ -254,8 +231,7 @@ def _overlay(shared: Sequence[_Scored]) -> Drawing:
             marker=MARKERS[number % len(MARKERS)], s=8 if many else 22, alpha=0.55, linewidths=0,
             label=shortened(one.name, LETTERS), rasterized=many,
         )  # fmt: skip
-    axes.set(xlabel=f"true {target}", ylabel=f"predicted {target}")
-    axes.set_title("Predictions")
+    axes.set(title="Predictions", xlabel=f"true {target}", ylabel=f"predicted {target}")
     figure.legend(loc="outside lower center", ncols=2)
     caption = f"The same {len(shared[0].scored.actual)} samples as predicted by each run."
     return Drawing(figure, caption, f"Predicted against true {target}. {caption}")
@@ -279,8 +255,8 @@ def _recalls(shared: Sequence[_Scored]) -> Drawing:
             color=SERIES[number % len(SERIES)], label=shortened(one.name, LETTERS),
         )  # fmt: skip
     axes.set_yticks(range(len(classes)), [shortened(name, LETTERS) for name in classes])
-    axes.set(xlim=(-0.03, 1.03), ylim=(len(classes) - 0.5, -0.5), xlabel="recall")
-    axes.set_title("Recall of each class")
+    axes.set(title="Recall of each class", xlabel="recall")
+    axes.set(xlim=(-0.03, 1.03), ylim=(len(classes) - 0.5, -0.5))
     figure.legend(loc="outside lower center", ncols=2)
     caption = "Part of the samples of each true class that each run predicts as that class."
     return Drawing(figure, caption, f"Recall of the classes. {caption}")

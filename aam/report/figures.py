@@ -14,8 +14,8 @@ import logging
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -36,6 +36,8 @@ DARK = ("#4aa3df", "#ff8a3d", "#2fc79a", "#e09abf", "#f0b429", "#8fd0f5")
 DARK_INK, DARK_CARD = "#e4e8ed", "#191f26"  # as in style.css
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 MAX_VECTORS = 2000  # points drawn as vectors; more are drawn as pixels
+MAX_CELLS = 300  # cells of a heat map drawn as vectors
+POINTS = "points"  # gid of a scatter plot whose points have names
 
 STYLE: Any = {
     "font.size": 10,
@@ -107,6 +109,32 @@ def blank(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
+def heat_map(axes: Axes, shares: F64, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Draw shares, 0 to 1, as shades of cells, with the names of rows and columns."""
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Rectangle
+
+    alphas = 0.04 + 0.96 * shares
+    if shares.size > MAX_CELLS:
+        blue = np.full((*shares.shape, 3), to_rgb(SERIES[0]))
+        axes.imshow(np.dstack([blue, alphas]), interpolation="none", aspect="auto")
+    else:
+        for (row, column), alpha in np.ndenumerate(alphas):
+            place = (column - 0.48, row - 0.48)
+            look: Any = {"facecolor": SERIES[0], "alpha": float(alpha), "lw": 0}
+            axes.add_patch(Rectangle(place, 0.96, 0.96, **look))
+    turned = len(columns) > 4 or max(map(len, columns)) > 10
+    look = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if turned else {}
+    every = 1 + (len(columns) - 1) // 20
+    axes.set_xticks(range(0, len(columns), every), columns[::every], **look)
+    every = 1 + (len(rows) - 1) // 20
+    axes.set_yticks(range(0, len(rows), every), rows[::every])
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+    axes.grid(False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
 @dataclass(frozen=True)
 class Drawing:
     """A figure for the page.
@@ -115,27 +143,27 @@ class Drawing:
         figure: figure of matplotlib, drawn by a `styled` function.
         caption: shown below it.
         description: text alternative for screen readers.
-        names: gid of a scatter plot in the figure -> a line for each point, shown under the
+        names: a line for each point of the scatter plot with the gid `POINTS`, shown under the
             pointer.
-        styles: gid of a scatter plot -> CSS of each point, which replaces its colour.
+        styles: CSS of each of these points, which replaces its colour.
     """
 
     figure: Figure
     caption: str
     description: str
-    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    styles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    names: Sequence[str] = ()
+    styles: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of the page.
+    """A picture of the page: an SVG element, its caption, and the same SVG as a file.
 
     Attributes:
         name: unique in the page; prefix of every id in the SVG.
         svg: an SVG element, whose colours are those of the page.
         caption: shown below it.
-        link: data URL of the same SVG as a file with plain colours.
+        link: data URL of the file, with plain colours.
     """
 
     name: str
@@ -166,30 +194,39 @@ class Picture:
         dark = f"@media (prefers-color-scheme: dark){{#page{{fill: {DARK_CARD}}}{dark}}}"
         white = '<rect id="page" width="100%" height="100%" fill="white"/>'
         link = data_link(f"{head}<style>{dark}</style>{white}{defs}{tail}", "image/svg+xml")
-        return cls(name, _inline_svg(file, name, drawing), drawing.caption, link)
 
-
-def _inline_svg(file: str, name: str, drawing: Drawing) -> str:
-    """Return the `<svg>` element of a file for a page, in its colours and font."""
-    drawn = file[file.index("<svg") :]
-    # Ids are unique in a page: a clip path would otherwise be that of the first picture.
-    drawn = re.sub(r'(?<=[ \n])id="', f'id="{name}-', drawn)
-    drawn = re.sub(r'href="#', f'href="#{name}-', drawn)
-    drawn = drawn.replace("url(#", f"url(#{name}-")
-    for gid in {**drawing.names, **drawing.styles}:
-        names, styles = drawing.names.get(gid, ()), drawing.styles.get(gid, ())
-        drawn = _mark_points(drawn, f"{name}-{gid}", names, styles)
-    # The page's own font; the picture was laid out for a wider one.
-    for weight, start in (("normal", "font: "), ("bold", "font: bold ")):
-        page_font = rf"font-family: inherit; font-weight: {weight}; font-size: \1px"
-        drawn = re.sub(rf'{start}([\d.]+)px [^;"]*', page_font, drawn)
-    drawn = re.sub(INK, "currentColor", drawn, flags=re.IGNORECASE)
-    for number, colour in enumerate(SERIES):
-        drawn = re.sub(colour, f"var(--series-{number})", drawn, flags=re.IGNORECASE)
-    for size in ("width", "height"):
-        drawn = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", drawn, count=1)
-    label = html.escape(drawing.description, quote=True)
-    return drawn.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+        drawn = file[file.index("<svg") :]
+        # Ids are unique in a page: a clip path would otherwise be that of the first picture.
+        drawn = re.sub(r'(?<=[ \n])id="', f'id="{name}-', drawn)
+        drawn = re.sub(r'href="#', f'href="#{name}-', drawn)
+        drawn = drawn.replace("url(#", f"url(#{name}-")
+        # The page's own font; the picture was laid out for a wider one.
+        for weight, start in (("normal", "font: "), ("bold", "font: bold ")):
+            page_font = rf"font-family: inherit; font-weight: {weight}; font-size: \1px"
+            drawn = re.sub(rf'{start}([\d.]+)px [^;"]*', page_font, drawn)
+        drawn = re.sub(INK, "currentColor", drawn, flags=re.IGNORECASE)
+        for number, colour in enumerate(SERIES):
+            drawn = re.sub(colour, f"var(--series-{number})", drawn, flags=re.IGNORECASE)
+        for size in ("width", "height"):
+            drawn = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", drawn, count=1)
+        # Names and styles of points; a plot that was drawn as pixels has none.
+        before, gid, after = drawn.partition(f'id="{name}-{POINTS}"')
+        points = list(re.finditer(r"<use [^>]*/>", after))[: len(drawing.names)]
+        if gid and len(points) == len(drawing.names):
+            parts, end = [before, gid], 0
+            for k, point in enumerate(points):
+                element = point[0][:-2]
+                if drawing.styles:
+                    element = re.sub(r' style="[^"]*"', "", element)
+                    element += f' style="{drawing.styles[k]}"'
+                # matplotlib escapes its own texts; these names are added after it.
+                title = f"<title>{html.escape(drawing.names[k])}</title>"
+                parts += [after[end : point.start()], f"{element.rstrip()}>{title}</use>"]
+                end = point.end()
+            drawn = "".join([*parts, after[end:]])
+        label = html.escape(drawing.description, quote=True)
+        drawn = drawn.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+        return cls(name, drawn, drawing.caption, link)
 
 
 def data_link(text: str, media_type: str) -> str:
@@ -199,25 +236,6 @@ def data_link(text: str, media_type: str) -> str:
     'data:text/plain;charset=utf-8;base64,YQ=='
     """
     return f"data:{media_type};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
-
-
-def _mark_points(drawn: str, gid: str, names: Sequence[str], styles: Sequence[str]) -> str:
-    """Give the points of a scatter plot names and styles; a plot drawn as pixels has no points."""
-    head, attribute, tail = drawn.partition(f'id="{gid}"')
-    number = max(len(names), len(styles))
-    points = list(re.finditer(r"<use [^>]*/>", tail))[:number] if attribute else []
-    if len(points) < number:
-        return drawn
-    parts, end = [head, attribute], 0
-    for k, point in enumerate(points):
-        element = point[0][:-2]
-        if styles:
-            element = re.sub(r' style="[^"]*"', "", element) + f' style="{styles[k]}"'
-        # matplotlib escapes its own texts; these names are added after it.
-        title = f"<title>{html.escape(names[k])}</title>" if names else ""
-        parts += [tail[end : point.start()], f"{element.rstrip()}>{title}</use>"]
-        end = point.end()
-    return "".join([*parts, tail[end:]])
 
 
 UNKNOWN, OTHERS = "var(--unknown)", "var(--others)"

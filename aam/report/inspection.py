@@ -19,7 +19,6 @@ from aam.report.page import Tile, render, write_page
 from aam.report.terminal import OTHER_FORM, TITLES, Table
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
 MAX_COLUMNS = 150
@@ -65,17 +64,15 @@ def write_inspection(
     if found.metadata is not None:
         tiles.append(Tile(f"{len(found.metadata.columns):,}", "metadata columns"))
     drawn = [one for one in found.columns if one.kind in ("numbers", "categories")]
-    left_out = {
-        "One value only": [one.name for one in found.columns if one.kind == "one value"],
-        "Empty": [one.name for one in found.columns if one.kind == "empty"],
-        "A name of each sample": [one.name for one in found.columns if one.kind == "names"],
-        "Without a picture": [one.name for one in drawn[MAX_COLUMNS:]],
-    }
-    labels = {} if target is None else {"target": column_picture(target[0], *LARGE)}
     columns = {
         f"column-{number}": column_picture(one, *SMALL)
         for number, one in enumerate(drawn[:MAX_COLUMNS])
     }
+    without = {"one value": "One value only", "empty": "Empty", "names": "A name of each sample"}
+    left_out = {
+        title: [one.name for one in found.columns if one.kind == kind]
+        for kind, title in without.items()
+    } | {"Without a picture": [one.name for one in drawn[MAX_COLUMNS:]]}
     order, captions = ("error", "warning", "fact"), {(one.name, one.text) for one in found.columns}
     # Facts about columns are the captions of their pictures.
     findings = sorted(
@@ -92,7 +89,7 @@ def write_inspection(
         target_findings=[one for one in findings if one.subject == "target"],
         marks={"fact": "", "warning": "warning", "error": "error"},
         reads=[Picture.of(*one) for one in drawings.items()],
-        target=[Picture.of(*one) for one in labels.items()],
+        target=[Picture.of("target", column_picture(target[0], *LARGE))] if target else [],
         predictors=predictors_table(*target) if target else Table("", [], []),
         columns=[Picture.of(*one) for one in columns.items()],
         left_out=[
@@ -113,9 +110,8 @@ def reads_picture(table: FeatureTable) -> Drawing:
     bins = np.geomspace(max(low, 1), max(high, low + 1) * 1.001, MAX_BINS + 1)
     axes.hist(reads_N, bins.tolist(), color=SERIES[0])
     axes.axvline(depth, color=SERIES[1], lw=2, label=f"rarefaction depth (auto): {depth:,}")
-    axes.set(xscale="log", xlabel="reads", ylabel="samples")
+    axes.set(title="Reads of the samples", xscale="log", xlabel="reads", ylabel="samples")
     _plain_ticks(axes.xaxis, high / max(low, 1))
-    axes.set_title("Reads of the samples")
     figure.legend(loc="outside lower center")
     below = int((reads_N < depth).sum())
     caption = f"{below} of {len(reads_N)} samples have fewer reads than the depth."
@@ -134,9 +130,9 @@ def prevalence_picture(table: FeatureTable) -> Drawing:
     numbers, *_ = axes.hist(
         100 * prevalence_F / samples, [*np.linspace(0, 100, MAX_BINS + 1)], color=SERIES[2]
     )
-    axes.set(xlim=(0, 100), yscale="log", xlabel="% of the samples", ylabel="ASVs")
+    axes.set(title="Prevalence of the ASVs", xlabel="% of the samples", ylabel="ASVs")
+    axes.set(xlim=(0, 100), yscale="log")
     _plain_ticks(axes.yaxis, float(np.max(numbers)))
-    axes.set_title("Prevalence of the ASVs")
     once, half = int((prevalence_F == 1).sum()), int((2 * prevalence_F >= samples).sum())
     caption = (
         f"Of {len(prevalence_F):,} ASVs {once:,} are in one sample alone, {half:,} in at least "
@@ -178,8 +174,9 @@ def column_picture(column: MetadataColumn, width: float, height: float) -> Drawi
     """Draw the values of a column: numbers as a histogram, others as bars of the frequent ones."""
     from matplotlib.figure import Figure
 
-    known = [value for value in column.values if value]
-    numbers_N = as_numbers(known)
+    counts = Counter(column.values)
+    missing = counts.pop("", 0)
+    numbers_N = as_numbers([value for value in column.values if value])
     in_order = column.kind == "numbers" or not np.isnan(numbers_N).any()
     # Margins for the longest labels: a layout for each of a hundred pictures takes as long as all
     # the rest of them.
@@ -194,8 +191,27 @@ def column_picture(column: MetadataColumn, width: float, height: float) -> Drawi
             edges = low + max(1.0, abs(low)) * np.array([-0.1, 0.1])
         axes.hist(drawn, edges.tolist(), color=SERIES[0])
         axes.set(ylabel="samples")
+    elif in_order:
+        values = sorted(counts, key=float)
+        axes.bar(range(len(values)), [counts[one] for one in values], color=SERIES[0], width=0.8)
+        names = [shortened(name, 8) for name in values]
+        # About 22 digits fit below the small picture.
+        every = 1 + (len(names) * (1 + max(map(len, names)))) // 22
+        axes.set_xticks(range(0, len(names), every), names[::every])
+        axes.grid(axis="x", visible=False)
+        axes.set(ylabel="samples")
     else:
-        bars(axes, column, in_order)
+        rows = [(name, times, SERIES[0]) for name, times in counts.most_common(MAX_BARS)]
+        if others := sum(counts.values()) - sum(times for _, times, _ in rows):
+            rows.append((f"{len(counts) - MAX_BARS} others", others, GREY))
+        if missing:
+            rows.append(("missing", missing, GREY))
+        places, names = range(len(rows)), [shortened(printable(row[0]), 18) for row in rows]
+        axes.barh(places, [row[1] for row in rows], color=[row[2] for row in rows], height=0.7)
+        axes.set_yticks(places, names, fontsize=8)
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.set(xlabel="samples")
     name = printable(column.name)
     title = shortened(name, int(11 * width))
     figure.suptitle(
@@ -203,36 +219,6 @@ def column_picture(column: MetadataColumn, width: float, height: float) -> Drawi
     )
     caption = column.text if title == name else f"{shortened(name, 80)}: {column.text}"
     return Drawing(figure, caption, f"{name}: {column.text}")
-
-
-def bars(axes: Axes, column: MetadataColumn, in_order: bool) -> None:
-    """Plot the samples of each value, in the order of numbers, else by frequency."""
-    counts = Counter(column.values)
-    missing = counts.pop("", 0)
-    if in_order:
-        counts = Counter({name: counts[name] for name in sorted(counts, key=float)})
-        axes.bar(range(len(counts)), list(counts.values()), color=SERIES[0], width=0.8)
-        names = [shortened(name, 8) for name in counts]
-        # About 22 digits fit below the small picture.
-        shown = range(0, len(names), 1 + (len(names) * (1 + max(map(len, names)))) // 22)
-        axes.set_xticks(shown, [names[k] for k in shown])
-        axes.grid(axis="x", visible=False)
-        axes.set(ylabel="samples")
-        return
-    rows = [(name, times, SERIES[0]) for name, times in counts.most_common(MAX_BARS)]
-    if others := sum(counts.values()) - sum(times for _, times, _ in rows):
-        rows.append((f"{len(counts) - MAX_BARS} others", others, GREY))
-    if missing:
-        rows.append(("missing", missing, GREY))
-    axes.barh(
-        range(len(rows)), [row[1] for row in rows], color=[row[2] for row in rows], height=0.7
-    )
-    axes.set_yticks(
-        range(len(rows)), [shortened(printable(row[0]), 18) for row in rows], fontsize=8
-    )
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-    axes.set(xlabel="samples")
 
 
 def predictors_table(target: MetadataColumn, found: Sequence[Association]) -> Table:
@@ -246,9 +232,5 @@ def predictors_table(target: MetadataColumn, found: Sequence[Association]) -> Ta
     title = TITLES[skilled[0].metric] if skilled else ""
     note = "Each column alone, on the same splits as the model would be; a dummy has "
     note += f"{NO_SKILL[skilled[0].metric]:g}." if skilled else ""
-    return Table(
-        f"Columns that alone predict {target.name}",
-        ["Column", title, *["It is"] * forms],
-        rows,
-        note,
-    )
+    heads = ["Column", title, *["It is"] * forms]
+    return Table(f"Columns that alone predict {target.name}", heads, rows, note)

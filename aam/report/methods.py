@@ -23,11 +23,8 @@ def paragraph(run: Run) -> str:
     """Return the methods of a run; "" for a pretraining, whose result is no prediction."""
     if run.target is None:
         return ""
-    facts, group, where = (
-        run.facts,
-        run.option("split", "group_column"),
-        run.option("target", "where"),
-    )
+    facts, group = run.facts, run.option("split", "group_column")
+    where = run.option("target", "where")
     sentence = f"{run.target} was predicted from the counts of "
     sentence += f"{facts['asvs']:,} ASVs" if facts.get("asvs") else "ASVs"
     kinds = ("categorical_columns", "numeric_columns")
@@ -92,20 +89,14 @@ def bibtex(run: Run) -> str:
 
 def _members(run: Run) -> list[str]:
     """Return the members of the run that this version has."""
-    named = run.facts.get("members") or ["transformer"]
-    return [name for name in named if name in MEMBERS]
+    return [name for name in run.members if name in MEMBERS]
 
 
 def input_rows(run: Run) -> Rows:
     """Return option, path, size and SHA-256 of every input."""
     inputs = run.facts.get("inputs") or {}
     return [
-        [
-            flag,
-            str(file.get("path", "")),
-            shown_size(file["bytes"]) if isinstance(file.get("bytes"), int) else "",
-            str(file.get("sha256", "")),
-        ]
+        [flag, file["path"], shown_size(file["bytes"]) if "bytes" in file else "", file["sha256"]]
         for flag, file in inputs.items()
     ]
 

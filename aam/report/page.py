@@ -8,17 +8,15 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.resources import files
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
 
-from aam import __version__, run_record
+from aam import __version__
 from aam.console import warn
 from aam.contract.errors import AamError, CannotCreate
 from aam.contract.files import make_parent, refuse_existing, write_text
@@ -27,15 +25,20 @@ from aam.number_format import metric_text, significant
 from aam.report import methods
 from aam.report.asvs import read_abundances
 from aam.report.figures import data_link
-from aam.report.run import ReportInput, Run, choose_colours, is_better, read_run, result_sentences
+from aam.report.run import (
+    NETWORK,
+    ReportInput,
+    Run,
+    choose_colours,
+    is_better,
+    read_run,
+    result_sentences,
+)
 from aam.report.sections import draw_section, tabulate
 from aam.report.terminal import TITLES, Table, digits_of, with_interval
 
 if TYPE_CHECKING:
     import pandas as pd
-
-NETWORK = "transformer"
-"""Member whose epoch the validation samples choose."""
 
 FILES = {
     "predictions.tsv": "true and predicted values of the held-out samples",
@@ -153,7 +156,7 @@ def page(given: ReportInput, place: Path) -> str:
         curves=draw_section("learning", given),
         scored=draw_section("predictions", given),
         asvs=draw_section("asvs", given),
-        embeds=NETWORK in _members(run),
+        embeds=NETWORK in run.members,
         embedding=draw_section("embedding", given),
         colours=given.colours if run.has_ordination else (),
         missing=list(missing(given)),
@@ -201,8 +204,7 @@ def result_of(given: ReportInput) -> list[str]:
     return [f"{TITLES[name]} is {with_interval(name, own[name])}." for name in defined[:1]]
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """Key figure: value, label, a note for comparison, and the unit of the value."""
 
     value: str
@@ -266,20 +268,16 @@ def _split_note(run: Run) -> str:
     parts = run.facts.get("samples")
     if not isinstance(parts, dict):
         return ""
-    estimators, more = [name for name in _members(run) if name != NETWORK], ""
+    estimators, more = [name for name in run.members if name != NETWORK], ""
     if estimators and parts.get("test"):  # they have no epoch that validation samples could choose
         train = int(parts.get("train", 0)) + int(parts.get("validation", 0))
-        if NETWORK in _members(run):
+        if NETWORK in run.members:
             more = f" ({' and '.join(estimators)}: {train} train)"
         else:
             parts = {"train": train, "test": parts["test"]}
     note = ", ".join(f"{number} {part}" for part, number in parts.items() if number) + more
     folds = len(set(run.scored.folds)) if run.scored else len(run.curves)
     return note + (" in fold 1" if note and folds > 1 else "")
-
-
-def _members(run: Run) -> tuple[str, ...]:
-    return tuple(run.facts.get("members") or (NETWORK,))
 
 
 def _samples(run: Run) -> int:
@@ -299,7 +297,7 @@ def measured_on(run: Run) -> str:
         if folds:
             how = f"of {folds} folds: each was predicted by a model that it did not train"
         return f"{samples} test samples {how}.{apart}"
-    if run.part == "validation" and NETWORK not in _members(run):
+    if run.part == "validation" and NETWORK not in run.members:
         return f"{samples} validation samples that took no part in training.{apart}"
     if run.part == "validation":
         return (
@@ -325,33 +323,14 @@ def duration(seconds: float) -> str:
 def missing(given: ReportInput) -> Iterator[tuple[str, str]]:
     """Yield a sentence and a command line for each part that the run folder lacks."""
     run, folder = given.run, str(given.run.folder.resolve())
-    recorded = run.facts.get("inputs", {})
-    table, metadata, sequences, tree = (
-        str(recorded.get(flag, {}).get("path", ""))
-        for flag in ("--table", "--metadata", "--sequences", "--tree")
+    table, metadata, sequences, tree = map(
+        run.input_path, ("--table", "--metadata", "--sequences", "--tree")
     )
     inputs = ["--table", table or "TABLE", *(["--sequences", sequences] if sequences else [])]
-    if run.part == "validation":
-        # The same command line without some flags and their values, wherever they are given.
-        argv, rest = [], iter([str(argument) for argument in run.facts.get("argv") or []][1:])
-        for argument in rest:
-            flag, _, value = argument.partition("=")
-            if flag not in ("--output-dir", "--folds", "--resume-from"):
-                argv.append(argument)
-            elif not value:
-                next(rest, None)
-        if argv:
-            argv += ["--folds", "5", "--output-dir", f"{folder}-folds"]
-            yield "Test samples that chose nothing (cross-validation):", shlex.join(["aam", *argv])
     if not run.importance and run.target:
         argv = ["importance", *inputs, "--model", folder, "--output", f"{folder}/importance.tsv"]
         yield "The ASVs that matter (add --taxonomy for their names):", shlex.join(["aam", *argv])
     if run.embeddings is not None and run.unifrac is None:
-        encoder = run.option("pretrained_encoder")
-        if not tree and encoder is not None:  # the encoder was trained with a tree
-            with suppress(AamError):
-                facts = run_record.read(Path(encoder) / "run.json")
-                tree = str(facts.get("inputs", {}).get("--tree", {}).get("path", ""))
         argv = ["unifrac", *inputs]
         if not table or not Path(table).is_dir():  # a store has its tree
             argv += ["--tree", tree or "TREE"]

@@ -16,10 +16,19 @@ from aam.data.metrics import (
     quantile_bins,
     summary,
 )
-from aam.members.scores import Score
 from aam.number_format import metric_text, significant
-from aam.report.figures import INK, MAX_VECTORS, SERIES, Drawing, blank, shortened, styled
-from aam.report.run import ReportInput
+from aam.report.figures import (
+    INK,
+    MAX_VECTORS,
+    POINTS,
+    SERIES,
+    Drawing,
+    blank,
+    heat_map,
+    shortened,
+    styled,
+)
+from aam.report.run import ReportInput, scores_of
 from aam.report.terminal import OTHER_FORM, TITLES, Table, metric_cells, spread, with_interval
 
 if TYPE_CHECKING:
@@ -27,9 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 F64 = npt.NDArray[np.float64]
-
-POINTS = "points"
-"""Gid of the points of a scatter plot."""
 
 MAX_NUMBERED = 12  # classes of a confusion matrix whose cells show their counts
 MAX_CURVES = 6  # classes with a ROC curve of their own
@@ -44,51 +50,23 @@ _BIAS_NOTE = "Mean error: predicted minus true; above 0 the model predicts too m
 
 @styled
 def confusion_picture(given: ReportInput) -> Drawing | None:
-    """Draw the confusion matrix: percentages of the true class as shades, with the counts below.
-
-    Of more than `MAX_NUMBERED` classes it has shades alone, as pixels.
-    """
+    """Draw the confusion matrix: percentages of the true class as shades, with the counts below."""
     scored = given.run.scored
     if scored is None or not scored.classes:
         return None
-    from matplotlib.colors import to_rgb
-    from matplotlib.patches import Rectangle
-
     number = len(scored.classes)
     figure, axes = blank(4.6, 4.2)
     counts = confusion(scored.actual, scored.predicted, number)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    if number > MAX_NUMBERED:
-        pixels = np.dstack([np.full((number, number, 3), to_rgb(SERIES[0])), 0.04 + 0.96 * shares])
-        axes.imshow(pixels, interpolation="none")
-    else:
-        size = 10 if number <= 4 else 8 if number <= 8 else 6
-        for (row, column), count in np.ndenumerate(counts):
-            share = float(shares[row, column])
-            place = (column - 0.48, row - 0.48)
-            axes.add_patch(
-                Rectangle(place, 0.96, 0.96, facecolor=SERIES[0], alpha=0.04 + 0.96 * share, lw=0)
-            )
-            look: Any = {"color": "white" if share > 0.55 else INK, "ha": "center", "va": "center"}
-            axes.text(column, row - 0.12, f"{share:.0%}", fontsize=size, weight="bold", **look)
-            axes.text(column, row + 0.2, str(count), fontsize=size - 1, **look)
     names = [shortened(name, 16) for name in scored.classes]
-    step = 1 + (number - 1) // 20
-    shown = range(0, number, step)
-    turned = number > 4 or max(map(len, names)) > 10
-    axes.set_xticks(shown, [names[k] for k in shown], rotation=45 if turned else 0)
-    if turned:
-        for label in axes.get_xticklabels():
-            label.set(ha="right", rotation_mode="anchor")
-    axes.set_yticks(shown, [names[k] for k in shown])
-    axes.set(xlim=(-0.5, number - 0.5), ylim=(number - 0.5, -0.5))
-    axes.set(xlabel="predicted", ylabel="true")
-    axes.grid(False)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.tick_params(length=0)
-    axes.set_aspect("equal")
-    axes.set_title("Confusion matrix")
+    heat_map(axes, shares, names, names)
+    size = 10 if number <= 4 else 8 if number <= 8 else 6
+    for (row, column), count in np.ndenumerate(counts) if number <= MAX_NUMBERED else ():
+        share = float(shares[row, column])
+        look: Any = {"color": "white" if share > 0.55 else INK, "ha": "center", "va": "center"}
+        axes.text(column, row - 0.12, f"{share:.0%}", fontsize=size, weight="bold", **look)
+        axes.text(column, row + 0.2, str(count), fontsize=size - 1, **look)
+    axes.set(title="Confusion matrix", xlabel="predicted", ylabel="true", aspect="equal")
     caption = (
         f"{compute_metrics(scored)['accuracy']:.1%} of {_samples(given)} are predicted as their "
         "true class. Percentages are of the true class (rows)."
@@ -176,14 +154,11 @@ def calibration_picture(given: ReportInput) -> Drawing | None:
     scored = given.run.scored
     if scored is None or scored.probabilities is None:
         return None
-    # Probability of the predicted class, the part that is true, and the samples of each bin.
     chance = scored.probabilities[np.arange(len(scored.predicted)), scored.predicted]
     bins = np.minimum((chance * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
-    filled = [bins == number for number in np.unique(bins)]
-    means = np.array([chance[rows].mean() for rows in filled])
-    right = scored.predicted == scored.actual
-    shares = np.array([right[rows].mean() for rows in filled])
-    numbers = [int(rows.sum()) for rows in filled]
+    _, bins, numbers = np.unique(bins, return_inverse=True, return_counts=True)
+    means = np.bincount(bins, chance) / numbers
+    shares = np.bincount(bins, scored.predicted == scored.actual) / numbers
     figure, axes = _unit_square(
         "Calibration", "probability of the predicted class", "part that is true"
     )
@@ -222,8 +197,7 @@ def agreement_picture(given: ReportInput) -> Drawing | None:
     look = _look(len(scored.actual))
     axes.scatter(scored.actual, scored.predicted, color=SERIES[0], gid=POINTS, **look)
     axes.set(xlim=ends, ylim=ends, xlabel=f"true {target}", ylabel=f"predicted {target}")
-    axes.set_aspect("equal")
-    axes.set_title("Predicted against true")
+    axes.set(title="Predicted against true", aspect="equal")
     axes.legend(loc="upper left")
     metrics = compute_metrics(scored)
     r2 = "not defined" if metrics["r2"] is None else f"{metrics['r2']:.3f}"
@@ -245,8 +219,8 @@ def residual_picture(given: ReportInput) -> Drawing | None:
     errors = scored.predicted - scored.actual
     axes.scatter(scored.actual, errors, color=SERIES[1], gid=POINTS, **_look(len(errors)))
     reach = 1.08 * float(np.abs(errors).max() or 1.0)
-    axes.set(ylim=(-reach, reach), xlabel=f"true {given.target}", ylabel="predicted - true")
-    axes.set_title("Errors")
+    axes.set(title="Errors", xlabel=f"true {given.target}", ylabel="predicted - true")
+    axes.set_ylim(-reach, reach)
     half = given.measured(compute_metrics(scored)["median_error"] or 0.0)
     bias = given.measured(float(np.mean(errors)), signed=True)
     caption = f"Half of the predictions are within {half} of the truth; the mean error is {bias}."
@@ -262,25 +236,24 @@ def samples_picture(given: ReportInput) -> Drawing | None:
         return None
     name, points = TITLES.get(curve["metric"], curve["metric"]), curve["points"]
     figure, axes = blank(4.6, 4.2)
-    numbers = [point["units"] for point in points]
-    values = np.array([point["value"] for point in points], dtype=np.float64)
-    ends = np.array([(point["lower"], point["upper"]) for point in points], dtype=np.float64)
-    errors = np.nan_to_num(np.abs(ends.T - values))
+    keys = ("units", "value", "lower", "upper")
+    table = [[point.get(key) for key in keys] for point in points]
+    numbers, values, *ends = np.array(table, dtype=np.float64).T
+    errors = np.nan_to_num(np.abs(ends - values))
     look: dict[str, Any] = {"color": SERIES[0], "lw": 2, "elinewidth": 1, "capsize": 3}
     axes.errorbar(numbers, values, yerr=errors, marker="o", **look)
-    axes.set(xscale="log", xlabel=f"{curve['units']} in training", ylabel=name)
-    axes.set_xticks(numbers, [f"{number:,}" for number in numbers])
+    axes.set(title="Would more samples help?", xscale="log", ylabel=name)
+    axes.set_xlabel(f"{curve['units']} in training")
+    axes.set_xticks(numbers, [f"{number:,.0f}" for number in numbers])
     axes.minorticks_off()
-    axes.set_title("Would more samples help?")
     caption = f"{name} of a {curve['model']} trained on fewer {curve['units']}. {curve['sentence']}"
     return Drawing(figure, caption, f"Learning curve. {caption}")
 
 
 def _unit_square(title: str, x: str, y: str) -> tuple[Figure, Axes]:
     figure, axes = blank(4.6, 4.2)
-    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel=x, ylabel=y)
-    axes.set_aspect("equal")
-    axes.set_title(title)
+    axes.set(title=title, xlabel=x, ylabel=y, aspect="equal")
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
     return figure, axes
 
 
@@ -313,14 +286,12 @@ def _look(points: int) -> dict[str, Any]:
     return {"s": size, "alpha": 0.4 if many else 0.75, "linewidths": 0, "rasterized": many}
 
 
-def _point_names(given: ReportInput) -> dict[str, list[str]]:
+def _point_names(given: ReportInput) -> list[str]:
     """Return the sample, true and predicted number of each point."""
     run, scored = given.run, given.run.scored
     assert scored is not None
     numbers = zip(run.sample_ids, scored.actual, scored.predicted, strict=True)
-    return {
-        POINTS: [f"{name}\ntrue {true:.4g}, predicted {found:.4g}" for name, true, found in numbers]
-    }
+    return [f"{name}\ntrue {true:.4g}, predicted {found:.4g}" for name, true, found in numbers]
 
 
 def _samples(given: ReportInput) -> str:
@@ -351,10 +322,7 @@ def inputs_table(given: ReportInput) -> Table | None:
     inputs = (given.run.scores or {}).get("inputs")
     if inputs is None:
         return None
-    found = {
-        model: {name: Score(**score) for name, score in metrics.items()}
-        for model, metrics in inputs["models"].items()
-    }
+    found = {model: scores_of(metrics) for model, metrics in inputs["models"].items()}
     names = [name for name in TITLES if all(name in one for one in found.values())]
     rows = _score_rows(found, names)
     ends = (one["sentence"] for one in inputs["differences"])
@@ -377,10 +345,11 @@ def confounders_table(given: ReportInput) -> Table | None:
     if not found:
         return None
     metric = found[0]["metric"]
+    scores = scores_of({one["column"]: one for one in found})
     rows = [
         [
             one["column"],
-            with_interval(metric, Score(one["value"], one["lower"], one["upper"])),
+            with_interval(metric, scores[one["column"]]),
             OTHER_FORM if one.get("other_form") else "possible confounder",
         ]
         for one in found
@@ -415,10 +384,9 @@ def bins_table(given: ReportInput) -> Table | None:
     bins = quantile_bins(scored.actual, BINS)
     if len(bins) < 2:
         return None
-    rows = [[name, *_errors(scored, rows_of_bin)] for name, rows_of_bin in bins.items()]
-    heads = [f"true {given.target}", "Samples", given.with_unit("MAE")]
-    heads.append(given.with_unit("Mean error"))
-    return Table(f"By {given.run.target}", heads, rows, _BIAS_NOTE)
+    rows = [[name, *_errors(scored, inside)] for name, inside in bins.items()]
+    heads = ["Samples", given.with_unit("MAE"), given.with_unit("Mean error")]
+    return Table(f"By {given.run.target}", [f"true {given.target}", *heads], rows, _BIAS_NOTE)
 
 
 def classes_table(given: ReportInput) -> Table | None:

@@ -41,6 +41,9 @@ F64 = npt.NDArray[np.float64]
 OFFERED = 5
 """Columns to choose from without --color-by."""
 
+NETWORK = "transformer"
+"""Member whose epoch the validation samples choose."""
+
 NETWORK_EFFECT = "transformer_effect"
 """Start of the columns of the effects of a transformer in importance.tsv."""
 
@@ -53,20 +56,14 @@ class _Verdict(_Sentence):
     outcome: str = ""
 
 
-class _Interval(msgspec.Struct):
-    value: float | None
-    lower: float | None
-    upper: float | None
-
-
-class _Metric(msgspec.Struct):
+class _Score(msgspec.Struct):
     value: float | None
     lower: float | None = None
     upper: float | None = None
 
 
 class _Model(msgspec.Struct):
-    metrics: dict[str, _Metric]
+    metrics: dict[str, _Score]
 
 
 class _Difference(_Sentence):
@@ -81,12 +78,12 @@ class _PredictionInterval(msgspec.Struct):
 
 class _Inputs(msgspec.Struct):
     columns: list[str]
-    models: dict[str, dict[str, _Interval]]
+    models: dict[str, dict[str, _Score]]
     differences: list[_Sentence]
     conclusion: str
 
 
-class _Point(_Interval):
+class _Point(_Score, kw_only=True):
     units: int
 
 
@@ -102,7 +99,7 @@ class _Weights(msgspec.Struct):
     folds: list[dict[str, float]]
 
 
-class _Confounder(_Interval):
+class _Confounder(_Score, kw_only=True):
     column: str
     metric: str
     other_form: bool = False
@@ -126,25 +123,24 @@ class Scores(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Run:
-    """Content of a run folder.
+    """Content of a run folder; None where a file is absent.
 
     Attributes:
         folder: its path.
         facts: content of run.json.
         curves: fold -> column of metrics.csv -> [epochs]; the fold is "" without folds.
-        sample_ids: samples of the predictions, n names.
-        scored: predictions with labels; None where there are none.
-        limits: float64 [n, 2], the prediction interval of each number; None where there are none.
+        sample_ids: samples of the predictions.
+        scored: predictions with labels.
+        limits: float64 [n, 2], the prediction interval of each number.
         part: scored samples: "test" or "validation"; "" if unknown.
         embedded_ids: N samples with an embedding.
-        embeddings: float64 [N, D]; None where there are none.
-        ordination: ids, principal coordinates [N, 2] of the kernel and their parts of the variance
-            in ordination.txt; None without the file.
-        groups: sample -> group in splits.tsv; empty without groups.
-        unifrac: distances of unifrac.tsv; None without the file.
-        scores: scores.json, the ensemble and its members; None without the file.
-        importance: rows of importance.tsv, the most important ASV first; empty without the file.
-        explanations: rows of explanations.tsv; None without the file.
+        embeddings: float64 [N, D].
+        ordination: ids, principal coordinates [N, 2] of the kernel and their parts of the variance.
+        groups: sample -> group in splits.tsv.
+        unifrac: distances of unifrac.tsv.
+        scores: scores.json, the ensemble and its members.
+        importance: rows of importance.tsv, the most important ASV first.
+        explanations: rows of explanations.tsv.
     """
 
     folder: Path
@@ -176,10 +172,19 @@ class Run:
         return self.embeddings is not None or self.ordination is not None
 
     @property
+    def members(self) -> tuple[str, ...]:
+        """Members of the model."""
+        return tuple(self.facts.get("members") or (NETWORK,))
+
+    @property
     def target(self) -> str | None:
         """Name of the predicted column; None for pretraining."""
         column = self.option("target", "metadata_column")
         return None if column is None else str(column)
+
+    def input_path(self, flag: str) -> str:
+        """Return the path of an input; "" if it is not recorded."""
+        return str(self.facts.get("inputs", {}).get(flag, {}).get("path", ""))
 
     def option(self, *path: str) -> Any:
         """Return the value of an option by its group and name; None if it is not recorded."""
@@ -210,8 +215,7 @@ def read_run(folder: Path) -> Run:
     facts = run_record.read(folder / "run.json")
 
     def there(name: str) -> Path | None:
-        path = folder / name
-        return path if path.is_file() else None
+        return path if (path := folder / name).is_file() else None
 
     # By length first, so that fold-10 comes after fold-9.
     folds = sorted(folder.glob("fold-*/metrics.csv"), key=lambda file: (len(str(file)), file))
@@ -259,6 +263,8 @@ def read_run(folder: Path) -> Run:
         _, explained = read_rows(path, what, heads)
         numbers(explained, "effect", path, what)
         explanations = tuple(explained)
+    path = there("scores.json")
+    scores = None if path is None else read_json_object(path, Scores, "scores of the run")
     path = there("embeddings.tsv")
     embedded_ids, embeddings = read_embeddings(path) if path else ((), None)
     return Run(
@@ -274,9 +280,7 @@ def read_run(folder: Path) -> Run:
         read_ordination(path) if (path := there("ordination.txt")) else None,
         groups,
         read_distances(path) if (path := there("unifrac.tsv")) else None,
-        read_json_object(path, Scores, "scores of the run")
-        if (path := there("scores.json"))
-        else None,
+        scores,
         tuple(importance),
         explanations,
     )
@@ -288,7 +292,7 @@ class ReportInput:
 
     Attributes:
         run: content of the run folder.
-        colours: metadata columns of the embedded samples; empty for none.
+        colours: metadata columns of the described samples; empty for none.
         unit: unit of a numeric target; "" if unknown.
         abundances: relative abundances of the leading ASVs, the most important first (samples x
             ASVs); None without importance.tsv or the table.
@@ -303,10 +307,47 @@ class ReportInput:
     def models(self) -> Mapping[str, Mapping[str, Score]]:
         """Model -> metric -> value with its interval; the model of the run first.
 
+        They are those of scores.json; without it, those of the predictions.
+
         Raises:
             DataError: scores.json and predictions.tsv contradict each other.
         """
-        return {} if self.run.scored is None else _scores_of_models(self.run, self.run.scored)
+        run, scored = self.run, self.run.scored
+        if scored is None:
+            return {}
+        plain = compute_metrics(scored)
+        if run.scores is None:
+            del plain["samples"]
+            found = {name: Score(value, None, None) for name, value in plain.items()}
+            # The intervals of classes need probabilities, as the AUC does.
+            if scored.type != "classification" or scored.probabilities is not None:
+                names = [run.groups.get(name, name) for name in run.sample_ids]
+                found |= resample_metrics(scored, resample_groups(np.array(names))).score()
+            return {"ensemble": found}
+        models = run.scores["models"]
+        if absent := {"ensemble", "dummy"} - models.keys():
+            evidence = f"'{run.folder / 'scores.json'}' has no model '{min(absent)}'"
+            raise DataError("The scores of the run are damaged", evidence, EDITED)
+        # A page must not show the metrics of one file beside the predictions of another: either
+        # may have been edited.
+        stored = {name: one["value"] for name, one in models["ensemble"]["metrics"].items()}
+        stored["samples"] = run.scores["samples"]
+        for name, own in plain.items():
+            other = stored.get(name, own)
+            alike = other is own
+            if other is not None and own is not None:
+                alike = math.isclose(other, own, rel_tol=1e-3, abs_tol=1e-3)
+            if not alike:
+                raise DataError(
+                    "The files scores.json and predictions.tsv contradict each other",
+                    f"'{run.folder}', {name}: {other} and {own}",
+                    "restore the file that was edited, or remove scores.json: the report is then "
+                    "computed from predictions.tsv",
+                )
+        titles = {name: name for name in models}
+        if len(members := members_of(run.scores)) == 1:  # the ensemble is its only member
+            titles["ensemble"] = titles.pop(members[0])
+        return {title: scores_of(models[name]["metrics"]) for name, title in titles.items()}
 
     @property
     def target(self) -> str:
@@ -324,58 +365,24 @@ class ReportInput:
         return f"{significant(value, signed)} {unit}".rstrip()
 
 
-def _scores_of_models(run: Run, scored: ScoredPredictions) -> dict[str, Mapping[str, Score]]:
-    """Return the scores of scores.json; without it, those of the predictions."""
-    plain = compute_metrics(scored)
-    if run.scores is None:
-        found = {name: Score(value, None, None) for name, value in plain.items()}
-        del found["samples"]
-        # The intervals of classes need probabilities, as the AUC does.
-        if scored.type != "classification" or scored.probabilities is not None:
-            names = [run.groups.get(name, name) for name in run.sample_ids]
-            draws = resample_groups(np.array(names))
-            found |= resample_metrics(scored, draws).score()
-        return {"ensemble": found}
-    models = run.scores["models"]
-    if absent := {"ensemble", "dummy"} - models.keys():
-        evidence = f"'{run.folder / 'scores.json'}' has no model '{min(absent)}'"
-        raise DataError("The scores of the run are damaged", evidence, EDITED)
-    # A page must not show the metrics of one file beside the predictions of another: either may
-    # have been edited.
-    stored = {name: one["value"] for name, one in models["ensemble"]["metrics"].items()}
-    stored["samples"] = run.scores["samples"]
-    for name, value in plain.items():
-        if name not in stored:
-            continue
-        other = stored[name]
-        alike = other is value
-        if other is not None and value is not None:
-            alike = math.isclose(other, value, rel_tol=1e-3, abs_tol=1e-3)
-        if not alike:
-            raise DataError(
-                "The files scores.json and predictions.tsv contradict each other",
-                f"'{run.folder}', {name}: {other} and {value}",
-                "restore the file that was edited, or remove scores.json: the report is then "
-                "computed from predictions.tsv",
-            )
-    members = [name for name in models if name not in ("ensemble", "dummy")]
-    titles = {name: name for name in models}
-    if len(members) == 1:  # the ensemble is its only member
-        titles["ensemble"] = titles.pop(members[0])
+def scores_of(metrics: Mapping[str, Mapping[str, float | None]]) -> dict[str, Score]:
+    """Return the metrics of a model in scores.json."""
     return {
-        title: {
-            metric: Score(one.get("value"), one.get("lower"), one.get("upper"))
-            for metric, one in models[name]["metrics"].items()
-        }
-        for name, title in titles.items()
+        name: Score(one["value"], one.get("lower"), one.get("upper"))
+        for name, one in metrics.items()
     }
+
+
+def members_of(scores: Mapping[str, Any]) -> list[str]:
+    """Return the members that scores.json has."""
+    return [name for name in scores["models"] if name not in ("ensemble", "dummy")]
 
 
 def choose_colours(
     run: Run, metadata: Path | None, columns: Sequence[str], categories: Sequence[str]
 ) -> tuple[Colour, ...]:
     """Return the colours of the samples of `run.described_ids`."""
-    recorded = run.facts.get("inputs", {}).get("--metadata", {}).get("path")
+    recorded = run.input_path("--metadata")
     path = metadata or (Path(recorded) if recorded else None)
     if not run.described_ids:
         return ()
@@ -392,16 +399,16 @@ def choose_colours(
     if run.target is not None and run.target not in chosen:
         chosen.insert(0, run.target)
     if not columns:
-        chosen += [group] * bool(group and group in table.columns)
-        offered = []
-        # Columns with two to six values, known for most samples, the completest first.
+        # The groups, then columns with two to six values, known for most samples, the completest
+        # first.
+        known = {}
         for name in table.columns:
             texts = [text for text in table.values(name, run.described_ids).tolist() if text]
             if 2 * len(texts) > len(run.described_ids) and 2 <= len(set(texts)) <= FEW_VALUES:
-                offered.append((-len(texts), name))
-        offered.sort(key=lambda pair: pair[0])
-        chosen += [name for _, name in offered if name not in chosen]
-        chosen = chosen[:OFFERED]
+                known[name] = len(texts)
+        chosen += [group] * (group in table.columns)
+        chosen += sorted(known, key=known.__getitem__, reverse=True)
+        chosen = list(dict.fromkeys(chosen))[:OFFERED]
     return tuple(
         as_colour(name, table.values(name, run.described_ids).tolist(), name in named)
         for name in chosen
@@ -450,8 +457,7 @@ def result_sentences(scores: Mapping[str, Any], unit: str = "") -> list[str]:
     sentences = [scores["verdict"]["sentence"]]
     if repeated := scores.get("repeated_samples"):
         sentences.append(f"{repeated['sentence']}.")
-    members = [name for name in scores["models"] if name not in ("ensemble", "dummy")]
-    if len(members) > 1:
+    if len(members_of(scores)) > 1:
         if weights := scores.get("weights"):
             text = ensemble_description(weights["model"], weights["folds"])
             sentences.append(f"The ensemble is {text}.")

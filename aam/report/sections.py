@@ -14,12 +14,12 @@ from scipy.stats import spearmanr
 
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
 from aam.number_format import significant
-from aam.report import predictions
-from aam.report.asvs import explanations_table, heat_picture, importance_picture, importance_table
+from aam.report import asvs, predictions
 from aam.report.figures import (
     INK,
     MARKERS,
     MAX_VECTORS,
+    POINTS,
     SERIES,
     Colour,
     Drawing,
@@ -54,8 +54,8 @@ def draw_section(section: Section, given: ReportInput) -> list[Picture]:
 
 
 def tabulate(section: Section, given: ReportInput) -> list[Table]:
-    """Return the tables of a section in the order of `TABLES`."""
-    made = (make(given) for place, make in TABLES if place == section)
+    """Return the tables of a section that have data, in the order of `TABLES`."""
+    made = (make(given) for make in TABLES[section])
     return [table for table in made if table is not None]
 
 
@@ -83,26 +83,26 @@ def curve_picture(
     figure, axes = blank(3.7, 2.75)
     trends = []
     for number, (column, label) in enumerate(columns.items()):
-        colour = SERIES[1 - number if len(columns) == 2 else number]
-        dashes = "--" if len(columns) == 2 and number == 0 else "-"
+        pair = len(columns) == 2
+        look: Any = {"color": SERIES[1 - number if pair else number]}
+        look["ls"] = "--" if pair and number == 0 else "-"
         drawn = [fold for fold in curves if column in fold]
         for fold in drawn if several else ():
-            axes.plot(fold["epoch"] + 1, fold[column], color=colour, alpha=0.35, lw=1, ls=dashes)
+            axes.plot(fold["epoch"] + 1, fold[column], alpha=0.35, lw=1, **look)
         # The mean over the folds that reached an epoch.
         of_folds = pd.concat([pd.Series(fold[column], fold["epoch"] + 1) for fold in drawn])
         means = of_folds.groupby(level=0).mean()
-        epochs, middle = means.index.to_numpy(), means.to_numpy()
-        style = "." if len(epochs) == 1 else None
-        axes.plot(epochs, middle, color=colour, lw=2, ls=dashes, marker=style, label=label)
-        if mark == column and np.isfinite(middle).any():
-            best = int(np.nanargmin(middle))
-            axes.plot(epochs[best], middle[best], "o", color=colour, ms=7)
+        marker = "." if len(means) == 1 else None
+        axes.plot(means.index, means, lw=2, marker=marker, label=label, **look)
+        if mark == column and means.notna().any():
+            best = means.idxmin()
+            axes.plot(best, means[best], "o", color=look["color"], ms=7)
             axes.annotate(
-                f"epoch {epochs[best]:.0f}",
-                (epochs[best], middle[best]),
+                f"epoch {best:.0f}",
+                (best, means[best]),
                 textcoords="offset points",
                 xytext=(0, 9),
-                ha="right" if best > len(epochs) / 2 else "left",
+                ha="right" if means.index.get_loc(best) > len(means) / 2 else "left",
                 fontsize=9,
             )
         finite = [values[np.isfinite(values)] for values in (fold[column] for fold in drawn)]
@@ -128,17 +128,19 @@ def embedding_picture(given: ReportInput) -> Drawing | None:
     rows, note = _shown(samples)
     coordinates, explained = principal_coordinates(run.embeddings)
     model = " by the model of fold 1" if "1" in run.curves else ""
-    caption = f"{samples} samples embedded{model}, {width} numbers each: "
-    caption += f"PCoA of Euclidean distances{note}."
+    caption = (
+        f"{samples} samples embedded{model}, {width} numbers each: "
+        f"PCoA of Euclidean distances{note}."
+    )
     ids = [run.embedded_ids[row] for row in rows]
     return _ordination(given, ids, coordinates[rows], explained, "Embedding", caption)
 
 
 def kernel_picture(given: ReportInput) -> Drawing | None:
     """Draw the samples in the plane of the first two principal coordinates of the kernel."""
-    if (found := given.run.ordination) is None:
+    if given.run.ordination is None:
         return None
-    ids, coordinates, explained = found
+    ids, coordinates, explained = given.run.ordination
     rows, note = _shown(len(ids))
     caption = (
         f"{len(ids)} samples: PCoA of the kernel of the sequences, by which samples with "
@@ -200,13 +202,12 @@ def _ordination(
     figure, axes = blank(4.6, 4.4)
     size = 36 if len(ids) <= 300 else 16
     x, y = coordinates[:, :2].T
-    axes.scatter(x, y, color=SERIES[0], s=size, linewidths=0, gid="points")
+    axes.scatter(x, y, color=SERIES[0], s=size, linewidths=0, gid=POINTS)
     axes.set(xlabel=f"PC1 ({explained[0]:.1%})", ylabel=f"PC2 ({explained[1]:.1%})")
     axes.set(xticks=[], yticks=[])
     axes.set_title(title)
-    variance = f"The axes explain {explained.sum():.1%} of the variance."
-    description = f"Ordination of {caption} {variance}"
-    return Drawing(figure, caption, description, {"points": names}, {"points": styles})
+    description = f"Ordination of {caption} The axes explain {explained.sum():.1%} of the variance."
+    return Drawing(figure, caption, description, names, styles)
 
 
 @styled
@@ -233,17 +234,18 @@ def ordination_figure(
         "linewidths": 0,
         "rasterized": many,
     }
+    axes.set(xlabel=f"PC1 ({explained[0]:.1%})", ylabel=f"PC2 ({explained[1]:.1%})")
+    axes.set_title(title)
     if colour is None:
         axes.scatter(x, y, color=SERIES[0], **look)
-    else:
-        known = np.array([bool(text) for text in colour.labels or ()])
-        if colour.values is not None:
-            known = np.isfinite(colour.values)
+        return figure
+    labels = np.array(colour.labels or (), dtype=str)
+    known = labels != "" if colour.values is None else np.isfinite(colour.values)
+    if not known.all():
         hollow = {"facecolors": "none", "edgecolors": INK, "linewidths": 0.7, "alpha": 0.4}
         missing = f"no value ({(~known).sum()})"
-        if not known.all():
-            axes.scatter(x[~known], y[~known], **{**look, **hollow}, label=missing)
-    if colour is not None and colour.values is not None:
+        axes.scatter(x[~known], y[~known], label=missing, **look | hollow)
+    if colour.values is not None:
         # Plasma without its ends: neither as dark as a dark page nor as light as a light one.
         plasma = ListedColormap(matplotlib.colormaps["plasma"](np.linspace(0.08, 0.9, 256)))
         drawn = axes.scatter(x[known], y[known], c=colour.values[known], cmap=plasma, **look)
@@ -252,40 +254,39 @@ def ordination_figure(
         bar.ax.grid(False)
         if bar.solids is not None:
             bar.solids.set_alpha(1)
-    elif colour is not None:
-        # The most frequent categories have a colour and a marker each, the rest are grey.
-        labels = np.array(colour.labels or (), dtype=str)
-        times = Counter(labels[known].tolist())
-        chosen = sorted(name for name, _ in times.most_common(MAX_CATEGORIES))
-        rest = known & ~np.isin(labels, chosen)
-        if rest.any():
-            others = f"{len(times) - len(chosen)} others"
-            axes.scatter(x[rest], y[rest], color="#8b95a1", marker=".", label=others, **look)
-        for number, name in enumerate(chosen):
-            some = labels == name
-            axes.scatter(
-                x[some],
-                y[some],
-                color=SERIES[number % len(SERIES)],
-                marker=MARKERS[number % len(MARKERS)],
-                label=f"{shortened(name, 24)} ({times[name]})",
-                **look,
-            )
-        handles, names = axes.get_legend_handles_labels()
-        # What is not a category of its own was drawn first, under the others, and is listed last.
-        first = len(handles) - len(chosen)
-        axes.legend(
-            handles[first:] + handles[:first],
-            names[first:] + names[:first],
-            title=colour.column,
-            loc="center left",
-            bbox_to_anchor=(1.0, 0.5),
-            alignment="left",
-        )
-    axes.set_title(title)
-    axes.set_xlabel(f"PC1 ({explained[0]:.1%})")
-    axes.set_ylabel(f"PC2 ({explained[1]:.1%})")
+        return figure
+    # The most frequent categories have a colour and a marker each, the rest are grey.
+    times = Counter(labels[known].tolist())
+    chosen = sorted(name for name, _ in times.most_common(MAX_CATEGORIES))
+    rest = known & ~np.isin(labels, chosen)
+    if rest.any():
+        others = f"{len(times) - len(chosen)} others"
+        axes.scatter(x[rest], y[rest], color="#8b95a1", marker=".", label=others, **look)
+    for number, name in enumerate(chosen):
+        look["color"], look["marker"] = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
+        label = f"{shortened(name, 24)} ({times[name]})"
+        axes.scatter(x[labels == name], y[labels == name], label=label, **look)
+    handles, names = axes.get_legend_handles_labels()
+    # What is not a category of its own was drawn first, under the others, and is listed last.
+    first = len(handles) - len(chosen)
+    axes.legend(
+        handles[first:] + handles[:first],
+        names[first:] + names[:first],
+        title=colour.column,
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        alignment="left",
+    )
     return figure
+
+
+def _curves(part: str, title: str) -> tuple[Section, Draw]:
+    columns = {f"train_{part}": "training", f"val_{part}": "validation"}
+    return "learning", partial(curve_picture, columns, title, part=part)
+
+
+def _curve(column: str, title: str) -> tuple[Section, Draw]:
+    return "learning", partial(curve_picture, {column: title}, title)
 
 
 PICTURES: dict[str, tuple[Section, Draw]] = {
@@ -296,37 +297,19 @@ PICTURES: dict[str, tuple[Section, Draw]] = {
     "agreement": ("predictions", predictions.agreement_picture),
     "errors": ("predictions", predictions.residual_picture),
     "samples": ("predictions", predictions.samples_picture),
-    "importance": ("asvs", importance_picture),
-    "abundance": ("asvs", heat_picture),
-    **{
-        f"curve-{part}": (
-            "learning",
-            partial(
-                curve_picture,
-                {f"train_{part}": "training", f"val_{part}": "validation"},
-                title,
-                part=part,
-            ),
-        )
-        for part, title in (
-            ("loss", "Loss"),
-            ("target", "Loss of the target"),
-            ("unifrac", "Loss of UniFrac"),
-            ("nucleotide", "Loss of masked nucleotides"),
-            ("nucleotide_accuracy", "Masked nucleotides named right"),
-            ("count", "Loss of hidden abundances"),
-        )
-    },
-    **{
-        f"curve-{column}": ("learning", partial(curve_picture, {column: title}, title))
-        for column, title in (
-            ("val_r2", "R² of the validation samples"),
-            ("val_mae", "MAE of the validation samples"),
-            ("val_accuracy", "Accuracy of the validation samples"),
-            ("val_f1", "F1 of the validation samples"),
-            ("lr", "Learning rate"),
-        )
-    },
+    "importance": ("asvs", asvs.importance_picture),
+    "abundance": ("asvs", asvs.heat_picture),
+    "curve-loss": _curves("loss", "Loss"),
+    "curve-target": _curves("target", "Loss of the target"),
+    "curve-unifrac": _curves("unifrac", "Loss of UniFrac"),
+    "curve-nucleotide": _curves("nucleotide", "Loss of masked nucleotides"),
+    "curve-nucleotide_accuracy": _curves("nucleotide_accuracy", "Masked nucleotides named right"),
+    "curve-count": _curves("count", "Loss of hidden abundances"),
+    "curve-val_r2": _curve("val_r2", "R² of the validation samples"),
+    "curve-val_mae": _curve("val_mae", "MAE of the validation samples"),
+    "curve-val_accuracy": _curve("val_accuracy", "Accuracy of the validation samples"),
+    "curve-val_f1": _curve("val_f1", "F1 of the validation samples"),
+    "curve-lr": _curve("lr", "Learning rate"),
     "embedding": ("embedding", embedding_picture),
     "ordination": ("embedding", kernel_picture),
     "unifrac": ("embedding", unifrac_picture),
@@ -335,17 +318,18 @@ PICTURES: dict[str, tuple[Section, Draw]] = {
 
 To add a picture, write a `Draw` function and add a line here."""
 
-TABLES: tuple[tuple[Section, Tabulate], ...] = (
-    ("predictions", predictions.comparison_table),
-    ("predictions", predictions.inputs_table),
-    ("predictions", predictions.confounders_table),
-    ("predictions", predictions.folds_table),
-    ("predictions", predictions.bins_table),
-    ("predictions", predictions.classes_table),
-    ("predictions", predictions.groups_table),
-    ("predictions", predictions.worst_table),
-    ("predictions", explanations_table),
-    ("asvs", importance_table),
-)
-"""Every table with its section, in the order of the page. To add one, write a `Tabulate` function
-and a line."""
+TABLES: dict[Section, tuple[Tabulate, ...]] = {
+    "predictions": (
+        predictions.comparison_table,
+        predictions.inputs_table,
+        predictions.confounders_table,
+        predictions.folds_table,
+        predictions.bins_table,
+        predictions.classes_table,
+        predictions.groups_table,
+        predictions.worst_table,
+        asvs.explanations_table,
+    ),
+    "asvs": (asvs.importance_table,),
+}
+"""Every table of a section, in the order of the page."""

@@ -81,7 +81,6 @@ def test_a_run_without_embedding_has_scores_by_category(
 def test_the_headline_names_its_samples(page: Callable[[str], str], run_folder: Path) -> None:
     text = report(run_folder)
     assert "24 validation samples, which did not train the model but chose its epoch" in text
-    assert "--folds 5 --output-dir" in text
     predictions = run_folder / "predictions.tsv"
     predictions.write_text(predictions.read_text().replace("\tvalidation\t", "\ttest\t"))
     assert "24 test samples that took no part in training" in report(run_folder)
