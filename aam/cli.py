@@ -11,9 +11,9 @@ import os
 import sys
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from aam import __version__
+from aam.commands import MODULES
 from aam.contract import completion, program
 from aam.contract.installation import not_installed
 from aam.contract.options import (
@@ -36,7 +36,7 @@ from aam.contract.options.device import DeviceOptions, RankOptions, ScaleOptions
 from aam.contract.preflight import require_columns, require_inputs
 from aam.memory import require_address_space
 
-OWN: dict[str, type] = {"completion": completion.Completion}
+OWN = {"completion": completion.Completion}
 """Commands that `aam-launch` does not pass on, because it has its own."""
 
 
@@ -60,8 +60,8 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if own[0] in OWN:
         options_class = OWN[own[0]]
-        module = importlib.import_module(f"aam.commands.{own[0]}")
-        module.run(build(options_class, parse_options(specs(options_class), own[1:], own[0])))
+        given = parse_options(specs(options_class), own[1:], own[0])
+        print(completion.shell_code(build(options_class, given).shell), end="")
         return 0
     return _run(parse_command_line(arguments), arguments)
 
@@ -103,27 +103,25 @@ def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
             warn(sentence)
     try:
         with program.stopped_by_signals():
-            command = importlib.import_module(f"aam.commands.{parsed.command.partition(' ')[0]}")
-            return _result(command, parsed, options, measured)
+            first = parsed.command.partition(" ")[0]
+            module = importlib.import_module(f"aam.commands.{MODULES[first]}")
+            command = getattr(module, f"run_{first}")
+            if parsed.command in WRAPPERS:
+                command(options, measured)
+                return 0
+            from aam.run_record import Record  # msgspec takes 15 ms, which a refusal saves
+
+            record = Record(parsed.command, options)
+            # A command returns an exit status, facts for the run record, or nothing.
+            result = command(options)
+            if os.environ.get("RANK", "0") == "0":
+                record.leave(result if isinstance(result, Mapping) else {})
+            return result if isinstance(result, int) else 0
     except ModuleNotFoundError as error:
         missing = (error.name or "").split(".")[0]
         if missing in {"aam", ""} | sys.stdlib_module_names:
             raise
         raise not_installed("The libraries of the model are not installed", error) from error
-
-
-def _result(command: Any, parsed: ParsedCommand, options: Any, measured: Any) -> int:
-    if parsed.command in WRAPPERS:
-        command.run(options, measured)
-        return 0
-    from aam.run_record import Record  # msgspec takes 15 ms, which a refusal saves
-
-    record = Record(parsed.command, options)
-    # A command returns an exit status, facts for the run record, or nothing.
-    result = command.run(options)
-    if os.environ.get("RANK", "0") == "0":
-        record.leave(result if isinstance(result, Mapping) else {})
-    return result if isinstance(result, int) else 0
 
 
 def _help(arguments: Sequence[str]) -> str:

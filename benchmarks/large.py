@@ -120,7 +120,7 @@ def idle(study: Path) -> dict[str, float]:
     import pandas  # noqa: F401
     import skbio.metadata  # noqa: F401
 
-    import aam.commands.prepare  # noqa: F401
+    import aam.commands.studies  # noqa: F401
 
     return memory()
 

@@ -26,7 +26,7 @@ from aam.api.tables import (
     table_files,
     taxonomy_file,
 )
-from aam.commands.compare import compare_runs
+from aam.commands.results import compare_runs
 from aam.contract.errors import DataError, MissingInput, UsageError, nearest
 from aam.contract.files import require
 from aam.contract.options.commands.use import ImportanceOptions, Predict, Report

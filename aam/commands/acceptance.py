@@ -9,7 +9,7 @@ from aam.contract.options.commands.stack import Acceptance
 from aam.distributed.environment import read_environment
 
 
-def run(options: Acceptance) -> int:
+def run_acceptance(options: Acceptance) -> int:
     """Measure the parts that are left; return 1 if one is wrong or failed."""
     if read_environment(os.environ).is_main:
         info(f"Acceptance, at most {options.minutes:g} min; results in {options.output_dir}.")

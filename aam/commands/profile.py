@@ -31,7 +31,7 @@ TIMEOUT = 600.0
 """Seconds without a step after which the command counts as hanging."""
 
 
-def run(options: Profile, measured: Pretrain | Train | tuple[str, ...]) -> None:
+def run_profile(options: Profile, measured: Pretrain | Train | tuple[str, ...]) -> None:
     """Print the limit of a run, its categories and longest kernels, or two runs side by side."""
     if not isinstance(measured, tuple):
         _record(options, measured)

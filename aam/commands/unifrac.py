@@ -21,7 +21,7 @@ from aam.memory import GIB, memory_available, shown_size
 from aam.numerics.device import choose_device, print_device
 
 
-def run(options: Unifrac) -> None:
+def run_unifrac(options: Unifrac) -> None:
     """Compute and write the matrix, or a TSV of sample-id and faith_pd."""
     output = options.output
     if options.unifrac_metric != "faith_pd":

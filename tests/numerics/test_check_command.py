@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from aam.commands.check import conclusion, run
+from aam.commands.stack import conclusion, run_check
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import AMD, NVIDIA
 from aam.contract.options.commands.stack import Check
@@ -53,7 +53,7 @@ def test_a_right_stack_gives_status_0(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_usable_backend_that_is_wrong_gives_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = (faulty(emulated.first_mask), faulty(emulated.unmasked_only, "flash"), RIGHT)
-    assert run(QUICK, wrong) == 1
+    assert run_check(QUICK, wrong) == 1
     page = capsys.readouterr().out
     assert "WRONG" in row(page, "auto")
     assert "right, no masks" in row(page, "flash")
@@ -87,13 +87,13 @@ def test_without_a_gpu_the_cpu_is_measured(capsys: pytest.CaptureFixture[str]) -
 )
 def test_a_device_without_response_gives_no_report(function: object, sentence: str) -> None:
     with pytest.raises(Unavailable) as caught:
-        run(QUICK, (faulty(function),))
+        run_check(QUICK, (faulty(function),))
     assert str(caught.value).startswith(sentence)
     assert caught.value.status == 69
 
 
 def test_an_error_of_the_driver_is_no_absent_kernel(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(QUICK, (faulty(emulated.refused_by_driver), RIGHT)) == 0
+    assert run_check(QUICK, (faulty(emulated.refused_by_driver), RIGHT)) == 0
     page = capsys.readouterr().out
     assert "fails" in row(page, "auto")
     assert "auto: CUDA error: operation not supported" in page
@@ -108,7 +108,7 @@ def test_the_alias_of_the_command_runs_the_check() -> None:
 
 @pytest.mark.slow
 def test_the_whole_check_has_times_and_recomputation(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(Check(device="cpu", json=True), (RIGHT,)) == 0
+    assert run_check(Check(device="cpu", json=True), (RIGHT,)) == 0
     found = from_json(capsys.readouterr().out)
     assert {case.mask for case in found.cases} >= {"recomputed", "none"}
     assert len(found.costs) == 3 * 2 * 2

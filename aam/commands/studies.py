@@ -1,8 +1,7 @@
-"""`aam inspect`: what is wrong or noteworthy with the data of a study."""
+"""`aam example`, `prepare` and `inspect`: the commands about a study, without a model."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -13,26 +12,76 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from aam.console import info
-from aam.contract.errors import printable
+from aam.contract.errors import CannotCreate, UsageError, printable
+from aam.contract.files import refuse_existing
 from aam.contract.options import build, specs
-from aam.contract.options.commands.studies import Inspect
+from aam.contract.options.commands.studies import Example, Inspect, Prepare
 from aam.contract.options.commands.train import Train
 from aam.contract.options.study import TableOptions
 from aam.data.inspection import Inspection, MetadataColumn, StudyFinding, inspect
 from aam.data.metadata import Metadata, as_numbers
+from aam.data.prepare import prepare
+from aam.data.simulation import require_free, simulate, write_study
+from aam.data.store import is_store, verify
 from aam.data.study import Study
+from aam.serialization.folders import atomic_folder
 
 if TYPE_CHECKING:
     from aam.members.confounding import Association
 
 WIDEST = 100
 MAX_COLUMNS = 60
-"""Columns of the metadata up to which the table has those without a warning."""
+"""Columns of the metadata up to which `inspect` prints those without a warning."""
 
 MARKS = {"fact": "", "warning": "warning", "error": "ERROR"}
 
 
-def run(options: Inspect) -> int:
+def run_example(options: Example) -> None:
+    """Simulate the study and write all of its files, or none."""
+    require_free(options)
+    study = simulate(options)
+    places = write_study(study, options)
+    info(
+        f"Simulated study: {len(study.sample_ids)} samples x {len(study.sequences)} ASVs, "
+        f"{study.richness.mean():.0f} ASVs and {study.reads.mean():.0f} reads a sample on average: "
+        f"{', '.join(place.name for place in places)} in {options.output_dir}"
+    )
+    table, metadata = options.output_dir / "table.biom", options.output_dir / "metadata.tsv"
+    info(f"Next: aam inspect {table} --metadata {metadata} --metadata-column ph")
+
+
+def run_prepare(options: Prepare) -> None:
+    """Write a store, or verify the checksums of one."""
+    output = options.output
+    if options.verify:
+        for folder in options.table:
+            info(f"'{folder}' is intact: the checksums of {verify(folder)} files match.")
+        return
+    if output is None:
+        raise UsageError("Nowhere to write", "--output was not given", "name a folder")
+    if stores := [str(table) for table in options.table if is_store(table)]:
+        remedy = "use it as it is, or name the files from which it was made"
+        raise UsageError("The table is a store already", f"'{stores[0]}'", remedy)
+    # Before the tables are read, which takes long. --overwrite replaces a prepared study only.
+    if not os.path.isdir(output):  # pathlib's raises for a name that is too long
+        refuse_existing(output, overwrite=False)
+    elif not options.overwrite:
+        raise CannotCreate("The output exists", f"'{output}'", "add --overwrite to replace it")
+    elif not is_store(output) and any(output.iterdir()):
+        raise CannotCreate(
+            "The output is a folder that `aam prepare` did not write",
+            f"'{output}'",
+            "--overwrite replaces a prepared study only; name another folder",
+        )
+    with atomic_folder(output, options.overwrite) as folder:
+        samples, asvs, entries = prepare(options, folder)
+    info(
+        f"{samples} samples x {asvs} ASVs, {entries} counts: '{output}'. "
+        f"Give it as --table{', and as --metadata' if options.metadata else ''}."
+    )
+
+
+def run_inspect(options: Inspect) -> int:
     """Print the findings as a table or as JSON, and write the page."""
     if options.report is not None:
         from aam.report.page import require_page
@@ -78,18 +127,11 @@ def _inspect_target(
     classifier = options.classifier or (words and not options.ordinal)
     if classifier and not options.classifier:
         found.warn("target", f"'{column}' has words: aam train needs --classifier or --ordinal")
-    training = _training(dataclasses.replace(options, classifier=classifier))
-    return found.read("target", lambda: _preview(training, study, metadata))
-
-
-def _training(options: Inspect) -> Train:
-    """Return the options of `aam train` for the same files and column."""
-    fields = {field.name for field in dataclasses.fields(options)}
-    given = {
-        spec.flag: getattr(options, spec.field) for spec in specs(Train) if spec.field in fields
-    }
-    # A training needs a folder; a preview writes nothing to it.
-    return build(Train, {**given, "--output-dir": Path(os.devnull)})
+    # The options of a training of the same files and column. It needs a folder; a preview writes
+    # nothing to it.
+    values = vars(options) | {"classifier": classifier, "output_dir": Path(os.devnull)}
+    given = {spec.flag: values[spec.field] for spec in specs(Train) if spec.field in values}
+    return found.read("target", lambda: _preview(build(Train, given), study, metadata))
 
 
 def _preview(
@@ -115,7 +157,11 @@ def _preview(
 
 def _print(found: Inspection) -> None:
     """Print a line for each finding: its subject, its severity, its text."""
-    shown = _of_few_columns(found)
+    shown, columns = found.findings, () if found.metadata is None else found.metadata.columns
+    if len(columns) > MAX_COLUMNS:
+        # Of that many columns only those with a warning.
+        shown = [one for one in shown if one.severity != "fact" or one.subject not in columns]
+        shown.append(StudyFinding("fact", "columns", f"--json lists all {len(columns)}"))
     subjects = max((len(one.subject) for one in shown), default=0)
     first = min(max(subjects, 8), 22) + 2
     indent, width = first + 9, min(WIDEST, shutil.get_terminal_size().columns)
@@ -129,13 +175,3 @@ def _print(found: Inspection) -> None:
         print(f"{name:<{first}}{MARKS[one.severity]:<9}{lines[0]}".rstrip())
         for line in lines[1:]:
             print(" " * indent + line)
-
-
-def _of_few_columns(found: Inspection) -> list[StudyFinding]:
-    """Return the findings without the facts about columns of the metadata if these are many."""
-    columns = () if found.metadata is None else found.metadata.columns
-    if len(columns) <= MAX_COLUMNS:
-        return found.findings
-    kept = [one for one in found.findings if one.severity != "fact" or one.subject not in columns]
-    kept.append(StudyFinding("fact", "columns", f"--json lists all {len(columns)}"))
-    return kept

@@ -1,7 +1,8 @@
-"""`aam check`: accuracy of the attention backends of this GPU, driver and PyTorch."""
+"""`aam check` and `aam golden`: the commands that examine GPU, driver and PyTorch."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Iterable
@@ -10,13 +11,14 @@ from dataclasses import replace
 from rich.console import Console
 
 from aam.console import info, warn
-from aam.contract.errors import Unavailable
-from aam.contract.options.commands.stack import Check
+from aam.contract.errors import NotFinite, Unavailable
+from aam.contract.files import refuse_existing
+from aam.contract.options.commands.stack import Check, GoldenCompare, GoldenGenerate
 from aam.contract.options.device import DeviceOptions
 from aam.model.attention import BACKENDS, TORCH, Backend
-from aam.numerics.backends import reported_status, select_backends
+from aam.numerics.backends import TORCH_POLICY, choose_attention, reported_status, select_backends
 from aam.numerics.check import CheckPlan, Event, conclude, measure, measure_in_child
-from aam.numerics.device import Identity, choose_device
+from aam.numerics.device import Identity, arch_of, choose_device, choose_precision
 from aam.numerics.report import (
     UNUSABLE,
     WRONG,
@@ -30,7 +32,7 @@ from aam.numerics.report import (
 )
 
 
-def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
+def run_check(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
     """Measure the attention backends and print the report."""
     device = choose_device(DeviceOptions(device=options.device))
     if device.type == "cpu" and options.device == "auto":
@@ -78,3 +80,40 @@ def conclusion(report: CheckReport) -> str:
     bad = [name for name in report.backends if worst(report.of(name, report.dtypes)) in WRONG]
     found = f"Wrong here: {', '.join(bad)}" if bad else "Right here"
     return f"{found}. aam uses {uses}. ({math.ceil(report.seconds)} s)"
+
+
+def run_golden(options: GoldenGenerate | GoldenCompare) -> int:
+    """Save the golden case, or compare it with a golden folder."""
+    # scikit-learn takes 2 CPU-seconds to import, which `aam check` does without.
+    from aam import golden
+
+    folder, stack = options.golden_dir, options.stack
+    if isinstance(options, GoldenGenerate):
+        refuse_existing(folder / golden.FILE, options.overwrite)
+    else:
+        there, reference = golden.read(folder)
+    # Without the check: a wrong backend is kept, since the comparison is made to find it.
+    requested = DeviceOptions(
+        device=stack.device, attn_implementation=stack.attn_implementation, check=False
+    )
+    device = choose_device(requested)
+    precision = choose_precision(stack.mixed_precision, arch_of(device))
+    backends = choose_attention(requested, device, golden.SHAPE, TORCH_POLICY, precision).backends
+    here = golden.Stack.here(device, precision, (backends.plain.name, backends.masked.name))
+    batches = {name: golden.batch(name) for name in golden.SAMPLES}
+    measured = golden.measure(golden.weights(), batches, device, backends, precision)
+    if isinstance(options, GoldenGenerate):
+        # A reference with NaN would agree with nothing, on any stack.
+        if wrong := golden.first_not_finite(measured.tensors):
+            raise NotFinite(
+                "This stack computes values that are not finite", wrong, "run `aam check`"
+            )
+        golden.write(folder, here, measured)
+        info(f"{here}: {folder}")
+        return 0
+    rows = golden.compare(reference, measured, (there.precision, precision))
+    if options.json:
+        print(json.dumps(golden.as_plain(rows, there, here), indent=2))
+    else:
+        print("\n".join(golden.lines(rows, there, here)))
+    return 0 if golden.first_difference(rows) is None else 1

@@ -1,4 +1,4 @@
-"""`aam tune`: settings that are faster and train the same network."""
+"""`aam memory` and `aam tune`: predicted memory, and faster settings of a command."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ from aam.console import info, warn
 from aam.contract.errors import CannotCreate, UsageError
 from aam.contract.files import refuse_existing, write_json, write_text
 from aam.contract.options import specs
-from aam.contract.options.commands.measure import Tune
+from aam.contract.options.commands.measure import Memory, Tune
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.use import Embed, Predict
+from aam.data.study import load_study
 from aam.distributed.environment import read_environment
+from aam.inference.stored_networks import read_networks
 from aam.memory import shown_size
 from aam.number_format import significant
+from aam.performance.fit import show_step, show_training
+from aam.performance.memory import predict_inference, pretraining_run, training_run
 from aam.performance.tune import (
     SUBJECTS,
     Trial,
@@ -49,7 +54,28 @@ MYTHS: dict[str, dict[str, str]] = {
 gfx906 is the MI50."""
 
 
-def run(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> None:
+def run_memory(options: Memory, measured: Pretrain | Train | Predict | Embed) -> None:
+    """Print the memory of a step on the samples with most ASVs, and the GPUs on which it fits."""
+    if isinstance(measured, Pretrain):
+        show_training(pretraining_run(measured), measured, options)
+        return
+    if isinstance(measured, Train):
+        show_training(training_run(measured), measured, options)
+        return
+    # Inference encodes all ASVs, and reads the samples with most of them.
+    if options.device_memory is not None:
+        raise UsageError(
+            "--device-memory finds the settings of a training",
+            f"--device-memory {options.device_memory:g}",
+            "leave it out, and see where the batch fits",
+        )
+    configs = [network.config for network in read_networks(measured.model)]
+    study = load_study(measured.input, max_bp=configs[0].shape.max_bp)
+    memory = predict_inference(configs[0], study, measured.batch_size, len(configs))
+    show_step(memory, f"--batch-size {measured.batch_size}", options)
+
+
+def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> None:
     """Search, print what was measured, and write settings.yaml and tune.json."""
     ranks = read_environment(os.environ)
     if ranks.world_size > 1:

@@ -1,0 +1,107 @@
+"""`aam report`, `compare` and `evaluate`: the commands that read the results of runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from aam.console import info, warn
+from aam.contract.errors import UsageError
+from aam.contract.files import refuse_existing, write_json
+from aam.contract.options.commands.use import Compare, Evaluate, Report
+from aam.contract.options.study import ordered_levels
+from aam.contract.preflight import target_folders
+from aam.data.metadata import ID_HEADER, read_metadata, rows_where
+from aam.data.metrics import metrics_by, summary
+from aam.data.predictions import join_labels, other_labels, read_predictions
+from aam.report.asvs import read_abundances
+from aam.report.comparison import comparison
+from aam.report.figures import Picture
+from aam.report.page import render, require_page, write_page, write_report
+from aam.report.run import Run, read_run
+from aam.report.terminal import Table, print_table, show
+
+
+def run_report(options: Report) -> None:
+    """Write the page, or one for each target; existing ones are replaced."""
+    targets = target_folders(options.run_dir)
+    if targets and options.output is not None:
+        evidence = f"--output {options.output}, {len(targets)} targets in '{options.run_dir}'"
+        remedy = "leave it out, or name the folder of one target with --run-dir"
+        raise UsageError("One page for several targets", evidence, remedy)
+    for folder in targets or [options.run_dir]:
+        place, found = options.output or folder / "report.html", read_run(folder)
+        write_report(
+            found,
+            place,
+            options.metadata,
+            options.color_by,
+            options.categories,
+            options.unit,
+            read_abundances(found),
+        )
+        info(f"Report: {place}")
+
+
+def run_compare(options: Compare) -> None:
+    """Print the tables, and write the page if --output is given; an existing one is replaced."""
+    if len(options.run_dirs) < 2:
+        raise UsageError("One run cannot be compared", str(*options.run_dirs), "name two or more")
+    tables = compare_runs([read_run(folder) for folder in options.run_dirs], options.output)
+    for table in tables:
+        print_table(table)
+    if options.output is not None:
+        info(f"Comparison: {options.output}")
+
+
+def compare_runs(runs: Sequence[Run], output: Path | None) -> Sequence[Table]:
+    """Return the tables that compare runs, and write the page of an `output`."""
+    if output is not None:
+        require_page(output)
+    tables, drawings = comparison(runs)
+    if output is not None:
+        place = output.resolve().parent
+        links = [
+            (quote(os.path.relpath(one.folder.resolve() / "report.html", place)), str(one.folder))
+            for one in runs
+            if (one.folder / "report.html").is_file()
+        ]
+        text = render(
+            "compare.html.j2",
+            lead=f"{len(runs)} runs that predict {runs[0].target}.",
+            tables=tables,
+            pictures=[Picture.of(name, drawing) for name, drawing in drawings.items()],
+            links=links,
+        )
+        write_page(output, text)
+    return tables
+
+
+def run_evaluate(options: Evaluate) -> None:
+    """Print the metrics, and write them as JSON if --output is given."""
+    if options.output is not None:
+        refuse_existing(options.output, options.overwrite)
+    frame = read_predictions(options.predictions, options.metadata_column)
+    metadata = read_metadata(options.metadata)
+    frame = frame.iloc[rows_where(options.where, metadata, frame[ID_HEADER].tolist())]
+    levels, column = ordered_levels(options.ordinal), options.metadata_column
+    scored, ids = join_labels(frame, metadata, column, options.classifier, levels)
+    # Metrics of a column that the model does not predict look like those of a bad model.
+    if other := other_labels(frame, scored, ids):
+        warn(
+            f"'{column}' differs from the true values in '{options.predictions}' in {other} of "
+            f"{len(ids)} samples: another column was predicted, or the metadata changed since."
+        )
+    found = summary(scored, column)
+    if options.by:
+        found["by"] = {
+            column: metrics_by(scored, metadata.values(column, ids).tolist())
+            for column in options.by
+        }
+    if options.output is not None:
+        write_json(options.output, found)
+    show(found)
+    if options.output is not None:
+        info(f"Metrics: {options.output}")

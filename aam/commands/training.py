@@ -1,0 +1,57 @@
+"""`aam train`, `aam pretrain` and `aam search`: the commands that train models.
+
+PyTorch and scikit-learn take 4 CPU-seconds to import, which a refusal does without.
+"""
+
+from __future__ import annotations
+
+from aam.console import info
+from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.search import Search
+from aam.contract.options.commands.train import Train
+from aam.contract.preflight import check_run_folder, is_usable
+
+
+def run_train(options: Train) -> None:
+    """Train the members, and print the scores of the folds."""
+    check_run_folder(options.run.output_dir, is_usable(options.run))
+    from aam.members.option_checks import resolve
+
+    options = resolve(options)
+    from aam.data.metrics import summary
+    from aam.pipeline.targets import train_targets
+    from aam.report.terminal import show
+
+    # The scores follow when all is written: a terminal that fails costs no result.
+    for column, scored in train_targets(options).items():
+        if scored is not None and scored.folds:  # the first rank prints
+            show(summary(scored, column))
+
+
+def run_pretrain(options: Pretrain) -> None:
+    """Pretrain an encoder."""
+    check_run_folder(options.run.output_dir, is_usable(options.run))
+    from aam.performance.fit import automatic
+    from aam.performance.memory import pretraining_run
+    from aam.training.pretrain import pretrain
+
+    pretrain(automatic(options, pretraining_run))
+
+
+def run_search(options: Search) -> None:
+    """Search, and print the score of each fold and of the search."""
+    from aam.pipeline.search import BEST, search
+
+    result = search(options)
+    if result is None:
+        return
+    for number, fold in enumerate(result["folds"], start=1):
+        info(
+            f"Fold {number}: {result['metric']} {fold['outer']:.3f} with {fold['values']} "
+            f"(inner folds, which chose them: {fold['inner']:.3f})."
+        )
+    info(
+        f"Score of the search: {result['metric']} {result['outer']:.3f}, the mean of "
+        f"{len(result['folds'])} folds whose samples chose nothing. Train with all samples: "
+        f"aam train --config {options.run.output_dir / BEST}, and the other options of this search."
+    )
