@@ -156,8 +156,8 @@ def _steps(
     from aam.contract.options.training import LoopOptions, MaskOptions, ModelOptions, RunOptions
     from aam.inference.stored_networks import DiversityScale, ModelConfig
     from aam.model.shape import NetworkShape
-    from aam.training import fit
     from aam.training.loader import TrainingBatches
+    from aam.training.loop import FitConfig, fit
     from aam.training.module import LossWeights, TrainingModule
     from aam.training.observers import Observer
     from aam.training.runtime import Runtime
@@ -194,7 +194,7 @@ def _steps(
             SpeedOptions(), DeviceOptions(), scale,
         )  # fmt: skip
         runtime = Runtime(torch.device("cpu"), communicator=communicator)
-        fit.run(fit.FitConfig(options, config, Path(out), runtime), task, training, None, [timed])
+        fit(FitConfig(options, config, Path(out), runtime), task, training, None, [timed])
     (begin, first), (end, last) = timed.notes[2], timed.notes[2 + steps]
     return {
         "samples/s": batch * steps / (end - begin),

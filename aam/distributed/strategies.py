@@ -193,7 +193,7 @@ def parallelize(
     with warnings.catch_warnings():
         # PyTorch 2.13 and later; what it names instead still sends all buffers at the start.
         warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
-        # Every trained parameter has a gradient in every step, on every rank: `aam.training.fit`.
+        # Every trained parameter has a gradient in every step, on every rank: `freeze_unused`.
         return DistributedDataParallel(
             module,
             device_ids=[device] if is_gpu(device) else None,

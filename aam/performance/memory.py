@@ -44,9 +44,8 @@ from aam.model.attention import AUTO, Backends, named
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PROFILE_HIDDEN, Predictor
 from aam.numerics.device import Precision
-from aam.training.fit import freeze_unused
-from aam.training.labelled_study import LabelledStudy, load_labelled_study, transformer_folds
-from aam.training.loop import clip_gradients, make_optimizer
+from aam.training.labelled_study import LabelledStudy, load_labelled_study
+from aam.training.loop import clip_gradients, freeze_unused, make_optimizer
 from aam.training.module import LossWeights, TrainingModule
 from aam.training.pretrain import (
     choose_length,
@@ -487,7 +486,8 @@ def training_run(options: Train, labelled: LabelledStudy | None = None) -> Train
         AamError: see the readers.
         UsageError: the heads do not divide the width.
     """
-    options = dataclasses.replace(options, folds=transformer_folds(options))
+    # As the run does, since a transformer takes long to train.
+    options = dataclasses.replace(options, folds=1 if options.folds == "auto" else options.folds)
     if (base := read_pretrained_encoder(options.pretrained_encoder)) is None:
         check_heads(options.model)
     if labelled is None:

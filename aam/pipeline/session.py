@@ -90,7 +90,7 @@ def session(
     from aam.numerics.device import gpu_names
     from aam.performance.fit import automatic
     from aam.performance.memory import training_run
-    from aam.training.fit import check_split
+    from aam.training.loop import check_split
     from aam.training.pretrain import choose_length, read_pretrained_encoder
     from aam.training.runtime import check_resources, make_runtime, numbers_of_host
 

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor
@@ -31,6 +31,9 @@ from aam.serialization import tensor_file
 Row = dict[str, int | float]
 """Row of metrics.csv, by column."""
 
+FIRST_COLUMNS = ("epoch", "step", "seconds", "lr")
+"""Columns of metrics.csv that every run has."""
+
 
 @dataclass(frozen=True)
 class TrainingProgress:
@@ -47,20 +50,14 @@ class TrainingProgress:
     step: Count
 
 
-class ParameterGroup(TypedDict):
-    """Names of the parameters of a group of the optimizer."""
-
-    params: list[str]
-
-
 class OptimizerState(TypedDict):
-    """State of AdamW by parameter name, whole tensors, and its groups of parameters.
+    """State of AdamW by parameter name, whole tensors, and the names in its groups (`params`).
 
     Its learning rates follow from the step of the training progress.
     """
 
     state: dict[str, dict[str, Tensor]]
-    param_groups: list[ParameterGroup]
+    param_groups: list[dict[Literal["params"], list[str]]]
 
 
 @dataclass(frozen=True)
@@ -91,13 +88,7 @@ class ResumeState:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Content of a checkpoint.
-
-    Attributes:
-        config: configuration of the model.
-        weights: whole weights of the training module, by name.
-        resume: state of the training loop; None in one that cannot be resumed.
-    """
+    """Configuration and whole weights of a training module, and where it goes on, if it can."""
 
     config: ModelConfig
     weights: dict[str, Tensor]
@@ -147,7 +138,7 @@ def read(path: Path) -> Checkpoint:
         resume = content["resume"]
         if resume is not None:
             resume = records.convert(resume, ResumeState, "resume")
-            if any(not {"epoch", "step", "seconds", "lr"} <= row.keys() for row in resume.history):
+            if any(not set(FIRST_COLUMNS) <= row.keys() for row in resume.history):
                 raise Mismatch("resume.history has a row without epoch, step, seconds or lr")
     except Mismatch as error:
         raise DataError(

@@ -61,12 +61,12 @@ class LabelledStudy:
     Attributes:
         study: the samples that have a label and, for the transformer, reach the rarefaction depth;
             with its phylogeny or distances for the transformer alone.
-        values: float64 [N], numbers, ranks of ordered categories, or class codes.
+        values: [N], numbers, ranks of ordered categories, or class codes.
         classes: names of the classes; empty for numbers and ranks.
         labels: group of each sample; None without groups.
         depth: rarefaction depth; 0 where no member reads one.
-        metadata: metadata of the samples with all columns.
-        covariates: metadata columns that the model reads; None without any.
+        metadata: all columns, of the samples.
+        covariates: columns that the model reads; None without any.
     """
 
     study: Study
@@ -90,14 +90,7 @@ class LabelledStudy:
 
 
 def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions) -> LabelledStudy:
-    """Read the study and its labels, and split the samples, see `label_study`.
-
-    Args:
-        max_bp: longest sequence to keep; None for the longest of the table.
-
-    Raises:
-        AamError: see the readers.
-    """
+    """Read the study, no longer sequences than `max_bp`, and its labels; split the samples."""
     return label_study(options, *read_inputs(options, max_bp), splits)
 
 
@@ -120,14 +113,8 @@ def label_study(
     The transformer alone reads a rarefaction depth and a phylogeny. Without it no sample is left
     out for the one and no ASV refused for the other; with it all members use the same samples.
 
-    Args:
-        options: options of the command.
-        study: study with all samples of the table.
-        metadata: metadata with the labels.
-        splits: options of the split; those of a resumed run name its splits file.
-
     Raises:
-        UsageError: see `check_options`.
+        UsageError: options of split and target contradict each other.
         DataError: fewer than two samples reach the depth, or their labels are all the same.
     """
     check_options(options.split, options.target)
@@ -170,11 +157,6 @@ def label_study(
     )
 
 
-def transformer_folds(options: Train) -> int:
-    """Return the number of folds of a transformer: 1 for 'auto', since it takes long to train."""
-    return 1 if options.folds == "auto" else options.folds
-
-
 def class_weights(
     text: str, classes: tuple[str, ...], samples_C: npt.NDArray[np.int64]
 ) -> tuple[float, ...]:
@@ -207,11 +189,7 @@ def class_weights(
 
 
 def check_labels(options: Train, labelled: LabelledStudy) -> None:
-    """Check that a model can be fitted to the training samples of every split.
-
-    Raises:
-        UsageError, DataError: see `fit_labels`.
-    """
+    """Check that a model can be fitted to the training samples of every split."""
     for split in labelled.splits:
         fit_labels(options, labelled, split)
 

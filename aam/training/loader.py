@@ -40,9 +40,7 @@ class TrainingBatches(Dataset[Batch]):
     The batch of a step is the same on any number of ranks; each takes its share of it.
 
     Args:
-        study: study of the samples.
-        plan: settings of the batches.
-        rows: int64 [n], training samples.
+        study, plan, rows: the study, settings of the batches, and training samples.
         batch_size: largest number of samples of a batch over all ranks.
         fresh_reads: whether each epoch draws other reads (--rarefy-each-epoch).
         even: whether the batches of an epoch have about as many distinct ASVs each.
@@ -114,11 +112,7 @@ def share_of(batch: Batch, ranks: Ranks, sequences: bool) -> Batch:
 
 
 class EpochSampler(Sampler[StepKey]):
-    """Sampler of the keys (epoch, step) of one epoch, from the batch at which a run goes on.
-
-    The keys are fixed when the iterator is made, so that worker processes, which prefetch batches,
-    get the same keys as a loop without workers.
-    """
+    """Sampler of the keys (epoch, step) of one epoch, from the batch at which a run goes on."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -132,6 +126,7 @@ class EpochSampler(Sampler[StepKey]):
         return self.steps
 
     def __iter__(self) -> Iterator[StepKey]:
+        # All at once: worker processes prefetch, and get the keys of a loop without workers.
         epoch, first = self._first
         return iter([(epoch, step) for step in range(first, self.steps)])
 

@@ -37,10 +37,7 @@ Status = Literal["complete", "stopped", "failed"]
 
 
 class Logger(Protocol):
-    """Run in a tracker, or its files.
-
-    It is made with a folder for files, the name of the run, the values of the options by field, the
-    id of the run that goes on or None, and the optimizer steps that are done.
+    """Run in a tracker, or its files, with the options by field; it goes on in the run `id`.
 
     Attributes:
         module: module that it needs, which is also the name of its package.

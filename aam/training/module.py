@@ -74,7 +74,7 @@ Encoded = tuple[Tensor, dict[str, LossTerm]]
 """Vectors of ASVs, and the sums of the losses of their masked nucleotides."""
 
 
-def encode_asvs(
+def encode_in_chunks(
     net: NucleotideEncoder, tokens_UL: Tensor, labels_UL: Tensor | None, ragged: bool, chunks: int
 ) -> Encoded:
     """Return the vectors [U, D] and the terms of the nucleotide loss, none without labels."""
@@ -198,13 +198,10 @@ class TrainingModule(nn.Module):
         return self
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the loss of a batch, the weighted sum of its terms.
+        """Return the loss of a batch, the weighted sum of its terms, and add to `train_sums`.
 
-        The value is the share of this rank times the number of ranks; the metrics of the batch,
-        which are those of all ranks, are added to `train_sums`.
-
-        Args:
-            batch: batch on the device of the network, or the shard of this rank.
+        The value is the share of this rank times the number of ranks; the metrics are those of all
+        ranks.
         """
         local_terms, _ = self._forward(batch, batch.tokens_UL, masked=True)
         global_terms = over_ranks(local_terms)
@@ -331,7 +328,7 @@ class TrainingModule(nn.Module):
             # FSDP gathers parameters in each chunk, a collective: every rank needs as many.
             asvs = max(shard_sizes(len(batch.asvs_U), world_size()))
         chunks = max(1, -(-asvs // self.asv_chunk)) if self.asv_chunk else 1
-        return encode_asvs(net, tokens_UL, labels_UL, batch.ragged(net.patch), chunks)
+        return encode_in_chunks(net, tokens_UL, labels_UL, batch.ragged(net.patch), chunks)
 
     def _unscored(self, batch: Batch) -> Batch:
         """Return the batch without the masked nucleotides of ASVs scored in an earlier batch."""
@@ -375,9 +372,7 @@ class GradientStep:
     """Computation of the gradients of an optimizer step, batch by batch.
 
     Attributes:
-        task: the network with its losses.
         model: the module to call: `task`, or its wrapper of DDP.
-        precision: "none" (fp32), "bf16" or "fp16".
         scaler: scaler of the loss in fp16 (Micikevicius et al. 2018, "Mixed precision training");
             it is disabled in other precisions, where its factor is 1.
     """

@@ -55,23 +55,21 @@ from torch import Tensor
 
 from aam.console import LINE_EVERY, console, duration, info, interactive
 from aam.contract.files import write_json, write_text
+from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Train
 from aam.data.batches import Batch, BatchShard
 from aam.number_format import significant
 from aam.numerics.device import is_gpu
+from aam.training.checkpoints import FIRST_COLUMNS, Row, TrainingProgress
 from aam.training.loggers import Logger, open_loggers
 
 if TYPE_CHECKING:
-    from aam.contract.options.commands.pretrain import Pretrain
-    from aam.contract.options.commands.train import Train
-    from aam.training.checkpoints import Row, TrainingProgress
     from aam.training.module import TrainingModule
 
 FIRST_LINE = 20.0
 """Seconds after the start of a fit at which the first line appears."""
 WRITE_EVERY = 15.0
 """Seconds between two writes of progress.json, at least."""
-
-_FIRST_COLUMNS = ("epoch", "step", "seconds", "lr")
 
 
 class End(Enum):
@@ -134,8 +132,7 @@ class Progress(Observer):
     Without a terminal a line appears 20 s after the start, every minute, and for each epoch.
 
     Args:
-        path: progress.json.
-        table: metrics.csv, one row per epoch.
+        path, table: progress.json, and metrics.csv with a row for each epoch.
         samples: training samples of one epoch.
         device: description of the device.
         fold, folds: number of this fold, from 1, and of all folds.
@@ -165,6 +162,13 @@ class Progress(Observer):
         self._lines: threading.Thread | None = None
         self._bars: Bars | None = None
         self._validated = ""
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Training samples, validation excluded; None before the first step of this process."""
+        if self.step_seconds is None:
+            return None
+        return round(self.samples * self.epochs / self.steps / self.step_seconds, 2)
 
     @property
     def seconds_left(self) -> float | None:
@@ -228,8 +232,8 @@ class Progress(Observer):
     def epoch_ends(self, history: Sequence[Row]) -> None:
         self.epoch += 1
         row, columns = history[-1], {name for row in history for name in row}
+        names = [*FIRST_COLUMNS, *sorted(columns - set(FIRST_COLUMNS))]
         text = io.StringIO()
-        names = [*_FIRST_COLUMNS, *sorted(columns - set(_FIRST_COLUMNS))]
         writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(history)
@@ -252,15 +256,6 @@ class Progress(Observer):
             self._bars.stop()
         self._write()
 
-    def line(self) -> str:
-        """Return the line for a log."""
-        place = f"{self._place()}, step {self.step}/{self.steps}"
-        if self.step_seconds is None or self.seconds_left is None:
-            elapsed = duration(time.time() - self._updated)
-            return f"{place}, the first step is running for {elapsed}"
-        rate = significant(round(self.samples * self.epochs / self.steps / self.step_seconds, 2))
-        return f"{place}, {rate} samples/s, {duration(self.seconds_left)} left"
-
     def _place(self) -> str:
         fold = f"fold {self.fold}/{self.folds}, " if self.folds > 1 else ""
         return f"{fold}epoch {min(self.epoch + 1, self.epochs)}/{self.epochs}"
@@ -268,37 +263,31 @@ class Progress(Observer):
     def _print(self) -> None:
         wait = self.first_line
         while not self._done.wait(wait):
-            info(self.line())
             wait = self.line_every
+            rate, left = self.samples_per_second, self.seconds_left
+            if rate is None or left is None:
+                elapsed = duration(time.time() - self._updated)
+                speed = f"the first step is running for {elapsed}"
+            else:
+                speed = f"{significant(rate)} samples/s, {duration(left)} left"
+            info(f"{self._place()}, step {self.step}/{self.steps}, {speed}")
 
     def _write(self) -> None:
-        self._written = time.monotonic()
-        seconds, left = self.step_seconds, self.seconds_left
+        self._written, left = time.monotonic(), self.seconds_left
         updated = datetime.fromtimestamp(self._updated, timezone.utc)
-        content = {
-            "step": self.step,
-            "steps": self.steps,
-            "epoch": min(self.epoch + 1, self.epochs),
-            "epochs": self.epochs,
-            "fold": self.fold,
-            "folds": self.folds,
-            "samples_per_second": seconds
-            and round(self.samples * self.epochs / self.steps / seconds, 2),
+        write_json(self.path, {
+            "step": self.step, "steps": self.steps,
+            "epoch": min(self.epoch + 1, self.epochs), "epochs": self.epochs,
+            "fold": self.fold, "folds": self.folds,
+            "samples_per_second": self.samples_per_second,
             "seconds_left": None if left is None else round(left, 1),
             "updated": updated.isoformat(timespec="seconds"),
             "device": self.device,
-        }
-        write_json(self.path, content)
+        })  # fmt: skip
 
 
 class LoggedMetrics(Observer):
-    """Options and metrics of each epoch of a fit in the loggers, on the first rank.
-
-    Args:
-        options: options of the command.
-        folder: folder of the fit, for files; the files of a tracker are in the run folder.
-        name: name of the run in a tracker.
-    """
+    """Options and metrics of each epoch of a fit in the loggers, on the first rank."""
 
     def __init__(self, options: Pretrain | Train, folder: Path, name: str) -> None:
         self.options, self.folder, self.name = options, folder, name
@@ -321,26 +310,18 @@ class StepLog(Observer):
     """Log of steps, which also moves the initial weights and ends the process.
 
     Args:
-        path: path of the log; None on ranks other than the first, which move the weights too.
-        steps: number of steps after which the process ends; None for the end of the run.
-        noise: relative standard deviation of the noise on the initial weights; 0 adds none.
-        seed: seed of the noise.
-        trace: Chrome trace of the steps from `first` to the last; None without one.
-        first: first step of the trace.
+        variables: variables of the environment, with AAM_STEP_LOG.
+        is_main: whether this is the first rank, which writes; the others move the weights too.
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        steps: int | None,
-        noise: float = 0.0,
-        seed: int = 0,
-        trace: Path | None = None,
-        first: int = 0,
-    ) -> None:
-        self.path, self.steps, self.noise, self.seed = path, steps, noise, seed
-        self.trace, self.first = trace, first
-        self._profiler = torch.profiler.profile() if trace is not None else None
+    def __init__(self, variables: Mapping[str, str], is_main: bool) -> None:
+        self.steps = int(variables.get("AAM_STEPS", "0"))
+        self.noise = float(variables.get("AAM_WEIGHT_NOISE", "0"))
+        self.seed = int(variables.get("AAM_WEIGHT_NOISE_SEED", "0"))
+        self.first = int(variables.get("AAM_TRACE_FROM", "0"))
+        self.path = Path(variables["AAM_STEP_LOG"]) if is_main else None
+        self.trace = variables.get("AAM_TRACE", "") if self.steps and is_main else ""
+        self._profiler = torch.profiler.profile() if self.trace else None
         self._file: TextIO | None = None
         self._step = 0
         self._start = self._ready = self._cpu = 0.0
@@ -385,7 +366,7 @@ class StepLog(Observer):
                 if is_gpu(self._device):
                     torch.cuda.synchronize(self._device)
                 self._profiler.stop()
-                self._profiler.export_chrome_trace(str(self.trace))
+                self._profiler.export_chrome_trace(self.trace)
             sys.exit(0)
         self._start, self._cpu = time.perf_counter(), cpu_seconds()
 
@@ -398,25 +379,6 @@ def add_noise(module: torch.nn.Module, noise: float, seed: int) -> None:
         for weight in module.parameters():
             drawn = torch.randn(weight.shape, generator=generator)
             weight.mul_(1 + noise * drawn.to(weight.device))
-
-
-def requested_log(variables: Mapping[str, str], is_main: bool) -> list[Observer]:
-    """Return the observers that the environment requests of a rank, none without AAM_STEP_LOG."""
-    path = variables.get("AAM_STEP_LOG")
-    if not path:
-        return []
-    steps = int(variables.get("AAM_STEPS", "0")) or None
-    trace = variables.get("AAM_TRACE") if steps is not None and is_main else None
-    return [
-        StepLog(
-            Path(path) if is_main else None,
-            steps,
-            float(variables.get("AAM_WEIGHT_NOISE", "0")),
-            int(variables.get("AAM_WEIGHT_NOISE_SEED", "0")),
-            Path(trace) if trace else None,
-            int(variables.get("AAM_TRACE_FROM", "0")),
-        )
-    ]
 
 
 def cpu_seconds() -> float:

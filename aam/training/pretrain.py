@@ -42,8 +42,9 @@ from aam.model.shape import NetworkShape
 from aam.numerics.backends import TORCH_POLICY, BackendPolicy
 from aam.numerics.device import gpu_names
 from aam.serialization import model_folder
-from aam.training import checkpoints, fit, run_folder
+from aam.training import checkpoints, run_folder
 from aam.training.labelled_study import choose_depth, deep_enough
+from aam.training.loop import FitConfig, check_split, fit_split, optimizer_steps
 from aam.training.module import LossWeights, TrainingModule
 from aam.training.runtime import Runtime, check_resources, make_runtime, numbers_of_host
 
@@ -55,12 +56,7 @@ _AT_ONCE = 256
 
 
 def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
-    """Pretrain an encoder and write its run folder; `policy` has the attention backends.
-
-    Raises:
-        AamError: see the readers.
-        UsageError: the UniFrac loss has neither a tree nor a distance matrix.
-    """
+    """Pretrain an encoder and write its run folder; `policy` has the attention backends."""
     task = options.task
     if task.penalty and not has_phylogeny(options.input, options.phylogeny):
         made = " and the store has no tree" if is_store(options.input.table) else ""
@@ -82,7 +78,7 @@ def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
         metadata = None if options.metadata is None else read_metadata(options.metadata)
         splits, seed = prepared.split_options(options.split), options.loop.seed
         (split, *_), labels = split_samples(splits, 1, seed, study.table.sample_ids, metadata)
-        fit.check_split(split, options.loop)
+        check_split(split, options.loop)
         shape, standard = choose_shape(base, study, options.model, plan, split.train)
         config = ModelConfig("pretrain", shape, metric, plan, standard, None, to_plain(options))
         runtime = make_runtime(options, shape, policy, communicator)
@@ -124,7 +120,7 @@ def _learn(
     runtime.communicator.require_equal_data(
         study=identity(study), split=split, plan=plan, weights=network.state_dict()
     )
-    steps = fit.optimizer_steps(len(split.train), options.loop)
+    steps = optimizer_steps(len(split.train), options.loop)
     weights = LossWeights.of(options.task)
     task = TrainingModule(
         network,
@@ -134,8 +130,8 @@ def _learn(
         standard=config.standard,
         asv_chunk=options.speed.chunk_size,
     )
-    settings = fit.FitConfig(options, config, folder, runtime, record.record_fact)
-    result = fit.fit_split(settings, task, study, split)
+    settings = FitConfig(options, config, folder, runtime, record.record_fact)
+    result = fit_split(settings, task, study, split)
     if not runtime.communicator.ranks.is_main:
         return
     # From the file: the module has the weights of the last epoch, or shards of them, and the
@@ -188,10 +184,7 @@ def diversity_scale(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) 
 class PretrainedEncoder:
     """Configuration and encoder weights of the model of --pretrained-encoder.
 
-    Attributes:
-        config: configuration of the model.
-        weights: weights of the encoder, by name.
-        asv_vectors_FD: vectors of the ASVs of the study; None unless the encoder is frozen.
+    A frozen encoder also has the vectors of the ASVs of the study.
     """
 
     config: ModelConfig
@@ -239,13 +232,6 @@ def choose_shape(
     """Return the sizes of the encoder, and the scale of Faith PD in its training samples `rows`.
 
     A pretrained encoder keeps both, except for the dropout.
-
-    Args:
-        base: pretrained encoder; None for one that is trained from the beginning.
-        study: study of the run, which gives the length of the sequences.
-        model: options of the sizes, which a pretrained encoder overrides.
-        plan: batch plan of the run.
-        rows: int64 [n], training samples.
 
     Raises:
         UsageError: abundances are to be predicted, but the pretrained encoder has no head for it.

@@ -46,13 +46,9 @@ class Runtime:
     """Where and how a run computes, chosen once from its options.
 
     Attributes:
-        device: device of this rank.
         precision: precision of training; inference uses fp32.
-        backends: attention backends without and with a mask.
         attention: entry of the run record about the backends.
         workers: number of data-loading processes of this rank; 0 loads in the process itself.
-        communicator: communicator of the ranks.
-        stop: the stop requests that this rank receives.
     """
 
     device: torch.device
@@ -65,15 +61,7 @@ class Runtime:
 
 
 def check_resources(options: Learn) -> None:
-    """Refuse a precision that the device lacks, or a network that cannot be built on it.
-
-    The estimate counts the transformer layers alone, without activations, so that it refuses only
-    what cannot be built.
-
-    Raises:
-        UsageError: the heads do not divide the width, the weights, their gradients and the two
-            moments of Adam exceed the memory of the device, or --tuned-for is for another one.
-    """
+    """Refuse settings for another device, and a network that cannot be built on this one."""
     device, model = choose_device(options.device), options.model
     if (stated := options.speed.tuned_for) is not None:
         here = tuned_for(options.input.table, torch.__version__, hardware_name(device))
@@ -94,6 +82,7 @@ def check_resources(options: Learn) -> None:
         memory, where = torch.cuda.get_device_properties(device).total_memory, "of the GPU"
     else:
         memory, where = memory_available(), "available"
+    # The transformer layers alone, without activations: only what cannot be built is refused.
     weights = least_weights(model.embedding_dim, model.attention_layers)
     # DDP holds the whole state on each rank; FSDP divides weights, gradients and moments.
     shards = read_environment(os.environ).world_size if options.scale.fsdp else 1
@@ -109,17 +98,11 @@ def check_resources(options: Learn) -> None:
 
 
 def numbers_of_host(options: Learn) -> Learn:
-    """Return the options with what this host has in place of `auto`, for the record of the run.
-
-    On a CPU the network uses all cores by itself; a GPU needs processes that prepare batches.
-
-    Raises:
-        UsageError: the device does not support the precision.
-        Unavailable: the device does not work.
-    """
+    """Return the options with what this host has in place of `auto`, for the record of the run."""
     device, speed = choose_device(options.device), options.speed
     gpu, of_host = is_gpu(device), options.device
     if of_host.num_workers == "auto":
+        # On a CPU the network uses all cores by itself; a GPU needs processes that prepare batches.
         workers = min(4, len(os.sched_getaffinity(0))) if gpu else 0
         of_host = dataclasses.replace(of_host, num_workers=workers)
     if of_host.cpu_threads == "auto":
@@ -133,11 +116,7 @@ def numbers_of_host(options: Learn) -> Learn:
 
 
 def check_heads(model: ModelOptions) -> None:
-    """Refuse a number of attention heads that does not divide the width.
-
-    Raises:
-        UsageError: see above.
-    """
+    """Refuse a number of attention heads that does not divide the width."""
     if model.embedding_dim % model.attention_heads:
         raise UsageError(
             "The heads do not divide the width",
@@ -152,13 +131,7 @@ def make_runtime(
     policy: BackendPolicy,
     communicator: Communicator,
 ) -> Runtime:
-    """Choose the runtime of a training run.
-
-    Args:
-        options: options of the run.
-        sizes: shape of the network, of which the attention heads are probed.
-        policy: candidate attention backends, and the devices on which they are measured.
-        communicator: communicator of the ranks.
+    """Choose the runtime of a training run; `sizes` has the attention heads that are probed.
 
     Raises:
         UsageError: the device does not support the precision.
@@ -174,13 +147,7 @@ def make_runtime(
 
 
 def tuned_for(table: Path, torch_version: str, hardware: str) -> str:
-    """Return the value of --tuned-for, which names what the settings of `aam tune` hold for.
-
-    Args:
-        table: feature table, whose SHA-256 is a part of the value.
-        torch_version: version of PyTorch.
-        hardware: name of the device, see `aam.numerics.device.hardware_name`.
-    """
+    """Return the value of --tuned-for, which names what the settings of `aam tune` hold for."""
     parts = [f"aam {__version__}", f"PyTorch {torch_version}", hardware]
     if file := input_file(table):  # its reader reports one that is missing
         parts.append(f"table {file['sha256'][:12]}")

@@ -30,8 +30,9 @@ from aam.inference.outputs import (
 from aam.inference.stored_networks import ModelConfig, Target, covariate_shape
 from aam.inference.tables import require_finite
 from aam.model.network import Encoder, Predictor
-from aam.training import checkpoints, fit
+from aam.training import checkpoints
 from aam.training.labelled_study import LabelledStudy, fit_labels
+from aam.training.loop import FitConfig, FitResult, fit_split, optimizer_steps
 from aam.training.module import LossWeights, TrainingModule, target_metrics
 from aam.training.pretrain import PretrainedEncoder, batch_plan, choose_metric, choose_shape
 from aam.training.run_folder import RecordFact
@@ -40,11 +41,10 @@ from aam.training.runtime import Runtime
 
 @dataclass(frozen=True)
 class FoldResult:
-    """Result of the network of one fold, on its n held-out samples.
+    """Result of the network of one fold, on its held-out samples.
 
     Attributes:
         target: target that was fitted to the training samples of the fold.
-        network: the trained network.
         predictions_NC: predictions in the units of the target, or class probabilities.
         validation_NC: the same of the validation samples of an ordered target; else None.
         facts: results for the run record.
@@ -69,16 +69,7 @@ def train_fold(
     """Train the network of one split and apply it to its held-out samples.
 
     A resumed run trains the rest of it; a complete network is only applied. Only the first rank
-    applies the network; the others return None.
-
-    Args:
-        options: options of the run.
-        labelled: the study with its labels.
-        base: pretrained encoder, None for one that is initialized here.
-        split: rows of the training, validation and held-out samples.
-        fold: number of the split, from 1; it sets the seed.
-        record_fact: receives facts for the run record.
-        runtime: device, precision, backends and ranks.
+    applies the network; the others return None. The number of the fold, from 1, sets the seed.
 
     Raises:
         DataError: fewer training samples than a batch.
@@ -105,7 +96,7 @@ def train_fold(
         network,
         LossWeights.of(options.task, options.target_penalty),
         options.loop,
-        fit.optimizer_steps(len(split.train), options.loop),
+        optimizer_steps(len(split.train), options.loop),
         target,
         labelled.values,
         asv_vectors_FD,
@@ -114,19 +105,15 @@ def train_fold(
         config.inputs(labelled.covariates),
     )
     folder = output_dir if folds == 1 else output_dir / f"fold-{fold}"
-    settings = fit.FitConfig(options, config, folder, runtime, record_fact, fold, folds)
-    result = fit.fit_split(settings, task, study, split)
+    settings = FitConfig(options, config, folder, runtime, record_fact, fold, folds)
+    result = fit_split(settings, task, study, split)
     if not runtime.communicator.ranks.is_main:
         return None
     return _apply_to_held_out(settings, labelled, split, result, asv_vectors_FD)
 
 
 def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
-    """Build the target, with class weights or transform fitted to the training samples.
-
-    Raises:
-        UsageError, DataError: see `fit_labels`.
-    """
+    """Build the target, with class weights or transform fitted to the training samples."""
     weights, transform = fit_labels(options, labelled, split)
     column = options.target.metadata_column
     if labelled.classes:
@@ -144,10 +131,10 @@ def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
 
 
 def _apply_to_held_out(
-    settings: fit.FitConfig,
+    settings: FitConfig,
     labelled: LabelledStudy,
     split: Split,
-    result: fit.FitResult,
+    result: FitResult,
     asv_vectors_FD: Tensor | None,
 ) -> FoldResult:
     """Predict the held-out samples of a fold.

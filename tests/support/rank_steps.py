@@ -22,11 +22,11 @@ from aam.distributed.strategies import full_tensor, local_tensor, parallelize
 from aam.inference.stored_networks import DiversityScale, ModelConfig, Target
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
-from aam.training import checkpoints, fit
+from aam.training import checkpoints
 from aam.training.checkpoints import TrainingProgress
 from aam.training.finite import FiniteCheck, replay
 from aam.training.loader import EpochSampler, TrainingBatches, ValidationBatches, loader
-from aam.training.loop import TrainingLoop
+from aam.training.loop import FitConfig, TrainingLoop, fit, freeze_unused, optimizer_steps
 from aam.training.module import GradientStep, LossWeights, TrainingModule
 from aam.training.observers import Observer
 from aam.training.runtime import Runtime
@@ -134,7 +134,7 @@ def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case)
     values = (np.arange(36) % 3).astype(np.float64)
     if isinstance(network, Predictor):
         torch.nn.init.normal_(network.head[-1].weight)
-    steps = fit.optimizer_steps(23, case.loop)
+    steps = optimizer_steps(23, case.loop)
     task = TrainingModule(
         network,
         LossWeights(count=float(hides)),
@@ -157,8 +157,8 @@ def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case)
     )
     runtime = Runtime(torch.device("cpu"), communicator=communicator)
     try:
-        settings = fit.FitConfig(options, config, folder, runtime)
-        fit.run(settings, task, training, validation, [recorder])
+        settings = FitConfig(options, config, folder, runtime)
+        fit(settings, task, training, validation, [recorder])
     except PowerCut:
         assert case.stop or case.killed
         if case.killed:
@@ -214,7 +214,7 @@ def repeat_steps(communicator: Communicator, study_dir: Path, scale: ScaleOption
         study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True, ranks=communicator.ranks
     )
     task = TrainingModule(config.network(), LossWeights(), loop, 4)
-    fit.freeze_unused(task, PLAN, study)
+    freeze_unused(task, PLAN, study)
     same: list[bool] = []
     model = parallelize(task, scale, communicator.ranks, torch.device("cpu"))
     step = GradientStep.of(task, model)

@@ -21,10 +21,10 @@ from aam.distributed.collectives import SINGLE_PROCESS
 from aam.inference.stored_networks import DiversityScale, ModelConfig
 from aam.model.attention import AUTO, Backend, Backends, named
 from aam.model.shape import NetworkShape
-from aam.training import checkpoints, fit
+from aam.training import checkpoints
 from aam.training.finite import OVERFLOWS, FiniteCheck
 from aam.training.loader import TrainingBatches
-from aam.training.loop import clip_gradients
+from aam.training.loop import FitConfig, clip_gradients, fit, optimizer_steps
 from aam.training.module import GradientStep, LossWeights, TrainingModule
 from aam.training.runtime import Runtime
 from tests.support.commands import pretrain, read, train
@@ -79,19 +79,17 @@ def run(
     """Train; returns what was noted for the record."""
     torch.manual_seed(3)
     config = ModelConfig("pretrain", SHAPE, "unweighted", PLAN, DiversityScale(), None, {})
-    task = TrainingModule(
-        config.network(backends), LossWeights(), LOOP, fit.optimizer_steps(24, LOOP)
-    )
+    task = TrainingModule(config.network(backends), LossWeights(), LOOP, optimizer_steps(24, LOOP))
     training = Spoiled(study, PLAN, np.arange(24), LOOP.batch_size, fresh_reads=True)
     training.spoiled = spoiled
     options = fit_options(
         folder, LOOP, resume_from=folder if resume else None, checkpoint_every_n_steps=1
     )
     noted: dict[str, object] = {}
-    given = fit.FitConfig(options, config, folder, Runtime(torch.device("cpu")), noted.__setitem__)
+    given = FitConfig(options, config, folder, Runtime(torch.device("cpu")), noted.__setitem__)
     validation = FixedBatches(study, PLAN, np.arange(24, 36), LOOP.batch_size)
     try:
-        fit.run(given, task, training, validation)
+        fit(given, task, training, validation)
     except NotFinite as error:
         noted["error"] = error
     return noted
