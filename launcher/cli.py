@@ -5,16 +5,28 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
 
 from aam import __version__
 from aam.contract import program
 from aam.contract.completion import REQUESTED
 from aam.contract.errors import UsageError
-from aam.contract.options import HELP, before_program, parse_known, split_command
-from launcher.commands import HOST, NAMES, OWN_STARTS, READ
+from aam.contract.options import (
+    CONFIG,
+    HELP,
+    HELP_ALL,
+    before_program,
+    options_of,
+    parse_known,
+    specs,
+    split_command,
+)
+from aam.contract.options import find as command_of_aam
+from launcher.commands import COMMANDS, FORWARDING, HOST, NAMES, OWN_STARTS, READ, find
 from launcher.plan.settings import LAUNCHER_OPTIONS
+
+TITLE = "Options of the launcher, anywhere on the command line"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,8 +50,6 @@ def _dispatch(argv: list[str]) -> int:
         argv = [*argv[1:], "--help"]
     launcher_options, rest = parse_known(LAUNCHER_OPTIONS.values(), argv)
     if not argv or any(argument in HELP for argument in before_program(rest)):
-        from launcher.help import help_of  # with shutil and textwrap: 5 ms
-
         print(help_of(rest))
         return 0
     command, arguments = split_command(rest, NAMES, "aam-launch")
@@ -48,19 +58,46 @@ def _dispatch(argv: list[str]) -> int:
     of_launcher = command in NAMES
     module_name = name if of_launcher or command in OWN_STARTS else "start"
     module = importlib.import_module(f"launcher.commands.{module_name}")
-    _require_host_read(launcher_options, command)
+    # --host is refused before a command that would run on this host, whatever the capture holds.
+    reads = HOST in READ.get(command, ()) if of_launcher else "--dry-run" in launcher_options
+    if HOST in launcher_options and not reads:
+        others = ", ".join(f"`{each}`" for each, flags in READ.items() if HOST in flags)
+        evidence = f"--host {launcher_options[HOST]} and `{command}`, which runs on this host"
+        remedy = f"leave it out; {others} and --dry-run decide for a captured host"
+        raise UsageError("A captured host runs nothing", evidence, remedy)
     status: int = module.run(launcher_options, [*action, *arguments] if of_launcher else rest)
     return status
 
 
-def _require_host_read(given: Mapping[str, Any], command: str) -> None:
-    """Refuse --host before a command that would run on this host, whatever the capture holds."""
-    reads = HOST in READ.get(command, ()) if command in NAMES else "--dry-run" in given
-    if HOST in given and not reads:
-        others = ", ".join(f"`{name}`" for name, flags in READ.items() if HOST in flags)
-        evidence = f"--host {given[HOST]} and `{command}`, which runs on this host"
-        remedy = f"leave it out; {others} and --dry-run decide for a captured host"
-        raise UsageError("A captured host runs nothing", evidence, remedy)
+def help_of(argv: Sequence[str]) -> str:
+    """Return the help page that a command line with --help or --help-all names."""
+    from aam.contract.options import help_page  # with shutil and textwrap: 5 ms
+
+    everything = HELP_ALL in argv
+    rest = [argument for argument in argv if argument not in HELP]
+    if not rest:
+        groups = {group: {name: find(name) for name in names} for group, names in COMMANDS.items()}
+        overview = help_page.overview("aam-launch", groups, everything=everything)
+        return "\n".join([overview, "", *help_page.section(TITLE, LAUNCHER_OPTIONS.values())])
+    command, rest = split_command(rest, NAMES, "aam-launch")
+    program = "aam-launch"
+    if command in FORWARDING and rest:
+        program = f"aam-launch {command}"
+        command, _ = split_command(rest, program=program)
+    elif command in NAMES:
+        read = [(TITLE, [LAUNCHER_OPTIONS[flag] for flag in READ.get(command, ())])]
+        name = f"{command} COMMAND" if command in FORWARDING else command
+        return help_page.page(program, name, find(command), specs(find(command)), read,
+                              everything=True)  # fmt: skip
+    # The page of a command of `aam`, with the options of the launcher.
+    options_class = command_of_aam(command)
+    assert options_class is not None, command
+    submits = program.endswith("submit")
+    more = [("Options of the job", specs(find("submit")))] if submits else []
+    own = [s for s in LAUNCHER_OPTIONS.values() if not (submits and s.flag == "--gpus")]
+    options = (*options_of(command), CONFIG)
+    return help_page.page(program, command, options_class, options, [*more, (TITLE, own)],
+                          everything=everything)  # fmt: skip
 
 
 def run() -> NoReturn:

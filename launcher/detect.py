@@ -21,10 +21,20 @@ from msgspec.structs import replace
 from aam.contract.errors import AamError, CannotCreate
 from aam.contract.files import atomic_write
 from aam.contract.records import read_json
-from launcher import engines, system
+from launcher import system
+from launcher.engines import ENGINES, containers
 from launcher.gpus import VENDORS, device_nodes
 from launcher.host import pci
-from launcher.host.facts import DeviceNode, Driver, Gpu, Host, Slurm, User, numbers, whole_number
+from launcher.host.facts import (
+    DeviceNode,
+    EngineFact,
+    Gpu,
+    Host,
+    Slurm,
+    User,
+    numbers,
+    whole_number,
+)
 from launcher.host.tree import HostTree, open_tree
 
 PATIENCE = 10  # seconds
@@ -54,8 +64,19 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
     )  # fmt: skip
     drivers = tuple(driver for vendor in VENDORS.values() if (driver := vendor.driver(tree)))
     spaces = {name: vendor.user_space(tree) for name, vendor in VENDORS.items()}
-    nodes = _nodes(tree, gpus, drivers, live)
-    found = engines.found(tree, variables, user.uid if user else 0, live)
+    look = _look if live else partial(_recorded, tree)
+    nodes = tuple(node for path in device_nodes(gpus, drivers) if (node := look(path)))
+    # The engines: detected on this host, as the capture recorded them on another.
+    user_id, search = user.uid if user else 0, variables.get("PATH", os.defpath)
+    if live:
+        paths = ((engine, system.which(engine.name, search)) for engine in containers())
+        found = tuple(e.detect(path, tree, variables, user_id) for e, path in paths if path)
+    else:
+        found = tuple(
+            replace(fact, traits=ENGINES[fact.name].traits)
+            for fact in tree.manifest.engines if fact.name in ENGINES
+        )  # fmt: skip
+    names = {fact.name for fact in found}
     return Host(
         root=tree.name,
         name=tree.read("/proc/sys/kernel/hostname") or "unknown",
@@ -65,7 +86,10 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
         nodes=nodes,
         drivers=drivers,
         engines=found,
-        absent_engines=engines.absent(found),
+        absent_engines=tuple(
+            EngineFact(engine.name, engine.name, traits=engine.traits)
+            for engine in containers() if engine.name not in names
+        ),
         slurm=slurm(variables),
         user=user,
         user_space={name: space for name, space in spaces.items() if space},
@@ -73,7 +97,7 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
         bus=tuple(str(function) for function in pci.functions(tree)),
         environment=dict(variables),
         complete=live or tree.manifest.complete,
-    )
+    )  # fmt: skip
 
 
 def slurm(variables: Mapping[str, str]) -> Slurm | None:
@@ -99,14 +123,6 @@ def _described(tree: HostTree) -> tuple[str, ...]:
                  if vendor.cdi_kind and any(vendor.cdi_kind in text for text in texts))  # fmt: skip
 
 
-def _nodes(
-    tree: HostTree, gpus: Sequence[Gpu], drivers: Sequence[Driver], live: bool
-) -> tuple[DeviceNode, ...]:
-    """Look at every device node that the GPUs need."""
-    look = _look if live else partial(_recorded, tree)
-    return tuple(node for path in device_nodes(gpus, drivers) if (node := look(path)))
-
-
 def _look(path: str) -> DeviceNode | None:
     try:
         facts = os.stat(path)
@@ -121,8 +137,9 @@ def _look(path: str) -> DeviceNode | None:
 
 
 def _recorded(tree: HostTree, path: str) -> DeviceNode | None:
-    unknown = DeviceNode(path, None, None, None, None) if tree.has(path) else None
-    return tree.manifest.node(path) or unknown
+    if found := tree.manifest.nodes.get(path):
+        return DeviceNode(path, found.gid, found.group, found.mode, found.access)
+    return DeviceNode(path, None, None, None, None) if tree.has(path) else None
 
 
 def _confined(gpus: Sequence[Gpu], nodes: Sequence[DeviceNode], user: User | None) -> list[Gpu]:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from aam.contract.errors import AamError, CannotCreate, MissingInput
 from aam.contract.records import read_json
-from launcher import check_reports, config
+from launcher import config, system
 from launcher.detect import detect, with_versions
 from launcher.engines import ENGINES, native
 from launcher.engines.sif import SIF, sif_id
@@ -77,7 +77,7 @@ def gather(
         home=os.path.expanduser("~"),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         requested_mounts=(*requested_mounts(settings, host.live, binds), *mounts),
-        reports=str(check_reports.folder(os.environ)),
+        reports=str(system.user_folder("XDG_CACHE_HOME", os.environ) / "check-reports"),
         shares_memory=shares_memory,
     )
     return LaunchInputs(

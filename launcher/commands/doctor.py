@@ -14,9 +14,9 @@ import msgspec
 
 from aam.contract.errors import AamError, Unavailable
 from aam.contract.options.field import option
-from launcher import capture, check_reports, config, system
+from launcher import capture, config, system
 from launcher.commands import parse_own, print_json
-from launcher.commands.explain import facts, shortened
+from launcher.commands.explain import facts, shortened, stored_reports
 from launcher.detect import detect, with_versions
 from launcher.engines import ENGINES, command, spython_client
 from launcher.findings import Finding
@@ -148,7 +148,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         cause = f"A launch would be refused: {error.cause}"
         findings += (Finding("error", cause, error.evidence, error.remedy),)
     archs = {gpu.arch for gpu in host.gpus}
-    stored = check_reports.stored(check_reports.folder(os.environ))
+    stored = stored_reports(Path(inputs.context.reports or ""))
     reports = [report for report in stored if report.arch in archs]
     if "--json" in launcher_options:
         content = {

@@ -2,7 +2,8 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from aam.contract.errors import AamError, printable
 from aam.contract.gpus import CHECK_REPORTS
-from launcher import check_reports
+from aam.contract.records import read_json
 from launcher.engines import command, shell_line
 from launcher.findings import Decision
 from launcher.host.facts import Host
@@ -26,6 +28,8 @@ WHOLE = "--dry-run instead of explain prints the whole line"
 SHOWN = 4  # members of a list; of a longer one the first and the last
 ORDER = ("left out", "image", "engine", "not used", "engine option", "GPU selection", "device",
          "aam check", "flag", "mount", "variable", "kept out")  # fmt: skip
+MAX_REPORTS = 200
+"""Check reports that are read; one of a stack has about 20 kB."""
 
 
 @dataclass(frozen=True)
@@ -46,79 +50,106 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         require_inputs(request)
     host, plan = plan_launch(request, capture or Path("/"))
     if CHECK_REPORTS in plan.variables and host.live:
-        plan = replace(plan, choices=(*plan.choices, _last_check(plan)))
+        # What `aam check` found last for the stack of the plan; `aam` alone decides by it.
+        folder, arch = Path(plan.variables[CHECK_REPORTS]), plan.gpus[0].arch
+        why = f"nothing is kept for this stack on {arch}; aam measures before the first run"
+        if plan.image and plan.digest is None:
+            why = "the image has no digest, so aam measures before each run"
+        check = Decision("aam check", "not yet measured", why, str(folder))
+        for report in stored_reports(folder):
+            own = plan.digest == report.image if plan.image else report.image.startswith("native:")
+            if own and report.arch == arch:
+                why = f"measured {report.made} for {report.stack}"
+                check = Decision("aam check", report.verdict, why, report.file)
+                break
+        plan = replace(plan, choices=(*plan.choices, check))
     assigned = (replace(v, value=shown(v.name, v.value)) for v in plan.assigned)
     plan = replace(plan, assigned=tuple(assigned))
     print(as_json(host, plan) if "--json" in launcher_options else text(host, plan))
     return 0
 
 
-def _last_check(plan: Plan) -> Decision:
-    """Return what `aam check` found last for the stack of a plan; `aam` alone decides by it."""
-    folder, arch = Path(plan.variables[CHECK_REPORTS]), plan.gpus[0].arch
-    for report in check_reports.stored(folder):
-        own = plan.digest == report.image if plan.image else report.image.startswith("native:")
-        if own and report.arch == arch:
-            why = f"measured {report.made} for {report.stack}"
-            return Decision("aam check", report.verdict, why, report.file)
-    if plan.image and plan.digest is None:
-        why = "the image has no digest, so aam measures before each run"
-    else:
-        why = f"nothing is kept for this stack on {arch}; aam measures before the first run"
-    return Decision("aam check", "not yet measured", why, str(folder))
+class StoredReport(msgspec.Struct, frozen=True):
+    """What a report of `aam check` states, as `aam` wrote it."""
+
+    file: str  # its place
+    image: str  # digest of the image; "native:..." without an image
+    arch: str  # architecture of the GPU
+    stack: str  # image, architecture, driver and version of `aam` in words
+    made: str  # time in UTC
+    verdict: str  # the result for each attention backend, on one line
+
+
+def stored_reports(folder: Path) -> list[StoredReport]:
+    """Return the check reports in a folder, the latest first; other files are left out."""
+    found = []
+    latest = sorted(folder.glob("*.json"), key=lambda file: file.lstat().st_mtime, reverse=True)
+    for file in latest[:MAX_REPORTS]:
+        with suppress(AamError):
+            report = read_json(file, _Report, "check report")
+            texts = (report.key.image, report.key.arch, report.stack, report.made, report.verdict)
+            found.append(StoredReport(str(file), *(printable(text, 300) for text in texts)))
+    return sorted(found, key=lambda report: report.made, reverse=True)
+
+
+class _Key(msgspec.Struct):
+    image: str
+    arch: str
+
+
+class _Report(msgspec.Struct):
+    key: _Key
+    stack: str
+    made: str
+    verdict: str
 
 
 def text(host: Host, plan: Plan) -> str:
     """Return the explanation for a terminal."""
-    lines = [
-        f"{'host':<13} {host.name}, Linux {host.kernel}" + ("" if host.live else f" ({host.root})")
-    ]
+    captured = "" if host.live else f" ({host.root})"
+    lines = [f"{'host':<13} {host.name}, Linux {host.kernel}{captured}"]
     if host.slurm:
         lines.append(f"{'':<13} Slurm job {host.slurm.job}")
     for driver in host.drivers:
         version = driver.version or "of unknown version"
         lines.append(f"{'driver':<13} {driver.vendor} {version} ({driver.source})")
+
+    def rank(decision: Decision) -> int:
+        if decision.subject.endswith(" GPUs"):  # of each vendor, before everything else
+            return -1
+        return ORDER.index(decision.subject) if decision.subject in ORDER else len(ORDER)
+
+    # Decisions with one reason share its line.
     subject = ""
-    for (about, why, source), same in groupby(sorted(plan.decisions, key=_rank), key=_reason):
+    ordered = sorted(plan.decisions, key=rank)
+    for (about, why, source), same in groupby(ordered, key=lambda d: (d.subject, d.why, d.source)):
         values = [decision.value for decision in same]
-        if about == "device":
-            values = [shortened(values)]
-        for value in values:
+        for value in [shortened(values)] if about == "device" else values:
             lines.append(f"{about if about != subject else '':<13} {value}")
             subject = about
         lines.append(f"{'':<15}{why} [{source}]")
     lines += [f"{finding.severity:<13} {finding}" for finding in plan.findings]
-    return "\n".join([*lines, "", f"would run ({WHOLE})", *_readable(plan)])
-
-
-def _readable(plan: Plan) -> Iterator[str]:
-    """Yield the command line broken at its options, the record left out."""
-    line = "  "
+    lines += ["", f"would run ({WHOLE})", "  "]
+    # The command line broken at its options, the record left out.
     for argument in command(plan):
         name = argument.partition("=")[0]
-        text = f"{name}=..." if name == RECORD else shlex.quote(argument)
-        breaks = (
-            argument.startswith("-") or "=" in argument.partition("/")[0] or argument == plan.place
-        )
-        if breaks and line.split()[-1:] != ["--mount"]:
-            yield line
-            line = "     "
-        line += f" {text}"
-    yield line
+        assigns = "=" in argument.partition("/")[0]
+        breaks = argument.startswith("-") or assigns or argument == plan.place
+        if breaks and lines[-1].split()[-1:] != ["--mount"]:
+            lines.append("     ")
+        lines[-1] += " " + (f"{name}=..." if name == RECORD else shlex.quote(argument))
+    return "\n".join(lines)
 
 
 def as_json(host: Host, plan: Plan) -> str:
     """Return the explanation for programs."""
+    shown_elsewhere = ("choices", "findings", "assigned")
+    parts = {k: v for k, v in msgspec.to_builtins(plan).items() if k not in shown_elsewhere}
     content = {
         "host": facts(host),
         "decisions": msgspec.to_builtins(plan.decisions),
         "findings": msgspec.to_builtins(plan.findings),
-        "plan": {
-            key: value
-            for key, value in msgspec.to_builtins(plan).items()
-            if key not in ("choices", "findings", "assigned")
-        }
-        | {"variables": plan.variables},
+        "plan": {**parts, "variables": plan.variables},
         "command_line": shell_line(plan),
     }
     return json.dumps(content, indent=2)
@@ -142,13 +173,3 @@ def shortened(members: Sequence[str]) -> str:
     if len(members) <= SHOWN:
         return ", ".join(members)
     return f"{members[0]} ... {members[-1]} ({len(members)})"
-
-
-def _reason(decision: Decision) -> tuple[str, str, str]:
-    return decision.subject, decision.why, decision.source
-
-
-def _rank(decision: Decision) -> int:
-    if decision.subject.endswith(" GPUs"):  # of each vendor, before everything else
-        return -1
-    return ORDER.index(decision.subject) if decision.subject in ORDER else len(ORDER)

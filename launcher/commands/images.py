@@ -1,6 +1,11 @@
 """`aam-launch images`: list, build, pull and verify images."""
 
+import contextlib
+import datetime
+import os
 import re
+import subprocess
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,21 +13,32 @@ from pathlib import Path
 from typing import Any
 
 from aam import __version__
-from aam.contract.errors import UsageError, nearest, printable
+from aam.contract.errors import (
+    CannotCreate,
+    MissingInput,
+    Unavailable,
+    UsageError,
+    nearest,
+    printable,
+)
 from aam.contract.options.field import option
 from launcher import config
 from launcher.commands import HOST, parse_own, print_json
-from launcher.engines import BUILDERS
+from launcher.engines import BUILDERS, spython_client
+from launcher.engines.base import PYTHON, SMOKE
 from launcher.engines.sif import SIF
-from launcher.images import build, definitions, index, inventory, verify
+from launcher.images import build, definitions, index, inventory
 from launcher.images.build import TEST, ImagesBuild, SeveralImages
-from launcher.plan.catalog import Catalog
+from launcher.plan.catalog import Catalog, Image
 from launcher.plan.decision import assess
+from launcher.plan.environment import unset
 from launcher.plan.request import Request
 from launcher.planning import gather
 
 ROW = "{:<15}  {:<4}  {}"
 """Image, whether it fits this host, stack."""
+WRONG = 1
+"""Exit status of `aam check` if an attention backend computes wrong results."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +100,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     elif action == "verify":
         options = _checked(parse_own(ImagesVerify, argv[1:], "images verify"))
         for image in [catalog.require(name) for name in options.names]:
-            verify.verify(image, options.engine, folder, options.test)
+            _verify(image, options.engine, folder, options.test)
     else:
         known = ("list", "build", "pull", "verify")
         remedy = nearest(action, known, f"known are {', '.join(known)}")
@@ -151,7 +167,10 @@ def _print_below(*texts: str) -> None:
 
 def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:
     chosen = [catalog.require(name) for name in options.names]
-    options = replace(options, wheels=build.require_wheels(options.wheels),
+    if options.wheels and not any(options.wheels.glob("*.whl")):
+        remedy = "fill it: pip download --no-deps --require-hashes -r containers/locks/NAME.txt"
+        raise MissingInput("No wheels to install from", f"'{options.wheels}'", remedy)
+    options = replace(options, wheels=options.wheels and options.wheels.absolute(),
                       from_=options.from_ and options.from_.absolute())  # fmt: skip
     is_sif = options.engine is None or BUILDERS[options.engine].traits.image_format == SIF
     if options.from_ and (options.build_arg or options.wheels or not is_sif or len(chosen) != 1):
@@ -202,3 +221,62 @@ def _print_made(name: str, made: Mapping[str, Any], folder: Path) -> None:
     remark = "" if made["new"] else " (built of the same inputs before; --rebuild repeats it)"
     digest = f"sha256:{made['sha256']}" if "sha256" in made else made["digest"]
     print(f"{name:<10} {place}  {digest}{remark}")
+
+
+def _verify(image: Image, engine: str | None, folder: Path, test: bool) -> None:
+    """Verify every recorded form of an image, or that of one engine."""
+    requested = BUILDERS[engine].traits.image_format if engine else None
+    name, place = image.name, folder / f"{image.name}.sif"
+    for image_format, recorded in index.of_image(folder, name, requested).items():
+        if image_format == SIF and not test:  # a file, compared without a program
+            build.suitable(SIF)[0].verify("", name, recorded, place)
+        else:
+            found = build.find_builder(engine, image_format)
+            verified = found.engine.verify(found.program, name, recorded, place)
+        print(f"ok      {name} ({image_format}) is what was recorded")
+        # The versions that were measured in the image, compared with the catalog's pins.
+        labels = recorded.get("labels", {})
+        for key, pin in image.pins.items():
+            measured = labels.get(f"org.aam.{key}")
+            if measured is not None:
+                verdict = "ok     " if agree(measured, pin) else "differs"
+                print(f"{verdict} {key}: {measured} measured, {pin} in the catalog")
+        if image_format == SIF and labels and spython_client.available():  # a second reader
+            theirs = spython_client.labels(str(place))
+            other = sorted(each for each in labels if labels[each] != theirs.get(each))
+            verdict = f"differs spython reads other labels: {', '.join(other)}"
+            print(verdict if other else f"ok      spython reads the same {len(labels)} labels")
+        if not test:
+            continue
+        argv = found.engine.exec_argv(found.program, verified, [PYTHON, SMOKE])
+        hidden = unset(os.environ, found.engine.traits)
+        variables = {name: value for name, value in os.environ.items() if name not in hidden}
+        sys.stdout.flush()
+        own = subprocess.run(argv, check=False, env=variables).returncode
+        # On the available device, as a job does. Python imports from the current folder with -m;
+        # the root folder holds no modules.
+        argv = [sys.executable, "-m", "launcher.cli", f"--image-dir={folder}", "--image", name,
+                "--runtime", found.engine.name, "check", "--quick"]  # fmt: skip
+        checked = own or subprocess.run(argv, check=False, cwd="/").returncode
+        if own or checked not in (0, WRONG):
+            evidence = (
+                f"{'its own test' if own else 'aam check'} ended with status {own or checked}"
+            )
+            raise Unavailable("The image does not work here", evidence, "see its output above")
+        if checked == WRONG:
+            print("note    a backend computes wrong here; jobs are kept from it")
+        day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+        with contextlib.suppress(CannotCreate):  # the image folder of another user
+            index.write(folder, name, image_format, {**recorded, "verified": day})
+
+
+def agree(measured: str, pin: str) -> bool:
+    """Return whether a version is that of a pin, as far as both go.
+
+    What follows the numbers (+rocm6.2, -fa1d09cbd, b) does not matter.
+
+    >>> agree("6.3.42131-fa1d09cbd", "6.3.42131"), agree("6.3.0", "6.3"), agree("6.4.1", "6.3")
+    (True, True, False)
+    """
+    ours, theirs = (re.findall(r"\d+", re.split(r"[-+]", v)[0]) for v in (measured, pin))
+    return all(a == b for a, b in zip(ours, theirs, strict=False))

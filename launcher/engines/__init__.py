@@ -6,77 +6,34 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import shlex
-from collections.abc import Callable, Mapping
-from typing import NoReturn, TypeVar
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
 
-from msgspec.structs import replace
-
-from aam.contract.errors import Unavailable
+from aam.contract.errors import CannotCreate, NotPermitted, Unavailable
 from launcher.engines import docker, native, podman, sif
 from launcher.engines.base import Builder, Engine
-from launcher.engines.folders import make_folders
-from launcher.host.facts import EngineFact
-from launcher.host.tree import HostTree
 from launcher.plan.plan import Plan
-from launcher.system import which
 
-T = TypeVar("T")
-
+BUILDERS: dict[str, Builder] = {
+    engine.name: engine for engine in (sif.APPTAINER, sif.SINGULARITY, podman.ENGINE, docker.ENGINE)
+}
+"""The engines that build images."""
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (sif.APPTAINER, sif.SINGULARITY, podman.ENGINE, docker.ENGINE, native.ENGINE)
 }
 
 
-BUILDERS: dict[str, Builder] = {
-    engine.name: engine for engine in (sif.APPTAINER, sif.SINGULARITY, podman.ENGINE, docker.ENGINE)
-}
-"""The engines that build images."""
-
-
 def containers() -> tuple[Engine, ...]:
     """Return the engines that run images, in order of preference."""
     return tuple(engine for engine in ENGINES.values() if engine.traits.image_format)
-
-
-def of_format(image_format: str) -> tuple[Engine, ...]:
-    """Return the engines that run images of a format."""
-    return tuple(e for e in containers() if e.traits.image_format == image_format)
-
-
-def builders(image_format: str) -> tuple[Builder, ...]:
-    """Return the engines that build and inspect images of a format."""
-    known = tuple(e for e in BUILDERS.values() if e.traits.image_format == image_format)
-    if not known:
-        remedy = "remove its entry from images.json"
-        raise Unavailable("No engine for images of this format", f"'{image_format}'", remedy)
-    return known
-
-
-def found(
-    tree: HostTree, environment: Mapping[str, str], user_id: int, live: bool
-) -> tuple[EngineFact, ...]:
-    """Return the engines of a host: detected on this one, as a capture recorded them on another."""
-    if live:
-        search = environment.get("PATH", os.defpath)
-        paths = ((engine, which(engine.name, search)) for engine in containers())
-        return tuple(e.detect(path, tree, environment, user_id) for e, path in paths if path)
-    return tuple(
-        replace(fact, traits=ENGINES[fact.name].traits)
-        for fact in tree.manifest.engines
-        if fact.name in ENGINES
-    )
-
-
-def absent(host_engines: tuple[EngineFact, ...]) -> tuple[EngineFact, ...]:
-    """Return the engines that run images and that a host does not have."""
-    names = {fact.name for fact in host_engines}
-    return tuple(
-        EngineFact(engine.name, engine.name, traits=engine.traits)
-        for engine in containers() if engine.name not in names
-    )  # fmt: skip
 
 
 def command(plan: Plan) -> tuple[str, ...]:
@@ -102,21 +59,66 @@ def shell_line(plan: Plan) -> str:
 
 
 def exec_plan(plan: Plan) -> NoReturn:
-    """Replace this process by the program of a plan."""
-    start_plan(plan, lambda argv, variables: os.execve(argv[0], argv, variables))
-    raise AssertionError("execve(2) does not return")
-
-
-def start_plan(plan: Plan, start: Callable[[tuple[str, ...], dict[str, str]], T]) -> T:
-    """Make the folders that a plan needs, and start its program.
-
-    Args:
-        start: starts a command line with an environment.
-    """
-    make_folders(plan)
+    """Make the folders that a plan needs, and replace this process by its program."""
+    make_private(plan.folders)
+    for folder in plan.outputs:  # a container finds them as mounts
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _cannot(folder, error) from error
     argv = command(plan)
     try:
-        return start(argv, plan.environment(os.environ))
+        os.execve(argv[0], argv, plan.environment(os.environ))
     except OSError as error:  # E2BIG: thousands of mounts; ENOEXEC, ENOENT: a broken program
         evidence = f"'{argv[0]}', {error.strerror}"
         raise Unavailable("The program cannot be started", evidence, "try --dry-run") from error
+
+
+def make_private(folders: Sequence[str]) -> None:
+    """Make folders that only this user may enter, the outermost first.
+
+    They lie in a scratch folder where others may write, so each folder has to be this user's and
+    closed to other writers before anything inside it is made or used.
+    """
+    me = os.geteuid()
+    for number, folder in enumerate(folders):
+        try:
+            if number == 0:
+                # No other user may rename what this user makes in the folders around it.
+                scratch = Path(os.path.realpath(os.path.dirname(folder)))
+                scratch.mkdir(parents=True, exist_ok=True)
+                for place in (scratch, *scratch.parents):
+                    facts = place.stat()
+                    if facts.st_uid not in (0, me):
+                        raise _unsafe(f"another user owns '{place}'")
+                    writable = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+                    if writable == stat.S_IWGRP and facts.st_uid == me:
+                        # Many systems give each user a group of the same name.
+                        with suppress(KeyError):
+                            if grp.getgrgid(facts.st_gid).gr_name == pwd.getpwuid(me).pw_name:
+                                continue
+                    if writable and not facts.st_mode & stat.S_ISVTX:
+                        raise _unsafe(
+                            f"others may rename what lies in '{place}' (it has no sticky bit)"
+                        )
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise _cannot(folder, error) from error
+        facts = os.lstat(folder)
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != me:
+            raise _unsafe(f"'{folder}' is not a folder of yours")
+        if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            mode = stat.S_IMODE(facts.st_mode)
+            raise _unsafe(f"others may write to '{folder}' (mode {mode:o})")
+
+
+def _unsafe(evidence: str) -> NotPermitted:
+    remedy = "remove it or choose another --scratch"
+    return NotPermitted("The private folder of the job is not safe to use", evidence, remedy)
+
+
+def _cannot(folder: str, error: OSError) -> CannotCreate:
+    evidence = f"'{folder}', {error.strerror}"
+    return CannotCreate("A folder cannot be made", evidence, "choose another place")

@@ -1,4 +1,4 @@
-"""Protocols of an engine, and of one that builds images; one module for each engine.
+"""Protocols of an engine, and of one that builds images, with its log; a module for each engine.
 
 To add an engine, write a module whose `ENGINE` has the members of `Engine` and enter it in
 `launcher.engines.ENGINES`, and in `BUILDERS` if it has those of `Builder`. No other module names an
@@ -11,9 +11,11 @@ for a file in the image folder, else the engine's own storage).
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,10 +23,7 @@ from aam.contract.errors import CannotCreate
 from launcher import system
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
-
-if TYPE_CHECKING:
-    from launcher.engines.build_log import BuildLog
-    from launcher.plan.plan import Plan
+from launcher.plan.plan import Plan
 
 GIB = 1 << 30
 WHEELS = "/mnt"
@@ -43,6 +42,24 @@ NAMESPACE_SETTINGS = {
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1",  # Ubuntu 23.10 and later
 }
 """Kernel settings with the value that forbids user namespaces (user_namespaces(7))."""
+PATIENCE = 15  # seconds
+TAIL = 12  # lines of the log that a failure shows
+NETWORK = (
+    "temporary failure in name resolution",
+    "no such host",
+    "could not resolve",
+    "network is unreachable",
+    "connection refused",
+    "newconnectionerror",
+    "i/o timeout",
+    "failed to establish a new connection",
+    "connection timed out",
+)
+FULL = "the disk is full; set TMPDIR, AAM_IMAGE_DIR and what the log names to folders with room"
+OFFLINE = (
+    "a build needs a network for its base, Debian's packages and the wheels; without one, build "
+    "elsewhere, and bring the image: `aam-launch images build NAME --from FILE`"
+)
 
 
 def user_namespaces(tree: HostTree) -> str | None:
@@ -145,3 +162,68 @@ class ImageBuild(msgspec.Struct, frozen=True):
     archive: Path | None
     test: bool  # run the image's own test before it replaces another
     place: Path  # file to write, for an engine whose images are files
+
+
+class BuildLog:
+    """Log of a build: steps on the terminal, complete output of commands in a file."""
+
+    def __init__(self, path: Path, cause: str = "The image was not built") -> None:
+        self.path, self.cause = path, cause  # the file, and the error of a failed command
+        self.started = time.monotonic()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)  # that of another user may not be writable
+            path.write_text("")
+        except OSError as error:
+            evidence, remedy = f"'{path}', {error.strerror}", "let its owner remove it"
+            raise CannotCreate("The log cannot be written", evidence, remedy) from error
+
+    def step(self, text: str) -> None:
+        """Print a line with the time since the start, and log it."""
+        passed = int(time.monotonic() - self.started)
+        print(f"{passed // 60:3d}:{passed % 60:02d}  {text}", file=sys.stderr, flush=True)
+        with self.path.open("a") as stream:
+            stream.write(f"== {text}\n")
+
+    def run(
+        self, argv: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Run a command; lines that begin with "== " or "ok " are shown."""
+        import subprocess  # a start that builds nothing saves 2 ms
+
+        with self.path.open("a") as stream:
+            stream.write("$ " + " ".join(argv) + "\n")
+        process = subprocess.Popen(
+            argv, cwd=folder, env=environment, text=True, errors="replace",
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            umask=0o022,  # files in an image, whatever the access of the image folder is
+        )  # fmt: skip
+        assert process.stdout is not None
+        last: list[str] = []
+        try:
+            with self.path.open("a") as stream:
+                for line in process.stdout:
+                    stream.write(line)
+                    last = [*last, line.rstrip()][-200:]
+                    if line.startswith(("== ", "ok ", "FAILED ")):
+                        self.step(line.strip("= \n"))
+            status = process.wait()
+        finally:
+            if process.poll() is None:  # an engine ignores SIGTERM while it copies
+                process.terminate()
+                try:
+                    process.wait(PATIENCE)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        if status == 0:
+            return
+        shown = [f"    {line[:300]}" for line in last if line.strip()]
+        print("\n".join(shown[-TAIL:]), file=sys.stderr)
+        text, remedy = "\n".join(last).lower(), "correct the error in its last lines and repeat it"
+        if "no space left on device" in text:
+            remedy = FULL
+        elif any(phrase in text for phrase in NETWORK):
+            remedy = OFFLINE
+        evidence = f"`{' '.join(argv[:2])}` ended with status {status}"
+        raise CannotCreate(self.cause, f"{evidence}; its output is in '{self.path}'", remedy)

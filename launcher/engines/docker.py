@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from aam.contract.errors import Unavailable
+from launcher.engines.base import BuildLog, ImageBuild
 from launcher.engines.oci import OciEngine
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
-
-if TYPE_CHECKING:
-    from launcher.engines.base import ImageBuild
-    from launcher.engines.build_log import BuildLog
-    from launcher.plan.plan import Plan
+from launcher.plan.plan import Plan
 
 SOCKET = "/var/run/docker.sock"
 

@@ -10,7 +10,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aam.contract.errors import MissingInput
 from launcher import system
@@ -22,17 +22,15 @@ from launcher.engines.base import (
     SMOKE,
     WHEELS,
     Builder,
+    BuildLog,
     Engine,
+    ImageBuild,
     SpaceRequirement,
     labels,
     program,
 )  # fmt: skip
 from launcher.plan.mounts import mount_option
-
-if TYPE_CHECKING:
-    from launcher.engines.base import ImageBuild
-    from launcher.engines.build_log import BuildLog
-    from launcher.plan.plan import Plan
+from launcher.plan.plan import Plan
 
 REPOSITORY = "localhost/aam"
 
@@ -73,8 +71,7 @@ class OciEngine(Engine, Builder):
     def needs(
         self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
     ) -> list[SpaceRequirement]:
-        argv = [program, "info", "--format", self.storage]
-        done = system.run(argv)
+        done = system.run([program, "info", "--format", self.storage])
         output = done.stdout.strip()
         if done.returncode or not output.startswith("/"):
             return []
@@ -86,10 +83,13 @@ class OciEngine(Engine, Builder):
         try:
             log.run(self.build_argv(build, bare), build.context)
             found = labels(self.exec_argv(build.program, bare, ["cat", LABELS]), build.name)
+            # Labels are known when the image is there; a second build from it adds them.
             recipe = build.scratch / "labels" / "Dockerfile"
             recipe.parent.mkdir()
             recipe.write_text(f"FROM {bare}\n")
-            log.run(self.label_argv(build, found, recipe, aside), recipe.parent)
+            argv = [build.program, "build", "--file", str(recipe), "--tag", aside]
+            options = [option for k, v in found.items() for option in ("--label", f"{k}={v}")]
+            log.run([*argv, *self.build_flags(build), *options, str(recipe.parent)], recipe.parent)
             if build.test:
                 log.step("test")
                 log.run(self.exec_argv(build.program, aside, [PYTHON, SMOKE]), build.scratch)
@@ -108,24 +108,13 @@ class OciEngine(Engine, Builder):
 
     def build_argv(self, build: ImageBuild, tag: str) -> list[str]:
         """Return the command that builds an image of its definition."""
-        options = ["--volume", f"{build.wheels}:{WHEELS}:ro"] if build.wheels else []
-        for key, value in build.arguments.items():
-            options += ["--build-arg", f"{key}={value}"]
         recipe = build.context / "containers" / f"{build.name}.Dockerfile"
-        return self._build_argv(build, recipe, tag, options, build.context)
-
-    def label_argv(
-        self, build: ImageBuild, labels: Mapping[str, str], recipe: Path, tag: str
-    ) -> list[str]:
-        """Return the command that gives an image its labels and its tag."""
-        options = [option for k, v in labels.items() for option in ("--label", f"{k}={v}")]
-        return self._build_argv(build, recipe, tag, options, recipe.parent)
-
-    def _build_argv(
-        self, build: ImageBuild, recipe: Path, tag: str, options: Sequence[str], context: Path
-    ) -> list[str]:
         argv = [build.program, "build", "--file", str(recipe), "--tag", tag]
-        return [*argv, *self.build_flags(build), *options, str(context)]
+        argv += self.build_flags(build)
+        argv += ["--volume", f"{build.wheels}:{WHEELS}:ro"] if build.wheels else []
+        for key, value in build.arguments.items():
+            argv += ["--build-arg", f"{key}={value}"]
+        return [*argv, str(build.context)]
 
     def exec_argv(self, program: str, place: str, argv: Sequence[str]) -> list[str]:
         start = [program, "run", "--rm", "--network=none", "--read-only", "--tmpfs=/tmp"]
@@ -147,8 +136,7 @@ class OciEngine(Engine, Builder):
 
 def inspected(program: str, image: str) -> dict[str, Any]:
     """Return id, digest and size of an image of a storage; nothing if it has none."""
-    argv = [program, "image", "inspect", image]
-    done = system.run(argv)
+    done = system.run([program, "image", "inspect", image])
     if done.returncode:
         return {}
     output = json.loads(done.stdout)[0]

@@ -12,17 +12,13 @@ from __future__ import annotations
 
 import pwd
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from launcher.engines.base import user_namespaces
+from launcher.engines.base import ImageBuild, user_namespaces
 from launcher.engines.oci import OciEngine
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
+from launcher.plan.plan import Plan
 from launcher.system import which
-
-if TYPE_CHECKING:
-    from launcher.engines.base import ImageBuild
-    from launcher.plan.plan import Plan
 
 
 class Podman(OciEngine):
@@ -74,18 +70,15 @@ def _no_subordinate_ids(tree: HostTree, user_id: int) -> str | None:
         if text is None and tree.has(path):  # it may not be read
             return None
         owners = [line.split(":")[0] for line in (text or "").splitlines()]
-        if not {user, str(user_id)} & set(owners) and not _subordinate_ids_elsewhere(tree):
-            return f"{path} has no line for {user}; `usermod --add-subuids` makes one"
+        if not {user, str(user_id)} & set(owners):
+            # A service such as SSSD may hand out the ranges (nsswitch.conf(5), "subid").
+            lines = (
+                line.split(":") for line in (tree.read("/etc/nsswitch.conf") or "").split("\n")
+            )
+            services = [pair[1].split() for pair in lines if pair[0].strip() == "subid"]
+            if services in ([], [["files"]]):
+                return f"{path} has no line for {user}; `usermod --add-subuids` makes one"
     return None
-
-
-def _subordinate_ids_elsewhere(tree: HostTree) -> bool:
-    """Return whether a service such as SSSD hands out the ranges (nsswitch.conf(5), "subid")."""
-    pairs = (line.split(":") for line in (tree.read("/etc/nsswitch.conf") or "").splitlines())
-    return any(
-        len(pair) > 1 and pair[0].strip() == "subid" and pair[1].split() != ["files"]
-        for pair in pairs
-    )
 
 
 ENGINE = Podman()

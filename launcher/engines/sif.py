@@ -25,7 +25,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aam.contract.errors import MissingInput
 from aam.contract.files import atomic_write, sha256
@@ -36,7 +36,9 @@ from launcher.engines.base import (
     SMOKE,
     WHEELS,
     Builder,
+    BuildLog,
     Engine,
+    ImageBuild,
     SpaceRequirement,
     labels,
     program,
@@ -46,12 +48,7 @@ from launcher.gpus import VENDORS
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
 from launcher.plan.mounts import mount_option
-
-if TYPE_CHECKING:
-    from launcher.engines.base import ImageBuild
-    from launcher.engines.build_log import BuildLog
-    from launcher.plan.plan import Plan
-
+from launcher.plan.plan import Plan
 
 SIF = "sif"
 PREFIXES = ("APPTAINER", "SINGULARITY")
@@ -66,32 +63,6 @@ STARTERS = ("libexec/{}/bin/starter-suid", "lib/*/{}/bin/starter-suid")
 
 HOST_FILES = ("/etc/hosts", "/etc/localtime")
 """Default `bind path`s, which --contain keeps and `--no-mount bind-paths` does not."""
-
-
-Conf = Mapping[str, tuple[str, ...]]
-"""Keys of apptainer.conf or singularity.conf that count; one may come more than once.
-
-Those count that keep a container from starting (each tried with Apptainer 1.4.5); what others
-add is kept out by options, whatever they are.
-"""
-
-CONF_KEYS = ("user bind control", "allow container sif", "allow setuid", "enable overlay",
-             "enable underlay")  # fmt: skip
-
-
-def contained(host_libraries: str, host_devices: bool = False) -> list[str]:
-    """Return the options that isolate a container."""
-    argv = ["exec", "--cleanenv", "--no-eval", "--no-home"]
-    if host_devices:
-        argv += ["--no-mount", "home,cwd,tmp,hostfs,bind-paths"]
-        argv += [argument for path in HOST_FILES for argument in mount_option(path, path, False)]
-    else:
-        argv += ["--contain", "--no-mount", "tmp,hostfs"]
-    for vendor in VENDORS.values():
-        if vendor.library_flags:
-            bring, keep_out = vendor.library_flags
-            argv.append(bring if vendor.name == host_libraries else keep_out)
-    return argv
 
 
 class SifEngine(Engine, Builder):
@@ -114,16 +85,41 @@ class SifEngine(Engine, Builder):
     def detect(
         self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
     ) -> EngineFact:
-        real = os.path.realpath(path)
-        place = conf_path(os.path.basename(real), real)
-        conf = read_conf(tree, place)
-        set_uid = is_set_uid(real) and not _is(conf, "allow setuid", "no")
-        obstacle = None if user_id == 0 or set_uid else user_namespaces(tree)
-        return EngineFact(self.name, path, obstacle or conf_obstacle(conf, place),
-                          traits=self.traits)  # fmt: skip
+        real = os.path.realpath(path)  # of singularity, it may be apptainer
+        program, installed = os.path.basename(real), Path(real).parents[1]
+        # The last value of each key of the configuration: in /etc for an engine in /usr, else below
+        # its prefix. Those keys count that keep a container from starting (each tried with
+        # Apptainer 1.4.5); what others add is kept out by options, whatever they are.
+        prefix = "" if str(installed) == "/usr" else str(installed)
+        place = f"{prefix}/etc/{program}/{program}.conf"
+        pairs = (line.partition("=") for line in (tree.read(place) or "").splitlines())
+        conf = {key.strip(): value.strip().lower() for key, equals, value in pairs if equals}
+        starters = (s for each in STARTERS for s in installed.glob(each.format(program)))
+        set_uid = any(starter.stat().st_mode & 0o4000 for starter in starters)
+        obstacle = None
+        if user_id and not (set_uid and conf.get("allow setuid") != "no"):
+            obstacle = user_namespaces(tree)
+        if obstacle is None and conf.get("user bind control") == "no":
+            obstacle = f"`user bind control = no` in {place}: no file of the host can be mounted"
+        if obstacle is None and conf.get("allow container sif") == "no":
+            obstacle = f"`allow container sif = no` in {place}"
+        if obstacle is None and conf.get("enable overlay") == conf.get("enable underlay") == "no":
+            layers = "neither overlay nor underlay is enabled"
+            obstacle = f"{layers} in {place}: nothing can be mounted"
+        return EngineFact(self.name, path, obstacle, traits=self.traits)
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
-        argv = [*contained(plan.host_libraries, plan.host_devices), "--pwd", plan.workdir]
+        argv = ["exec", "--cleanenv", "--no-eval", "--no-home"]
+        if plan.host_devices:
+            argv += ["--no-mount", "home,cwd,tmp,hostfs,bind-paths"]
+            argv += [word for path in HOST_FILES for word in mount_option(path, path, False)]
+        else:
+            argv += ["--contain", "--no-mount", "tmp,hostfs"]
+        for vendor in VENDORS.values():
+            if vendor.library_flags:
+                bring, keep_out = vendor.library_flags
+                argv.append(bring if vendor.name == plan.host_libraries else keep_out)
+        argv += ["--pwd", plan.workdir]
         for mount in plan.mounts:
             argv += mount_option(mount.source, mount.target, mount.writable)
         for device in () if plan.host_devices else plan.devices:
@@ -137,24 +133,19 @@ class SifEngine(Engine, Builder):
     def needs(
         self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
     ) -> list[SpaceRequirement]:
-        building, image = (int(part * GIB) for part in room)
-        temporary, temporary_name = self._named("TMPDIR", variables)
-        temporary = temporary or Path(variables.get("TMPDIR") or "/tmp")
-        cache, cache_name = self._named("CACHEDIR", variables)
-        home = Path(variables.get("HOME", "/")) / f".{self.name}" / "cache"
-        places = (("unpacking", temporary, building, temporary_name),
-                  ("cache", cache or home, GIB // 4, cache_name),
-                  ("image", folder, image, "AAM_IMAGE_DIR"))  # fmt: skip
-        return [SpaceRequirement(what, place, size, f"set {variable} to a folder with room")
-                for what, place, size, variable in places]  # fmt: skip
+        def named(ending: str, usual: Path) -> tuple[Path, str]:
+            # Apptainer reads Singularity's variables too.
+            names = [f"{self.name.upper()}_{ending}", f"SINGULARITY_{ending}"]
+            name = next((name for name in names if variables.get(name)), None)
+            return (Path(variables[name]), name) if name else (usual, names[0])
 
-    def _named(self, ending: str, variables: Mapping[str, str]) -> tuple[Path | None, str]:
-        """Return the folder that a variable names; Apptainer reads Singularity's too."""
-        names = [f"{self.name.upper()}_{ending}", f"SINGULARITY_{ending}"]
-        for name in names:
-            if variables.get(name):
-                return Path(variables[name]), name
-        return None, names[0]
+        home = Path(variables.get("HOME", "/")) / f".{self.name}" / "cache"
+        temporary = named("TMPDIR", Path(variables.get("TMPDIR") or "/tmp"))
+        places = (("unpacking", *temporary, int(room[0] * GIB)),
+                  ("cache", *named("CACHEDIR", home), GIB // 4),
+                  ("image", folder, "AAM_IMAGE_DIR", int(room[1] * GIB)))  # fmt: skip
+        return [SpaceRequirement(what, place, size, f"set {variable} to a folder with room")
+                for what, place, variable, size in places]  # fmt: skip
 
     def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
         import shutil  # with bz2 and lzma; a start that builds nothing saves 2 ms
@@ -228,13 +219,6 @@ SINGULARITY = SifEngine("singularity", least=(4, 0))
 """Singularity is SingularityCE or SingularityPro. `least` has build arguments (change logs)."""
 
 
-def is_set_uid(real: str) -> bool:
-    """Return whether a program has a set-uid starter."""
-    program = Path(real)
-    found = (s for place in STARTERS for s in program.parents[1].glob(place.format(program.name)))
-    return any(starter.stat().st_mode & 0o4000 for starter in found)
-
-
 def sif_id(path: str | Path) -> str | None:
     """Return "sif:UUID", the id that a build gives to a SIF; None for what is no complete SIF.
 
@@ -264,36 +248,3 @@ def difference(place: Path, recorded: Mapping[str, Any]) -> str | None:
     if facts.st_mtime_ns != recorded.get("mtime_ns"):
         return "it was written after it was recorded"
     return None
-
-
-def conf_path(name: str, program: str) -> str:
-    """Return where an engine's configuration lies: /etc for one in /usr, else below its prefix."""
-    prefix = os.path.dirname(os.path.dirname(program))
-    return f"{'' if prefix == '/usr' else prefix}/etc/{name}/{name}.conf"
-
-
-def read_conf(tree: HostTree, path: str) -> Conf:
-    """Return the keys that count; nothing where the file is absent or may not be read."""
-    found: dict[str, tuple[str, ...]] = {}
-    for line in (tree.read(path) or "").splitlines():
-        key, equals, value = line.partition("=")
-        name = key.strip()
-        if equals and name in CONF_KEYS:
-            found[name] = (*found.get(name, ()), value.strip())
-    return found
-
-
-def conf_obstacle(conf: Conf, path: str) -> str | None:
-    """Return the setting that keeps containers from starting or from mounting files, or None."""
-    if _is(conf, "user bind control", "no"):
-        return f"`user bind control = no` in {path}: no file of the host can be mounted"
-    if _is(conf, "allow container sif", "no"):
-        return f"`allow container sif = no` in {path}"
-    layers = ("enable overlay", "enable underlay")
-    if all(_is(conf, key, "no") for key in layers):
-        return f"neither overlay nor underlay is enabled in {path}: nothing can be mounted"
-    return None
-
-
-def _is(conf: Conf, key: str, value: str) -> bool:
-    return conf.get(key, ("",))[-1].lower() == value

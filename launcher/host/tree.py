@@ -2,17 +2,19 @@
 
 A capture may hold a manifest, which `aam-launch doctor --capture` writes: the user, the variables
 that matter, device nodes, engines, and facts from libraries of drivers. Everything read is bounded:
-regular files alone, their size, and the number of names in a folder.
+regular files alone, their size, and the number of names in a folder. A tar is never unpacked to
+disk, so the names of its members can do no harm.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -20,13 +22,17 @@ from msgspec.structs import replace
 from aam.contract.errors import DataError, MissingInput
 from aam.contract.records import decode_json
 from launcher import system
-from launcher.host.facts import DeviceNode, EngineFact, User
+from launcher.host.facts import EngineFact, User
 
 MAX_NAMES = 10_000
+LARGEST_TAR = 64 << 20  # packed, and unpacked
+LONGEST_PATH = 4096  # PATH_MAX of Linux
 
 
 MANIFEST = "aam-capture.json"
 """File of a capture with what no file of sysfs or procfs holds."""
+TOPS = ("sys", "proc", "dev", "etc", "opt", MANIFEST)
+"""Folders of a capture; in a tar, what lies above them is dropped."""
 
 
 class RecordedNode(msgspec.Struct, frozen=True):
@@ -46,17 +52,10 @@ class Manifest(msgspec.Struct, frozen=True):
     user: User | None = None  # the user who made the capture, or None
     # the variables that decisions read
     environment: dict[str, str] = msgspec.field(default_factory=dict)
-    nodes: dict[str, RecordedNode] = msgspec.field(default_factory=dict)  # device nodes by path
+    nodes: dict[str, RecordedNode] = msgspec.field(default_factory=dict)  # by path
     engines: tuple[EngineFact, ...] = ()  # container engines on PATH
     # architectures of GPUs by PCI address, which may not follow from files
     archs: dict[str, str] = msgspec.field(default_factory=dict)
-
-    def node(self, path: str) -> DeviceNode | None:
-        """Return the device node at `path`, or None."""
-        found = self.nodes.get(path)
-        if found is None:
-            return None
-        return DeviceNode(path, found.gid, found.group, found.mode, found.access)
 
 
 def parse_manifest(text: str) -> Manifest:
@@ -127,17 +126,76 @@ class FolderTree(HostTree):
         return os.path.lexists(self.root + path)
 
 
+class TarTree(HostTree):
+    """A host in a tar, compressed or not, read into memory within bounds."""
+
+    def __init__(self, file: Path) -> None:
+        # With compression: 2 ms that a tar costs.
+        import bz2
+        import gzip
+        import lzma
+        import tarfile
+        import zlib
+
+        openers: dict[bytes, Any] = {
+            b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open
+        }  # fmt: skip
+        self.name = str(file)
+        self.files: dict[str, str | None] = {}
+        self.folders: dict[str, set[str]] = {}
+        try:
+            content = system.regular(file, LARGEST_TAR)
+            for magic, opener in openers.items():
+                if content.startswith(magic):  # a few kilobytes can decompress to any size
+                    with opener(io.BytesIO(content)) as stream:
+                        content = stream.read(LARGEST_TAR + 1)
+                    if len(content) > LARGEST_TAR:
+                        raise ValueError(f"it unpacks to more than {LARGEST_TAR >> 20} MiB")
+                    break
+            with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
+                for member in archive:
+                    parts = [part for part in member.name.split("/") if part not in ("", ".")]
+                    start = next((n for n, part in enumerate(parts) if part in TOPS), None)
+                    too_long = len(member.name) > LONGEST_PATH or member.size > system.LARGEST
+                    if start is None or ".." in parts or too_long:
+                        continue
+                    path = "/" + "/".join(parts[start:])
+                    for depth in range(start, len(parts)):
+                        folder = "/" + "/".join(parts[start:depth])
+                        self.folders.setdefault(folder, set()).add(parts[depth])
+                    if member.isreg():
+                        member_file = archive.extractfile(member)
+                        text = member_file.read().decode(errors="replace") if member_file else ""
+                        self.files[path] = text if member.mode & 0o444 else None
+                    elif not member.isdir():
+                        self.files[path] = ""  # a device node or a link has no content
+        except tarfile.ReadError as error:
+            raise unreadable(file, "it is no tar, or only the beginning of one") from error
+        except (OSError, tarfile.TarError, EOFError, ValueError, zlib.error) as error:
+            raise unreadable(file, str(error)) from error
+        manifest_text = self.files.get(f"/{MANIFEST}")
+        self.manifest = parse_manifest(manifest_text) if manifest_text else Manifest()
+
+    def text(self, path: str) -> str:
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        content = self.files[path]
+        if content is None:
+            raise PermissionError(path)
+        return content
+
+    def names(self, path: str) -> list[str]:
+        return natural(self.folders.get(path.rstrip("/"), set()))
+
+    def has(self, path: str) -> bool:
+        return path in self.files or path in self.folders
+
+
 def open_tree(root: Path) -> HostTree:
     """Return the tree at `root`."""
     if not root.exists():
         raise MissingInput("No such capture", f"'{root}'", "name a tar or a folder with sys/")
-    tree: HostTree
-    if root.is_dir():
-        tree = FolderTree(root)
-    else:
-        from launcher.host.tar_tree import TarTree  # with compression: 2 ms that a tar costs
-
-        tree = TarTree(root)
+    tree: HostTree = FolderTree(root) if root.is_dir() else TarTree(root)
     if not (tree.has("/sys") or tree.has("/proc")):
         raise unreadable(root, "it holds neither sys/ nor proc/")
     return tree

@@ -26,10 +26,8 @@ from aam.contract.files import sha256
 from aam.contract.options.field import option
 from launcher import system
 from launcher.detect import detect
-from launcher.engines import BUILDERS, builders
-from launcher.engines.base import GIB, Builder, ImageBuild, SpaceRequirement
-from launcher.engines.build_log import BuildLog
-from launcher.host.facts import EngineFact
+from launcher.engines import BUILDERS
+from launcher.engines.base import GIB, Builder, BuildLog, ImageBuild, SpaceRequirement
 from launcher.images import definitions, index
 from launcher.plan.catalog import Image
 
@@ -42,8 +40,8 @@ TEST = option("Run the image's own test.", default=True, basic=True)
 
 
 @dataclass(frozen=True)
-class EngineOptions:
-    """Container engine of a command on images."""
+class SeveralImages:
+    """Images that a command works on, and the engine that it uses."""
 
     engine: str | None = option(
         "Container engine; by default the first that can.",
@@ -51,12 +49,6 @@ class EngineOptions:
         metavar="NAME",
         basic=True,
     )
-
-
-@dataclass(frozen=True)
-class SeveralImages(EngineOptions):
-    """Images that a command works on."""
-
     names: tuple[str, ...] = option("Images of `aam-launch images`.", first=True, metavar="NAME")
 
 
@@ -121,34 +113,34 @@ class BuildJob(msgspec.Struct, frozen=True):
         return self.folder / f"{self.image.name}.sif"
 
 
-def find_builder(requested: str | None, image_format: str | None = None) -> InstalledBuilder:
-    """Return the engine of this host to build with: the requested one, or the first that can.
+def suitable(image_format: str | None) -> tuple[Builder, ...]:
+    """Return the engines that build images of a format of `EngineTraits`; None: any."""
+    known = tuple(e for e in BUILDERS.values() if image_format in (None, e.traits.image_format))
+    if not known:
+        remedy = "remove its entry from images.json"
+        raise Unavailable("No engine for images of this format", f"'{image_format}'", remedy)
+    return known
 
-    Args:
-        image_format: of `EngineTraits.image_format`; None: any.
-    """
-    suitable = builders(image_format) if image_format else tuple(BUILDERS.values())
-    names = [engine.name for engine in suitable if requested in (None, engine.name)]
+
+def find_builder(requested: str | None, image_format: str | None = None) -> InstalledBuilder:
+    """Return the engine of this host to build with: the requested one, or the first that can."""
+    names = [e.name for e in suitable(image_format) if requested in (None, e.name)]
     candidates = [fact for fact in detect().engines if fact.name in names]
     if not candidates:
-        known = ", ".join(engine.name for engine in suitable)
+        known = ", ".join(engine.name for engine in suitable(image_format))
         what = f"no {requested}" if requested else f"none of {known}"
         remedy = f"install one of {known}"
         raise Unavailable("No engine to build with", f"{what} on PATH", remedy)
-    for fact in candidates:
-        if fact.obstacle is None:
-            return _checked(fact)
-    evidence = "; ".join(f"{fact.name}: {fact.obstacle}" for fact in candidates)
-    raise Unavailable("No engine can build here", evidence, "remove that obstacle")
-
-
-def _checked(fact: EngineFact) -> InstalledBuilder:
-    """Return the engine that a program is; one may be installed under the name of another."""
+    fact = next((fact for fact in candidates if fact.obstacle is None), None)
+    if fact is None:
+        evidence = "; ".join(f"{fact.name}: {fact.obstacle}" for fact in candidates)
+        raise Unavailable("No engine can build here", evidence, "remove that obstacle")
     done = system.run([fact.path, "--version"])
     match = VERSION.search(done.stdout)
     if match is None:
         evidence = f"`{fact.path} --version` prints '{(done.stdout or done.stderr).strip()}'"
         raise Unavailable("The engine does not work", evidence, "install it again")
+    # One may be installed under the name of another.
     engine = BUILDERS.get(match[1].lower(), BUILDERS[fact.name])
     if (int(match[2]), int(match[3])) < engine.least:
         least = ".".join(map(str, engine.least))
@@ -164,7 +156,16 @@ def build(job: BuildJob) -> Mapping[str, Any]:
     with _scratch(job.folder, name) as scratch:
         context, facts = scratch / "context", dict[str, Any]()
         if options.from_ is not None:
-            _require_sha256(options.from_, options.sha256)
+            expected = options.sha256
+            if expected is not None and not re.fullmatch("[0-9a-f]{64}", expected):
+                remedy = "give 64 hexadecimal digits"
+                raise UsageError("Not a SHA-256", f"--sha256 {expected}", remedy)
+            if not options.from_.is_file():
+                raise MissingInput("No such file", f"'{options.from_}'", "check the path")
+            if expected is not None and (found := sha256(options.from_)) != expected:
+                evidence = f"'{options.from_}' is sha256:{found}, expected was sha256:{expected}"
+                remedy = "copy or pull it again, or give the SHA-256 that its publisher states"
+                raise MissingInput("The file is another one", evidence, remedy)
             facts = {"from": str(options.from_)}
             context = scratch
             # The image takes at most as much as its file; unpacking an archive is the engine's.
@@ -206,37 +207,20 @@ def pull(job: BuildJob, reference: str) -> Mapping[str, Any]:
 @contextmanager
 def _scratch(folder: Path, name: str) -> Iterator[Path]:
     """Hold the lock of an image, and give a folder for temporary files beside it."""
-    with stoppable(), index.locked_image(folder, name):
-        for left in folder.glob(f".{name}.*"):  # of a build that was killed
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            elif left.suffix != ".lock":
-                left.unlink()
-        with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as scratch:
-            yield Path(scratch)
 
-
-def _require_sha256(file: Path, expected: str | None) -> None:
-    if expected is not None and not re.fullmatch("[0-9a-f]{64}", expected):
-        raise UsageError("Not a SHA-256", f"--sha256 {expected}", "give 64 hexadecimal digits")
-    if not file.is_file():
-        raise MissingInput("No such file", f"'{file}'", "check the path")
-    if expected is not None and (found := sha256(file)) != expected:
-        evidence = f"'{file}' is sha256:{found}, expected was sha256:{expected}"
-        remedy = "copy or pull it again, or give the SHA-256 that its publisher states"
-        raise MissingInput("The file is another one", evidence, remedy)
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit, so that temporary files are removed."""
-
-    def stop(number: int, frame: object) -> None:
+    def stop(number: int, frame: object) -> None:  # SIGTERM too removes temporary files
         raise SystemExit(128 + number)
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
-        yield
+        with index.locked_image(folder, name):
+            for left in folder.glob(f".{name}.*"):  # of a build that was killed
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                elif left.suffix != ".lock":
+                    left.unlink()
+            with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as scratch:
+                yield Path(scratch)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -253,14 +237,6 @@ def require_space(needs: Sequence[SpaceRequirement]) -> None:
             needed = f"{taken[device] / GIB:.1f} needed"
             evidence = f"{free / GIB:.1f} GiB free at '{need.folder}' ({need.what}), {needed}"
             raise CannotCreate("No room to build", evidence, need.remedy)
-
-
-def require_wheels(folder: Path | None) -> Path | None:
-    """Return the absolute path of the folder of --wheels, if one is given."""
-    if folder is not None and not any(folder.glob("*.whl")):
-        remedy = "fill it: pip download --no-deps --require-hashes -r containers/locks/NAME.txt"
-        raise MissingInput("No wheels to install from", f"'{folder}'", remedy)
-    return folder and folder.absolute()
 
 
 def _inputs(job: BuildJob, context: Path, scratch: Path) -> ImageBuild:

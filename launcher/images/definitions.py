@@ -86,18 +86,12 @@ def by_digest(reference: str) -> str:
     return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
 
 
-def lock_of(sources: BuildSources, name: str) -> Path:
-    """Return the lock of an image."""
-    lock = sources.containers / "locks" / f"{name}.txt"
+def require_locked(name: str, arguments: Mapping[str, str]) -> None:
+    """Check that the base is named by its digest, and that the lock has the hash of PyTorch."""
+    lock = sources().containers / "locks" / f"{name}.txt"
     if not lock.is_file():
         remedy = "choose one of `aam-launch images`"
         raise MissingInput("This image has no lock", f"'{lock}'", remedy)
-    return lock
-
-
-def require_locked(name: str, arguments: Mapping[str, str]) -> None:
-    """Check that the base is named by its digest, and that the lock has the hash of PyTorch."""
-    lock = lock_of(sources(), name)
     base, torch = arguments["BASE"], arguments["TORCH"]
     if "@sha256:" not in base:
         raise UsageError("A base without its digest", f"'{base}'", "name it as NAME@sha256:...")
@@ -130,7 +124,10 @@ def revision(sources: BuildSources) -> str:
     keeps it (PEP 610).
     """
     if sources.checkout is None or not (sources.checkout / ".git").exists():
-        return _installed_commit()
+        with suppress(metadata.PackageNotFoundError, ValueError):
+            text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+            return str(json.loads(text or "{}").get("vcs_info", {}).get("commit_id", ""))
+        return ""
     git = ["git", "-C", str(sources.checkout)]
     try:
         head = system.run([*git, "rev-parse", "HEAD"])
@@ -140,11 +137,3 @@ def revision(sources: BuildSources) -> str:
     if head.returncode or changed.returncode:
         return ""
     return head.stdout.strip() + ("-changed" if changed.stdout.strip() else "")
-
-
-def _installed_commit() -> str:
-    try:
-        text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
-        return str(json.loads(text or "{}").get("vcs_info", {}).get("commit_id", ""))
-    except (metadata.PackageNotFoundError, ValueError):
-        return ""

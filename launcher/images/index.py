@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, TypedDict
+from typing import Any, TypedDict
 
 from aam.contract.errors import CannotCreate, ConfigurationError, DataError, MissingInput
 from aam.contract.files import atomic_write, try_lock
@@ -101,51 +101,44 @@ def shown(facts: Mapping[str, Any], image_format: str) -> str:
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str, what: str = "") -> Iterator[None]:
-    """Hold the lock `.NAME.lock` of a folder; the kernel releases it when its holder ends."""
+    """Hold the lock `.NAME.lock` of a folder; the kernel releases it when its holder ends.
+
+    Args:
+        what: is under way, for the message while another process holds it; "" prints none.
+    """
+    before = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        umask = os.umask(0o077 & ~folder.stat().st_mode)
+        before = os.umask(0o077 & ~folder.stat().st_mode)
+        stream = (folder / f".{name}.lock").open("a+")
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        if before is not None:
+            os.umask(before)
+        evidence = f"'{folder}', {error.strerror}"
+        remedy = "set AAM_IMAGE_DIR to a folder of yours, or let its owner run `chmod g+ws` on it"
+        raise CannotCreate("The image folder cannot be written", evidence, remedy) from error
     try:
-        with _opened(folder, name) as stream:
-            _acquire(stream, folder, what)
+        with stream:
+            state = try_lock(stream)
+            if state == "taken":
+                if what:
+                    stream.seek(0)
+                    holder = stream.read() or "an unknown process"
+                    message = f"{what} in '{folder}' is under way ({holder}); waiting for it."
+                    print(message, file=sys.stderr)
+                fcntl.flock(stream, fcntl.LOCK_EX)
+            elif state == "unsupported":
+                warning = f"warning: '{folder}' has no file locks: start one build at a time."
+                print(warning, file=sys.stderr)
             user, host = os.environ.get("USER", os.geteuid()), os.uname().nodename
             stream.truncate(0)
             stream.write(f"{user} on {host}, process {os.getpid()}, since {time.ctime()}")
             stream.flush()
             yield
     finally:
-        os.umask(umask)
+        os.umask(before)
 
 
 def locked_image(folder: Path, name: str) -> contextlib.AbstractContextManager[None]:
     """Hold the lock under which an image is built, added or removed."""
     return locked(folder, f"{name}.build", f"Another build of {name}")
-
-
-def _opened(folder: Path, name: str) -> IO[str]:
-    try:
-        return (folder / f".{name}.lock").open("a+")
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-
-
-def _unwritable(folder: Path, error: OSError) -> CannotCreate:
-    evidence = f"'{folder}', {error.strerror}"
-    remedy = "set AAM_IMAGE_DIR to a folder of yours, or let its owner run `chmod g+ws` on it"
-    return CannotCreate("The image folder cannot be written", evidence, remedy)
-
-
-def _acquire(stream: IO[str], folder: Path, what: str) -> None:
-    """Lock a file, after a message if another process has it."""
-    state = try_lock(stream)
-    if state == "taken":
-        if what:
-            stream.seek(0)
-            holder = stream.read() or "an unknown process"
-            print(f"{what} in '{folder}' is under way ({holder}); waiting for it.", file=sys.stderr)
-        fcntl.flock(stream, fcntl.LOCK_EX)
-    elif state == "unsupported":
-        warning = f"warning: '{folder}' has no file locks: start one build at a time."
-        print(warning, file=sys.stderr)

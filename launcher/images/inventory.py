@@ -10,19 +10,17 @@ Labels were measured in the image when it was built, and take precedence over th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from aam.contract.errors import MissingInput
-from launcher.engines import containers, of_format
+from launcher.engines import containers
 from launcher.engines.sif import SIF, difference, sif_id
 from launcher.gpus import VENDORS
 from launcher.images import index
-from launcher.plan.catalog import Catalog, Image
+from launcher.plan.catalog import Catalog
 from launcher.plan.inputs import BuiltImage
 from launcher.plan.settings import LaunchSettings
 
@@ -34,20 +32,40 @@ def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
     folder = Path(settings.image_dir.value)
     listed = index.read(folder)
     found: list[BuiltImage] = []
+    sif_engines = tuple(e.name for e in containers() if e.traits.image_format == SIF)
+    with_storage = tuple(e.name for e in containers() if e.traits.image_format != SIF)
     for image in catalog.images:
         sif = Path(image.sif).expanduser() if image.sif else folder / f"{image.name}.sif"
         if sif.is_file():
             recorded = {} if image.sif else index.entry(listed, image.name, SIF)
-            found.append(_file(image.name, sif, recorded, named=bool(image.sif)))
+            known = "sha256" in recorded
+            changed = difference(sif, recorded) if known else "it has no record in images.json"
+            digest = sif_id(sif) if changed else f"sha256:{recorded['sha256']}"
+            labels = {} if changed else recorded.get("labels", {})
+            remedy = f"`aam-launch images build {image.name} --from {sif}` reads its labels"
+            # One that a configuration names needs no record.
+            mismatch = (changed, f"{remedy} and records it") if changed and not image.sif else None
+            place = str(sif)
+            found.append(BuiltImage(image.name, sif_engines, place, digest, labels, mismatch))
         if image.reference:
-            found.append(BuiltImage(image.name, _with_storage(), image.reference))
+            found.append(BuiltImage(image.name, with_storage, image.reference))
         for engine in containers():
             recorded = index.entry(listed, image.name, engine.traits.image_format)
             if recorded.get("reference"):  # by its id, which no later tag can change
                 place = str(recorded.get("id") or recorded["reference"])
                 digest, labels = recorded.get("digest"), recorded.get("labels", {})
                 found.append(BuiltImage(image.name, (engine.name,), place, digest, labels))
-    return (*found, *_by_path(settings.image.value, catalog))
+    # The image that is requested by a path or a reference instead of its name.
+    name = settings.image.value
+    by_path = "/" in name or ":" in name or name.endswith(".sif")
+    if by_path and catalog.image(name) is None:
+        if os.path.isfile(name):
+            found.append(BuiltImage(name, sif_engines, os.path.abspath(name), sif_id(name)))
+        elif name.endswith(".sif"):
+            raise MissingInput("No such image", f"'{name}' does not exist", "check the path")
+        else:
+            found.append(BuiltImage(name, with_storage, name))
+    return tuple(found)
 
 
 def assumed(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
@@ -68,21 +86,20 @@ def measured(catalog: Catalog, available: Sequence[BuiltImage], runtime: str = "
     for found in available:
         if found.labels and runtime in ("auto", *found.engines):
             labels.setdefault(found.image, found.labels)
-    pins = {key for image in catalog.images for key in image.pins}
-    images = (
-        _measured(image, labels[image.name], pins) if image.name in labels else image
-        for image in catalog.images
-    )  # fmt: skip
+    keys = {key for image in catalog.images for key in image.pins}
+    images = []
+    for image in catalog.images:
+        if own := labels.get(image.name):
+            known = {key: own[f"org.aam.{key}"] for key in keys if f"org.aam.{key}" in own}
+            image = replace(
+                image,
+                pins={**image.pins, **known},
+                archs=_archs(own.get("org.aam.archs", "")) or image.archs,
+                attention=_archs(own.get("org.aam.attention-archs", "")) or image.attention,
+                source="label",
+            )
+        images.append(image)
     return replace(catalog, images=tuple(images))
-
-
-def _measured(image: Image, labels: Mapping[str, str], pins: Iterable[str]) -> Image:
-    known = {key: labels[f"org.aam.{key}"] for key in pins if f"org.aam.{key}" in labels}
-    archs = _archs(labels.get("org.aam.archs", "")) or image.archs
-    attention = _archs(labels.get("org.aam.attention-archs", "")) or image.attention
-    return msgspec.structs.replace(
-        image, pins={**image.pins, **known}, archs=archs, attention=attention, source="label"
-    )
 
 
 def _archs(text: str) -> tuple[str, ...]:
@@ -93,35 +110,3 @@ def _archs(text: str) -> tuple[str, ...]:
     """
     names = (entry.partition(":")[0] for entry in text.split())
     return tuple(dict.fromkeys(name for name in names if name.startswith(ARCH_PREFIXES)))
-
-
-def _file(name: str, sif: Path, recorded: Mapping[str, Any], named: bool = False) -> BuiltImage:
-    """Return a SIF; one that a configuration names needs no record."""
-    known = "sha256" in recorded
-    remedy = f"`aam-launch images build {name} --from {sif}` reads its labels"
-    changed = difference(sif, recorded) if known else "it has no record in images.json"
-    digest = None if changed else f"sha256:{recorded['sha256']}"
-    labels = {} if changed else recorded.get("labels", {})
-    mismatch = (changed, f"{remedy} and records it") if changed and not named else None
-    return BuiltImage(name, _of_sif(), str(sif), digest or sif_id(sif), labels, mismatch)
-
-
-def _of_sif() -> tuple[str, ...]:
-    return tuple(engine.name for engine in of_format(SIF))
-
-
-def _with_storage() -> tuple[str, ...]:
-    return tuple(e.name for e in containers() if e.traits.image_format != SIF)
-
-
-def _by_path(name: str, catalog: Catalog) -> list[BuiltImage]:
-    """Return the image that is requested by a path or a reference instead of its name."""
-    if name == "auto" or ("/" not in name and ":" not in name and not name.endswith(".sif")):
-        return []
-    if catalog.image(name) is not None:
-        return []
-    if os.path.isfile(name):
-        return [BuiltImage(name, _of_sif(), os.path.abspath(name), sif_id(name))]
-    if name.endswith(".sif"):
-        raise MissingInput("No such image", f"'{name}' does not exist", "check the path")
-    return [BuiltImage(name, _with_storage(), name)]

@@ -29,9 +29,8 @@ from aam.contract.options import parse_known, specs
 from aam.contract.options.field import option
 from aam.contract.records import read_json
 from launcher import config
-from launcher.engines import exec_plan
+from launcher.engines import exec_plan, make_private
 from launcher.engines.base import LIBRARIES
-from launcher.engines.folders import make_private
 from launcher.findings import REQUESTED, warn
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import STRATEGIES, Plan

@@ -252,8 +252,6 @@ def test_docker_and_podman_differ_in_their_own_options_alone() -> None:
         "--provenance=false"
     }
     assert [w for w in argv[0] if w not in own] == [w for w in argv[1] if w not in own]
-    made = docker.ENGINE.label_argv(job({}), {"org.aam.torch": "1"}, Path("/r/Dockerfile"), "t")
-    assert made[-3:] == ["--label", "org.aam.torch=1", "/r"]
 
 
 # --- the folder that is built from

@@ -11,12 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from aam.contract.errors import Unavailable
-from launcher import engines
 from launcher.detect import detect
-from launcher.engines import command, sif
+from launcher.engines import ENGINES, command
 from launcher.engines.docker import ENGINE as DOCKER
 from launcher.engines.docker import SOCKET
-from launcher.engines.sif import conf_obstacle, conf_path, is_set_uid
 from launcher.gpus import device_nodes
 from launcher.host.facts import DeviceNode, EngineFact, User
 from launcher.host.tree import FolderTree
@@ -25,7 +23,7 @@ from launcher.plan.plan import assemble_plan
 from launcher.plan.request import parse
 from tests.launcher.test_plan import BUILT
 from tests.support.decisions import inputs_of
-from tests.support.hosts import MI300A, Tree
+from tests.support.hosts import MI300A, Tree, write
 
 SHIPPED = """
 # MOUNT HOME: [BOOL]
@@ -43,39 +41,6 @@ mount hostfs = no
 """
 
 
-def read(tmp_path: Path, text: str) -> sif.Conf:
-    place = tmp_path / "etc/apptainer/apptainer.conf"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text)
-    return sif.read_conf(FolderTree(tmp_path), "/etc/apptainer/apptainer.conf")
-
-
-def test_what_is_shipped_needs_no_answer(tmp_path: Path) -> None:
-    conf = read(tmp_path, SHIPPED)
-    assert conf_obstacle(conf, "/c") is None
-    assert sif.read_conf(FolderTree(tmp_path), "/etc/none") == {}
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "user bind control = no",
-        "allow container sif = no",
-        "enable overlay = no\nenable underlay = no",
-    ],
-)
-def test_a_setting_that_keeps_every_container_from_starting(tmp_path: Path, lines: str) -> None:
-    output = conf_obstacle(read(tmp_path, f"{SHIPPED}{lines}\n"), "/etc/apptainer/apptainer.conf")
-    assert output is not None
-    assert "/etc/apptainer/apptainer.conf" in output
-
-
-def test_where_configurations_lie() -> None:
-    assert conf_path("apptainer", "/usr/bin/apptainer") == "/etc/apptainer/apptainer.conf"
-    pro = "/opt/singularitypro41/bin/singularity"
-    assert conf_path("singularity", pro) == "/opt/singularitypro41/etc/singularity/singularity.conf"
-
-
 def facts(tmp_path: Path, uid: int) -> dict[str, str | None]:
     """Return the obstacles of the engines of a host below `tmp_path`."""
     for name in ("apptainer", "podman"):
@@ -83,9 +48,31 @@ def facts(tmp_path: Path, uid: int) -> dict[str, str | None]:
         program.parent.mkdir(exist_ok=True)
         program.touch()
         program.chmod(0o755)
+    engines = ((ENGINES[name], str(tmp_path / "bin" / name)) for name in ("apptainer", "podman"))
     path = {"PATH": str(tmp_path / "bin")}
-    found = engines.found(FolderTree(tmp_path), path, uid, live=True)
+    found = [e.detect(place, FolderTree(tmp_path), path, uid) for e, place in engines]
     return {fact.name: fact.obstacle for fact in found}
+
+
+def configure(tmp_path: Path, text: str) -> None:
+    """Write the configuration of the apptainer of `facts`, below the prefix of its program."""
+    write(tmp_path / f"{tmp_path}/etc/apptainer/apptainer.conf".lstrip("/"), text)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "",
+        "user bind control = no",
+        "allow container sif = no",
+        "enable overlay = no\nenable underlay = no",
+    ],
+)
+def test_a_setting_that_keeps_every_container_from_starting(tmp_path: Path, lines: str) -> None:
+    configure(tmp_path, f"{SHIPPED}{lines}\n")
+    obstacle = facts(tmp_path, os.getuid())["apptainer"]
+    assert bool(obstacle) == bool(lines)
+    assert not lines or f"{tmp_path}/etc/apptainer/apptainer.conf" in str(obstacle)
 
 
 def test_rootless_podman_needs_subordinate_ids(tmp_path: Path) -> None:
@@ -102,18 +89,6 @@ def test_rootless_podman_needs_subordinate_ids(tmp_path: Path) -> None:
     (etc / "nsswitch.conf").write_text("subid: files\n")
     (etc / "subuid").write_text("77777:100000:65536\n")
     assert facts(tmp_path, 77777)["podman"] is None
-
-
-def test_an_engine_that_may_not_mount_is_no_engine(tmp_path: Path) -> None:
-    place = tmp_path / "etc/apptainer/apptainer.conf"
-    # The program lies below the same prefix as its configuration.
-    prefix = str(tmp_path)
-    assert conf_path("apptainer", f"{prefix}/bin/apptainer") == str(place)
-    conf = tmp_path / str(place).lstrip("/")
-    conf.parent.mkdir(parents=True)
-    conf.write_text("user bind control = no\n")
-    (tmp_path / "etc").mkdir(exist_ok=True)
-    assert "user bind control" in str(facts(tmp_path, os.getuid())["apptainer"])
 
 
 # --- rootless Docker, and singularity that is Apptainer
@@ -170,35 +145,24 @@ def test_a_launch_with_a_rootless_daemon(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["libexec/{}/bin", "lib/aarch64-linux-gnu/{}/bin"])
-def test_singularity_that_is_a_set_uid_apptainer(tmp_path: Path, folder: str) -> None:
-    for name in ("apptainer", "singularity-ce"):
-        program = tmp_path / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        program.touch(mode=0o755)
+@pytest.mark.parametrize("name", ["apptainer", "singularity"])
+def test_a_set_uid_starter_serves_where_user_namespaces_are_forbidden(
+    tmp_path: Path, folder: str, name: str
+) -> None:
+    """Singularity may be a link to Apptainer, whose starter and configuration count then."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/apptainer").touch(mode=0o755)
     (tmp_path / "bin/singularity").symlink_to("apptainer")
+    write(tmp_path / "proc/sys/user/max_user_namespaces", "0\n")
     starter = tmp_path / folder.format("apptainer") / "starter-suid"
-    starter.parent.mkdir(parents=True)
-    starter.touch()
-    starter.chmod(0o755)
-    real = os.path.realpath(tmp_path / "bin/singularity")
-    assert not is_set_uid(real)
-    starter.chmod(0o4755)
-    assert is_set_uid(real)
-    assert not is_set_uid(str(tmp_path / "bin/singularity-ce"))
 
+    def obstacle() -> str:
+        path = str(tmp_path / "bin" / name)
+        return str(ENGINES[name].detect(path, FolderTree(tmp_path), {}, 77777).obstacle)
 
-def test_a_set_uid_starter_that_the_site_turns_off_is_none(tmp_path: Path) -> None:
-    """Without it an ordinary user needs user namespaces, which this kernel forbids."""
-    starter = tmp_path / "libexec/apptainer/bin/starter-suid"
-    for place in (tmp_path / "bin/apptainer", starter):
-        place.parent.mkdir(parents=True)
-        place.touch(mode=0o755)
+    write(starter, "", 0o755)
+    assert "max_user_namespaces is 0" in obstacle()
     starter.chmod(0o4755)
-    kernel = tmp_path / "proc/sys/user/max_user_namespaces"
-    kernel.parent.mkdir(parents=True)
-    kernel.write_text("0\n")
-    assert facts(tmp_path, 77777)["apptainer"] is None
-    conf = tmp_path / conf_path("apptainer", f"{tmp_path}/bin/apptainer").lstrip("/")
-    conf.parent.mkdir(parents=True)
-    conf.write_text("allow setuid = no\n")
-    assert "max_user_namespaces is 0" in str(facts(tmp_path, 77777)["apptainer"])
+    assert obstacle() == "None"
+    configure(tmp_path, "allow setuid = no\n")  # the site turns it off
+    assert "max_user_namespaces is 0" in obstacle()

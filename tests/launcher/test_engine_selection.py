@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from aam.contract.errors import Unavailable, UsageError
-from launcher import engines
 from launcher.detect import detect
+from launcher.engines import BUILDERS
 from launcher.host.facts import EngineFact, Host
 from launcher.plan.inputs import BuiltImage
 from tests.support.decisions import APPTAINER, NATIVE, PLAIN, decide, engine, name_of, why
@@ -69,7 +69,7 @@ def test_native_does_not_leave_gpus_idle(tmp_path: Path) -> None:
         decide(host, built=())
     assert "`aam-launch images build rocm64`" in str(caught.value)
     assert "add --device cpu" in str(caught.value)
-    none = replace(host, engines=(), absent_engines=engines.absent(()))
+    none = replace(host, engines=(), absent_engines=tuple(map(engine, BUILDERS)))
     with pytest.raises(Unavailable, match="There is nothing to run aam with.*1 x MI300A"):
         decide(none, built=())
     with pytest.raises(Unavailable, match="install a PyTorch that can, or add --device cpu"):
@@ -111,7 +111,7 @@ def test_not_built_names_the_command_that_builds() -> None:
     with pytest.raises(Unavailable) as caught:
         decide(_empty(APPTAINER), built=(), native=PLAIN, image="cpu")
     assert "`aam-launch images build cpu` builds it" in str(caught.value)
-    none = replace(_empty(), absent_engines=engines.absent(()))
+    none = replace(_empty(), absent_engines=tuple(map(engine, BUILDERS)))
     with pytest.raises(Unavailable, match="none of apptainer, singularity, podman, docker is on"):
         decide(none, built=(), native=PLAIN)
     with pytest.raises(Unavailable, match="The libraries of the model are not installed"):

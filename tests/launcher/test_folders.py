@@ -10,8 +10,7 @@ import pytest
 
 from aam.contract.errors import ConfigurationError, NotPermitted
 from launcher import config
-from launcher.engines import shell_line
-from launcher.engines.folders import make_private
+from launcher.engines import make_private, shell_line
 from launcher.plan.plan import Plan
 
 OTHER_USER = 65534

@@ -17,7 +17,7 @@ import pytest
 
 from aam.contract.errors import CannotCreate
 from launcher import cli
-from launcher.engines.build_log import BuildLog
+from launcher.engines.base import BuildLog
 from launcher.engines.sif import record_of
 from launcher.images import index
 from tests.support.launches import sif, without_flock

@@ -13,8 +13,9 @@ import pytest
 
 from aam.contract.errors import ConfigurationError
 from launcher import cli, config
+from launcher.commands.images import agree
 from launcher.engines.sif import record_of, sif_id
-from launcher.images import index, inventory, verify
+from launcher.images import index, inventory
 from launcher.plan.inputs import BuiltImage
 from tests.support.launches import RUN, engine, launch, sif
 
@@ -203,7 +204,7 @@ def test_a_file_that_is_no_sif_is_refused(folder: Path) -> None:
     ],
 )
 def test_pins_are_compared_as_far_as_they_are_known(measured: str, pin: str, same: bool) -> None:
-    assert verify.agree(measured, pin) == same
+    assert agree(measured, pin) == same
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from aam.contract.options import Role, find, names, specs
 from launcher import commands
 from launcher.cli import main
 from launcher.engines import shell_line
-from launcher.engines.native import LIBRARIES, missing
 from launcher.plan.environment import Variable
 from launcher.plan.plan import Plan
 from launcher.plan.request import SHARED, Request, parse
@@ -188,11 +187,6 @@ def test_no_command_belongs_to_both_programs() -> None:
 
 
 # --- what will run
-
-
-def test_missing_libraries_are_found_without_importing() -> None:
-    assert missing(("json", "no_such_library_at_all")) == ("no_such_library_at_all",)
-    assert missing(LIBRARIES) == ()
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))
