@@ -135,28 +135,63 @@ def make_batch(
         plan: settings.
         rows: int64 [B], positions of the samples in the study.
         reads_draw: number of the draw of reads, such as the epoch; each gives other reads.
-        masks: number of the masks to draw, or the masks [F, L] of `fixed_masks`.
+        masks: number of the masks to draw, or masks [F, L] of the ASVs of the study.
     """
     drawn, kept = draw_asvs(study, plan, rows, reads_draw)
     asvs_U, slots = np.unique(kept.indices, return_inverse=True)
-    slots_BS, counts_BS = _pad(kept, slots)
+    # The ragged rows of `kept`, padded to the S ASVs of the largest sample.
+    sizes = np.diff(kept.indptr)
+    row = np.repeat(np.arange(len(rows)), sizes)
+    column = np.arange(kept.nnz) - np.repeat(kept.indptr[:-1], sizes)
+    slots_BS = np.zeros((len(rows), max(int(sizes.max(initial=0)), 1)), dtype=np.int64)
+    counts_BS = np.zeros(slots_BS.shape, dtype=np.float32)
+    slots_BS[row, column] = slots
+    counts_BS[row, column] = kept.data
+    present_BS = counts_BS > 0
+
     tokens_UL = study.tokens_FL[asvs_U]
     longest = int((tokens_UL.max(axis=0, initial=PAD) != PAD).sum())
     # Columns that are padding in all sequences of the batch would be encoded as patches.
     tokens_UL = tokens_UL[:, : max(longest, 1)]
-    masked_UL, labels_UL = _mask(plan, tokens_UL, asvs_U, masks)
-    present_BS = counts_BS > 0
+    masked_UL, labels_UL = tokens_UL, None
+    if plan.mask_ratio:
+        if isinstance(masks, int):
+            rng = np.random.default_rng([plan.seed, _MASKS, masks])
+            chosen_UL = choose_masked(tokens_UL, plan.mask_ratio, rng)
+        else:
+            chosen_UL = masks[asvs_U, : tokens_UL.shape[1]]
+        labels_UL = tokens_UL * chosen_UL  # PAD, which is 0, where nothing is masked.
+        masked_UL = tokens_UL - labels_UL + np.uint8(MASK) * chosen_UL
+    hidden_BS = None
+    if plan.hidden_ratio:
+        number = masks if isinstance(masks, int) else FIXED_DRAW
+        drawn_BS = np.empty(present_BS.shape)
+        for place, name in enumerate(take_strings(study.table.sample_ids, rows)):
+            # Seeded by the sample, so that its hidden abundances do not depend on the samples
+            # beside it.
+            rng = np.random.default_rng([plan.seed, _HIDDEN, number, *name.encode()])
+            drawn_BS[place] = rng.random(present_BS.shape[1])
+        hidden_BS = (drawn_BS < plan.hidden_ratio) & present_BS
+    distances_BB = diversity_B = None
+    if plan.metric is not None and study.distances is not None:
+        distances_BB = torch.from_numpy(study.distances.values[np.ix_(rows, rows)])
+    elif plan.metric == "faith_pd" and study.phylogeny is not None:
+        diversity_B = torch.from_numpy(faith_pd(drawn, study.phylogeny)).float()
+    elif plan.metric is not None and study.phylogeny is not None:
+        distances = pairwise(drawn, study.phylogeny, plan.metric, plan.alpha)
+        distances_BB = torch.from_numpy(distances).float()
     return Batch(
         rows_B=torch.from_numpy(rows),
         asvs_U=torch.from_numpy(asvs_U.astype(np.int64)),
         tokens_UL=torch.from_numpy(masked_UL),
-        labels_UL=labels_UL,
+        labels_UL=None if labels_UL is None else torch.from_numpy(labels_UL),
         shortest=shortest(torch.from_numpy(tokens_UL)),
         slots_BS=torch.from_numpy(slots_BS),
         counts_BS=torch.from_numpy(counts_BS),
         attend_BS=None if present_BS.all() else torch.from_numpy(present_BS),
-        hidden_BS=_hide(study, plan, rows, present_BS, masks),
-        **_phylogenetic(study, plan, rows, drawn),
+        distances_BB=distances_BB,
+        diversity_B=diversity_B,
+        hidden_BS=None if hidden_BS is None else torch.from_numpy(hidden_BS),
     )
 
 
@@ -165,13 +200,7 @@ def draw_asvs(
 ) -> tuple[csr_array, csr_array]:
     """Return the rarefied counts [B, F] of `rows`, and those of the ASVs that the model reads.
 
-    Neither has explicit zeros; at most `token_limit` ASVs of a sample are read.
-
-    Args:
-        study: the study of the samples.
-        plan: its rarefaction depth, seed and token limit are used.
-        rows: int64 [B], positions of the samples in the study.
-        reads_draw: number of the draw of reads, such as the epoch; each gives other reads.
+    Neither has explicit zeros; at most `token_limit` ASVs of a sample are read, the most abundant.
     """
     sample_ids = list(take_strings(study.table.sample_ids, rows))
     drawn = study.counts(rows)
@@ -183,83 +212,17 @@ def draw_asvs(
         ]
     )
     drawn.eliminate_zeros()
-    return drawn, _limit(drawn, plan.token_limit)
-
-
-def _limit(drawn: csr_array, token_limit: int) -> csr_array:
-    """Keep the most abundant ASVs of each sample, at most `token_limit`."""
     sizes = np.diff(drawn.indptr)
-    if sizes.max(initial=0) <= token_limit:
-        return drawn
-    keep = np.ones(drawn.nnz, dtype=np.bool_)
-    for row in np.flatnonzero(sizes > token_limit):
+    if sizes.max(initial=0) <= plan.token_limit:
+        return drawn, drawn
+    kept = drawn.copy()
+    for row in np.flatnonzero(sizes > plan.token_limit):
         low, high = drawn.indptr[row], drawn.indptr[row + 1]
         # Stable: of equally abundant ASVs the first by id stay, since columns are ordered by id.
         order = np.argsort(-drawn.data[low:high], kind="stable")
-        keep[low + order[token_limit:]] = False
-    cut = drawn.copy()
-    cut.data = np.where(keep, drawn.data, 0)
-    cut.eliminate_zeros()
-    return cut
-
-
-def _pad(
-    kept: csr_array, slots: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Pad the ragged rows of `kept` to [B, S] arrays of slots and counts."""
-    sizes = np.diff(kept.indptr)
-    widest = max(int(sizes.max(initial=0)), 1)
-    row = np.repeat(np.arange(len(sizes)), sizes)
-    column = np.arange(kept.nnz) - np.repeat(kept.indptr[:-1], sizes)
-    slots_BS = np.zeros((len(sizes), widest), dtype=np.int64)
-    counts_BS = np.zeros((len(sizes), widest), dtype=np.float32)
-    slots_BS[row, column] = slots
-    counts_BS[row, column] = kept.data
-    return slots_BS, counts_BS
-
-
-def fixed_masks(study: Study, plan: BatchPlan) -> npt.NDArray[np.bool_]:
-    """Draw one mask per ASV of the study, bool [F, L], for all validation batches."""
-    # One for each ASV, and not for each batch: an ASV is scored in the same places in any batch.
-    rng = np.random.default_rng([plan.seed, _MASKS])
-    return choose_masked(study.tokens_FL, plan.mask_ratio, rng)
-
-
-def _mask(
-    plan: BatchPlan,
-    tokens_UL: npt.NDArray[np.uint8],
-    asvs_U: npt.NDArray[np.int64],
-    masks: int | npt.NDArray[np.bool_],
-) -> tuple[npt.NDArray[np.uint8], Tensor | None]:
-    if plan.mask_ratio == 0:
-        return tokens_UL, None
-    if isinstance(masks, int):
-        rng = np.random.default_rng([plan.seed, _MASKS, masks])
-        chosen_UL = choose_masked(tokens_UL, plan.mask_ratio, rng)
-    else:
-        chosen_UL = masks[asvs_U, : tokens_UL.shape[1]]
-    labels_UL = tokens_UL * chosen_UL  # PAD, which is 0, where nothing is masked.
-    return tokens_UL - labels_UL + np.uint8(MASK) * chosen_UL, torch.from_numpy(labels_UL)
-
-
-def _hide(
-    study: Study,
-    plan: BatchPlan,
-    rows: npt.NDArray[np.int64],
-    present_BS: npt.NDArray[np.bool_],
-    masks: int | npt.NDArray[np.bool_],
-) -> Tensor | None:
-    """Choose the abundances to hide."""
-    if plan.hidden_ratio == 0:
-        return None
-    number = masks if isinstance(masks, int) else FIXED_DRAW
-    drawn_BS = np.empty(present_BS.shape)
-    for row, name in enumerate(take_strings(study.table.sample_ids, rows)):
-        # Seeded by the sample, so that its hidden abundances do not depend on the samples beside
-        # it.
-        rng = np.random.default_rng([plan.seed, _HIDDEN, number, *name.encode()])
-        drawn_BS[row] = rng.random(present_BS.shape[1])
-    return torch.from_numpy((drawn_BS < plan.hidden_ratio) & present_BS)
+        kept.data[low + order[plan.token_limit :]] = 0
+    kept.eliminate_zeros()
+    return drawn, kept
 
 
 def choose_masked(
@@ -318,7 +281,12 @@ class FixedBatches(Dataset[Batch]):
     ) -> None:
         self.study, self.plan, self.rows, self.draw = study, plan, rows, draw
         self.batch_size = batch_size
-        self.masks = fixed_masks(study, plan) if plan.mask_ratio else 0
+        self.masks: int | npt.NDArray[np.bool_] = 0
+        if plan.mask_ratio:
+            # One for each ASV of the study, and not for each batch: an ASV is scored in the same
+            # places in any batch.
+            rng = np.random.default_rng([plan.seed, _MASKS])
+            self.masks = choose_masked(study.tokens_FL, plan.mask_ratio, rng)
 
     def __len__(self) -> int:
         return -(-len(self.rows) // self.batch_size)

@@ -1,8 +1,8 @@
 """Distance matrices: reading, validation, alignment to a table by sample id, and writing.
 
     lsmat, TSV, CSV   text with ids above and on the left; also `distance-matrix.tsv` of a .qza
-    .h5               as ssu writes it (`matrix`, `order`), or `distances` with or without ids
-    .npy, .npz        ids from a .txt of the same name, from an array of the .npz, or none
+    .h5               as ssu writes it (`matrix`, `order`), or `distances` without ids
+    .npy              ids from a .txt of the same name, or none
 
 The format is recognized by the content of the file, not by its name; the rows of a matrix without
 ids are in the order of the table. To add a format, add an entry to `BINARY_READERS` or `WRITERS`.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +32,6 @@ from aam.memory import check_memory, memory_budget
 ROUNDING = 1e-5
 """Asymmetry and diagonal up to this fraction of the largest distance are float32 rounding."""
 
-_ID_NAMES = ("order", "ids", "sample_ids")
-_VALUE_NAMES = ("matrix", "distances")
 _HDF5_BYTES = 1 << 14
 """Size of an HDF5 file besides its arrays, and more."""
 _ROWS_PER_BLOCK = 1024
@@ -86,9 +84,7 @@ def read_distances(
 
     Raises:
         MissingInput: there is no such file.
-        DataError: the file is not a matrix; it is not square, or not of the table's size if it has
-            no ids; ids occur twice; a distance is absent or negative; the matrix is not symmetric;
-            the diagonal is not zero.
+        DataError: the file is not a matrix of the table's samples, or its values are not distances.
     """
     budget = max_bytes or memory_budget()
     with require(path, "distance matrix").open("rb") as stream:
@@ -125,11 +121,7 @@ def read_distances(
         raise _error("The distance matrix has another size than its ids", evidence)
     if twice := repeated(ids):
         raise _error("Ids occur twice in the distance matrix", f"{first_few(twice)} in '{path}'")
-    return DistanceMatrix(ids, _checked(ids, values, path))
-
-
-def _checked(ids: tuple[str, ...], values: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
-    """Validate the matrix and remove rounding noise, a few rows at a time."""
+    # Validate the values and remove rounding noise, a few rows at a time.
     clean = np.empty_like(values)
     noise = 0.0
 
@@ -139,14 +131,14 @@ def _checked(ids: tuple[str, ...], values: NDArray[np.float32], path: Path) -> N
             reverse = f"'{path}', reversed {values[j, i]:g}"
             raise _error(cause, f"'{ids[i]}' to '{ids[j]}' is {values[i, j]:g} in {reverse}")
 
-    for start in range(0, len(ids), _ROWS_PER_BLOCK):
+    for start in range(0, size, _ROWS_PER_BLOCK):
         rows = slice(start, start + _ROWS_PER_BLOCK)
         block = values[rows]
         refuse("A distance is not a number", ~np.isfinite(block), start)
         # Relative to the largest distance of all, so the comparison below needs a second pass.
         noise = max(noise, ROUNDING * float(np.abs(block).max()))
         clean[rows] = (block + values[:, rows].T) / 2
-    for start in range(0, len(ids), _ROWS_PER_BLOCK):
+    for start in range(0, size, _ROWS_PER_BLOCK):
         rows = slice(start, start + _ROWS_PER_BLOCK)
         asymmetric = np.abs(values[rows] - clean[rows]) > noise
         refuse("The distance matrix is not symmetric", asymmetric, start)
@@ -158,7 +150,7 @@ def _checked(ids: tuple[str, ...], values: NDArray[np.float32], path: Path) -> N
             "give distances, not similarities",
         )
     np.fill_diagonal(clean, 0)
-    return np.maximum(clean, 0, out=clean)
+    return DistanceMatrix(ids, np.maximum(clean, 0, out=clean))
 
 
 def _read_hdf5(path: Path, budget: int) -> MatrixContent:
@@ -169,15 +161,8 @@ def _read_hdf5(path: Path, budget: int) -> MatrixContent:
             # HDF5 unpacks a complete chunk to read any part of it.
             chunk = int(np.prod(found.chunks or (0,), dtype=object)) * found.dtype.itemsize
             _check_size(max(found.nbytes, chunk), path, budget)
-        return _named_arrays(file)
-
-
-def _read_npz(path: Path, budget: int) -> MatrixContent:
-    # A pickle is a program, which a matrix from elsewhere must not run.
-    with np.load(path, allow_pickle=False) as arrays:
-        for member in arrays.zip.infolist():
-            _check_size(member.file_size, path, budget)
-        return _named_arrays(arrays)
+        ids = tuple(file["order"].asstr()[()].tolist()) if "order" in file else None
+        return ids, file["matrix" if "matrix" in file else "distances"][()]
 
 
 def _read_npy(path: Path, budget: int) -> MatrixContent:
@@ -195,19 +180,6 @@ def _read_npy(path: Path, budget: int) -> MatrixContent:
 def _check_size(size: int, path: Path, budget: int) -> None:
     """Refuse a matrix (DataError) that takes more than half of the budget: it is copied once."""
     check_memory("distance matrix", f"'{path}'", size, budget / 2, "use --tree instead of a matrix")
-
-
-def _named_arrays(arrays: Mapping[str, Any]) -> MatrixContent:
-    name = next((name for name in _VALUE_NAMES if name in arrays), None)
-    if name is None and len(arrays) == 1:
-        name = next(iter(arrays))
-    if name is None:
-        raise KeyError(f"no array '{_VALUE_NAMES[0]}' among {', '.join(arrays) or 'none'}")
-    id_name = next((name for name in _ID_NAMES if name in arrays), None)
-    ids = None if id_name is None else tuple(
-        name.decode() if isinstance(name, bytes) else str(name) for name in arrays[id_name][()]
-    )  # fmt: skip
-    return ids, np.asarray(arrays[name][()])
 
 
 def _read_text(text: str, path: Path) -> MatrixContent:
@@ -256,7 +228,6 @@ def _error(cause: str, evidence: str, remedy: str = "make the matrix again") -> 
 BINARY_READERS: dict[bytes, Callable[[Path, int], MatrixContent]] = {
     b"\x89HDF": _read_hdf5,
     b"\x93NUMPY": _read_npy,
-    b"PK": _read_npz,
 }
 """First bytes of a file -> reader of a path within a memory budget in bytes."""
 
@@ -264,15 +235,8 @@ BINARY_READERS: dict[bytes, Callable[[Path, int], MatrixContent]] = {
 def write_distances(path: Path, matrix: DistanceMatrix) -> None:
     """Write a matrix in the format of the suffix: .tsv, .lsmat, .npy or .h5.
 
-    The ids of a .npy are in a .txt of the same name, one per line; .h5 has the layout of ssu.
-
-    Args:
-        path: file to write; an existing one is replaced when the new one is complete.
-        matrix: distances of N samples with their ids.
-
-    Raises:
-        UsageError: another suffix.
-        CannotCreate: the folder cannot be written to.
+    The ids of a .npy are in a .txt of the same name, one per line; .h5 has the layout of ssu. An
+    existing file is replaced when the new one is complete.
     """
     write = WRITERS[checked_suffix(path)]
     if path.suffix == ".npy":
@@ -294,10 +258,7 @@ def hdf5_matrix(path: Path, ids: Sequence[str], dtype: Any = np.float64) -> Iter
     """Create a matrix file as ssu writes it, and yield the matrix [N, N] to be filled.
 
     HDF5 can crash the process when it fails to write, so the space is reserved on the disk, and a
-    full disk is found before it writes.
-
-    Raises:
-        OSError: the disk is full.
+    full disk is found before it writes (OSError).
     """
     names = sum(len(each) + 32 for each in ids)
     _reserve(path, len(ids) ** 2 * np.dtype(dtype).itemsize + 2 * names + _HDF5_BYTES)

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from math import erf, sqrt
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +53,6 @@ ABUNDANCE_SPREAD = 1.5  # standard deviation of log abundance within a sample
 DEPTH_SPREAD = 0.35
 RICHNESS_SPREAD = 0.2
 
-_MAX_CELLS = 10**12  # hours, at 20 ns to draw the fitness of an ASV in a sample
 _ASV_BYTES = 500
 _COUNT_BYTES = 40
 
@@ -205,30 +203,30 @@ class SimulatedStudy:
         return np.asarray(np.diff(self.counts.indptr), dtype=np.int64)
 
 
-def _check(options: Example) -> None:
-    """Refuse sizes that contradict each other, or that time and memory do not allow."""
+def simulate(options: Example) -> SimulatedStudy:
+    """Simulate the study that `options` describes; the output folder is not used.
+
+    Raises:
+        UsageError: sizes that contradict each other, or need too much memory.
+    """
+    if not options.subjects:
+        subjects = min(options.samples, max(options.sites, options.samples // 3))
+        options = replace(options, subjects=subjects)
     longest_name = 4**options.length if options.length < 32 else options.asvs**2
-    limits = (
-        ("samples", options.samples, 2, 10_000_000),
-        ("asvs", options.asvs, 2, min(10_000_000, longest_name // 4)),
-        ("length", options.length, 4, 10_000),
-        ("richness", options.richness, 1, options.asvs),
-        ("depth", options.depth, options.richness, 100_000_000),
-        ("sites", options.sites, 1, options.subjects),
-        ("subjects", options.subjects, 1, options.samples),
-        ("planted", options.planted, 0, options.richness // 2),
-        ("seed", options.seed, 0, 2**63),
-    )
-    for name, value, low, high in limits:
-        if not low <= value <= high:
+    for name, low, high in (
+        ("samples", 2, 10_000_000),
+        ("asvs", 2, min(10_000_000, longest_name // 4)),
+        ("length", 4, 10_000),
+        ("richness", 1, options.asvs),
+        ("depth", options.richness, 100_000_000),
+        ("sites", 1, options.subjects),
+        ("subjects", 1, options.samples),
+        ("planted", 0, options.richness // 2),
+        ("seed", 0, 2**63),
+    ):
+        if not low <= (value := getattr(options, name)) <= high:
             remedy = f"give {low} to {high} with these options"
             raise UsageError("Invalid size of the study", f"--{name} {value}", remedy)
-    if (cells := options.samples * options.asvs) > _MAX_CELLS:
-        raise UsageError(
-            "The study would take days to simulate",
-            f"--samples {options.samples} x --asvs {options.asvs} are {cells:.0e} draws",
-            f"give at most {_MAX_CELLS:.0e}",
-        )
     size = _ASV_BYTES * options.asvs + 4 * options.asvs * options.length
     size += _COUNT_BYTES * options.samples * options.richness
     if size > (available := memory_available()):
@@ -237,22 +235,15 @@ def _check(options: Example) -> None:
             f"it takes {shown_size(size)}, {shown_size(available)} are available",
             "give fewer --samples or --asvs, or a smaller --length or --richness",
         )
+    # One stream each, so that another number of samples leaves the tree as it is.
+    for_tree, for_dna, for_niches, for_samples, for_response = np.random.default_rng(
+        options.seed
+    ).spawn(5)
+    tree = yule_tree(options.asvs, for_tree)
+    sequences = evolve_dna(tree, options.length, for_dna)
 
-
-def simulate(options: Example) -> SimulatedStudy:
-    """Simulate the study that `options` describes; the output folder is not used.
-
-    Raises:
-        UsageError: sizes that contradict each other, or need too much time or memory.
-    """
-    if not options.subjects:
-        subjects = min(options.samples, max(options.sites, options.samples // 3))
-        options = replace(options, subjects=subjects)
-    _check(options)
-    streams = np.random.default_rng(options.seed).spawn(5)
-    tree = yule_tree(options.asvs, streams[0])
-    sequences = evolve_dna(tree, options.length, streams[1])
-    rng = streams[2]
+    # Niches of the ASVs, and samples of subjects, who live at sites, along the gradient.
+    rng = for_niches
     optimum = _uniform(brownian(tree, rng)) * 1.2 - 0.1
     low, high = np.log(NICHE_WIDTH)
     width = np.exp(rng.normal((low + high) / 2, (high - low) / 2.56, options.asvs))
@@ -260,7 +251,6 @@ def simulate(options: Example) -> SimulatedStudy:
     shifts = rng.standard_normal((options.sites, SITE_CLADES)) * SITE_SHIFT
     shifts[rng.random(shifts.shape) < 0.5] = 0
     clade = clades(tree, SITE_CLADES)
-
     subject = np.arange(options.samples) * options.subjects // options.samples
     site = rng.permutation(np.arange(options.subjects) % options.sites)[subject]
     between = sqrt(SUBJECT_SHARE) * rng.standard_normal(options.subjects)[subject]
@@ -269,8 +259,17 @@ def simulate(options: Example) -> SimulatedStudy:
     noisy = PH_LOW + PH_SPAN * gradient + rng.normal(0, PH_NOISE, options.samples)
     ph = np.round(np.clip(noisy, PH_LOW, PH_LOW + PH_SPAN), 2).astype(np.float64)
 
-    rng = streams[3]
-    present = _mean_present(options)
+    # By bisection, how many ASVs must be present for `richness` of them to have reads.
+    spread = np.exp(ABUNDANCE_SPREAD * np.random.default_rng(0).standard_normal(20_000))
+    share = spread / spread.mean()
+    fewest, most = float(options.richness), float(options.asvs)
+    for _ in range(40):
+        present = (fewest + most) / 2
+        seen = present * float(np.mean(1 - np.exp(-options.depth / present * share)))
+        fewest, most = (present, most) if seen < options.richness else (fewest, present)
+    present = (fewest + most) / 2
+
+    rng = for_samples
     columns, reads = [], []
     common = np.zeros(options.asvs)  # The part of the fitness that a subject's samples share.
     for row in track(range(options.samples), "Samples", options.samples, "samples"):
@@ -278,15 +277,41 @@ def simulate(options: Example) -> SimulatedStudy:
             individual = SUBJECT_SHIFT * rng.standard_normal(options.asvs)
             common = prevalence + individual + shifts[site[row], clade]
         fitness = common - 0.5 * ((gradient[row] - optimum) / width) ** 2
-        found, counted = _sample(fitness, present, options.depth, rng)
-        columns.append(found)
-        reads.append(counted)
-    ends = np.cumsum([0, *(len(found) for found in columns)])
+        # The fittest ASVs are present, with an abundance that depends in part on their fitness.
+        score = fitness + CHANCE * rng.standard_normal(len(fitness))
+        number = round(present * rng.lognormal(-(RICHNESS_SPREAD**2) / 2, RICHNESS_SPREAD))
+        number = min(max(number, 1), len(fitness))
+        chosen = np.sort(np.argpartition(score, -number)[-number:])
+        rank = score[chosen] - score[chosen].mean()
+        rank /= max(float(rank.std()), 1e-12)
+        log = ABUNDANCE_SPREAD * (0.6 * rank + 0.8 * rng.standard_normal(number))
+        abundance = np.exp(log - log.max())
+        drawn = options.depth * rng.lognormal(-(DEPTH_SPREAD**2) / 2, DEPTH_SPREAD)
+        counted = rng.multinomial(max(1, round(drawn)), abundance / abundance.sum())
+        columns.append(chosen[counted > 0].astype(np.int32))
+        reads.append(counted[counted > 0].astype(np.int32))
+    ends = np.cumsum([0, *(len(asvs) for asvs in columns)])
     counts = sparse.csr_array(
         (np.concatenate(reads), np.concatenate(columns), ends),
         shape=(options.samples, options.asvs),
     )
-    planted, effects, response = _plant(counts, options.planted, streams[4])
+
+    # ASVs that are neither rare nor everywhere decide the response.
+    rng = for_response
+    shared = np.bincount(counts.indices, minlength=options.asvs) / options.samples
+    candidates = np.flatnonzero((shared > 0.1) & (shared < 0.9))
+    if options.planted > len(candidates):
+        raise UsageError(
+            "Too few ASVs occur in 10 to 90 % of the samples",
+            f"{len(candidates)} for --planted {options.planted}",
+            "give a smaller --planted",
+        )
+    planted = np.sort(rng.choice(candidates, options.planted, replace=False))
+    effects = rng.choice([-1.0, 1.0], options.planted)
+    relative = counts[:, planted].toarray() / counts.sum(axis=1, dtype=np.int64)[:, None]
+    log = np.log10(1 + 1e4 * relative)
+    scaled = (log - log.mean(axis=0)) / log.std(axis=0).clip(min=1e-12)
+    response = scaled @ effects + RESPONSE_NOISE * rng.standard_normal(options.samples)
     digits = len(str(options.samples))
     return SimulatedStudy(
         sample_ids=tuple(f"S{number:0{digits}d}" for number in range(1, options.samples + 1)),
@@ -305,57 +330,6 @@ def simulate(options: Example) -> SimulatedStudy:
     )
 
 
-def _plant(
-    counts: sparse.csr_array, number: int, rng: np.random.Generator
-) -> tuple[npt.NDArray[np.int64], F64, F64]:
-    """Choose ASVs of 10 to 90 % prevalence; return them, their effects [P] and the response [N]."""
-    prevalence = np.bincount(counts.indices, minlength=counts.shape[1]) / counts.shape[0]
-    candidates = np.flatnonzero((prevalence > 0.1) & (prevalence < 0.9))
-    if number > len(candidates):
-        raise UsageError(
-            "Too few ASVs occur in 10 to 90 % of the samples",
-            f"{len(candidates)} for --planted {number}",
-            "give a smaller --planted",
-        )
-    planted = np.sort(rng.choice(candidates, number, replace=False))
-    effects = rng.choice([-1.0, 1.0], number)
-    reads = counts.sum(axis=1, dtype=np.int64)
-    log = np.log10(1 + 1e4 * counts[:, planted].toarray() / reads[:, None])
-    scaled = (log - log.mean(axis=0)) / log.std(axis=0).clip(min=1e-12)
-    response = scaled @ effects + RESPONSE_NOISE * rng.standard_normal(counts.shape[0])
-    return planted, effects, response
-
-
-def _sample(
-    fitness: F64, present: float, depth: int, rng: np.random.Generator
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Return the ASVs of one sample, ascending, and their reads (1 or more each)."""
-    score = fitness + CHANCE * rng.standard_normal(len(fitness))
-    size = round(present * rng.lognormal(-(RICHNESS_SPREAD**2) / 2, RICHNESS_SPREAD))
-    size = min(max(size, 1), len(fitness))
-    chosen = np.sort(np.argpartition(score, -size)[-size:])
-    rank = score[chosen] - score[chosen].mean()
-    rank /= max(float(rank.std()), 1e-12)
-    log = ABUNDANCE_SPREAD * (0.6 * rank + 0.8 * rng.standard_normal(size))
-    abundance = np.exp(log - log.max())
-    total = max(1, round(depth * rng.lognormal(-(DEPTH_SPREAD**2) / 2, DEPTH_SPREAD)))
-    counted = rng.multinomial(total, abundance / abundance.sum())
-    seen = counted > 0
-    return chosen[seen].astype(np.int32), counted[seen].astype(np.int32)
-
-
-def _mean_present(options: Example) -> float:
-    """Find how many ASVs must be present for `richness` of them to have reads, by bisection."""
-    spread = np.exp(ABUNDANCE_SPREAD * np.random.default_rng(0).standard_normal(20_000))
-    share = spread / spread.mean()
-    low, high = float(options.richness), float(options.asvs)
-    for _ in range(40):
-        middle = (low + high) / 2
-        seen = middle * float(np.mean(1 - np.exp(-options.depth / middle * share)))
-        low, high = (middle, high) if seen < options.richness else (low, middle)
-    return (low + high) / 2
-
-
 def _uniform(values: F64) -> F64:
     """Map standard normal values to 0..1 by their distribution function."""
     return np.array([0.5 * (1 + erf(value / sqrt(2))) for value in values.tolist()])
@@ -371,87 +345,27 @@ def require_free(options: Example) -> None:
 
 
 def write_study(study: SimulatedStudy, options: Example) -> tuple[Path, ...]:
-    """Write table.biom, tree.nwk, metadata.tsv, taxonomy.tsv and truth.json; all or none.
+    """Write the five files into --output-dir, all or none, and return their paths.
 
-    Table and taxonomy leave out ASVs without reads, the tree does not.
-
-    Args:
-        study: study to write.
-        options: options of `aam example`; --output-dir is the folder of the files.
-
-    Returns:
-        Paths of the five files.
+    Table and taxonomy leave out ASVs without reads, the tree does not. `r2_of_the_gradient` in
+    truth.json is the R2 of the unmeasured gradient against the column `ph`, the upper bound for
+    every predictor.
 
     Raises:
         CannotCreate: a file exists and `options.overwrite` is false, or no permission.
     """
-    require_free(options)
-    seen = np.unique(study.counts.indices)
-    writers: tuple[Callable[[Path], Any], ...] = (
-        lambda path: _write_biom(
-            path, study.sample_ids, [study.sequences[f] for f in seen], study.counts[:, seen]
-        ),
-        lambda path: path.write_text(newick(study.tree, study.sequences)),
-        lambda path: path.write_text(_metadata(study)),
-        lambda path: path.write_text(_taxonomy(study, seen)),
-        lambda path: path.write_text(json.dumps(truth(study, options), indent=1) + "\n"),
-    )
-    places = tuple(options.output_dir / name for name in FILES)
-    with ExitStack() as stack:
-        for place, write in zip(places, writers, strict=True):
-            write(stack.enter_context(atomic_write(place)))
-    return places
-
-
-def truth(study: SimulatedStudy, options: Example) -> dict[str, Any]:
-    """Return the content of `truth.json`: parameters, measurements, gradient, niches, effects.
-
-    `r2_of_the_gradient` is the R2 of the unmeasured gradient against the column `ph`, the upper
-    bound for every predictor.
-    """
-    parameters = asdict(options)
-    del parameters["output_dir"], parameters["overwrite"]
-    error = float(np.square(study.ph - study.gradient).sum())
-    spread = float(np.square(study.ph - study.ph.mean()).sum())
-    return {
-        "aam": __version__,
-        "parameters": parameters,
-        "measured": {
-            "asvs_with_reads": len(np.unique(study.counts.indices)),
-            "reads": int(study.reads.sum()),
-            "mean_richness": round(float(study.richness.mean()), 2),
-            "mean_depth": round(float(study.reads.mean()), 2),
-            "r2_of_the_gradient": round(1 - error / spread, 4) if spread else None,
-        },
-        "gradient_ph": dict(zip(study.sample_ids, study.gradient.round(4).tolist(), strict=True)),
-        "niches_ph": {
-            name: [round(optimum, 4), round(width, 4)]
-            for name, optimum, width in zip(
-                study.sequences, study.optimum.tolist(), study.width.tolist(), strict=True
-            )
-        },
-        "planted": {
-            study.sequences[f]: effect
-            for f, effect in zip(study.planted.tolist(), study.effects.tolist(), strict=True)
-        },
-    }
-
-
-def _write_biom(
-    path: Path, samples: Sequence[str], features: Sequence[str], counts: sparse.csr_array
-) -> None:
     import biom
     import h5py
 
-    by_feature = sparse.csr_matrix(counts.T, dtype=np.float64)
-    table = biom.Table(by_feature, list(features), list(samples), type="OTU table")
+    require_free(options)
+    seen = np.unique(study.counts.indices)
+    by_feature = sparse.csr_matrix(study.counts[:, seen].T, dtype=np.float64)
+    features = [study.sequences[asv] for asv in seen]
+    table = biom.Table(by_feature, features, list(study.sample_ids), type="OTU table")
     content = io.BytesIO()  # HDF5 prints tracebacks of its own when a disk is full.
     with h5py.File(content, "w") as file:
         table.to_hdf5(file, f"aam {__version__}", creation_date=_CREATION_DATE)
-    path.write_bytes(content.getvalue())
 
-
-def _metadata(study: SimulatedStudy) -> str:
     columns: dict[str, tuple[str, list[str]]] = {
         "ph": ("numeric", [f"{value:.2f}" for value in study.ph]),
         "site": ("categorical", [f"site-{number + 1}" for number in study.site]),
@@ -460,17 +374,50 @@ def _metadata(study: SimulatedStudy) -> str:
     }
     if len(study.planted):
         columns["response"] = ("numeric", [f"{value:.4f}" for value in study.response])
-    lines = [("sample-id", *columns), ("#q2:types", *(kind for kind, _ in columns.values()))]
-    lines += zip(study.sample_ids, *(values for _, values in columns.values()), strict=True)
-    return "".join("\t".join(line) + "\n" for line in lines)
+    rows = [("sample-id", *columns), ("#q2:types", *(kind for kind, _ in columns.values()))]
+    rows += zip(study.sample_ids, *(values for _, values in columns.values()), strict=True)
 
+    # Taxa are clades of the tree.
+    family, genus = (clades(study.tree, count) + 1 for count in (_FAMILIES, _GENERA))
+    taxa = [("Feature ID", "Taxon")]
+    for asv, name in zip(seen.tolist(), features, strict=True):
+        taxon = f"d__Simulated; f__Family-{family[asv]}; g__Genus-{family[asv]}.{genus[asv]}"
+        taxa.append((name, taxon))
 
-def _taxonomy(study: SimulatedStudy, asvs: npt.NDArray[np.int32]) -> str:
-    """Return the taxa of ASVs, clades of the tree, as QIIME 2 writes a taxonomy."""
-    family, genus = (clades(study.tree, count) for count in (_FAMILIES, _GENERA))
-    lines = ["Feature ID\tTaxon"]
-    for asv in asvs.tolist():
-        first, second = family[asv] + 1, genus[asv] + 1
-        taxon = f"d__Simulated; f__Family-{first}; g__Genus-{first}.{second}"
-        lines.append(f"{study.sequences[asv]}\t{taxon}")
-    return "".join(f"{line}\n" for line in lines)
+    parameters = asdict(options)
+    del parameters["output_dir"], parameters["overwrite"]
+    error = float(np.square(study.ph - study.gradient).sum())
+    spread = float(np.square(study.ph - study.ph.mean()).sum())
+    niches = zip(study.optimum.tolist(), study.width.tolist(), strict=True)
+    truth = {
+        "aam": __version__,
+        "parameters": parameters,
+        "measured": {
+            "asvs_with_reads": len(seen),
+            "reads": int(study.reads.sum()),
+            "mean_richness": round(float(study.richness.mean()), 2),
+            "mean_depth": round(float(study.reads.mean()), 2),
+            "r2_of_the_gradient": round(1 - error / spread, 4) if spread else None,
+        },
+        "gradient_ph": dict(zip(study.sample_ids, study.gradient.round(4).tolist(), strict=True)),
+        "niches_ph": {
+            name: [round(optimum, 4), round(width, 4)]
+            for name, (optimum, width) in zip(study.sequences, niches, strict=True)
+        },
+        "planted": {
+            study.sequences[asv]: effect
+            for asv, effect in zip(study.planted.tolist(), study.effects.tolist(), strict=True)
+        },
+    }
+    contents = (
+        content.getvalue(),
+        newick(study.tree, study.sequences).encode(),
+        "".join("\t".join(row) + "\n" for row in rows).encode(),
+        "".join("\t".join(row) + "\n" for row in taxa).encode(),
+        (json.dumps(truth, indent=1) + "\n").encode(),
+    )
+    places = tuple(options.output_dir / name for name in FILES)
+    with ExitStack() as stack:
+        for place, data in zip(places, contents, strict=True):
+            stack.enter_context(atomic_write(place)).write_bytes(data)
+    return places

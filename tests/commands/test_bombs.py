@@ -103,14 +103,6 @@ def npy(path: Path, shape: tuple[int, ...], dtype: str = "<f8") -> None:
         stream.write(bytes(80))
 
 
-def npz_bomb(path: Path) -> None:
-    header = {"descr": "<f8", "fortran_order": False, "shape": (1 << 13, 1 << 14)}
-    deflated = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
-    with deflated as archive, archive.open("matrix.npy", "w") as stream:
-        np.lib.format.write_array_header_1_0(stream, header)
-        zeros(stream)
-
-
 def hdf5_matrix(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file.create_dataset("matrix", (10**6, 10**6), "f4", chunks=(1000, 1000), compression="gzip")
@@ -124,7 +116,6 @@ MATRICES: dict[str, tuple[Make, str]] = {
     "npy": (lambda path: npy(path, (10**6, 10**6)), "is cut off or not an array"),
     "npy beyond 64 bits": (lambda path: npy(path, (10**12, 10**12)), "is cut off or not an array"),
     "npy of a negative size": (lambda path: npy(path, (-1, -4)), "cannot be read"),
-    "npz": (npz_bomb, "does not fit in memory"),
     "hdf5": (hdf5_matrix, "does not fit in memory"),
     "gzip": (gzip_bomb, "does not fit in memory"),
     "300,000 columns": (wide_matrix, "has 300000 columns and 1 rows"),

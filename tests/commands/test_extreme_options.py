@@ -13,7 +13,7 @@ from tests.support.hostile_study import DATA, USAGE, check_refusal
 
 EXTREMES = [
     ("example", "--samples 1000000000000", "give 2 to 10000000"),
-    ("example", "--samples 10000000 --asvs 10000000 --length 10000", "would take days"),
+    ("example", "--samples 10000000 --asvs 10000000 --length 10000", "does not fit in memory"),
     ("example", "--asvs 10000000 --samples 50 --length 10000 --subjects 5", "does not fit in mem"),
     ("example", "--samples 10000000 --asvs 100000 --richness 100000 --depth 100000", "memory"),
     ("example", "--depth 1000000000000000000000", "--depth 1000000000000000000000"),
