@@ -17,8 +17,7 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,15 +32,10 @@ from aam.data.taxonomy import named_ranks
 from aam.members.base import F64, Rows, Samples
 from aam.members.ensemble import Combined, Ensemble
 from aam.members.member import CrossValidated, FittedModel, Outputs, TrainingSamples, reader
-from aam.members.relations import AsvRelations, chunks
+from aam.members.relations import AsvRelations
 from aam.members.scores import Folds
 from aam.members.uncertainty import calibrate
 from aam.number_format import significant
-
-if TYPE_CHECKING:
-    from aam.members.forest import ForestInputs, ForestModel
-    from aam.members.kernel import KernelModel
-    from aam.members.kernel_features import KernelInputs
 
 FIRST = 20
 """Features of a sample that have a row of their own."""
@@ -56,7 +50,7 @@ _AT_ONCE = 256
 """Samples whose effects of all ASVs are in memory."""
 
 
-def _quadrature(nodes: int) -> tuple[F64, F64]:
+def quadrature(nodes: int) -> tuple[F64, F64]:
     """Return nodes and weights of the Gauss-Legendre quadrature from 0 to 1."""
     points, weights = np.polynomial.legendre.leggauss(nodes)
     return (points + 1) / 2, weights / 2
@@ -131,7 +125,7 @@ class ExplainedSamples:
         else:
             starts_NC = outputs.scale.forward(self.means_NC)
         slopes_NC = np.zeros_like(ends_NC)
-        for t, weight in zip(*_quadrature(64), strict=True):
+        for t, weight in zip(*quadrature(64), strict=True):
             point_NC = starts_NC + t * (ends_NC - starts_NC)
             if not outputs.classes:
                 slopes_NC += weight * TRANSFORMS[outputs.scale.transform].slope(point_NC)
@@ -156,25 +150,6 @@ class SampleEffects:
     metadata: Mapping[str, F64]
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """Effects on the ensemble's predictions of N samples.
-
-    Attributes:
-        effects: effects of the ASVs and of the metadata columns.
-        predictions_N: prediction of a number, or probability of the explained class.
-        means_N: mean label of the training samples, or frequency of the class.
-        units_N: unit of the effects of each sample.
-        columns_U: column of each ASV of the samples' table among the V ASVs.
-    """
-
-    effects: SampleEffects
-    predictions_N: F64
-    means_N: F64
-    units_N: tuple[str, ...]
-    columns_U: Rows
-
-
 def explain(
     models: Mapping[str, FittedModel[Any]],
     ensemble: Ensemble,
@@ -184,8 +159,11 @@ def explain(
     predictions_NC: F64,
     members: Mapping[str, F64],
     means_NC: F64,
-) -> Explanation:
-    """Explain the predictions of N samples.
+    ids_U: Sequence[str],
+    taxa: Mapping[str, str] | None = None,
+    first: int = FIRST,
+) -> pd.DataFrame:
+    """Return the largest effects on the predictions of N samples; those of a sample add up to it.
 
     Args:
         models: members that predict the samples.
@@ -196,6 +174,15 @@ def explain(
         predictions_NC: predictions of the ensemble.
         members: predictions of each member, [N, C].
         means_NC: mean label of the training samples, see `ModelFacts`.
+        ids_U: ids of the ASVs of the samples; an ASV that they lack is named by its sequence.
+        taxa: taxon of an ASV by its id or by the MD5 of its sequence, which QIIME 2 gives as id;
+            ASVs of the same taxon are summed.
+        first: features of a sample with a row of their own.
+
+    Returns:
+        Rows with sample, feature, kind, effect, unit: the mean label of the training samples (kind
+        `mean`), the features with the largest effects (`ASV`, `taxon` or `metadata`), the sum of
+        all others (`others`), and what the model does not divide (`remainder`).
 
     Raises:
         DataError: no member explains its predictions.
@@ -236,73 +223,44 @@ def explain(
             f"none of its members {', '.join(models)} divides its predictions among ASVs",
             "train with the member kernel, forest or transformer",
         )
-    units = [f"probability of {name}" for name in outputs.classes] or [f"units of {outputs.column}"]
-    unit_N = tuple(units[code] for code in class_N.tolist())
-    effects = SampleEffects(asvs_NV, metadata)
-    return Explanation(effects, predictions_N, means_N, unit_N, explained.columns_U)
 
-
-def explanation_table(
-    found: Explanation,
-    sample_ids: Sequence[str],
-    ids_U: Sequence[str],
-    relations: AsvRelations,
-    taxa: Mapping[str, str] | None = None,
-    first: int = FIRST,
-) -> pd.DataFrame:
-    """Return the largest effects on each prediction; the effects of a sample add up to it.
-
-    Args:
-        found: effects of N samples and V ASVs.
-        sample_ids: N names.
-        ids_U: ids of the ASVs of their table; an ASV that it lacks is named by its sequence.
-        relations: relations of the ASVs of the training study.
-        taxa: taxon of an ASV by its id or by the MD5 of its sequence, which QIIME 2 gives as id;
-            ASVs of the same taxon are summed.
-        first: features of a sample with a row of their own.
-
-    Returns:
-        Rows with sample, feature, kind, effect, unit: the mean label of the training samples (kind
-        `mean`), the features with the largest effects (`ASV`, `taxon` or `metadata`), the sum of
-        all others (`others`), and what the model does not divide (`remainder`).
-    """
     asvs = dict(enumerate(decode(relations.tokens_FL)))
-    asvs |= dict(zip(found.columns_U.tolist(), ids_U, strict=True))
+    asvs |= dict(zip(explained.columns_U.tolist(), ids_U, strict=True))
     features, named = [], set[str]()
-    for column in range(len(asvs)):
-        name, taxon = asvs[column], ""
+    for _, name in sorted(asvs.items()):
+        taxon = ""
         if taxa is not None:
             md5 = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
             taxon = taxa.get(name) or taxa.get(md5) or ""
         features.append(taxon or name)
         named |= {taxon} - {""}
     # Features in the order in which they first occur.
-    place = {name: number for number, name in enumerate(dict.fromkeys(features))}
+    place = {feature: number for number, feature in enumerate(dict.fromkeys(features))}
     columns = np.array([place[name] for name in features], dtype=np.int64)
     ones = np.ones(len(columns)), (np.arange(len(columns)), columns)
-    effects_NX = found.effects.asvs_NV @ sparse.csr_array(ones, shape=(len(columns), len(place)))
-    metadata = found.effects.metadata
-    names = [*place, *metadata]
+    effects_NX = asvs_NV @ sparse.csr_array(ones, shape=(len(columns), len(place)))
     values_NX = np.column_stack([effects_NX, *metadata.values()])
+    names = [*place, *metadata]
     kinds = ["taxon" if name in named else "ASV" for name in place] + ["metadata"] * len(metadata)
-    rows: list[tuple[str, str, str, float, str]] = []
-    for sample, values_X, prediction, mean, unit in zip(
-        sample_ids, values_NX, found.predictions_N, found.means_N, found.units_N, strict=True
+    units = [f"probability of {name}" for name in outputs.classes] or [f"units of {outputs.column}"]
+    table: list[tuple[str, str, str, float, str]] = []
+    for sample, values_X, prediction, mean, code in zip(
+        samples.sample_ids, values_NX, predictions_N, means_N, class_N.tolist(), strict=True
     ):
-        order = np.argsort(-np.abs(values_X), kind="stable")
+        order, unit = np.argsort(-np.abs(values_X), kind="stable"), units[code]
         shown = [k for k in order[:first].tolist() if values_X[k] != 0]
-        rows.append((sample, "mean of the training labels", "mean", float(mean), unit))
-        rows += [(sample, names[k], kinds[k], float(values_X[k]), unit) for k in shown]
+        table.append((sample, "mean of the training labels", "mean", float(mean), unit))
+        table += [(sample, names[k], kinds[k], float(values_X[k]), unit) for k in shown]
         number = int(np.count_nonzero(values_X)) - len(shown)
         others = float(values_X.sum() - values_X[shown].sum())
         if number:
-            rows.append((sample, f"{number} others", "others", others, unit))
+            table.append((sample, f"{number} others", "others", others, unit))
         rest = float(prediction - mean - values_X.sum())
-        rows.append((sample, "not divisible among ASVs", "remainder", rest, unit))
-    return pd.DataFrame(rows, columns=["sample", "feature", "kind", "effect", "unit"])
+        table.append((sample, "not divisible among ASVs", "remainder", rest, unit))
+    return pd.DataFrame(table, columns=["sample", "feature", "kind", "effect", "unit"])
 
 
-def _by_column(encoder: CovariateEncoder, effects_NW: F64) -> dict[str, F64]:
+def by_column(encoder: CovariateEncoder, effects_NW: F64) -> dict[str, F64]:
     """Sum effects of the features of covariates over those of each column."""
     names = [name for name, known in encoder.categories.items() for _ in known]
     names += 2 * list(encoder.numbers)  # each number, and whether it is missing
@@ -310,138 +268,6 @@ def _by_column(encoder: CovariateEncoder, effects_NW: F64) -> dict[str, F64]:
         column: effects_NW[:, [name == column for name in names]].sum(axis=1)
         for column in encoder.columns
     }
-
-
-def kernel_sample_effects(
-    model: KernelModel,
-    inputs: KernelInputs,
-    explained: ExplainedSamples,
-    relations: AsvRelations,
-    outputs: Outputs,
-) -> SampleEffects:
-    """Integrate the gradients of the kernel on the line from the mean landmark to each sample.
-
-    The line is straight in the space of the features, where a linear kernel is additive: its
-    effects are exact. With a Gaussian kernel the gradient at a point of the line is a weighted sum
-    of the landmarks less the point itself, so that the integral is a kernel regression with
-    coefficients of its own for each sample.
-    """
-    landmarks, terms, dual_RC = model.landmarks, model.terms, model.dual_RC
-    inputs, tokens_VL = inputs.with_features(terms), explained.joint.tokens_FL
-    own = relations if tokens_VL is relations.tokens_FL else AsvRelations(tokens_VL)
-    smoothed_RV = own.smooth(landmarks.weights, relations.tokens_FL)
-    kernel_NR = landmarks.kernel(inputs)
-    # Kernel of the mean landmark with each landmark, with itself, and with each sample.
-    mean_F = smoothed_RV[:, : landmarks.weights.shape[1]].mean(axis=0, dtype=np.float64)
-    mean_R = landmarks.weights @ mean_F
-    if landmarks.clades_RG is not None:
-        mean_R = mean_R + landmarks.clades_RG @ landmarks.clades_RG.mean(axis=0)
-    if landmarks.features_RW is not None:
-        mean_R = mean_R + landmarks.features_RW @ landmarks.features_RW.mean(axis=0)
-    mean_norm, mean_N = mean_R.mean(), kernel_NR.mean(axis=1)
-
-    full_NR = kernel_NR
-    if model.gamma:
-        full_NR = np.exp(-model.gamma * landmarks.squared_distances(inputs, kernel_NR))
-    ends_NC = full_NR @ dual_RC + model.offset_C
-    if outputs.classes:
-        to_logits, intercepts = model.logits[:-1], model.logits[-1]
-        slopes_NC = explained.slopes(outputs, ends_NC @ to_logits + intercepts) @ to_logits.T
-    else:
-        slopes_NC = explained.slopes(outputs, ends_NC)
-    dual_NR = slopes_NC @ dual_RC.T
-    from_mean_N, from_own_N = np.zeros(len(kernel_NR)), np.zeros(len(kernel_NR))
-    to_landmarks_NR = dual_NR
-    if model.gamma:
-        to_landmarks_NR = np.zeros_like(kernel_NR)
-        for t, weight in zip(*_quadrature(16), strict=True):
-            norm_N = (1 - t) ** 2 * mean_norm + 2 * t * (1 - t) * mean_N + t**2 * inputs.norms_N
-            line_NR = (1 - t) * mean_R + t * kernel_NR
-            squared_NR = norm_N[:, None] + landmarks.norms_R - 2 * line_NR
-            gauss_NR = np.exp(-model.gamma * squared_NR.clip(min=0))
-            part_NR = 2 * weight * model.gamma * dual_NR * gauss_NR
-            to_landmarks_NR += part_NR
-            from_mean_N += (1 - t) * part_NR.sum(axis=1)
-            from_own_N += t * part_NR.sum(axis=1)
-        to_landmarks_NR -= from_mean_N[:, None] / len(mean_R)
-
-    gradients_NV = np.empty((len(kernel_NR), len(tokens_VL)))
-    for chunk in chunks(len(tokens_VL)):  # blocks bound the memory of the copy in float64
-        gradients_NV[:, chunk] = to_landmarks_NR @ smoothed_RV[:, chunk].astype(np.float64)
-    if model.gamma:
-        gradients_NV -= from_own_N[:, None] * own.smooth(inputs.weights, tokens_VL)
-    weights_NV = inputs.weights.toarray().astype(np.float64)
-    of_mean_V = np.zeros(len(tokens_VL))
-    of_mean_V[: landmarks.weights.shape[1]] = landmarks.weights.mean(axis=0, dtype=np.float64)
-    effects_NV = (weights_NV - of_mean_V) * gradients_NV
-    if terms.clades is not None and inputs.clades_NG is not None:
-        assert landmarks.clades_RG is not None
-        member_VG = terms.clades.membership(inputs.nearest)
-        along_NG = (landmarks.clades_RG.T @ to_landmarks_NR.T).T
-        along_NG -= from_own_N[:, None] * inputs.clades_NG.toarray()
-        # The feature of a branch is divided among its ASVs by their abundance: the integrated
-        # gradients of log(1 + their sum) on the line from the sample without reads.
-        abundances = landmarks.weights.copy()
-        abundances.data = 10.0 ** landmarks.weights.data.astype(np.float64) - 1
-        of_mean_V[: abundances.shape[1]] = abundances.mean(axis=0)
-        features_NG = inputs.clades_NG.toarray(), landmarks.clades_RG.mean(axis=0)[None]
-        reads_NV = 10.0**weights_NV - 1, of_mean_V[None]
-        for sign, of_branches, of_asvs in zip((1, -1), features_NG, reads_NV, strict=True):
-            below = (member_VG.T @ of_asvs.T).T
-            share = np.divide(of_branches, below, out=np.zeros_like(below), where=below > 0)
-            effects_NV += sign * of_asvs * (member_VG @ (along_NG * share).T).T
-    metadata: dict[str, F64] = {}
-    if terms.encoder is not None and landmarks.features_RW is not None:
-        assert inputs.features_NW is not None
-        along_NW = to_landmarks_NR @ landmarks.features_RW
-        along_NW -= from_own_N[:, None] * inputs.features_NW
-        change_NW = inputs.features_NW - landmarks.features_RW.mean(axis=0)
-        metadata = _by_column(terms.encoder, change_NW * along_NW)
-    return SampleEffects(effects_NV, metadata)
-
-
-def forest_sample_effects(
-    model: ForestModel,
-    inputs: ForestInputs,
-    member_FG: sparse.csr_array,
-    explained: ExplainedSamples,
-    outputs: Outputs,
-) -> SampleEffects:
-    """Sum the changes of the mean label along the decision paths by the column that decides.
-
-    `member_FG` has the ASVs of each clade; the part of a clade is divided among them by the reads
-    of the sample.
-    """
-    columns = inputs.columns(model.clades_VF, model.encoder)
-    (samples, asvs), width, trees = inputs.abundances.shape, columns.shape[1], len(model.roots)
-    sums_NM = np.zeros((samples, width))
-    start = 0
-    for levels in model.descents(inputs):
-        places, changes, last = [], [], 0
-        for node, after in pairwise(levels):
-            last = len(node)
-            rows = np.arange(last)[:, None]
-            codes = explained.class_N[start : start + last][:, None]
-            moved = after != node
-            places.append((rows * width + model.asvs[node])[moved])
-            changes.append((model.values[after, codes] - model.values[node, codes])[moved])
-        if places:
-            flat, size = np.concatenate(places), last * width
-            block = np.bincount(flat, np.concatenate(changes), minlength=size)
-            sums_NM[start : start + last] = block.reshape(last, width) / trees
-        start += last
-    if not outputs.classes:
-        root = model.values[model.roots, 0].mean()
-        sums_NM *= explained.slopes(outputs, root + sums_NM.sum(axis=1, keepdims=True))
-    after_clades = asvs + member_FG.shape[1]
-    # Of a clade without reads all ASVs have the same part.
-    reads_NF = inputs.abundances.toarray().astype(np.float64) + 1e-9
-    share_NG = sums_NM[:, asvs:after_clades] / (member_FG.T @ reads_NF.T).T
-    effects_NV = np.zeros((samples, len(explained.joint.tokens_FL)))
-    effects_NV[:, :asvs] = sums_NM[:, :asvs] + reads_NF * (member_FG @ share_NG.T).T
-    encoder = model.encoder
-    metadata = {} if encoder is None else _by_column(encoder, sums_NM[:, after_clades:])
-    return SampleEffects(effects_NV, metadata)
 
 
 def explain_held_out(
@@ -456,7 +282,7 @@ def explain_held_out(
     """Explain the worst and some typical held-out samples by the models that did not train on them.
 
     Returns:
-        The columns of `explanation_table`, and `group`: `worst`, or `typical` with an error near
+        The columns of `explain`, and `group`: `worst`, or `typical` with an error near
         the median.
     """
     values_M, columns = folds.held_out.values, folds.labels.outputs_NC.shape[1]
@@ -483,13 +309,11 @@ def explain_held_out(
             of_fold = dataclasses.replace(
                 combined.ensemble, weights=combined.fold_weights[fold - 1]
             )
-            found = explain(
+            table = explain(
                 models, of_fold, outputs, samples.relations, part,
                 predictions_MC[places], {n: p[places] for n, p in combined.members.items()},
-                dummy_MC[places],
+                dummy_MC[places], feature_ids, taxa, 5,
             )  # fmt: skip
-            ids = part.sample_ids
-            table = explanation_table(found, ids, feature_ids, samples.relations, taxa, 5)
             tables.append(table.assign(group=group))
     return pd.concat(tables[1:] or tables, ignore_index=True)
 

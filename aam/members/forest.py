@@ -24,10 +24,10 @@ from scipy import sparse
 from scipy.cluster.hierarchy import fcluster
 
 from aam.contract.options.device import DeviceOptions
-from aam.contract.records import Mismatch, convert
+from aam.contract.records import convert
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.members.base import F64, Labels, Rows, Samples, Tokens, indices, numbers
-from aam.members.explanations import ExplainedSamples, SampleEffects, forest_sample_effects
+from aam.members.explanations import ExplainedSamples, SampleEffects, by_column
 from aam.members.member import Estimator, FittedModel, Importance, Outputs
 from aam.members.relations import AsvRelations
 from aam.serialization.model_folder import State
@@ -181,8 +181,39 @@ class ForestModel(FittedModel[ForestInputs]):
         relations: AsvRelations,
         outputs: Outputs,
     ) -> SampleEffects:
+        # The changes of the mean label along the decision paths, by the column that decides. The
+        # part of a clade is divided among its ASVs by the reads of the sample.
         member_FG = self._clade_members(inputs.abundances.shape[1])
-        return forest_sample_effects(self, inputs, member_FG, explained, outputs)
+        columns = inputs.columns(self.clades_VF, self.encoder)
+        (samples, asvs), width, trees = inputs.abundances.shape, columns.shape[1], len(self.roots)
+        sums_NM = np.zeros((samples, width))
+        start = 0
+        for levels in self.descents(inputs):
+            places, changes, last = [], [], 0
+            for node, after in pairwise(levels):
+                last = len(node)
+                rows = np.arange(last)[:, None]
+                codes = explained.class_N[start : start + last][:, None]
+                moved = after != node
+                places.append((rows * width + self.asvs[node])[moved])
+                changes.append((self.values[after, codes] - self.values[node, codes])[moved])
+            if places:
+                flat, size = np.concatenate(places), last * width
+                block = np.bincount(flat, np.concatenate(changes), minlength=size)
+                sums_NM[start : start + last] = block.reshape(last, width) / trees
+            start += last
+        if not outputs.classes:
+            root = self.values[self.roots, 0].mean()
+            sums_NM *= explained.slopes(outputs, root + sums_NM.sum(axis=1, keepdims=True))
+        after_clades = asvs + member_FG.shape[1]
+        # Of a clade without reads all ASVs have the same part.
+        reads_NF = inputs.abundances.toarray().astype(np.float64) + 1e-9
+        share_NG = sums_NM[:, asvs:after_clades] / (member_FG.T @ reads_NF.T).T
+        effects_NV = np.zeros((samples, len(explained.joint.tokens_FL)))
+        effects_NV[:, :asvs] = sums_NM[:, :asvs] + reads_NF * (member_FG @ share_NG.T).T
+        encoder = self.encoder
+        metadata = {} if encoder is None else by_column(encoder, sums_NM[:, after_clades:])
+        return SampleEffects(effects_NV, metadata)
 
     def _clade_members(self, asvs: int) -> sparse.csr_array:
         """Return which ASVs are in which clade; no clade of a forest that reads ASVs alone."""
@@ -320,15 +351,9 @@ class Forest(Estimator[ForestInputs]):
     def restore(self, state: State, asvs: int, outputs: int, device: DeviceOptions) -> ForestModel:
         arrays = state.arrays
         thresholds = numbers(arrays, "thresholds", None)
-        nodes = np.arange(number := len(thresholds))
+        number = len(thresholds)
         left, right = (indices(arrays, name, number, number) for name in ("left", "right"))
-        leaf = left == nodes
-        # A child after its parent: every path ends.
-        if (left < nodes).any() or (right <= nodes)[~leaf].any() or (right != nodes)[leaf].any():
-            raise Mismatch("a node of the forest has a child before it")
         roots = indices(arrays, "roots", number, None)
-        if not len(roots) or roots[0] != 0 or (np.diff(roots) <= 0).any():
-            raise Mismatch("the trees of the forest are not one after the other")
         encoder = convert(state.settings, _ForestSettings, "forest").covariates
         clades_VF = indices(arrays, "clades_VF", len(LEVELS) * asvs + 1, len(LEVELS), asvs)
         columns = asvs + int(clades_VF.max(initial=0)) + (encoder.width if encoder else 0)

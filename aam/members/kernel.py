@@ -5,7 +5,7 @@ two samples as the sum of these similarities over their ASVs, weighted by log10(
 abundance): the kernel whose random features are the community profile (`aam.model.profile`). The
 second is that of the clades: the sum, over the branches of a dendrogram of the ASVs, of the
 product of the two samples' log abundances below the branch, times its length
-(`aam.members.relations`). Metadata columns add a third.
+(`aam.members.relations`). Metadata columns add a third. All are sums of inner products of features.
 
 The estimator compares several weights of the kernels and many penalties, by leaving out one group
 at a time (`aam.members.kernel_ridge`), and then the best sum with Gaussian kernels (RBF) of the
@@ -14,7 +14,8 @@ more, with weights by which labels far from their left-out predictions count les
 unless its left-out error is larger.
 
 Of more than `Kernel.largest` samples, a random part are the landmarks of a
-Nyström approximation. R landmarks; further shape suffixes: see `base`.
+Nyström approximation. R landmarks, G branches of the dendrogram, U ASVs of a table, V ASVs of the
+training study and of a table; further shape suffixes: see `base`.
 """
 
 from __future__ import annotations
@@ -25,21 +26,15 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+from scipy import sparse
 
 from aam.console import info
 from aam.contract.options.device import DeviceOptions
 from aam.contract.records import NonNegative, convert
-from aam.data.covariates import CovariateEncoder, fit_encoder
-from aam.members.base import F64, Labels, Rows, Samples, Tokens, numbers
-from aam.members.explanations import ExplainedSamples, SampleEffects, kernel_sample_effects
-from aam.members.kernel_features import (
-    KernelInputs,
-    KernelTerms,
-    Landmarks,
-    kernel_effects,
-    products,
-    squared_norms,
-)
+from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
+from aam.data.targets import TRANSFORMS, contrasts
+from aam.members.base import F64, Arrays, Labels, Rows, Samples, Tokens, indices, numbers
+from aam.members.explanations import ExplainedSamples, SampleEffects, by_column, quadrature
 from aam.members.kernel_ridge import (
     fit_logistic,
     fit_ridge,
@@ -47,8 +42,22 @@ from aam.members.kernel_ridge import (
     probabilities,
     product,
 )
-from aam.members.member import Estimator, FittedModel, Importance, Outputs, of_effects
-from aam.members.relations import F32, AsvRelations, Dendrogram, NearestAsvs, similarity
+from aam.members.member import (
+    Estimator,
+    FittedModel,
+    Importance,
+    Outputs,
+    moments,
+    of_effects,
+)
+from aam.members.relations import (
+    F32,
+    AsvRelations,
+    Dendrogram,
+    NearestAsvs,
+    chunks,
+    similarity,
+)
 from aam.memory import shown_size
 from aam.serialization.model_folder import State
 
@@ -63,6 +72,162 @@ SHARES = (0.0, 0.1, 0.3, 0.7)
 
 _BYTES = 80
 """Memory of a pair of a sample and a landmark, measured: ten numbers."""
+
+
+@dataclass(frozen=True)
+class KernelTerms:
+    """Kernels that are added to that of the sequences, with the factors of their features.
+
+    The dendrogram or the encoder is None without the kernel; the factor 0 leaves covariates out.
+    """
+
+    clades: Dendrogram | None = None
+    clade_scale: float = 0.0
+    encoder: CovariateEncoder | None = None
+    scale: float = 0.0
+
+    def clade_features(
+        self, weights: sparse.csr_array, nearest: NearestAsvs
+    ) -> sparse.csr_array | None:
+        """Return the scaled features of the clades, float64 [N, G]; None without their kernel."""
+        if self.clades is None:
+            return None
+        return sparse.csr_array(self.clade_scale * self.clades.features(weights, nearest))
+
+
+@dataclass(frozen=True)
+class KernelInputs:
+    """Samples as sums over their ASVs.
+
+    Attributes:
+        weights: float32 [N, ASVs of the samples' study], log abundance.
+        smoothed_NF: float32, summed similarity to each ASV of the training study.
+        norms_N: float64, kernel of each sample with itself.
+        nearest: most similar ASV of the training study of each ASV of the samples.
+        dendrogram: dendrogram of the ASVs of the training study; None for samples of another study.
+        covariates: metadata columns; None without any.
+        clades_NG: float64, scaled features of the clades, see `with_features`; else None.
+        features_NW: float64, scaled features of the covariates; else None.
+    """
+
+    weights: sparse.csr_array
+    smoothed_NF: F32
+    norms_N: F64
+    nearest: NearestAsvs
+    dendrogram: Dendrogram | None = None
+    covariates: Covariates | None = None
+    clades_NG: sparse.csr_array | None = None
+    features_NW: F64 | None = None
+
+    def take(self, rows: Rows) -> KernelInputs:
+        """Return the samples at `rows`."""
+        return dataclasses.replace(
+            self,
+            weights=self.weights[rows],
+            smoothed_NF=self.smoothed_NF[rows],
+            norms_N=self.norms_N[rows],
+            covariates=self.covariates and self.covariates.take(rows),
+            clades_NG=None if self.clades_NG is None else self.clades_NG[rows],
+            features_NW=None if self.features_NW is None else self.features_NW[rows],
+        )
+
+    def with_features(self, terms: KernelTerms) -> KernelInputs:
+        """Add the products of the scaled features of two samples to their kernel."""
+        norms_N, features_NW = self.norms_N, None
+        if (clades_NG := terms.clade_features(self.weights, self.nearest)) is not None:
+            norms_N = norms_N + squared_norms(clades_NG)
+        if terms.encoder is not None and terms.scale:
+            assert self.covariates is not None
+            features_NW = terms.scale * terms.encoder.features_NW(self.covariates)
+            norms_N = norms_N + np.square(features_NW).sum(axis=1)
+        return dataclasses.replace(
+            self, norms_N=norms_N, clades_NG=clades_NG, features_NW=features_NW
+        )
+
+
+@dataclass(frozen=True)
+class Landmarks:
+    """Training samples with which others are compared.
+
+    Attributes:
+        weights: float32 [R, F], log abundance.
+        norms_R: float64, kernel of each landmark with itself.
+        clades_RG: float64, scaled features of the clades; None without any.
+        features_RW: float64, scaled features of the covariates; None without any.
+    """
+
+    weights: sparse.csr_array
+    norms_R: F64
+    clades_RG: sparse.csr_array | None = None
+    features_RW: F64 | None = None
+
+    @classmethod
+    def of(cls, inputs: KernelInputs, rows: Rows) -> Landmarks:
+        """Take the samples at `rows`, of the training study."""
+        chosen = inputs.take(rows)
+        return cls(chosen.weights, chosen.norms_N, chosen.clades_NG, chosen.features_NW)
+
+    def kernel(self, inputs: KernelInputs) -> F64:
+        """Return the linear kernel of samples and landmarks, [N, R]."""
+        kernel_NR = np.asarray((self.weights @ inputs.smoothed_NF.T).T, dtype=np.float64)
+        if self.clades_RG is not None and inputs.clades_NG is not None:
+            kernel_NR += products(inputs.clades_NG, self.clades_RG)
+        if self.features_RW is not None and inputs.features_NW is not None:
+            kernel_NR += inputs.features_NW @ self.features_RW.T
+        return kernel_NR
+
+    def squared_distances(self, inputs: KernelInputs, kernel_NR: F64) -> F64:
+        """Return the squared distances k(x, x) - 2 k(x, y) + k(y, y), [N, R]."""
+        return _squared_distances(inputs.norms_N, self.norms_R, kernel_NR)
+
+    def arrays(self) -> Arrays:
+        """Return the state."""
+        # The features of the clades are computed again from the weights and the dendrogram.
+        arrays = {
+            "weights": self.weights.data,
+            "asvs": self.weights.indices.astype(np.int64),
+            "starts": self.weights.indptr.astype(np.int64),
+            "norms": self.norms_R,
+        }
+        return arrays if self.features_RW is None else arrays | {"features": self.features_RW}
+
+    @classmethod
+    def restore(cls, arrays: Arrays, asvs: int, terms: KernelTerms | None = None) -> Landmarks:
+        """Build landmarks from their state, for a study of `asvs` ASVs; raises Mismatch."""
+        data, norms_R = numbers(arrays, "weights", None), numbers(arrays, "norms", None)
+        columns = indices(arrays, "asvs", asvs, len(data))
+        starts = indices(arrays, "starts", len(data) + 1, len(norms_R) + 1)
+        shape = len(norms_R), asvs
+        weights = sparse.csr_array((data.astype(np.float32), columns, starts), shape=shape)
+        if terms is None:
+            return cls(weights, norms_R)
+        features_RW = None
+        if terms.encoder is not None and terms.scale:
+            features_RW = numbers(arrays, "features", len(norms_R), terms.encoder.width)
+        clades_RG = terms.clade_features(weights, NearestAsvs.of_training(asvs))
+        return cls(weights, norms_R, clades_RG, features_RW)
+
+
+def squared_norms(features: sparse.csr_array) -> F64:
+    """Return the squared length of each row."""
+    norms_N: F64 = np.asarray(features.power(2).sum(axis=1), dtype=np.float64).ravel()
+    return norms_N
+
+
+def products(one_NG: sparse.csr_array, two_RG: sparse.csr_array) -> F64:
+    """Return the inner products of all rows, [N, R]; a row is the same bits with any others."""
+    # A product with a sparse matrix on the left sums each row in the order of its entries. BLAS
+    # chooses the order of a dense product by the number of rows.
+    products_NR = np.empty((one_NG.shape[0], two_RG.shape[0]))
+    for chunk in chunks(len(products_NR)):
+        products_NR[chunk] = (two_RG @ one_NG[chunk].toarray().T).T
+    return products_NR
+
+
+def _squared_distances(norms_N: F64, norms_R: F64, kernel_NR: F64) -> F64:
+    squared_NR: F64 = norms_N[:, None] + norms_R - 2 * kernel_NR
+    # Similarities are float32: rounding makes some squared distances negative.
+    return squared_NR.clip(min=0)
 
 
 class _KernelSettings(msgspec.Struct):
@@ -123,7 +288,62 @@ class KernelModel(FittedModel[KernelInputs]):
     def importance(
         self, inputs: KernelInputs, tokens_UL: Tokens, relations: AsvRelations, outputs: Outputs
     ) -> Importance:
-        effects_UC = kernel_effects(self, inputs, tokens_UL, relations, outputs)
+        # The effect of one standard deviation of each ASV's feature, its log abundance
+        # (docs/importance.md). A number has one output, in its units; two classes have the log odds
+        # of the second; more classes have the log probability of each minus the mean of all. The
+        # derivative of a sample by a feature is multiplied by the slope of its prediction; that of
+        # an ASV is the mean over the samples that have it.
+        dual_RC, slopes_N = self.dual_RC, np.ones(len(inputs.norms_N))
+        if outputs.classes:
+            dual_RC = dual_RC @ self.logits[:-1] @ contrasts(len(outputs.classes))
+        else:
+            slopes_N = TRANSFORMS[outputs.scale.transform].slope(self.predict(inputs)[:, 0])
+        weights = sparse.csc_array(inputs.weights)
+        having_U = np.diff(weights.indptr)
+        part_of_mean = 1 / np.repeat(having_U, having_U)
+        share = sparse.csc_array((part_of_mean, weights.indices, weights.indptr), weights.shape)
+        kernel_NR = self.kernel(inputs) * slopes_N[:, None]
+        outputs_NC = kernel_NR @ dual_RC
+        # `relations` keeps the mismatches of the training study; a new object computes them again.
+        own = relations if tokens_UL is relations.tokens_FL else AsvRelations(tokens_UL)
+        to_landmarks_RU = own.smooth(self.landmarks.weights, relations.tokens_FL)
+        if self.gamma == 0:
+            # The linear kernel has the derivative of all samples in common.
+            gradients_UC: F64 = (to_landmarks_RU.T @ dual_RC) * (share.T @ slopes_N)[:, None]
+        else:
+            # The squared distance from a landmark changes by 2 (similarity to the sample - to it).
+            toward_UC = ((share.T @ kernel_NR) * to_landmarks_RU.T) @ dual_RC
+            to_samples_NU = own.smooth(inputs.weights, tokens_UL)
+            away_UC = share.multiply(to_samples_NU).T @ outputs_NC
+            gradients_UC = 2 * self.gamma * (toward_UC - away_UC)
+        terms, landmarks_RG = self.terms, self.landmarks.clades_RG
+        if terms.clades is not None:
+            assert landmarks_RG is not None
+            # A feature x of an ASV adds 10**x to the abundance below each of its branches. The
+            # factors ln 10 of its derivative and 1 / ln 10 of that by the abundance cancel.
+            grown = share.copy()
+            grown.data = share.data * 10.0**weights.data
+            member_UG = terms.clades.membership(inputs.nearest)
+            # Derivatives by branch are dense: a block of samples bounds their memory.
+            for rows in chunks(len(slopes_N)):
+                some, grown_nU = inputs.take(np.arange(len(slopes_N))[rows]), grown[rows]
+                features_nG = some.with_features(terms).clades_NG
+                assert features_nG is not None
+                abundances_nG = terms.clades.abundances(some.weights, some.nearest).toarray()
+                scales_G = terms.clade_scale * np.sqrt(terms.clades.lengths_G)
+                factors_nG = scales_G / (1 + abundances_nG)
+                for output, (dual_R, outputs_n) in enumerate(
+                    zip(dual_RC.T, outputs_NC[rows].T, strict=True)
+                ):
+                    if self.gamma == 0:
+                        by_feature_nG = np.outer(slopes_N[rows], landmarks_RG.T @ dual_R)
+                    else:
+                        toward_nG = (landmarks_RG.T @ (kernel_NR[rows] * dual_R).T).T
+                        away_nG = features_nG.toarray() * outputs_n[:, None]
+                        by_feature_nG = 2 * self.gamma * (toward_nG - away_nG)
+                    by_asv_nU = (member_UG @ (by_feature_nG * factors_nG).T).T
+                    gradients_UC[:, output] += grown_nU.multiply(by_asv_nU).sum(axis=0)
+        effects_UC: F64 = gradients_UC * moments(inputs.weights)[1][:, None]
         return of_effects("effect", effects_UC, outputs.classes)
 
     def explain(
@@ -133,7 +353,83 @@ class KernelModel(FittedModel[KernelInputs]):
         relations: AsvRelations,
         outputs: Outputs,
     ) -> SampleEffects:
-        return kernel_sample_effects(self, inputs, explained, relations, outputs)
+        # The gradients of the kernel are integrated on the line from the mean landmark to each
+        # sample. It is straight in the space of the features, where a linear kernel is additive:
+        # its effects are exact. With a Gaussian kernel the gradient at a point of the line is a
+        # weighted sum of the landmarks less the point itself, so that the integral is a kernel
+        # regression with coefficients of its own for each sample.
+        landmarks, terms, dual_RC = self.landmarks, self.terms, self.dual_RC
+        inputs, tokens_VL = inputs.with_features(terms), explained.joint.tokens_FL
+        own = relations if tokens_VL is relations.tokens_FL else AsvRelations(tokens_VL)
+        smoothed_RV = own.smooth(landmarks.weights, relations.tokens_FL)
+        kernel_NR = landmarks.kernel(inputs)
+        # Kernel of the mean landmark with each landmark, with itself, and with each sample.
+        mean_F = smoothed_RV[:, : landmarks.weights.shape[1]].mean(axis=0, dtype=np.float64)
+        mean_R = landmarks.weights @ mean_F
+        if landmarks.clades_RG is not None:
+            mean_R = mean_R + landmarks.clades_RG @ landmarks.clades_RG.mean(axis=0)
+        if landmarks.features_RW is not None:
+            mean_R = mean_R + landmarks.features_RW @ landmarks.features_RW.mean(axis=0)
+        mean_norm, mean_N = mean_R.mean(), kernel_NR.mean(axis=1)
+
+        full_NR = kernel_NR
+        if self.gamma:
+            full_NR = np.exp(-self.gamma * landmarks.squared_distances(inputs, kernel_NR))
+        ends_NC = full_NR @ dual_RC + self.offset_C
+        if outputs.classes:
+            to_logits, intercepts = self.logits[:-1], self.logits[-1]
+            slopes_NC = explained.slopes(outputs, ends_NC @ to_logits + intercepts) @ to_logits.T
+        else:
+            slopes_NC = explained.slopes(outputs, ends_NC)
+        dual_NR = slopes_NC @ dual_RC.T
+        from_mean_N, from_own_N = np.zeros(len(kernel_NR)), np.zeros(len(kernel_NR))
+        to_landmarks_NR = dual_NR
+        if self.gamma:
+            to_landmarks_NR = np.zeros_like(kernel_NR)
+            for t, weight in zip(*quadrature(16), strict=True):
+                norm_N = (1 - t) ** 2 * mean_norm + 2 * t * (1 - t) * mean_N + t**2 * inputs.norms_N
+                line_NR = (1 - t) * mean_R + t * kernel_NR
+                squared_NR = norm_N[:, None] + landmarks.norms_R - 2 * line_NR
+                gauss_NR = np.exp(-self.gamma * squared_NR.clip(min=0))
+                part_NR = 2 * weight * self.gamma * dual_NR * gauss_NR
+                to_landmarks_NR += part_NR
+                from_mean_N += (1 - t) * part_NR.sum(axis=1)
+                from_own_N += t * part_NR.sum(axis=1)
+            to_landmarks_NR -= from_mean_N[:, None] / len(mean_R)
+
+        gradients_NV = np.empty((len(kernel_NR), len(tokens_VL)))
+        for chunk in chunks(len(tokens_VL)):  # blocks bound the memory of the copy in float64
+            gradients_NV[:, chunk] = to_landmarks_NR @ smoothed_RV[:, chunk].astype(np.float64)
+        if self.gamma:
+            gradients_NV -= from_own_N[:, None] * own.smooth(inputs.weights, tokens_VL)
+        weights_NV = inputs.weights.toarray().astype(np.float64)
+        of_mean_V = np.zeros(len(tokens_VL))
+        of_mean_V[: landmarks.weights.shape[1]] = landmarks.weights.mean(axis=0, dtype=np.float64)
+        effects_NV = (weights_NV - of_mean_V) * gradients_NV
+        if terms.clades is not None and inputs.clades_NG is not None:
+            assert landmarks.clades_RG is not None
+            member_VG = terms.clades.membership(inputs.nearest)
+            along_NG = (landmarks.clades_RG.T @ to_landmarks_NR.T).T
+            along_NG -= from_own_N[:, None] * inputs.clades_NG.toarray()
+            # The feature of a branch is divided among its ASVs by their abundance: the integrated
+            # gradients of log(1 + their sum) on the line from the sample without reads.
+            abundances = landmarks.weights.copy()
+            abundances.data = 10.0 ** landmarks.weights.data.astype(np.float64) - 1
+            of_mean_V[: abundances.shape[1]] = abundances.mean(axis=0)
+            features_NG = inputs.clades_NG.toarray(), landmarks.clades_RG.mean(axis=0)[None]
+            reads_NV = 10.0**weights_NV - 1, of_mean_V[None]
+            for sign, of_branches, of_asvs in zip((1, -1), features_NG, reads_NV, strict=True):
+                below = (member_VG.T @ of_asvs.T).T
+                share = np.divide(of_branches, below, out=np.zeros_like(below), where=below > 0)
+                effects_NV += sign * of_asvs * (member_VG @ (along_NG * share).T).T
+        metadata: dict[str, F64] = {}
+        if terms.encoder is not None and landmarks.features_RW is not None:
+            assert inputs.features_NW is not None
+            along_NW = to_landmarks_NR @ landmarks.features_RW
+            along_NW -= from_own_N[:, None] * inputs.features_NW
+            change_NW = inputs.features_NW - landmarks.features_RW.mean(axis=0)
+            metadata = by_column(terms.encoder, change_NW * along_NW)
+        return SampleEffects(effects_NV, metadata)
 
     def state(self) -> State:
         arrays = {
@@ -142,9 +438,17 @@ class KernelModel(FittedModel[KernelInputs]):
             "offset": self.offset_C,
             "logits": self.logits,
             "limits": self.limits,
-            **self.terms.arrays(),
         }
-        return State({"gamma": self.gamma, **self.terms.settings()}, arrays)
+        terms = self.terms
+        if terms.clades is not None:
+            arrays |= {"parents": terms.clades.parents_G, "heights": terms.clades.heights_G}
+        settings = {
+            "gamma": self.gamma,
+            "clade_scale": None if terms.clades is None else terms.clade_scale,
+            "covariates": terms.encoder and dataclasses.asdict(terms.encoder),
+            "scale": terms.scale,
+        }
+        return State(settings, arrays)
 
 
 @dataclass(frozen=True)
@@ -180,6 +484,13 @@ class _Gram:
             return (1.0,)
         ratio = self.variance / other.variance
         return tuple(math.sqrt(share / (1 - share) * ratio) for share in shares)
+
+    def distances(self, rows: Rows) -> tuple[F64, float]:
+        """Return the squared distances from the landmarks at `rows`, and their median."""
+        squared_NR = _squared_distances(self.norms_N, self.norms_N[rows], self.kernel_NR)
+        # Median heuristic; without the zeros of each sample with itself and of equal samples.
+        some = squared_NR[squared_NR > 0]
+        return squared_NR, float(np.median(some)) if len(some) else 1.0
 
 
 @dataclass(frozen=True)
@@ -233,9 +544,7 @@ class Kernel(Estimator[KernelInputs]):
             chosen = np.random.default_rng(seed).choice(samples, self.largest, replace=False)
             rows = np.sort(chosen)
         encoder = fit_encoder(inputs.covariates)
-        sequences = _Gram(Landmarks.of(inputs, rows).kernel(inputs), inputs.norms_N)
-        clades = _clade_gram(inputs, rows)
-        covariates = _covariate_gram(inputs, encoder, rows)
+        sequences, clades, covariates = _grams(inputs, rows, encoder)
         fits = []
         for clade_scale in sequences.scales(clades, CLADE_SHARES):
             counts = sequences.plus(clades, clade_scale)
@@ -246,11 +555,7 @@ class Kernel(Estimator[KernelInputs]):
         # Widths are tried for the best linear sum alone: five fits instead of nine, with scores
         # that differ within noise (docs/experiments/kernel.md).
         gram = sequences.plus(clades, clade_scale).plus(covariates, scale)
-        squared_NR = gram.norms_N[:, None] + gram.norms_N[rows] - 2 * gram.kernel_NR
-        # Similarities are float32: rounding makes some squared distances negative.
-        squared_NR = squared_NR.clip(min=0)
-        # Median heuristic; without the zeros of each sample with itself and of equal samples.
-        median = float(np.median(squared_NR[squared_NR > 0])) if squared_NR.any() else 1.0
+        squared_NR, median = gram.distances(rows)
         for width in (1 / (spread * median) for spread in SPREADS):
             gaussian = fit_ridge(np.exp(-width * squared_NR), rows, labels)
             if gaussian.error < ridge.error:
@@ -331,27 +636,24 @@ def label_free_kernels(inputs: KernelInputs) -> list[F32]:
     chooses between them for each shuffling of the labels.
     """
     rows = np.arange(len(inputs.norms_N))
-    gram = _Gram(Landmarks.of(inputs, rows).kernel(inputs), inputs.norms_N)
-    encoder = fit_encoder(inputs.covariates)
-    for other in (_clade_gram(inputs, rows), _covariate_gram(inputs, encoder, rows)):
+    gram, *others = _grams(inputs, rows, fit_encoder(inputs.covariates))
+    for other in others:
         gram = gram.plus(other, *gram.scales(other, (0.3,)))
-    squared_NN = (gram.norms_N[:, None] + gram.norms_N - 2 * gram.kernel_NR).clip(min=0)
-    median = float(np.median(squared_NN[squared_NN > 0])) if squared_NN.any() else 1.0
+    squared_NN, median = gram.distances(rows)
     return [gram.kernel_NR.astype(np.float32), np.exp(-squared_NN / median).astype(np.float32)]
 
 
-def _clade_gram(inputs: KernelInputs, rows: Rows) -> _Gram | None:
-    if inputs.dendrogram is None:
-        return None
-    features = inputs.dendrogram.features(inputs.weights, inputs.nearest)
-    return _Gram(products(features, features[rows]), squared_norms(features))
-
-
-def _covariate_gram(
-    inputs: KernelInputs, encoder: CovariateEncoder | None, rows: Rows
-) -> _Gram | None:
-    if encoder is None:
-        return None
-    assert inputs.covariates is not None
-    features_NW = encoder.features_NW(inputs.covariates)
-    return _Gram(features_NW @ features_NW[rows].T, np.square(features_NW).sum(axis=1))
+def _grams(
+    inputs: KernelInputs, rows: Rows, encoder: CovariateEncoder | None
+) -> tuple[_Gram, _Gram | None, _Gram | None]:
+    """Return the kernels of the sequences, of the clades and of the covariates."""
+    sequences = _Gram(Landmarks.of(inputs, rows).kernel(inputs), inputs.norms_N)
+    clades, covariates = None, None
+    if inputs.dendrogram is not None:
+        features = inputs.dendrogram.features(inputs.weights, inputs.nearest)
+        clades = _Gram(products(features, features[rows]), squared_norms(features))
+    if encoder is not None:
+        assert inputs.covariates is not None
+        features_NW = encoder.features_NW(inputs.covariates)
+        covariates = _Gram(features_NW @ features_NW[rows].T, np.square(features_NW).sum(axis=1))
+    return sequences, clades, covariates

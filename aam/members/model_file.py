@@ -39,8 +39,7 @@ from aam.inference.new_samples import (
 )
 from aam.members.base import F64, Arrays, Labels, Rows, Samples, Tokens, indices, numbers
 from aam.members.ensemble import Ensemble
-from aam.members.kernel import Kernel
-from aam.members.kernel_features import KernelInputs, Landmarks
+from aam.members.kernel import Kernel, KernelInputs, Landmarks
 from aam.members.member import FittedModel, Outputs, reader
 from aam.members.relations import AsvRelations
 from aam.members.uncertainty import ProportionalOdds

@@ -23,7 +23,6 @@ from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
 from aam.console import info
-from aam.contract.records import Mismatch
 from aam.data.sequences import PAD
 from aam.members.base import F64, Arrays, Rows, Tokens, indices, numbers
 
@@ -113,24 +112,11 @@ class Dendrogram:
         features_NG.data = logs * np.sqrt(self.lengths_G)[features_NG.indices]
         return features_NG
 
-    def arrays(self) -> Arrays:
-        """Return the state, see `FittedModel`."""
-        return {"parents": self.parents_G, "heights": self.heights_G}
-
     @classmethod
     def restore(cls, arrays: Arrays, asvs: int) -> Dendrogram:
         """Build the dendrogram of a study of `asvs` ASVs from its state; raises Mismatch."""
         nodes = 2 * asvs - 1
-        parents_G = indices(arrays, "parents", nodes, nodes)
-        heights_G = numbers(arrays, "heights", nodes)
-        # A parent after its child excludes cycles, on which the loop of `paths_FG` would not end.
-        above = parents_G[:-1] > np.arange(nodes - 1)
-        if not above.all() or parents_G[-1] != nodes - 1:
-            raise Mismatch("the array 'parents' is not a tree")
-        # Average linkage has no inversions. With one, a length would be negative and its root NaN.
-        if heights_G.min() < 0 or (heights_G[parents_G] < heights_G).any():
-            raise Mismatch("the array 'heights' is not ascending")
-        return cls(parents_G, heights_G)
+        return cls(indices(arrays, "parents", nodes, nodes), numbers(arrays, "heights", nodes))
 
 
 WIDTH = 3.0

@@ -22,7 +22,7 @@ from aam.inference.new_samples import (
 )
 from aam.inference.tables import ALONE, InferenceSettings, RankShare, require_finite
 from aam.members.base import F64, Samples
-from aam.members.explanations import FIRST, explain, explanation_table
+from aam.members.explanations import FIRST, explain
 from aam.members.member import reader
 from aam.members.model_file import TrainedModel
 from aam.members.scores import Folds
@@ -121,7 +121,7 @@ def predict_table(
         loaded: the model, with its members on a device.
         options: table, metadata, batch size and number of passes of `aam predict`.
         share: samples that this process predicts; all ranks return the whole table.
-        taxa, first: see `explanation_table`.
+        taxa, first: see `explain`.
 
     Returns:
         A row for each sample with sample-id, the prediction of the ensemble, its interval or class
@@ -171,13 +171,10 @@ def predict_table(
     explanations = None
     if options.explain is not None:
         means_NC = np.tile(facts.means, (len(ids), 1))
-        explained = explain(
+        explanations = explain(
             loaded.models, facts.ensemble, facts.outputs, loaded.relations, samples,
-            predictions_NC, members, means_NC,
+            predictions_NC, members, means_NC, part.table.feature_ids, taxa, first,
         )  # fmt: skip
-        explanations = explanation_table(
-            explained, ids, part.table.feature_ids, loaded.relations, taxa, first
-        )
     gathered = share.gather((pd.DataFrame(columns), distances_N, explanations))
     table = pd.concat([each[0] for each in gathered], ignore_index=True)
     distances_N = np.concatenate([each[1] for each in gathered])

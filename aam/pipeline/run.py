@@ -27,7 +27,7 @@ from aam.members.confounding import Association, confounders, warning
 from aam.members.evaluation import DUMMY, ENSEMBLE, compare, evaluate, shown_metrics
 from aam.members.explanations import explain_held_out
 from aam.members.importance import importance_table, q_values
-from aam.members.kernel_features import Landmarks
+from aam.members.kernel import Landmarks
 from aam.members.learning_curve import learning_curve
 from aam.members.member import estimator
 from aam.members.model_file import ModelFacts, TrainedModel, describe

@@ -12,8 +12,7 @@ from aam.contract.options.commands.studies import Example
 from aam.data.sequences import encode
 from aam.data.simulation import simulate
 from aam.members.base import F64, Labels, Samples, Tokens
-from aam.members.kernel import CLADE_SHARES, Kernel
-from aam.members.kernel_features import products
+from aam.members.kernel import CLADE_SHARES, Kernel, products
 from aam.members.relations import AsvRelations, Dendrogram, NearestAsvs
 
 ONE = "ACGT" * 25

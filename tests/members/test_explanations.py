@@ -16,7 +16,7 @@ from aam.data.covariates import Covariates
 from aam.data.targets import TargetScale
 from aam.members.base import F64, Labels, Samples
 from aam.members.ensemble import Ensemble
-from aam.members.explanations import Explanation, explain
+from aam.members.explanations import explain
 from aam.members.member import FittedModel, Outputs, estimator
 from aam.members.relations import AsvRelations
 from tests.support.commands import aam
@@ -36,24 +36,32 @@ def _samples(seed: int, covariates: bool = False) -> Samples:
 
 def _explained(
     name: str, values: F64, samples: Samples, outputs: Outputs, new: Samples | None = None
-) -> tuple[Explanation, F64, FittedModel[object]]:
-    """Fit a member to all samples, and explain its predictions of these or of new ones."""
+) -> tuple[pd.DataFrame, pd.DataFrame, FittedModel[object]]:
+    """Fit a member to all samples, and explain its predictions of these or of new ones.
+
+    Returns:
+        Effects of each feature, a column each, 0 where a sample has none; and a row for each sample
+        with prediction, mean, unit and remainder.
+    """
     member, relations = estimator(name), AsvRelations(samples.tokens_FL)
     labels = Labels.of(outputs.scale.forward(values), outputs.classes, None)
     model = member.fit(member.read(samples, relations), labels, seed=0)
     of_new = samples if new is None else new
     predictions = outputs.scale.inverse(model.predict(member.read(of_new, relations)))
     means = np.tile(outputs.scale.inverse(labels.outputs_NC.mean(axis=0)), (60, 1))
-    found = explain(
+    table = explain(
         {name: model}, Ensemble({name: 1.0}, np.inf, 1.0), outputs, relations, of_new, predictions,
-        {name: predictions}, means,
+        {name: predictions}, means, [f"asv{k}" for k in range(len(of_new.tokens_FL))], first=99,
     )  # fmt: skip
-    return found, found.predictions_N - found.means_N, model
-
-
-def _sums(found: Explanation) -> F64:
-    total: F64 = found.effects.asvs_NV.sum(axis=1) + sum(found.effects.metadata.values())
-    return total
+    assert not (table["kind"] == "others").any()
+    order = list(of_new.sample_ids)
+    features = table[table["kind"].isin(["ASV", "metadata"])]
+    effects = features.pivot_table("effect", "sample", "feature").reindex(order).fillna(0)
+    by_sample = table.groupby("sample")
+    facts = table.pivot_table("effect", "sample", "kind")[["mean", "remainder"]].reindex(order)
+    facts = facts.assign(prediction=by_sample["effect"].sum(), unit=by_sample["unit"].first())
+    assert facts["prediction"].to_numpy() == pytest.approx(predictions.max(axis=1), abs=1e-9)
+    return effects, facts, model
 
 
 @pytest.mark.parametrize("name", ["kernel", "forest"])
@@ -69,39 +77,39 @@ def test_effects_add_up_and_name_the_planted_asv(name: str, target: str) -> None
         edges = np.quantile(signal, np.linspace(0, 1, len(classes) + 1)[1:-1])
         values = np.digitize(signal, edges).astype(np.float64)
     scale = TargetScale("log-zscore") if target == "log" else TargetScale()
-    found, changes, _ = _explained(name, values, samples, Outputs("y", classes, scale))
+    effects, facts, _ = _explained(name, values, samples, Outputs("y", classes, scale))
     # On the scale on which a member is additive the remainder is the same for all samples: the mean
     # sample less the mean label.
-    rest = changes - _sums(found)
+    rest = facts["remainder"].to_numpy()
+    changes = (facts["prediction"] - facts["mean"]).to_numpy()
     ends, starts = (
         np.log(each) - (np.log1p(-each) if classes else 0) if target in ("log", "two") else each
-        for each in (found.predictions_N + (target == "log"), found.means_N + (target == "log"))
+        for each in (facts[name].to_numpy() + (target == "log") for name in ("prediction", "mean"))
     )
     if target != "three" and (name == "kernel" or not classes):
-        signs = np.where([unit.endswith(" no") for unit in found.units_N], -1, 1)
+        signs = np.where(facts["unit"].str.endswith(" no"), -1, 1)
         large = np.abs(changes) > 0.05 * np.abs(changes).max()
         of_scale = signs[large] * (rest * (ends - starts) / changes)[large]
         assert np.ptp(of_scale) < 2e-3 * np.ptp(ends)
     assert np.abs(rest).mean() < 0.5 * np.abs(changes).mean()
-    sizes = np.abs(found.effects.asvs_NV).mean(axis=0)
-    assert sizes.argmax() == 3
+    sizes = effects.abs().mean()
+    assert sizes.drop(["site", "age"], errors="ignore").idxmax() == "asv3"
     if samples.covariates is not None:
-        metadata = found.effects.metadata
-        assert set(metadata) == {"site", "age"}, name
-        assert np.abs(metadata["site"]).mean() > 3 * np.abs(metadata["age"]).mean()
+        assert sizes["site"] > 3 * sizes["age"] > 0
 
 
 def test_a_linear_kernel_has_no_remainder_and_effects_of_absent_asvs() -> None:
     samples = _samples(1)
     features = samples.log_abundances.toarray().astype(np.float64)
     values = features @ np.r_[2.0, -1.0, np.zeros(10)]
-    found, changes, model = _explained("kernel", values, samples, Outputs("y", (), TargetScale()))
+    effects, facts, model = _explained("kernel", values, samples, Outputs("y", (), TargetScale()))
     assert vars(model)["gamma"] == 0
-    inside = np.abs(changes) < 0.9 * np.abs(changes).max()  # others may be clipped
-    assert _sums(found)[inside] == pytest.approx(changes[inside], abs=1e-4)
-    slope = np.polyfit(features[:, 0], found.effects.asvs_NV[:, 0], 1)[0]
+    changes = (facts["prediction"] - facts["mean"]).abs()
+    inside = changes < 0.9 * changes.max()  # others may be clipped
+    assert facts["remainder"][inside].to_numpy() == pytest.approx(0, abs=1e-4)
+    slope = np.polyfit(features[:, 0], effects["asv0"], 1)[0]
     assert slope == pytest.approx(2, rel=0.3)
-    assert (found.effects.asvs_NV[features[:, 0] == 0, 0] < 0).all()
+    assert (effects["asv0"][features[:, 0] == 0] < 0).all()
 
 
 @pytest.mark.parametrize("name", ["kernel", "forest"])
@@ -116,12 +124,12 @@ def test_asvs_that_the_training_lacks_have_effects_of_their_own(name: str) -> No
     counts = samples.counts.toarray()
     counts = np.hstack([counts[:, order], counts[:, [5]]])
     new = Samples(sparse.csr_array(counts), tokens, sample_ids=samples.sample_ids)
-    outputs = Outputs("y", (), TargetScale())
-    found, changes, _ = _explained(name, values, samples, outputs, new)
-    assert np.ptp((changes - _sums(found))[np.abs(changes) < 1]) < 2e-3
-    assert found.columns_U[-1] == 12
-    assert found.effects.asvs_NV.shape == (60, 13)
-    assert bool(found.effects.asvs_NV[:, 12].any()) == (name == "kernel")
+    effects, facts, _ = _explained(name, values, samples, Outputs("y", (), TargetScale()), new)
+    small = (facts["prediction"] - facts["mean"]).abs() < 1
+    assert np.ptp(facts["remainder"][small]) < 2e-3
+    lacked = "".join("ACGT"[code - 1] for code in samples.tokens_FL[5])
+    assert lacked in effects
+    assert ("asv11" in effects) == (name == "kernel")
 
 
 @pytest.fixture(scope="module")

@@ -25,14 +25,7 @@ from aam.data.targets import TRANSFORMS, TargetScale
 from aam.data.taxonomy import named_ranks, read_taxonomy
 from aam.members.base import F64, FINEST, Labels, Samples
 from aam.members.forest import ForestInputs, as_csc, model_of
-from aam.members.kernel import Kernel, KernelModel
-from aam.members.kernel_features import (
-    SEQUENCES_ALONE,
-    KernelInputs,
-    KernelTerms,
-    Landmarks,
-    kernel_effects,
-)
+from aam.members.kernel import Kernel, KernelInputs, KernelModel, KernelTerms, Landmarks
 from aam.members.member import Outputs
 from aam.members.relations import AsvRelations, mismatches, similarity
 from tests.support.artifacts import write_artifact
@@ -193,7 +186,7 @@ def test_effects_are_the_exact_derivatives(
     samples, relations = Samples(counts[:, :7], tokens[:7]), AsvRelations(tokens[2:])
     reference = relations.tokens_FL
     trained = Kernel().read(Samples(counts[:, 2:], reference), relations)
-    terms = KernelTerms(trained.dendrogram, clade_scale) if clade_scale else SEQUENCES_ALONE
+    terms = KernelTerms(trained.dendrogram, clade_scale) if clade_scale else KernelTerms()
     number = len(classes) or 1
     model = KernelModel(
         Landmarks.of(trained.with_features(terms), np.arange(14)),
@@ -227,7 +220,8 @@ def test_effects_are_the_exact_derivatives(
         effects.append(gradients[weights[:, asv] > 0].mean(axis=0) * weights[:, asv].std())
     expected = np.array(effects)
     target = Outputs("y", classes, TargetScale(transform))
-    found = kernel_effects(model, inputs, samples.tokens_FL, relations, target)
+    columns = model.importance(inputs, samples.tokens_FL, relations, target).columns
+    found = np.column_stack(list(columns.values()))
     assert np.abs(expected).max() > 1e-3
     assert found == pytest.approx(expected, rel=1e-3, abs=1e-5 * np.abs(expected).max())
 
