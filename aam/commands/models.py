@@ -17,7 +17,6 @@ from aam.data.metadata import groups, read_metadata
 from aam.data.ordination import principal_coordinates, write_ordination
 from aam.data.study import load_study
 from aam.data.taxonomy import read_taxonomy
-from aam.inference.new_samples import read_covariates, select_as_trained
 from aam.inference.tables import InferenceSettings, rank_share, write_embeddings, write_table
 from aam.members.base import Rows
 from aam.members.explanations import show_explanations
@@ -28,6 +27,7 @@ from aam.members.importance import (
     rank_by_permutation,
 )
 from aam.members.model_file import read, read_trained
+from aam.members.new_samples import read_covariates, select_as_trained
 from aam.members.tables import join_targets, predict_table
 from aam.report.asvs import draw_attention
 from aam.report.run import as_colour

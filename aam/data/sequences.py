@@ -176,6 +176,22 @@ def decode(codes: NDArray[np.uint8]) -> tuple[str, ...]:
     return tuple("".join(letters[row[row != PAD]]) for row in codes)
 
 
+def hash_sequences(codes: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the hash of each sequence without its padding, int64 [F].
+
+    >>> short, long = hash_sequences(np.array([[1, 2, 0], [1, 2, 3]], dtype=np.uint8))
+    >>> bool(short == hash_sequences(np.array([[1, 2]], dtype=np.uint8))[0]), bool(short == long)
+    (True, False)
+    """
+    return np.array([hash_of(row[row != PAD].tobytes()) for row in codes], dtype=np.int64)
+
+
+def hash_of(content: bytes) -> int:
+    """Return a signed hash of 64 bits; that of Python has another salt in each process."""
+    digest = hashlib.blake2b(content, digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
 def _is_hash(name: str, sequence: str) -> bool:
     """Return whether `name` is the hash of the sequence, or not a hash."""
     digest = _HASHES.get(len(name))

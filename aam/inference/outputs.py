@@ -19,10 +19,9 @@ from aam.contract.options.device import DeviceOptions
 from aam.contract.options.study import AsvVectorOptions, TableOptions
 from aam.data.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches, reading_plan
 from aam.data.covariates import Covariates
-from aam.data.sequences import PAD
+from aam.data.sequences import PAD, hash_sequences
 from aam.data.study import Study, load_study
 from aam.inference.asv_vectors import digest, open_vectors
-from aam.inference.new_samples import hash_sequences
 from aam.inference.stored_networks import ModelConfig, StoredNetwork
 from aam.inference.tables import NO_VECTORS, InferenceSettings, require_finite, write_embeddings
 from aam.model.covariates import CovariateInputs

@@ -180,68 +180,6 @@ SEED = 0
 _SETTINGS = InferenceSettings()
 
 
-def permutation_importance(
-    loaded: TrainedModel,
-    study: Study,
-    covariates: Covariates | None,
-    asvs: Sequence[int],
-    groups_N: Rows | None,
-) -> F64:
-    """Return the mean change of the model's predictions over all samples, [len(asvs)].
-
-    A number changes by the absolute difference, in its units; classes by half the sum of the
-    absolute differences of their probabilities (total variation, 0 to 1).
-    """
-    whole = Samples.of(study, covariates)
-    facts, ensemble, classes = loaded.facts, loaded.facts.ensemble, bool(loaded.facts.classes)
-    # Each model reads what it reads in `aam predict`: a network the reads that it draws.
-    prepared = {name: model.prepared(whole) for name, model in loaded.models.items()}
-
-    def predict(samples_of: Mapping[str, Samples]) -> F64:
-        predictions = {
-            name: model.apply(
-                reader(name).read(samples_of[name].present[0], loaded.relations),
-                facts.outputs.scale,
-                _SETTINGS,
-            ).values_NC
-            for name, (model, _) in prepared.items()
-        }
-        return ensemble.combine(predictions, classes)
-
-    original_NC = predict({name: samples for name, (_, samples) in prepared.items()})
-    number = len(original_NC)
-    columns_of = {name: sparse.csc_array(samples.counts) for name, (_, samples) in prepared.items()}
-    reads_of = {name: samples.counts.sum(axis=1) for name, (_, samples) in prepared.items()}
-    rng = np.random.default_rng(SEED)
-    groups_N = np.zeros(number, dtype=np.int64) if groups_N is None else groups_N
-    by_group = np.argsort(groups_N, kind="stable")
-    changes = np.zeros(len(asvs))
-    for k, asv in enumerate(track(asvs, "Permutation", len(asvs), "ASVs")):
-        # Samples are permuted within each group.
-        source_N = np.empty(number, dtype=np.int64)
-        source_N[by_group] = np.lexsort((rng.random(number), groups_N))
-        change_of = {}
-        for name, columns in columns_of.items():
-            before = columns[:, [asv]].toarray().ravel()
-            after = before[source_N]
-            # A sample without any other ASV keeps its reads: without reads it has no abundances.
-            change_of[name] = np.where(reads_of[name] - before + after == 0, 0, after - before)
-        # Only changed samples are predicted again: permuting a rare ASV changes few of them.
-        rows = np.flatnonzero(np.any(list(change_of.values()), axis=0))
-        if len(rows):
-            changed = {}
-            for name, (_, samples) in prepared.items():
-                part, places = samples.take(rows), (np.arange(len(rows)), np.full(len(rows), asv))
-                counts = part.counts + sparse.csr_array(
-                    (change_of[name][rows], places), shape=part.counts.shape
-                )
-                counts.eliminate_zeros()
-                changed[name] = dataclasses.replace(part, counts=counts)
-            difference = np.abs(predict(changed) - original_NC[rows])
-            changes[k] = difference.sum() / (2 if classes else 1) / number
-    return changes
-
-
 _SUMMED = ("effect", "forest", "transformer_effect", "permutation", "mean_relative_abundance")
 """Starts of the columns of an importance table that add up over ASVs."""
 
@@ -326,20 +264,69 @@ def rank_by_permutation(
 ) -> pd.DataFrame:
     """Add the column `permutation` to the `first` rows of a table, and rank these rows by it.
 
+    It is the mean change of the model's predictions over all samples if the reads of an ASV are
+    permuted. A number changes by the absolute difference, in its units; classes by half the sum of
+    the absolute differences of their probabilities (total variation, 0 to 1).
+
     Args:
         table: result of `importance_table`.
         loaded, study, covariates: arguments of which the table was made.
         first: number of ASVs to permute; the others keep their order, after these.
-        groups_N: see `permutation_importance`.
+        groups_N: groups within which samples are permuted; None for all together.
     """
     column = {name: number for number, name in enumerate(study.table.feature_ids)}
     asvs = [column[name] for name in table["feature-id"][:first]]
-    changes = permutation_importance(loaded, study, covariates, asvs, groups_N)
-    place = table.columns.get_loc("prevalence")
-    table.insert(place, "permutation", pd.Series(changes))
+    whole = Samples.of(study, covariates)
+    facts, ensemble, classes = loaded.facts, loaded.facts.ensemble, bool(loaded.facts.classes)
+    # Each model reads what it reads in `aam predict`: a network the reads that it draws.
+    prepared = {name: model.prepared(whole) for name, model in loaded.models.items()}
+
+    def predict(samples_of: Mapping[str, Samples]) -> F64:
+        predictions = {
+            name: model.apply(
+                reader(name).read(samples_of[name].present[0], loaded.relations),
+                facts.outputs.scale,
+                _SETTINGS,
+            ).values_NC
+            for name, (model, _) in prepared.items()
+        }
+        return ensemble.combine(predictions, classes)
+
+    original_NC = predict({name: samples for name, (_, samples) in prepared.items()})
+    number = len(original_NC)
+    columns_of = {name: sparse.csc_array(samples.counts) for name, (_, samples) in prepared.items()}
+    reads_of = {name: samples.counts.sum(axis=1) for name, (_, samples) in prepared.items()}
+    rng = np.random.default_rng(SEED)
+    groups_N = np.zeros(number, dtype=np.int64) if groups_N is None else groups_N
+    by_group = np.argsort(groups_N, kind="stable")
+    changes = np.zeros(len(asvs))
+    for k, asv in enumerate(track(asvs, "Permutation", len(asvs), "ASVs")):
+        # Samples are permuted within each group.
+        source_N = np.empty(number, dtype=np.int64)
+        source_N[by_group] = np.lexsort((rng.random(number), groups_N))
+        change_of = {}
+        for name, columns in columns_of.items():
+            before = columns[:, [asv]].toarray().ravel()
+            after = before[source_N]
+            # A sample without any other ASV keeps its reads: without reads it has no abundances.
+            change_of[name] = np.where(reads_of[name] - before + after == 0, 0, after - before)
+        # Only changed samples are predicted again: permuting a rare ASV changes few of them.
+        rows = np.flatnonzero(np.any(list(change_of.values()), axis=0))
+        if len(rows):
+            changed = {}
+            for name, (_, samples) in prepared.items():
+                part, places = samples.take(rows), (np.arange(len(rows)), np.full(len(rows), asv))
+                counts = part.counts + sparse.csr_array(
+                    (change_of[name][rows], places), shape=part.counts.shape
+                )
+                counts.eliminate_zeros()
+                changed[name] = dataclasses.replace(part, counts=counts)
+            difference = np.abs(predict(changed) - original_NC[rows])
+            changes[k] = difference.sum() / (2 if classes else 1) / number
+    table.insert(table.columns.get_loc("prevalence"), "permutation", pd.Series(changes))
     table = table.sort_values("permutation", ascending=False, kind="stable", ignore_index=True)
-    number = len(asvs)
-    table["rank"] = [*rankdata(-np.sort(changes)[::-1]), *range(number + 1, len(table) + 1)]
+    permuted = len(asvs)
+    table["rank"] = [*rankdata(-np.sort(changes)[::-1]), *range(permuted + 1, len(table) + 1)]
     return table
 
 

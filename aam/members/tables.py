@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -13,18 +14,18 @@ from aam.contract.options.members import networks
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.targets import OutputRange, label_names
-from aam.inference.new_samples import (
+from aam.inference.tables import ALONE, InferenceSettings, RankShare, require_finite
+from aam.members.base import F64, Samples
+from aam.members.explanations import FIRST, explain
+from aam.members.member import reader
+from aam.members.model_file import TrainedModel
+from aam.members.new_samples import (
     Comparison,
     compare,
     find_known_asvs,
     read_covariates,
     select_as_trained,
 )
-from aam.inference.tables import ALONE, InferenceSettings, RankShare, require_finite
-from aam.members.base import F64, Samples
-from aam.members.explanations import FIRST, explain
-from aam.members.member import reader
-from aam.members.model_file import TrainedModel
 from aam.members.scores import Folds
 from aam.members.uncertainty import median_codes
 
@@ -35,66 +36,62 @@ def held_out_table(
     sample_ids: Sequence[str],
     folds: Folds,
     predictions_MC: F64,
-    columns: Mapping[str, object] | None = None,
+    members: Mapping[str, F64] = MappingProxyType({}),
+    half_widths_M: F64 | None = None,
 ) -> pd.DataFrame:
-    """Build the table sample-id, fold, split, actual, predicted, rank, p_<class>, and more.
+    """Build the table sample-id, fold, split, actual, and the columns of `prediction_columns`.
 
     Args:
         sample_ids: names of all N samples.
         folds: labels, and the held-out samples of the table.
-        predictions_MC: numbers or class probabilities.
-        columns: further columns of M values.
+        predictions_MC, members, half_widths_M: see `Combined`.
     """
-    scored = folds.scored(predictions_MC)
+    labels = folds.labels
     content: dict[str, object] = {
         ID_HEADER: [sample_ids[row] for row in folds.rows_M],
         "fold": folds.fold_M,
         "split": folds.part,
-        "actual": label_names(scored.actual, scored.classes),
-        "predicted": label_names(scored.predicted, scored.classes),
+        "actual": label_names(folds.held_out.values, labels.classes or labels.levels),
     }
-    if folds.labels.levels:
-        content["rank"] = predictions_MC[:, 0]
-    if scored.probabilities is not None:
-        content |= _probability_columns(scored.probabilities, scored.classes)
-    return pd.DataFrame(content | dict(columns or {}))
+    predicted = prediction_columns(
+        predictions_MC, labels.classes, labels.levels, members, half_widths_M, folds.scale.range
+    )
+    return pd.DataFrame(content | predicted)
 
 
 def prediction_columns(
-    predictions_NC: F64, classes: Sequence[str], prefix: str = ""
+    predictions_NC: F64,
+    classes: Sequence[str],
+    levels: Sequence[str],
+    members: Mapping[str, F64],
+    half_widths_N: F64 | None,
+    outputs: OutputRange,
 ) -> dict[str, object]:
-    """Return the columns predicted and p_<class>, with a prefix before their names."""
-    if not classes:
-        return {f"{prefix}predicted": predictions_NC[:, 0]}
-    predicted = {f"{prefix}predicted": label_names(np.argmax(predictions_NC, axis=1), classes)}
-    return predicted | _probability_columns(predictions_NC, classes, prefix)
+    """Return the columns predicted, rank, p_<class>, lower, upper, and those of each member.
 
+    Predictions are numbers, probabilities of classes, or ranks followed by those of levels. There
+    are no intervals where a half width is infinite.
+    """
 
-def member_columns(
-    name: str, predictions_NC: F64, classes: Sequence[str], levels: Sequence[str]
-) -> dict[str, object]:
-    """Return the columns of a member: its predictions, of ordered categories the rank alone."""
-    if levels:
-        return {f"{name}_rank": predictions_NC[:, 0]}
-    return prediction_columns(predictions_NC, classes, f"{name}_")
+    def of(prefix: str, found_NC: F64) -> dict[str, object]:
+        if not (names := classes or levels):
+            return {f"{prefix}predicted": found_NC[:, 0]}
+        if prefix and levels:  # the probabilities of levels are those of the ensemble
+            return {f"{prefix}rank": found_NC[:, 0]}
+        chances_NC = found_NC[:, -len(names) :]
+        codes_N = chances_NC.argmax(axis=1) if classes else median_codes(chances_NC)
+        columns: dict[str, object] = {f"{prefix}predicted": label_names(codes_N, names)}
+        if levels:
+            columns["rank"] = found_NC[:, 0]
+        return columns | {f"{prefix}p_{name}": chances_NC[:, c] for c, name in enumerate(names)}
 
-
-def _probability_columns(
-    probabilities_NC: F64, classes: Sequence[str], prefix: str = ""
-) -> dict[str, object]:
-    return {f"{prefix}p_{name}": probabilities_NC[:, c] for c, name in enumerate(classes)}
-
-
-def interval_columns(
-    predictions_NC: F64, half_widths_N: F64 | None, outputs: OutputRange
-) -> dict[str, object]:
-    """Return the limits of the prediction intervals; nothing if there are none."""
-    if half_widths_N is None or not np.isfinite(half_widths_N).all():
-        return {}
-    return {
-        "lower": outputs.clip(predictions_NC[:, 0] - half_widths_N),
-        "upper": outputs.clip(predictions_NC[:, 0] + half_widths_N),
-    }
+    columns = of("", predictions_NC)
+    if half_widths_N is not None and np.isfinite(half_widths_N).all():
+        columns["lower"] = outputs.clip(predictions_NC[:, 0] - half_widths_N)
+        columns["upper"] = outputs.clip(predictions_NC[:, 0] + half_widths_N)
+    for name, member_NC in members.items():
+        columns |= of(f"{name}_", member_NC)
+    return columns
 
 
 def join_targets(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -135,7 +132,7 @@ def predict_table(
     facts = loaded.facts
     study = load_study(options.input, max_bp=loaded.max_bp)
     study = select_as_trained(study, facts.options, options.metadata)
-    known = find_known_asvs(loaded.training.summary, study, required=not options.force)
+    known = find_known_asvs(loaded.training, study, required=not options.force)
     part = share.take(study, options.batch_size)
     ids = part.table.sample_ids
     covariates = read_covariates(loaded.encoder, options.metadata, ids)
@@ -152,19 +149,14 @@ def predict_table(
     members = {name: found.values_NC for name, found in applied.items()}
     predictions_NC = facts.ensemble.combine(members, bool(facts.classes))
     require_finite("predictions", ids, predictions_NC)
-    columns: dict[str, object] = {ID_HEADER: list(ids)}
+    shown_NC, widths_N = predictions_NC, None
     if facts.odds is not None:
-        ranks_N = predictions_NC[:, 0]
-        chances_NC = facts.odds.probabilities(ranks_N)
-        columns["predicted"] = label_names(median_codes(chances_NC), facts.levels)
-        columns |= {"rank": ranks_N, **_probability_columns(chances_NC, facts.levels)}
-    else:
-        columns |= prediction_columns(predictions_NC, facts.classes)
+        shown_NC = np.hstack([predictions_NC, facts.odds.probabilities(predictions_NC[:, 0])])
     if not facts.classes:
         widths_N = np.full(len(ids), facts.ensemble.half_width)
-        columns |= interval_columns(predictions_NC, widths_N, facts.range)
-    for name, member_NC in members.items():
-        columns |= member_columns(name, member_NC, facts.classes, facts.levels)
+    columns: dict[str, object] = {ID_HEADER: list(ids)} | prediction_columns(
+        shown_NC, facts.classes, facts.levels, members, widths_N, facts.range
+    )
     for found in applied.values():
         columns |= found.columns
     distances_N = loaded.training.distances(samples, loaded.relations)
@@ -180,5 +172,5 @@ def predict_table(
     distances_N = np.concatenate([each[1] for each in gathered])
     if explanations is not None:
         explanations = pd.concat([each[2] for each in gathered], ignore_index=True)
-    comparison = compare(loaded.training.summary, study, known, distances_N)
+    comparison = compare(loaded.training, study, known, distances_N)
     return table.assign(**comparison.columns), comparison, explanations

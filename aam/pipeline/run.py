@@ -24,16 +24,16 @@ from aam.data.table import auto_depth
 from aam.data.taxonomy import read_taxonomy
 from aam.inference.tables import write_table
 from aam.members.confounding import Association, confounders, warning
-from aam.members.evaluation import DUMMY, ENSEMBLE, compare, evaluate, shown_metrics
+from aam.members.evaluation import DUMMY, ENSEMBLE, compare, evaluate, learning_curve, shown_metrics
 from aam.members.explanations import explain_held_out
 from aam.members.importance import importance_table, q_values
 from aam.members.kernel import Landmarks
-from aam.members.learning_curve import learning_curve
 from aam.members.member import estimator
-from aam.members.model_file import ModelFacts, TrainedModel, describe
+from aam.members.model_file import ModelFacts, TrainedModel
+from aam.members.new_samples import TrainingSummary
 from aam.members.permutation_test import permutation_test
 from aam.members.relations import AsvRelations
-from aam.members.tables import held_out_table, interval_columns, member_columns
+from aam.members.tables import held_out_table
 from aam.pipeline.preview import preview
 from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
 from aam.pipeline.session import session
@@ -158,7 +158,7 @@ def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
 def _model(options: Train, labelled: LabelledStudy, result: Result) -> TrainedModel:
     """Return the model for new samples: the members, their combination, and the training data."""
     folds, study, samples = result.folds, labelled.study, result.samples
-    training = describe(
+    training = TrainingSummary.of(
         study,
         samples.relations,
         folds.splits,
@@ -193,14 +193,12 @@ def _model(options: Train, labelled: LabelledStudy, result: Result) -> TrainedMo
 
 def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) -> None:
     """Write predictions.tsv and ordination.txt."""
-    folds, labels, combined = result.folds, result.folds.labels, result.combined
+    folds, combined = result.folds, result.combined
     folder, ids = options.run.output_dir, labelled.study.table.sample_ids
-    columns = interval_columns(combined.predictions_MC, combined.half_widths_M, folds.scale.range)
-    for name, predictions_MC in combined.members.items():
-        columns |= member_columns(name, predictions_MC, labels.classes, labels.levels)
+    predicted = combined.predictions_MC, combined.members, combined.half_widths_M
+    table = held_out_table(ids, folds, *predicted)
     for member in result.members.values():
-        columns |= member.columns
-    table = held_out_table(ids, folds, combined.predictions_MC, columns)
+        table = table.assign(**member.columns)
     write_table(folder / "predictions.tsv", table)
     names = tuple(result.members)
     # Of a network alone the report shows the embeddings.

@@ -7,8 +7,8 @@ import pytest
 
 from aam.data.splits import make_splits
 from aam.members.base import Labels, Samples
+from aam.members.evaluation import MIN_GROUPS, learning_curve
 from aam.members.kernel import Kernel
-from aam.members.learning_curve import MIN_GROUPS, learning_curve
 from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
 from aam.members.scores import Folds

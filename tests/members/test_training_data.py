@@ -11,7 +11,7 @@ from aam.contract.options.study import TableOptions
 from aam.data.splits import Split
 from aam.data.study import load_study
 from aam.members.base import FINEST, Samples
-from aam.members.model_file import describe
+from aam.members.new_samples import TrainingSummary
 from aam.members.relations import AsvRelations, mismatches, similarity
 
 
@@ -22,7 +22,7 @@ def test_distances_are_those_of_the_kernel_and_the_limit_leaves_groups_out(
     study = load_study(TableOptions(table=study_dir / "table.biom"))
     rows, new, none = np.arange(24), np.arange(24, 36), np.empty(0, dtype=np.int64)
     relations = AsvRelations(study.tokens_FL)
-    data = describe(
+    data = TrainingSummary.of(
         study, relations, [Split(rows, none, none)], np.arange(36) // 4, 1, 400, refitted=True
     )
     samples = Samples.of(study)
@@ -33,6 +33,6 @@ def test_distances_are_those_of_the_kernel_and_the_limit_leaves_groups_out(
     others = distances[:24, :24].copy()
     others[rows[:, None] // 4 == rows // 4] = np.inf
     limit = np.quantile(np.sort(others)[:, :5].mean(axis=1), 0.95)
-    assert data.summary.plain.limit == pytest.approx(limit, rel=1e-4)
+    assert data.plain.limit == pytest.approx(limit, rel=1e-4)
     expected = np.sort(distances[24:, :24])[:, :5].mean(axis=1) / limit
     assert data.distances(samples.take(new), relations) == pytest.approx(expected, rel=1e-4)

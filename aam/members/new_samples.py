@@ -1,13 +1,13 @@
 """New samples: how much the samples of a table resemble the training data of a model.
 
-`docs/new_samples.md` explains the columns and sentences. The distance of a sample is computed by
-`aam.members.model_file`.
+`docs/new_samples.md` explains the columns and sentences. The distance of a sample is that of the
+kernel estimator, whether or not the kernel is a member: the Euclidean distance in its feature space
+from the nearest of some training samples, the landmarks.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,13 @@ from aam.contract.errors import DataError, UsageError
 from aam.contract.records import Count, Mismatch, NonNegative, Positive, Seed
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.metadata import read_metadata, rows_where
-from aam.data.sequences import PAD
+from aam.data.sequences import PAD, hash_of, hash_sequences
 from aam.data.splits import Split
 from aam.data.study import Study
 from aam.data.table import rarefy
+from aam.members.base import F64, Arrays, Rows, Samples, Tokens
+from aam.members.kernel import Kernel, KernelInputs, Landmarks
+from aam.members.relations import F32, AsvRelations
 
 MAX_SAMPLES = 1000
 """Training samples of which the richness and the log abundances are kept."""
@@ -43,10 +46,11 @@ MANY_FAR = 0.15
 """Part of the samples beyond the limit, 5 % of which are expected, that deserves a warning."""
 
 _BLOCK = 512
+_AT_ONCE = 4096
+"""Samples whose similarities to all ASVs of the training study are in memory."""
 
-I64 = npt.NDArray[np.int64]
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
+_LANDMARKS = "landmarks/"
+_READER = Kernel(clades=False)
 
 Note = tuple[str, bool]
 """Sentence for the user, and whether it is a warning."""
@@ -57,10 +61,10 @@ class SummaryNumbers:
     """Numbers of a training summary.
 
     Attributes:
-        seed: seed of the reference samples and of rarefaction.
+        seed: seed of the landmarks and of rarefaction.
         rarefy_depth: reads at which the richness is compared; 0 for all.
         length: median number of nucleotides of an ASV.
-        limit: distance that `QUANTILE` of the reference samples have from the others.
+        limit: distance that `QUANTILE` of the landmarks have from those of other groups.
     """
 
     seed: Seed
@@ -69,9 +73,19 @@ class SummaryNumbers:
     limit: NonNegative
 
 
+_ARRAYS = {
+    "train_N": np.int64,
+    "validation_N": np.int64,
+    "asvs_F": np.int64,
+    "prefixes_F": np.int64,
+    "frequencies_L4": np.float32,
+    "richness_R": np.int64,
+}
+
+
 @dataclass(frozen=True, eq=False)
 class TrainingSummary:
-    """Data about the training samples of a model.
+    """Summary of the training samples of a model, and some of them with their log abundances.
 
     Attributes:
         plain: its numbers.
@@ -79,92 +93,107 @@ class TrainingSummary:
         asvs_F: hashes of the sequences of the ASVs in training samples.
         prefixes_F: hashes of the first `PREFIX` nucleotides of the same.
         frequencies_L4: frequency of A, C, G and T at each of the first positions.
-        richness_R: ASVs of each reference sample at the rarefaction depth.
+        richness_R: ASVs of each landmark at the rarefaction depth.
+        landmarks: samples with which new ones are compared.
     """
 
     plain: SummaryNumbers
-    train_N: I64
-    validation_N: I64
-    asvs_F: I64
-    prefixes_F: I64
+    train_N: Rows
+    validation_N: Rows
+    asvs_F: Rows
+    prefixes_F: Rows
     frequencies_L4: F32
-    richness_R: I64
+    richness_R: Rows
+    landmarks: Landmarks
 
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+    @classmethod
+    def of(
+        cls,
+        study: Study,
+        relations: AsvRelations,
+        splits: Sequence[Split],
+        groups_N: Rows,
+        seed: int,
+        rarefy_depth: int,
+        refitted: bool,
+    ) -> TrainingSummary:
+        """Summarize the training samples of the final members.
+
+        Args:
+            study: contains the samples.
+            relations: relations of the ASVs of the study.
+            splits: splits of the samples.
+            groups_N: group of each sample of the study; every sample its own without groups.
+            seed, rarefy_depth: see `SummaryNumbers`.
+            refitted: whether a member is fitted to the samples of all splits; otherwise models of
+                the splits are averaged, and a sample that trained none may have chosen an epoch.
+        """
+        parts = [rows for split in splits for rows in vars(split).values()]
+        train = np.unique(np.concatenate(parts if refitted else [split.train for split in splits]))
+        checked = np.unique(np.concatenate([split.validation for split in splits]))
+        checked = np.setdiff1d(checked, train)
+        rows_R = _draw(train, seed)
+        inputs = _READER.read(Samples.of(study.take_samples(rows_R)), relations)
+        landmarks = Landmarks.of(inputs, np.arange(len(rows_R)))
+        # The limit is that of new groups: samples of the own group are left out.
+        same_RR = groups_N[rows_R, None] == groups_N[rows_R]
+        limit = float(np.quantile(_neighbour_distances(landmarks, inputs, same_RR), QUANTILE))
+        present = np.zeros(len(study.tokens_FL), dtype=bool)
+        for block in _blocks(study, train):
+            present[block.indices] = True
+        tokens_FL, ids = study.tokens_FL[present], np.array(study.table.sample_ids, dtype=object)
+        return cls(
+            SummaryNumbers(seed, rarefy_depth, _median_length(tokens_FL), limit),
+            _hash_ids(ids[train]),
+            _hash_ids(ids[checked]),
+            hash_sequences(tokens_FL),
+            hash_sequences(tokens_FL[:, :PREFIX]),
+            _nucleotide_frequencies(tokens_FL),
+            _rarefied_richness(study, seed, rarefy_depth, rows_R),
+            landmarks,
+        )
+
+    def distances(self, samples: Samples, relations: AsvRelations) -> F64:
+        """Return the distance from the nearest landmarks, relative to the limit, float64 [N]."""
+        distances = []
+        for start in range(0, samples.counts.shape[0], _AT_ONCE):
+            rows = np.arange(start, min(start + _AT_ONCE, samples.counts.shape[0]))
+            inputs = _READER.read(samples.take(rows), relations)
+            distances.append(_neighbour_distances(self.landmarks, inputs))
+        # The limit is 0 where all training samples are equal.
+        distances_N: F64 = np.concatenate(distances) / max(self.plain.limit, 1e-12)
+        return distances_N
+
+    def arrays(self) -> Arrays:
         """Return the arrays, by name."""
-        return {name: value for name, value in vars(self).items() if name != "plain"}
+        landmarks = {f"{_LANDMARKS}{k}": array for k, array in self.landmarks.arrays().items()}
+        return {name: vars(self)[name] for name in _ARRAYS} | landmarks
+
+    @classmethod
+    def restore(cls, plain: SummaryNumbers, arrays: Arrays, asvs: int) -> TrainingSummary:
+        """Build the summary from its arrays, of which others are ignored; raises Mismatch."""
+        own = {name: arrays.get(name, np.empty(0)) for name in _ARRAYS}
+        for name, array in own.items():
+            shape = array.shape[:1] + (4,) * name.endswith("4")
+            if array.dtype != _ARRAYS[name] or array.shape != shape:
+                raise Mismatch(f"training.{name} is {array.dtype} {array.shape}")
+        of_landmarks = {
+            name.removeprefix(_LANDMARKS): array
+            for name, array in arrays.items()
+            if name.startswith(_LANDMARKS)
+        }
+        return cls(plain, landmarks=Landmarks.restore(of_landmarks, asvs), **own)
 
 
-def reference_rows(rows: I64, seed: int) -> I64:
-    """Draw at most `MAX_SAMPLES` of the rows, in ascending order."""
-    if len(rows) <= MAX_SAMPLES:
-        return rows
-    return np.sort(np.random.default_rng(seed).choice(rows, MAX_SAMPLES, replace=False))
+def _neighbour_distances(
+    landmarks: Landmarks, inputs: KernelInputs, without_NR: npt.NDArray[np.bool_] | bool = False
+) -> F64:
+    """Return the mean distance of samples from their `NEIGHBOURS` nearest landmarks, [N].
 
-
-def summarize(
-    study: Study, split: Split, rows_R: I64, seed: int, rarefy_depth: int, limit: float
-) -> TrainingSummary:
-    """Summarize the training samples of a split.
-
-    Args:
-        study: study that contains the samples.
-        split: training and validation rows.
-        rows_R: rows of the reference samples, see `reference_rows`.
-        seed, rarefy_depth, limit: see `SummaryNumbers`.
+    Pairs that are marked in `without_NR` are left out.
     """
-    present = np.zeros(len(study.tokens_FL), dtype=bool)
-    for block in _blocks(study, split.train):
-        present[block.indices] = True
-    tokens_FL = study.tokens_FL[present]
-    return TrainingSummary(
-        SummaryNumbers(seed, rarefy_depth, _median_length(tokens_FL), limit),
-        _hash_ids(study.table.sample_ids[row] for row in split.train.tolist()),
-        _hash_ids(study.table.sample_ids[row] for row in split.validation.tolist()),
-        hash_sequences(tokens_FL),
-        hash_sequences(tokens_FL[:, :PREFIX]),
-        _nucleotide_frequencies(tokens_FL),
-        _rarefied_richness(study, seed, rarefy_depth, rows_R),
-    )
-
-
-def restore(plain: SummaryNumbers, arrays: Mapping[str, npt.NDArray[Any]]) -> TrainingSummary:
-    """Validate the summary in a model, which is untrusted input; further arrays are ignored.
-
-    Raises:
-        Mismatch: an array is missing, or of another type or shape.
-    """
-    names = TrainingSummary.__dataclass_fields__.keys() - {"plain"}
-    if missing := sorted(names - arrays.keys()):
-        raise Mismatch(f"training.{missing[0]} is missing")
-    summary = TrainingSummary(plain, **{name: arrays[name] for name in names})
-    shapes = {
-        "frequencies_L4": (min(summary.frequencies_L4.shape[:1], default=0), 4),
-        "prefixes_F": summary.asvs_F.shape,
-    }
-    for name, value in summary.arrays().items():
-        if value.dtype != (np.float32 if name == "frequencies_L4" else np.int64):
-            raise Mismatch(f"training.{name} is {value.dtype}")
-        if not value.size and name != "validation_N":
-            raise Mismatch(f"training.{name} is empty")
-        if value.shape != shapes.get(name, (value.size,)):
-            raise Mismatch(f"training.{name} is {value.shape}")
-        if not np.isfinite(value).all():
-            raise Mismatch(f"training.{name} has values that are not finite")
-    return summary
-
-
-def mean_of_nearest(distances_NR: F64) -> F64:
-    """Return the mean of the `NEIGHBOURS` smallest distances of each sample, [N].
-
-    Infinite distances are left out.
-
-    Args:
-        distances_NR: distances of N samples from R reference samples, at least 0.
-
-    >>> mean_of_nearest(np.array([[1.0, 2.0, np.inf]])).tolist()
-    [1.5]
-    """
+    squared_NR = landmarks.squared_distances(inputs, landmarks.kernel(inputs))
+    distances_NR = np.where(without_NR, np.inf, np.sqrt(squared_NR))
     nearest = min(NEIGHBOURS, distances_NR.shape[1])
     nearest_NK = np.sort(np.partition(distances_NR, nearest - 1, axis=1)[:, :nearest], axis=1)
     finite_NK = np.isfinite(nearest_NK)
@@ -174,11 +203,7 @@ def mean_of_nearest(distances_NR: F64) -> F64:
 
 
 def select_as_trained(study: Study, options: dict[str, Any], metadata: Path | None) -> Study:
-    """Apply the --where of the training `options` if there is metadata; otherwise print it.
-
-    Raises:
-        MissingInput, DataError: see `read_metadata`; the condition leaves no sample.
-    """
+    """Apply the --where of the training `options` if there is metadata; otherwise print it."""
     if options.get("phylogeny", {}).get("drop_missing_asvs"):
         info("In training, ASVs that are not in the tree were left out; here all ASVs are read.")
     condition = options.get("target", {}).get("where")
@@ -197,12 +222,7 @@ def select_as_trained(study: Study, options: dict[str, Any], metadata: Path | No
 def read_covariates(
     encoder: CovariateEncoder | None, path: Path | None, sample_ids: Sequence[str]
 ) -> Covariates | None:
-    """Read the metadata columns that a model reads, of new samples; None for counts alone.
-
-    Raises:
-        UsageError: there is no metadata file.
-        MissingInput, DataError: see `read_metadata` and `CovariateEncoder.read`.
-    """
+    """Read the metadata columns that a model reads, of new samples; None for counts alone."""
     if encoder is None:
         return None
     if path is None:
@@ -325,7 +345,7 @@ def compare(
     notes += [(prevalence, bool(share < 0.5)), *known.region]
 
     seed, depth = summary.plain.seed, summary.plain.rarefy_depth
-    rows = reference_rows(np.arange(samples), seed)
+    rows = _draw(np.arange(samples), seed)
     here = float(np.median(_rarefied_richness(study, seed, depth, rows)))
     low, middle, high = np.quantile(summary.richness_R, (0.05, 0.5, 0.95)).tolist()
     at = f" at {depth} reads" if depth else ""
@@ -353,44 +373,34 @@ def compare(
     return Comparison(columns, tuple(notes))
 
 
-def hash_sequences(tokens_FL: npt.NDArray[np.uint8]) -> I64:
-    """Return the hash of each sequence without its padding, int64 [F].
-
-    >>> short, long = hash_sequences(np.array([[1, 2, 0], [1, 2, 3]], dtype=np.uint8))
-    >>> bool(short == hash_sequences(np.array([[1, 2]], dtype=np.uint8))[0]), bool(short == long)
-    (True, False)
-    """
-    codes = (row[row != PAD].tobytes() for row in tokens_FL)
-    return np.array([_hash(row) for row in codes], dtype=np.int64)
+def _hash_ids(ids: Sequence[str] | npt.NDArray[np.object_]) -> Rows:
+    return np.array([hash_of(name.encode()) for name in ids], dtype=np.int64)
 
 
-def _hash_ids(ids: Iterable[str]) -> I64:
-    return np.array([_hash(name.encode()) for name in ids], dtype=np.int64)
+def _draw(rows: Rows, seed: int) -> Rows:
+    """Draw at most `MAX_SAMPLES` of the rows, in ascending order."""
+    if len(rows) <= MAX_SAMPLES:
+        return rows
+    return np.sort(np.random.default_rng(seed).choice(rows, MAX_SAMPLES, replace=False))
 
 
-def _hash(content: bytes) -> int:
-    # Python's hash() of bytes has another salt in each process.
-    digest = hashlib.blake2b(content, digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)
-
-
-def _blocks(study: Study, rows: I64) -> Iterator[Any]:
+def _blocks(study: Study, rows: Rows) -> Iterator[Any]:
     """Yield the counts of `rows` as sparse matrices of few samples: counts may be a mapped file."""
     for start in range(0, len(rows), _BLOCK):
         yield study.counts(rows[start : start + _BLOCK])
 
 
-def _nucleotide_frequencies(tokens_FL: npt.NDArray[np.uint8]) -> F32:
+def _nucleotide_frequencies(tokens_FL: Tokens) -> F32:
     """Return the frequency of A, C, G and T at each of the first `PREFIX` positions, [L, 4]."""
     letters = [(tokens_FL[:, :PREFIX] == code).mean(axis=0) for code in (1, 2, 3, 4)]
     return np.stack(letters, axis=1).astype(np.float32)
 
 
-def _median_length(tokens_FL: npt.NDArray[np.uint8]) -> int:
+def _median_length(tokens_FL: Tokens) -> int:
     return int(np.median((tokens_FL != PAD).sum(axis=1)))
 
 
-def _rarefied_richness(study: Study, seed: int, rarefy_depth: int, rows: I64) -> I64:
+def _rarefied_richness(study: Study, seed: int, rarefy_depth: int, rows: Rows) -> Rows:
     """Return the number of ASVs of each sample at the rarefaction depth, int64 [N]."""
     richness = []
     for row in rows.tolist():
