@@ -12,7 +12,7 @@ from typing import Literal
 from aam.contract.options import CONFIG, OptionSpec, names, options_of, specs
 from aam.contract.options.command_line import Parser
 from aam.contract.options.commands import WRAPPERS
-from aam.contract.options.field import option
+from aam.contract.options.field import required_option
 
 REQUESTED = "_ARGCOMPLETE"
 """Variable that argcomplete's shell code sets when it starts the program for a completion."""
@@ -27,7 +27,7 @@ class Completion:
         aam completion fish > ~/.config/fish/completions/aam.fish
     """
 
-    shell: Literal["bash", "zsh", "fish"] = option("Your shell.", first=True)
+    shell: Literal["bash", "zsh", "fish"] = required_option("Your shell.", first=True)
 
 
 Values = Mapping[str, Callable[[], Iterable[str]]]

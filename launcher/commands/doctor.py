@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from aam.contract.errors import AamError, Unavailable
-from aam.contract.options.field import option
+from aam.contract.options.field import basic_option
 from launcher import capture, config, system
 from launcher.commands import parse_own, print_json
 from launcher.commands.explain import facts, shortened, stored_reports
@@ -48,11 +48,8 @@ class Doctor:
         aam-launch doctor --capture node.tar
     """
 
-    capture: Path | None = option(
-        "Write the facts about this host that decisions depend on to a tar.",
-        default=None,
-        role="output",
-        basic=True,
+    capture: Path | None = basic_option(
+        "Write the facts about this host that decisions depend on to a tar.", role="output"
     )
 
 

@@ -21,7 +21,7 @@ from aam.contract.errors import (
     nearest,
     printable,
 )
-from aam.contract.options.field import option
+from aam.contract.options.field import basic_option, required_option
 from launcher import config
 from launcher.commands import HOST, parse_own, print_json
 from launcher.engines import BUILDERS, spython_client
@@ -60,17 +60,14 @@ class ImagesPull(SeveralImages):
         aam-launch images pull rocm63 --registry ghcr.io/owner/aam --digest sha256:3f5d...
     """
 
-    registry: str = option(
+    registry: str = required_option(
         "Repository in a registry, where a release has its images as NAME-vVERSION.",
         metavar="REPOSITORY",
-        basic=True,
     )
-    tag: str | None = option(
-        "Tag of one image instead of that of this version.", default=None, metavar="TAG", basic=True
+    tag: str | None = basic_option(
+        "Tag of one image instead of that of this version.", metavar="TAG"
     )
-    digest: str | None = option(
-        "Digest that one image must have.", default=None, metavar="sha256:HEX", basic=True
-    )
+    digest: str | None = basic_option("Digest that one image must have.", metavar="sha256:HEX")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from aam.contract.errors import UsageError, printable
-from aam.contract.options.field import option
+from aam.contract.options.field import required_option
 from launcher.commands import parse_own, print_json
 from launcher.commands.submit import kept_scripts
 from launcher.slurm import queue
@@ -71,7 +71,7 @@ class JobsCancel:
         aam-launch jobs cancel 4711 4712
     """
 
-    numbers: tuple[str, ...] = option("Numbers of the jobs.", first=True, metavar="JOB", basic=True)
+    numbers: tuple[str, ...] = required_option("Numbers of the jobs.", first=True, metavar="JOB")
 
 
 class RunProgress(msgspec.Struct):

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from aam.contract.options.field import option
+from aam.contract.options.field import basic_option
 from launcher import config
 from launcher.commands import parse_own, print_json
 from launcher.slurm.site import HELP
@@ -21,8 +21,8 @@ class SiteShow:
         aam-launch site show ./my_cluster.yaml --json
     """
 
-    name: str = option(
-        "Name of the site, or its file.", default="", first=True, metavar="SITE", basic=True
+    name: str = basic_option(
+        "Name of the site, or its file.", default="", first=True, metavar="SITE"
     )
 
 

@@ -23,7 +23,7 @@ import msgspec
 
 from aam.contract.errors import CannotCreate, MissingInput, Unavailable, UsageError
 from aam.contract.files import sha256
-from aam.contract.options.field import option
+from aam.contract.options.field import basic_option, required_option
 from launcher import system
 from launcher.detect import detect
 from launcher.engines import BUILDERS
@@ -36,20 +36,19 @@ VERSION = re.compile(r"([A-Za-z]+)\S*\s+(?:version\s+)?v?(\d+)\.(\d+)\S*")
 """Output of `ENGINE --version`: name, and the first two numbers."""
 
 
-TEST = option("Run the image's own test.", default=True, basic=True)
+TEST = basic_option("Run the image's own test.", default=True)
 
 
 @dataclass(frozen=True)
 class SeveralImages:
     """Images that a command works on, and the engine that it uses."""
 
-    engine: str | None = option(
-        "Container engine; by default the first that can.",
-        default=None,
-        metavar="NAME",
-        basic=True,
+    engine: str | None = basic_option(
+        "Container engine; by default the first that can.", metavar="NAME"
     )
-    names: tuple[str, ...] = option("Images of `aam-launch images`.", first=True, metavar="NAME")
+    names: tuple[str, ...] = required_option(
+        "Images of `aam-launch images`.", first=True, metavar="NAME"
+    )
 
 
 @dataclass(frozen=True)
@@ -62,31 +61,18 @@ class ImagesBuild(SeveralImages):
         aam-launch images build rocm63 --from copied.sif --sha256 3f5d...
     """
 
-    build_arg: tuple[str, ...] = option(
+    build_arg: tuple[str, ...] = basic_option(
         "Set a build argument: BASE, SNAPSHOT, TORCH or TORCH_INDEX.",
         default=(),
         metavar="NAME=VALUE",
         repeated=True,
-        basic=True,
     )
-    from_: Path | None = option(
-        "Copy this SIF, or make one of this image archive, instead of building.",
-        default=None,
-        role="input",
-        basic=True,
+    from_: Path | None = basic_option(
+        "Copy this SIF, or make one of this image archive, instead of building."
     )
-    sha256: str | None = option(
-        "SHA-256 that the file of --from must have.", default=None, metavar="HEX", basic=True
-    )
-    wheels: Path | None = option(
-        "Folder of wheels to install from, without an index.",
-        default=None,
-        role="input",
-        basic=True,
-    )
-    rebuild: bool = option(
-        "Build even what is built of the same inputs.", default=False, basic=True
-    )
+    sha256: str | None = basic_option("SHA-256 that the file of --from must have.", metavar="HEX")
+    wheels: Path | None = basic_option("Folder of wheels to install from, without an index.")
+    rebuild: bool = basic_option("Build even what is built of the same inputs.", default=False)
     test: bool = TEST
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from aam.contract.errors import ConfigurationError, nearest
 from aam.contract.options import OptionSpec, specs
-from aam.contract.options.field import ONE_OR_MORE, flag_of, option
+from aam.contract.options.field import ONE_OR_MORE, basic_option, flag_of, option
 from aam.contract.records import Sourced
 from launcher.gpus import VENDORS
 
@@ -33,12 +33,11 @@ SWITCH = {**dict.fromkeys(("1", "true", "yes", "on"), True),
 class SettingOptions:
     """Image, engine and container."""
 
-    image: str = option(
+    image: str = basic_option(
         "Image to run in: a name of `aam-launch images`, a SIF file, or a reference in the "
         "storage of a container engine. 'auto': the one that fits this host.",
         default="auto",
         metavar="NAME",
-        basic=True,
     )
     runtime: str = option(
         "Container engine, or 'native' for no container. 'auto': the first that can run the image.",
@@ -90,24 +89,18 @@ FOLDERS = ("image_dir", "scratch", "bind")
 class LaunchOptions:
     """Options of the launcher."""
 
-    dry_run: bool = option(
-        "Print what would run, and stop: a command line, or the script of a job.",
-        default=False,
-        basic=True,
+    dry_run: bool = basic_option(
+        "Print what would run, and stop: a command line, or the script of a job.", default=False
     )
-    gpus: int | None = option(
+    gpus: int | None = basic_option(
         "Number of GPUs; pretrain and train start a process for each, and they share every batch.",
-        default=None,
         takes=ONE_OR_MORE,
-        basic=True,
     )
     force: bool = option(
         "Run in an image that does not fit this host; the run record notes it.", default=False
     )
     json: bool = option("Print JSON.", default=False)
-    host: Path | None = option(
-        "Decide for another host, captured in a tar or a folder.", default=None, role="input"
-    )
+    host: Path | None = option("Decide for another host, captured in a tar or a folder.")
 
 
 LAUNCHER_OPTIONS: dict[str, OptionSpec] = {

@@ -56,7 +56,7 @@ class JobOptions:
     """Options that a job script gives to `launcher.slurm.job` beside those of a direct launch."""
 
     digest: str = option("Digest of the image at the submission.", default="")
-    stage: int | None = option("Most GB of inputs to copy to the node.", default=None)
+    stage: int | None = option("Most GB of inputs to copy to the node.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

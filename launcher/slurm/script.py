@@ -13,7 +13,7 @@ import msgspec
 from aam import __version__
 from aam.contract.errors import AamError, ConfigurationError, UsageError
 from aam.contract.options import options_of
-from aam.contract.options.field import ONE_OR_MORE, ZERO_OR_MORE, Range, option
+from aam.contract.options.field import ONE_OR_MORE, ZERO_OR_MORE, Range, basic_option, option
 from launcher.plan.request import Request
 from launcher.slurm.queue import Partition, seconds
 from launcher.slurm.site import Site
@@ -38,60 +38,47 @@ class SubmitOptions:
         --metadata-column age --output-dir search
     """
 
-    nodes: int = option("Nodes of the job.", default=1, takes=ONE_OR_MORE, basic=True)
-    gpus: int | None = option(
+    nodes: int = basic_option("Nodes of the job.", default=1, takes=ONE_OR_MORE)
+    gpus: int | None = basic_option(
         "GPUs of each node, a rank for each; by default all for pretrain and train, else one.",
-        default=None,
         takes=ONE_OR_MORE,
-        basic=True,
     )
-    cpus: int | None = option(
-        "Processors of each rank; by default the share of its GPU in a node.",
-        default=None,
-        takes=ONE_OR_MORE,
-        basic=True,
+    cpus: int | None = basic_option(
+        "Processors of each rank; by default the share of its GPU in a node.", takes=ONE_OR_MORE
     )
-    mem: str = option(
+    mem: str = basic_option(
         "Memory of each node, as 64G; by default all of a whole node, else Slurm's default.",
         default="",
         metavar="SIZE",
-        basic=True,
     )
-    time: str = option(
+    time: str = basic_option(
         "Time limit, as 24:00:00 or 1-12 (days-hours); by default the longest of the site.",
         default="",
         metavar="TIME",
-        basic=True,
     )
     job_name: str = option("Name of the job; by default the command.", default="", metavar="NAME")
     partition: str = option("Partition; by default that of the site.", default="", metavar="NAME")
-    account: str = option(
-        "Account that is charged for the job.", default="", metavar="NAME", basic=True
-    )
-    sbatch: tuple[str, ...] = option(
+    account: str = basic_option("Account that is charged for the job.", default="", metavar="NAME")
+    sbatch: tuple[str, ...] = basic_option(
         "One more option of sbatch, as qos=high, reservation=NAME or constraint=a100.",
         default=(),
         metavar="KEY=VALUE",
         repeated=True,
-        basic=True,
     )
     stage: int | None = option(
         "Copy the input files to the disk of each node, if they have at most so many GB together; "
         "0: none. By default as the site states.",
-        default=None,
         metavar="GB",
         takes=ZERO_OR_MORE,
     )
     jobs: int | None = option(
         "Jobs that share the trials of one `search`; a further job evaluates its folds when all "
         "have succeeded.",
-        default=None,
         takes=Range(f"1 to {MAX_JOBS}", 1, MAX_JOBS),
     )
     warn_seconds: int | None = option(
         "Seconds before its time limit at which a job saves a checkpoint and is queued again; by "
         "default those of the site.",
-        default=None,
         takes=ONE_OR_MORE,
     )
     memory_check: bool = option(

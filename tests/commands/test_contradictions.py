@@ -28,10 +28,8 @@ class Plant:
     leaves: Leaves = group(only_for="oak")
     shape: str = option("Shape.", default="oval", excludes={"square": "--oval or --round"})
     round: bool = option("Round.", default=False)
-    pot: Path | None = option(
-        "Pot.", default=None, role="input", needs=("--soil or --leaf-seed 9",)
-    )
-    soil: str | None = option("Soil.", default=None, excludes=("--round",))
+    pot: Path | None = option("Pot.", needs=("--soil or --leaf-seed 9",))
+    soil: str | None = option("Soil.", excludes=("--round",))
     members: tuple[str, ...] = option("Members.", default=("oak", "elm"))
 
     @property

@@ -77,8 +77,7 @@ class SpeedOptions:
         alone="auto",
     )
     gradient_checkpointing: bool = resumable_option(
-        "Recompute activations in the backward pass: less memory, a third more time.",
-        default=False,
+        "Recompute activations in the backward pass: less memory, a third more time.", default=False
     )
     asv_chunk: int | Literal["auto"] = resumable_option(
         "Encode the distinct ASVs of a batch in chunks of at most this many, each recomputed in "
@@ -88,14 +87,11 @@ class SpeedOptions:
         takes=ZERO_OR_MORE,
     )
     prefetch_factor: int = resumable_option(
-        "Batches that each data loader process prepares ahead.",
-        default=2,
-        takes=ONE_OR_MORE,
+        "Batches that each data loader process prepares ahead.", default=2, takes=ONE_OR_MORE
     )
     tuned_for: str | None = resumable_option(
         "Study, device and versions that settings of `aam tune` were measured with; a run with "
-        "others is refused.",
-        default=None,
+        "others is refused."
     )
 
     @property
@@ -132,8 +128,7 @@ class ScaleOptions(RankOptions):
     """Training by several processes."""
 
     distributed: bool = resumable_option(
-        "Split every batch among the processes; each holds the whole network (DDP).",
-        default=False,
+        "Split every batch among the processes; each holds the whole network (DDP).", default=False
     )
     fsdp: bool = resumable_option(
         "Split every batch among the processes; each holds a shard of the network (FSDP).",
@@ -141,8 +136,7 @@ class ScaleOptions(RankOptions):
         excludes=("--distributed",),
     )
     fsdp_sharded_checkpoint: bool = resumable_option(
-        "No longer needed: a checkpoint is one file for any number of processes.",
-        default=False,
+        "No longer needed: a checkpoint is one file for any number of processes.", default=False
     )
     data_parallel: bool = resumable_option(
         "Split every batch among all GPUs of this machine; starts one process for each.",

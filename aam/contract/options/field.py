@@ -71,8 +71,8 @@ SECONDS = Range("more than 0 and at most 1000000", 0, 1e6, open_below=True)
 SEEDS = Range("0 to 4294967295", 0, 2**32 - 1)
 
 
-def option(help: str, *, default: Any = dataclasses.MISSING, **declaration: Any) -> Any:
-    """Declare an option; without a default it is required.
+def option(help: str, *, default: Any = None, **declaration: Any) -> Any:
+    """Declare an option as a field of a frozen dataclass.
 
     Args:
         help: text for the help page; {choices} stands for the help of the entries of a registry.
@@ -83,13 +83,19 @@ def option(help: str, *, default: Any = dataclasses.MISSING, **declaration: Any)
     return dataclasses.field(default=default, metadata=metadata, kw_only=True)
 
 
+required_option = functools.partial(option, default=dataclasses.MISSING)
+"""Declare an option that has to be given."""
+
+basic_option = functools.partial(option, basic=True)
+"""Declare an option that `--help` shows, too."""
+
+resumable_option = functools.partial(option, resumable=True)
+"""Declare an option that a resumed run may change."""
+
+
 def group(*, only_for: str) -> Any:
     """Declare a group of options that one member alone reads, those `EVERY_MEMBER` reads aside."""
     return dataclasses.field(metadata={"only_for": only_for}, kw_only=True)
-
-
-resumable_option = functools.partial(option, resumable=True)
-"""Declare an option that a resumed run may change: `option` with `resumable=True`."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ class OptionSpec:
         help: text for the help page.
         required: it has no default.
         group: first line of the docstring of its group, the heading in help pages.
-        role: `input` for a path that is read, `output` for one that is written, else `value`.
+        role: `output` for a path that is written, which is declared; `input` for other paths.
         basic: `--help` shows it; `--help-all` shows all options. Required ones are always shown.
         takes: range of a number, or of each number of a tuple.
         metavar: name of its value in help pages; by default it follows from the type.
@@ -175,6 +181,7 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
             found += [dataclasses.replace(s, only_for=s.only_for or reader) for s in of_group]
             continue
         required, text = field.default is dataclasses.MISSING, field.metadata["help"]
+        role = "input" if Path in members(field.type) else "value"
         # Of a registry, what each of its names means.
         for part in typing.get_args(field.type):
             if typing.get_origin(part) is Annotated:
@@ -189,7 +196,7 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
                 required=required,
                 default=None if required else field.default,
                 group=summary(command),
-                **{**field.metadata, "help": text},
+                **{"role": role, **field.metadata, "help": text},
             )
         )
     without = getattr(command, "without", ())

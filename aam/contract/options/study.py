@@ -15,7 +15,9 @@ from aam.contract.options.field import (
     UP_TO_ONE,
     WIDTHS,
     ZERO_OR_MORE,
+    basic_option,
     option,
+    required_option,
 )
 
 Metric = Literal[
@@ -25,12 +27,7 @@ Metric = Literal[
 TargetType = Literal["regression", "classification", "ordinal"]
 
 # Options of several groups and commands.
-TAXONOMY = option(
-    "Taxonomy of the ASVs: TSV of QIIME 2 (Feature ID, Taxon) or .qza.",
-    default=None,
-    role="input",
-    basic=True,
-)
+TAXONOMY = basic_option("Taxonomy of the ASVs: TSV of QIIME 2 (Feature ID, Taxon) or .qza.")
 DROP_MISSING_ASVS = option(
     "Leave out ASVs that are not in the tree instead of rejecting the table.", default=False
 )
@@ -61,16 +58,12 @@ ROOT_AT_MIDPOINT = option(
 class TableOptions:
     """The feature table and its sequences."""
 
-    table: Path = option(
+    table: Path = required_option(
         "Feature table: BIOM, TSV, or QIIME 2 artifact (.qza); or the folder of `aam prepare`, "
-        "which contains sequences and tree.",
-        role="input",
+        "which contains sequences and tree."
     )
-    sequences: Path | None = option(
-        "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes.",
-        default=None,
-        role="input",
-        basic=True,
+    sequences: Path | None = basic_option(
+        "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes."
     )
     drop_empty_samples: bool = DROP_EMPTY_SAMPLES
     max_memory_gb: float | Literal["auto"] = MAX_MEMORY_GB
@@ -83,7 +76,6 @@ class AsvVectorOptions:
     asv_vectors_dir: Path | None = option(
         "Folder that keeps the vectors of encoded ASVs: commands with the same encoder read them "
         "from it instead of encoding the ASVs again.",
-        default=None,
         role="output",
         resumable=True,
     )
@@ -99,16 +91,11 @@ class AsvVectorOptions:
 class PhylogenyOptions:
     """The source of UniFrac: a tree, or a distance matrix of another program."""
 
-    tree: Path | None = option(
-        "Rooted phylogeny of the ASVs: Newick or .qza. UniFrac is computed from it batch by batch.",
-        default=None,
-        role="input",
-        basic=True,
+    tree: Path | None = basic_option(
+        "Rooted phylogeny of the ASVs: Newick or .qza. UniFrac is computed from it batch by batch."
     )
     unifrac_matrix: Path | None = option(
         "Distance matrix instead of a tree: lsmat/TSV, .qza, ssu HDF5, CSV, or .npy (table order).",
-        default=None,
-        role="input",
         excludes=("--tree", "--unifrac-metric faith_pd"),
     )
     unifrac_metric: Metric = option(
@@ -124,12 +111,11 @@ class PhylogenyOptions:
 class SampleOptions:
     """Rarefaction and selection of the ASVs of a sample."""
 
-    rarefy_depth: int | Literal["auto"] = option(
+    rarefy_depth: int | Literal["auto"] = basic_option(
         "Reads drawn from each sample; shallower samples are left out of training. "
         "'auto': the depth that keeps 95 % of the samples, at most 5000. 0: all reads.",
         default="auto",
         takes=ZERO_OR_MORE,
-        basic=True,
     )
     rarefy_each_epoch: bool = option(
         "Rarefy the training samples again in each epoch (augmentation); validation samples once.",
@@ -153,18 +139,15 @@ class SampleOptions:
 class SplitOptions:
     """Division into training and validation samples."""
 
-    test_size: float = option(
+    test_size: float = basic_option(
         "Fraction of the samples that validate: with one fold they measure the result, with "
         "several the transformer stops by them, and the fold measures. 0: no validation samples, "
         "all samples outside the fold are trained on; for several --folds alone.",
         default=0.2,
-        basic=True,
     )
-    group_column: str | None = option(
+    group_column: str | None = basic_option(
         "Metadata column of groups, such as subjects: samples of one group stay together, either "
         "in training or in validation.",
-        default=None,
-        basic=True,
         needs=("--metadata",),
     )
     stratify: bool = option(
@@ -172,11 +155,8 @@ class SplitOptions:
         "groups are large enough; numbers, and several targets, have none.",
         default=True,
     )
-    splits: Path | None = option(
-        "splits.tsv of another run, to use the same training and validation samples.",
-        default=None,
-        role="input",
-        basic=True,
+    splits: Path | None = basic_option(
+        "splits.tsv of another run, to use the same training and validation samples."
     )
 
 
@@ -184,22 +164,21 @@ class SplitOptions:
 class TargetOptions:
     """The metadata column to predict."""
 
-    metadata: Path = option("Sample metadata: TSV as QIIME 2 reads it.", role="input")
-    metadata_column: str = option("Metadata column to predict; `aam train` takes several as a,b.")
-    classifier: bool = option("Predict a category instead of a number.", default=False, basic=True)
-    ordinal: tuple[str, ...] = option(
+    metadata: Path = required_option("Sample metadata: TSV as QIIME 2 reads it.")
+    metadata_column: str = required_option(
+        "Metadata column to predict; `aam train` takes several as a,b."
+    )
+    classifier: bool = basic_option("Predict a category instead of a number.", default=False)
+    ordinal: tuple[str, ...] = basic_option(
         "Predict an ordered category: all categories of the column, the lowest first, as a,b,c. "
         "The model learns their ranks 0, 1, 2, ..., and predicts a rank and a category.",
         default=(),
         excludes=("--classifier",),
         metavar="CATEGORY",
-        basic=True,
     )
-    where: str | None = option(
+    where: str | None = basic_option(
         "Use only samples whose metadata meet a condition: COLUMN=VALUE, also with !=, <, <=, >, "
-        ">=, or 'COLUMN in (A, B)'; several joined by ' and '.",
-        default=None,
-        basic=True,
+        ">=, or 'COLUMN in (A, B)'; several joined by ' and '."
     )
 
     @property
@@ -229,18 +208,16 @@ def ordered_levels(ordinal: Sequence[str]) -> tuple[str, ...]:
 class CovariateOptions:
     """Metadata columns that the model reads besides the counts."""
 
-    categorical_columns: tuple[str, ...] = option(
+    categorical_columns: tuple[str, ...] = basic_option(
         "Metadata columns that the model reads as categories, such as a site; several as a,b. "
         "The scores are then also those of the metadata alone and of the counts alone.",
         default=(),
         metavar="COLUMN",
-        basic=True,
     )
-    numeric_columns: tuple[str, ...] = option(
+    numeric_columns: tuple[str, ...] = basic_option(
         "Metadata columns that the model reads as numbers, such as an age; several as a,b.",
         default=(),
         metavar="COLUMN",
-        basic=True,
     )
     categorical_embed_dim: int = option(
         "Length of the vector of a category, and of that of all numbers.",

@@ -15,7 +15,9 @@ from aam.contract.options.field import (
     WEIGHTS,
     WIDTHS,
     ZERO_OR_MORE,
+    basic_option,
     option,
+    required_option,
     resumable_option,
 )
 
@@ -68,19 +70,14 @@ class MaskOptions:
 class LoopOptions:
     """The training loop."""
 
-    epochs: int = option(
-        "Passes over the training samples.",
-        default=40,
-        takes=ONE_OR_MORE,
-        resumable=True,
-        basic=True,
+    epochs: int = basic_option(
+        "Passes over the training samples.", default=40, takes=ONE_OR_MORE, resumable=True
     )
-    batch_size: int | Literal["auto"] = option(
+    batch_size: int | Literal["auto"] = basic_option(
         "Samples in a batch, of all processes together. 'auto': the largest batch that fits into "
         "memory and divides --global-batch-size.",
         default=16,
         takes=ONE_OR_MORE,
-        basic=True,
     )
     global_batch_size: int = option(
         "Samples of an optimizer step, for which the gradients of several batches are summed.",
@@ -99,11 +96,10 @@ class LoopOptions:
         "largest batch needs less memory.",
         default=False,
     )
-    lr: float = option(
+    lr: float = basic_option(
         "Highest learning rate, at the end of the warm-up; it then falls to zero as a cosine.",
         default=1e-3,
         takes=RATES,
-        basic=True,
     )
     warmup_fraction: float = option(
         "Fraction of all optimizer steps over which the learning rate rises.",
@@ -121,11 +117,10 @@ class LoopOptions:
         takes=ZERO_OR_MORE,
         resumable=True,
     )
-    seed: int = option(
+    seed: int = basic_option(
         "Random seed of splits, weights, masks, rarefaction and sample order.",
         default=42,
         takes=SEEDS,
-        basic=True,
         only_for=EVERY_MEMBER,
     )
 
@@ -143,18 +138,13 @@ class TrainLoopOptions(LoopOptions):
     weight decay.
     """
 
-    epochs: int = option(
-        "Passes over the training samples.",
-        default=50,
-        takes=ONE_OR_MORE,
-        resumable=True,
-        basic=True,
+    epochs: int = basic_option(
+        "Passes over the training samples.", default=50, takes=ONE_OR_MORE, resumable=True
     )
-    lr: float = option(
+    lr: float = basic_option(
         "Highest learning rate, at the end of the warm-up; it then falls to zero as a cosine.",
         default=3e-4,
         takes=RATES,
-        basic=True,
     )
     weight_decay: float = option("Weight decay of the linear layers.", default=0.1, takes=WEIGHTS)
 
@@ -163,9 +153,10 @@ class TrainLoopOptions(LoopOptions):
 class RunOptions:
     """The run folder."""
 
-    output_dir: Path = resumable_option(
+    output_dir: Path = required_option(
         "Folder for checkpoints, metrics, predictions and report; made if it does not exist.",
         role="output",
+        resumable=True,
     )
     overwrite: bool = resumable_option(
         "Replace an existing run in the folder.", default=False, basic=True
@@ -173,8 +164,6 @@ class RunOptions:
     resume_from: Literal["auto"] | Path | None = resumable_option(
         "Continue from this checkpoint, or from the last one of this run folder. 'auto': from the "
         "last complete one of --output-dir; start from the beginning if there is none.",
-        default=None,
-        role="input",
         basic=True,
     )
     logger: tuple[LoggerName, ...] = resumable_option(

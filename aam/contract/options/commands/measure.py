@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aam.contract.options.field import ABOVE_ZERO, GIBIBYTES, ONE_OR_MORE, ZERO_OR_MORE, option
+from aam.contract.options.field import (
+    ABOVE_ZERO,
+    GIBIBYTES,
+    ONE_OR_MORE,
+    ZERO_OR_MORE,
+    basic_option,
+    option,
+    required_option,
+)
 
 Subject = Literal[
     "threads",
@@ -35,21 +43,17 @@ class Memory:
         --metadata metadata.tsv --metadata-column age --fsdp --processes 8
     """
 
-    device_memory: float | None = option(
+    device_memory: float | None = basic_option(
         "Memory of a GPU in GiB: also find the largest --batch-size and --asv-chunk of a training "
         "for it.",
-        default=None,
         takes=GIBIBYTES,
-        basic=True,
     )
     check_report: Path | None = option(
         "Report of `aam check --json` on such a GPU, which measures the memory that driver and "
-        "libraries take. By default the report that the launcher passes, else 1 GiB is assumed.",
-        default=None,
-        role="input",
+        "libraries take. By default the report that the launcher passes, else 1 GiB is assumed."
     )
-    json: bool = option(
-        "Print the memory of the step alone, as JSON; in bytes.", default=False, basic=True
+    json: bool = basic_option(
+        "Print the memory of the step alone, as JSON; in bytes.", default=False
     )
 
 
@@ -67,39 +71,36 @@ class Tune:
         -- python train.py --kernel {kernel}
     """
 
-    output_dir: Path = option("Folder for the measurements and the settings.", role="output")
-    overwrite: bool = option("Replace the measurements in the folder.", default=False, basic=True)
-    subjects: tuple[Subject, ...] = option(
-        "What to vary; everything that the device has by default.", default=(), basic=True
+    output_dir: Path = required_option(
+        "Folder for the measurements and the settings.", role="output"
     )
-    rounds: int = option(
+    overwrite: bool = basic_option("Replace the measurements in the folder.", default=False)
+    subjects: tuple[Subject, ...] = basic_option(
+        "What to vary; everything that the device has by default.", default=()
+    )
+    rounds: int = basic_option(
         "Runs of each setting, in turns with the one it is compared with.",
         default=3,
         takes=ONE_OR_MORE,
-        basic=True,
     )
-    steps: int = option(
-        "Steps of a run, warm-up included.", default=25, takes=ONE_OR_MORE, basic=True
-    )
+    steps: int = basic_option("Steps of a run, warm-up included.", default=25, takes=ONE_OR_MORE)
     warmup_steps: int = option(
         "First steps of a run that are not measured.", default=5, takes=ZERO_OR_MORE
     )
-    compare_by: Literal["seconds", "cpu-seconds"] = option(
+    compare_by: Literal["seconds", "cpu-seconds"] = basic_option(
         "Time that counts. 'cpu-seconds': for a machine that others use at the same time; it does "
         "not show what threads gain.",
         default="seconds",
-        basic=True,
     )
     step_timeout: float = option(
         "Seconds without a step after which a run counts as hanging.",
         default=600.0,
         takes=ABOVE_ZERO,
     )
-    values: tuple[str, ...] = option(
+    values: tuple[str, ...] = basic_option(
         "Values of a program to try, as name=VALUE,VALUE; the first is the default, and {name} in "
         "its command line stands for them.",
         default=(),
-        basic=True,
         metavar="NAME=VALUES",
     )
     half: tuple[str, ...] = option(
@@ -124,40 +125,23 @@ class Profile:
         aam profile trace.json --compare trace_cuda.json --kernels 5
     """
 
-    profile: Path | None = option(
-        "Output of a profiler; `--profile` can be omitted.",
-        default=None,
-        role="input",
-        first=True,
-        basic=True,
+    profile: Path | None = basic_option(
+        "Output of a profiler; `--profile` can be omitted.", first=True
     )
-    compare: Path | None = option(
+    compare: Path | None = basic_option(
         "A second profile of the same work, for example on CUDA instead of ROCm.",
-        default=None,
-        role="input",
-        basic=True,
         needs=("--profile",),
     )
-    kernels: int = option(
-        "Kernels to list, longest first.", default=10, takes=ONE_OR_MORE, basic=True
+    kernels: int = basic_option("Kernels to list, longest first.", default=10, takes=ONE_OR_MORE)
+    json: bool = basic_option("Print the result as JSON.", default=False)
+    output_dir: Path | None = basic_option(
+        "Folder for the trace of a command.", role="output", excludes=("--profile",)
     )
-    json: bool = option("Print the result as JSON.", default=False, basic=True)
-    output_dir: Path | None = option(
-        "Folder for the trace of a command.",
-        default=None,
-        role="output",
-        basic=True,
-        excludes=("--profile",),
+    overwrite: bool = basic_option(
+        "Replace the trace in the folder.", default=False, needs=("--output-dir",)
     )
-    overwrite: bool = option(
-        "Replace the trace in the folder.", default=False, basic=True, needs=("--output-dir",)
-    )
-    profile_steps: int = option(
-        "Steps to record, after the warm-up.",
-        default=5,
-        takes=ONE_OR_MORE,
-        basic=True,
-        excludes=("--profile",),
+    profile_steps: int = basic_option(
+        "Steps to record, after the warm-up.", default=5, takes=ONE_OR_MORE, excludes=("--profile",)
     )
     warmup_steps: int = option(
         "Steps before them.", default=5, takes=ZERO_OR_MORE, excludes=("--profile",)

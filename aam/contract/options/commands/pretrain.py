@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
-from aam.contract.options.field import option
+from aam.contract.options.field import basic_option
 from aam.contract.options.study import PhylogenyOptions, SampleOptions, SplitOptions, TableOptions
 from aam.contract.options.training import LoopOptions, MaskOptions, ModelOptions, RunOptions
 
@@ -29,16 +29,8 @@ class Pretrain:
     speed: SpeedOptions
     device: DeviceOptions
     scale: ScaleOptions
-    metadata: Path | None = option(
-        "Sample metadata; only needed for --group-column.",
-        default=None,
-        role="input",
-        basic=True,
-    )
-    pretrained_encoder: Path | None = option(
+    metadata: Path | None = basic_option("Sample metadata; only needed for --group-column.")
+    pretrained_encoder: Path | None = basic_option(
         "Checkpoint or run folder to start from, of this or another study; it determines the "
-        "sizes of the encoder.",
-        default=None,
-        role="input",
-        basic=True,
+        "sizes of the encoder."
     )

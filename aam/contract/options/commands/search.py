@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from aam.contract.options.commands.train import Train
-from aam.contract.options.field import ONE_OR_MORE, TWO_OR_MORE, option
+from aam.contract.options.field import ONE_OR_MORE, TWO_OR_MORE, basic_option, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,35 +26,30 @@ class Search(Train):
         "splits", "overwrite", "loss_config", "taxonomy", "distributed", "fsdp", "data_parallel",
     )  # fmt: skip
 
-    vary: tuple[str, ...] = option(
+    vary: tuple[str, ...] = basic_option(
         "Options of `aam train` to vary: NAME=LOW..HIGH for numbers, or NAME=A,B,C; several values "
         "of one option are joined by +. Without it: the members, or of a transformer alone lr, "
         "dropout and profile-dropout.",
         default=(),
         metavar="NAME=VALUES",
-        basic=True,
     )
-    trials: int = option(
-        "Trials in each fold, and on all samples.", default=20, takes=ONE_OR_MORE, basic=True
+    trials: int = basic_option(
+        "Trials in each fold, and on all samples.", default=20, takes=ONE_OR_MORE
     )
-    inner_folds: int = option(
+    inner_folds: int = basic_option(
         "Folds of the training samples that score a trial; worse trials than the median of the "
         "others end after any of them.",
         default=3,
         takes=TWO_OR_MORE,
-        basic=True,
     )
-    sampler: Literal["tpe", "random"] = option(
-        "Optuna's sampler: tree-structured Parzen estimator, or random.", default="tpe", basic=True
+    sampler: Literal["tpe", "random"] = basic_option(
+        "Optuna's sampler: tree-structured Parzen estimator, or random.", default="tpe"
     )
     storage: str | None = option(
         "Storage of the trials: URL of a database for Optuna, or 'journal': search.journal in "
         "--output-dir, for processes on several nodes that share a file system. By default "
-        "search.db, an SQLite database, in --output-dir.",
-        default=None,
+        "search.db, an SQLite database, in --output-dir."
     )
-    trials_only: bool = option(
-        "Run trials, and leave the evaluation to the process without this option.",
-        default=False,
-        basic=True,
+    trials_only: bool = basic_option(
+        "Run trials, and leave the evaluation to the process without this option.", default=False
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from aam.contract.options.device import DEVICE_HELP, AttnImplementation, Device, MixedPrecision
-from aam.contract.options.field import ABOVE_ZERO, option
+from aam.contract.options.field import ABOVE_ZERO, basic_option, option, required_option
 
 PartName = Literal[
     "host",
@@ -34,9 +34,9 @@ class Check:
         aam check --quick --json
     """
 
-    device: Device = option(DEVICE_HELP, default="auto", basic=True)
-    quick: bool = option("Small probes without timing; takes seconds.", default=False, basic=True)
-    json: bool = option("Print the report as JSON.", default=False, basic=True)
+    device: Device = basic_option(DEVICE_HELP, default="auto")
+    quick: bool = basic_option("Small probes without timing; takes seconds.", default=False)
+    json: bool = basic_option("Print the report as JSON.", default=False)
     timeout: float = option(
         "Seconds without a result after which a GPU counts as hanging.",
         default=120.0,
@@ -48,7 +48,7 @@ class Check:
 class GoldenOptions:
     """Device, attention and precision; a wrong attention kernel is not replaced."""
 
-    device: Device = option(DEVICE_HELP, default="auto", basic=True)
+    device: Device = basic_option(DEVICE_HELP, default="auto")
     attn_implementation: AttnImplementation = option(
         "Attention kernel of PyTorch ('sdpa' is the same as auto).", default="auto"
     )
@@ -68,12 +68,10 @@ class GoldenGenerate:
     """
 
     stack: GoldenOptions
-    golden_dir: Path = option(
+    golden_dir: Path = required_option(
         "Folder for the golden files; `--golden-dir` can be omitted.", role="output", first=True
     )
-    overwrite: bool = option(
-        "Replace existing golden files in the folder.", default=False, basic=True
-    )
+    overwrite: bool = basic_option("Replace existing golden files in the folder.", default=False)
 
 
 @dataclass(frozen=True)
@@ -86,10 +84,10 @@ class GoldenCompare:
     """
 
     stack: GoldenOptions
-    golden_dir: Path = option(
-        "Folder of `aam golden generate`; `--golden-dir` can be omitted.", role="input", first=True
+    golden_dir: Path = required_option(
+        "Folder of `aam golden generate`; `--golden-dir` can be omitted.", first=True
     )
-    json: bool = option("Print the comparison as JSON.", default=False, basic=True)
+    json: bool = basic_option("Print the comparison as JSON.", default=False)
 
 
 @dataclass(frozen=True)
@@ -108,26 +106,21 @@ class Acceptance:
 
     starts_ranks: ClassVar[bool] = True
 
-    output_dir: Path = option("Folder for the results.", role="output")
-    parts: tuple[PartName, ...] = option(
-        "Parts to measure; all by default.", default=(), basic=True, metavar="PART"
+    output_dir: Path = required_option("Folder for the results.", role="output")
+    parts: tuple[PartName, ...] = basic_option(
+        "Parts to measure; all by default.", default=(), metavar="PART"
     )
-    minutes: float = option(
+    minutes: float = basic_option(
         "Time for all parts; what does not fit is left for the next start.",
         default=60.0,
         takes=ABOVE_ZERO,
-        basic=True,
     )
-    device: Device = option(DEVICE_HELP, default="auto", basic=True)
-    size: Literal["auto", "small", "full"] = option(
+    device: Device = basic_option(DEVICE_HELP, default="auto")
+    size: Literal["auto", "small", "full"] = basic_option(
         "Size of the simulated study and number of settings; 'auto': small on a CPU.",
         default="auto",
-        basic=True,
     )
-    reference: Path | None = option(
-        "An acceptance.json of such a GPU, with whose speeds those measured here are compared.",
-        default=None,
-        role="input",
-        basic=True,
+    reference: Path | None = basic_option(
+        "An acceptance.json of such a GPU, with whose speeds those measured here are compared."
     )
-    overwrite: bool = option("Measure parts again that are finished.", default=False, basic=True)
+    overwrite: bool = basic_option("Measure parts again that are finished.", default=False)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from aam.contract.options.device import Device
-from aam.contract.options.field import ONE_OR_MORE, option
+from aam.contract.options.field import ONE_OR_MORE, basic_option, option, required_option
 from aam.contract.options.members import MemberName
 from aam.contract.options.study import (
     DROP_EMPTY_SAMPLES,
@@ -30,57 +30,43 @@ class Prepare:
         aam prepare --table gut.biom --table skin.biom --trim-length 100 --output both.aam
     """
 
-    table: tuple[Path, ...] = option(
-        "Feature table: BIOM, TSV, or QIIME 2 artifact (.qza); once for each table.",
-        role="input",
-        repeated=True,
+    table: tuple[Path, ...] = required_option(
+        "Feature table: BIOM, TSV, or QIIME 2 artifact (.qza); once for each table.", repeated=True
     )
-    sequences: tuple[Path, ...] = option(
+    sequences: tuple[Path, ...] = basic_option(
         "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes; once "
         "for each table, or once for all.",
         default=(),
-        role="input",
-        basic=True,
         repeated=True,
     )
-    tree: Path | None = option(
-        "Rooted phylogeny: Newick or .qza.", default=None, role="input", basic=True
-    )
-    metadata: tuple[Path, ...] = option(
+    tree: Path | None = basic_option("Rooted phylogeny: Newick or .qza.")
+    metadata: tuple[Path, ...] = basic_option(
         "Sample metadata to store with the samples: TSV as QIIME 2 reads it; once for each table, "
         "or once for all.",
         default=(),
-        role="input",
-        basic=True,
         repeated=True,
     )
-    output: Path | None = option(
-        "Folder to write, such as study.aam.", default=None, role="output", basic=True
-    )
-    sample_prefixes: tuple[str, ...] = option(
+    output: Path | None = basic_option("Folder to write, such as study.aam.", role="output")
+    sample_prefixes: tuple[str, ...] = basic_option(
         "A prefix for each table, in order: sample S of the table with prefix gut becomes gut.S, "
         "also in its own metadata. Needed where tables have sample ids in common.",
         default=(),
         metavar="PREFIX",
-        basic=True,
     )
-    trim_length: int | Literal["shortest"] | None = option(
+    trim_length: int | Literal["shortest"] | None = basic_option(
         "Nucleotides to keep of each sequence: ASVs that are then equal are joined, and their ids "
         "are the trimmed sequences. 'shortest': the length of the shortest ASV.",
-        default=None,
         takes=ONE_OR_MORE,
-        basic=True,
     )
     drop_empty_samples: bool = DROP_EMPTY_SAMPLES
     drop_missing_asvs: bool = DROP_MISSING_ASVS
     root_at_midpoint: bool = ROOT_AT_MIDPOINT
     max_memory_gb: float | Literal["auto"] = MAX_MEMORY_GB
-    verify: bool = option(
+    verify: bool = basic_option(
         "Write nothing; compare the files of the folder given as --table with their checksums.",
         default=False,
-        basic=True,
     )
-    overwrite: bool = option("Replace an existing output.", default=False, basic=True)
+    overwrite: bool = basic_option("Replace an existing output.", default=False)
 
 
 @dataclass(frozen=True)
@@ -95,11 +81,11 @@ class Example:
         aam example --output-dir small --samples 60 --asvs 300 --seed 1
     """
 
-    output_dir: Path = option(
+    output_dir: Path = required_option(
         "Folder for table.biom, tree.nwk, metadata.tsv, taxonomy.tsv and truth.json.", role="output"
     )
-    samples: int = option("Number of samples.", default=150, basic=True)
-    asvs: int = option("Number of ASVs, the tips of the tree.", default=500, basic=True)
+    samples: int = basic_option("Number of samples.", default=150)
+    asvs: int = basic_option("Number of ASVs, the tips of the tree.", default=500)
     length: int = option("Nucleotides of each sequence.", default=150)
     richness: int = option("Approximate number of ASVs in a sample.", default=60)
     depth: int = option("Mean number of reads in a sample.", default=4000)
@@ -108,8 +94,8 @@ class Example:
     planted: int = option(
         "ASVs whose log abundances sum to the column 'response'; 0: no such column.", default=0
     )
-    seed: int = option("Seed; the same seed gives the same study.", default=42, basic=True)
-    overwrite: bool = option("Replace an existing study in the folder.", default=False, basic=True)
+    seed: int = basic_option("Seed; the same seed gives the same study.", default=42)
+    overwrite: bool = basic_option("Replace an existing study in the folder.", default=False)
 
 
 @dataclass(frozen=True)
@@ -125,31 +111,20 @@ class Inspect:
         aam inspect table.qza --sequences rep-seqs.qza --tree tree.qza --json
     """
 
-    table: Path = option(
+    table: Path = required_option(
         "Feature table: BIOM, TSV, QIIME 2 artifact (.qza), or the folder of `aam prepare`; "
         "`--table` can be omitted.",
-        role="input",
         first=True,
     )
-    sequences: Path | None = option(
-        "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes.",
-        default=None,
-        role="input",
-        basic=True,
+    sequences: Path | None = basic_option(
+        "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes."
     )
-    tree: Path | None = option(
-        "Phylogeny of the ASVs: Newick or .qza.", default=None, role="input", basic=True
-    )
-    metadata: Path | None = option(
-        "Sample metadata: TSV as QIIME 2 reads it.", default=None, role="input", basic=True
-    )
-    metadata_column: str | None = option(
-        "Metadata column to predict.", default=None, basic=True, needs=("--metadata",)
-    )
-    classifier: bool = option(
+    tree: Path | None = basic_option("Phylogeny of the ASVs: Newick or .qza.")
+    metadata: Path | None = basic_option("Sample metadata: TSV as QIIME 2 reads it.")
+    metadata_column: str | None = basic_option("Metadata column to predict.", needs=("--metadata",))
+    classifier: bool = basic_option(
         "Inspect the column as categories. Without the option: if most values are words.",
         default=False,
-        basic=True,
         needs=("--metadata-column",),
     )
     ordinal: tuple[str, ...] = option(
@@ -161,24 +136,19 @@ class Inspect:
     )
     where: str | None = option(
         "Inspect the column in the samples that meet a condition, see `aam train`.",
-        default=None,
         needs=("--metadata-column",),
     )
-    group_column: str | None = option(
+    group_column: str | None = basic_option(
         "Metadata column of groups that no split divides, such as subjects.",
-        default=None,
-        basic=True,
         needs=("--metadata-column",),
     )
     members: tuple[MemberName, ...] = option(
         "Models to train. {choices}.", default=(), needs=("--metadata-column",)
     )
-    json: bool = option("Print the findings as JSON.", default=False, basic=True)
-    report: Path | None = option(
+    json: bool = basic_option("Print the findings as JSON.", default=False)
+    report: Path | None = basic_option(
         "HTML page to write: the findings, with pictures of reads, ASVs, overlaps and columns.",
-        default=None,
         role="output",
-        basic=True,
     )
 
 
@@ -193,20 +163,15 @@ class Unifrac:
     """
 
     input: TableOptions
-    tree: Path | None = option(
-        "Rooted phylogeny: Newick or .qza; a folder of `aam prepare` contains one.",
-        default=None,
-        role="input",
-        basic=True,
+    tree: Path | None = basic_option(
+        "Rooted phylogeny: Newick or .qza; a folder of `aam prepare` contains one."
     )
-    output: Path = option(
+    output: Path = required_option(
         "Matrix to write: .tsv or .lsmat, .npy (with the ids in a .txt), or .h5 of ssu; "
         "Faith PD is always a TSV.",
         role="output",
     )
-    unifrac_metric: Metric = option(
-        "UniFrac variant, or Faith PD.", default="unweighted", basic=True
-    )
+    unifrac_metric: Metric = basic_option("UniFrac variant, or Faith PD.", default="unweighted")
     unifrac_alpha: float = UNIFRAC_ALPHA
     engine: Literal["auto", "torch", "ssu", "unifrac"] = option(
         "'ssu' runs the program of unifrac-binaries, 'unifrac' its Python package; 'auto' is "
@@ -220,4 +185,4 @@ class Unifrac:
     drop_missing_asvs: bool = DROP_MISSING_ASVS
     root_at_midpoint: bool = ROOT_AT_MIDPOINT
     device: Device = option("Device for torch.", default="auto")
-    overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
+    overwrite: bool = basic_option("Replace an existing output file.", default=False)

@@ -5,7 +5,15 @@ from pathlib import Path
 from typing import Literal
 
 from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
-from aam.contract.options.field import BELOW_ONE, FEATURES, INSIDE_ONE, WEIGHTS, group, option
+from aam.contract.options.field import (
+    BELOW_ONE,
+    FEATURES,
+    INSIDE_ONE,
+    WEIGHTS,
+    basic_option,
+    group,
+    option,
+)
 from aam.contract.options.members import MEMBERS, MemberName, default_members, networks
 from aam.contract.options.study import (
     AsvVectorOptions,
@@ -51,42 +59,33 @@ class Train:
     device: DeviceOptions
     scale: ScaleOptions
     vectors: AsvVectorOptions = group(only_for="transformer")
-    pretrained_encoder: Path | None = option(
+    pretrained_encoder: Path | None = basic_option(
         "Checkpoint or run folder of `aam pretrain` to start from; it determines the sizes of the "
         "encoder.",
-        default=None,
-        role="input",
-        basic=True,
         needs=("--members transformer",),
         only_for="transformer",
     )
-    freeze_base: bool = option(
+    freeze_base: bool = basic_option(
         "Do not train the pretrained encoder; every ASV is encoded once.",
         default=False,
-        basic=True,
         needs=("--pretrained-encoder", "--members transformer"),
         only_for="transformer",
     )
-    members: tuple[MemberName, ...] = option(
+    members: tuple[MemberName, ...] = basic_option(
         "Models to train; several are combined. {choices}. "
         "Without the option: kernel and forest, or with --pretrained-encoder the transformer.",
         default=(),
-        basic=True,
         resumable=True,
     )
-    folds: int | Literal["auto"] = option(
+    folds: int | Literal["auto"] = basic_option(
         "Cross-validation: number of folds, each predicted by models of the others; 1: one split. "
         "'auto': 5, or one for each group if there are fewer; 1 with the transformer, which takes "
         "long to train.",
         default="auto",
-        basic=True,
     )
-    taxonomy: Path | None = option(
+    taxonomy: Path | None = basic_option(
         "Taxonomy of the ASVs, for their names in importance.tsv and the report: TSV of QIIME 2 "
         "(Feature ID, Taxon) or .qza.",
-        default=None,
-        role="input",
-        basic=True,
         resumable=True,
     )
     profile_features: int = option(
@@ -110,19 +109,14 @@ class Train:
     )
     loss_config: Path | None = option(
         "YAML with options of single targets: COLUMN, and below it lines such as `loss-type: "
-        "quantile` or `target-penalty: 2`. They replace those of the command line.",
-        default=None,
-        role="input",
+        "quantile` or `target-penalty: 2`. They replace those of the command line."
     )
     output_min: float | None = option(
         "Lowest predicted value of a number, in its units; lower predictions become it.",
-        default=None,
         excludes=("--classifier", "--ordinal"),
     )
     output_max: float | None = option(
-        "Highest predicted value of a number, in its units.",
-        default=None,
-        excludes=("--classifier", "--ordinal"),
+        "Highest predicted value of a number, in its units.", excludes=("--classifier", "--ordinal")
     )
     loss_type: LossType = option(
         "Loss of a numeric target, on the transformed scale.",

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from aam.contract.options.device import DeviceOptions, RankOptions
-from aam.contract.options.field import ONE_OR_MORE, option
+from aam.contract.options.field import ONE_OR_MORE, basic_option, option, required_option
 from aam.contract.options.study import TAXONOMY, AsvVectorOptions, TableOptions
 
 
@@ -22,14 +22,12 @@ class Predict:
     input: TableOptions
     device: DeviceOptions
     scale: RankOptions
-    model: Path = option("Checkpoint or run folder of `aam train`.", role="input")
-    output: Path = option("Predictions file to write (TSV).", role="output")
+    model: Path = required_option("Checkpoint or run folder of `aam train`.")
+    output: Path = required_option("Predictions file to write (TSV).", role="output")
     vectors: AsvVectorOptions
     metadata: Path | None = option(
         "Sample metadata; required by a model that reads metadata columns. Restricts the table to "
-        "samples that meet the training's --where.",
-        default=None,
-        role="input",
+        "samples that meet the training's --where."
     )
     batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
     prediction_passes: int = option(
@@ -37,23 +35,19 @@ class Predict:
         default=1,
         takes=ONE_OR_MORE,
     )
-    explain: Path | None = option(
+    explain: Path | None = basic_option(
         "Table to write (TSV): the ASVs and metadata columns that moved the prediction of each "
         "sample most, with a remainder; they add up to the prediction.",
-        default=None,
         role="output",
-        basic=True,
     )
     taxonomy: Path | None = option(
         "Taxonomy of the ASVs, TSV of QIIME 2 or .qza: --explain sums the ASVs of a taxon.",
-        default=None,
-        role="input",
         needs=("--explain",),
     )
     force: bool = option(
         "Predict also where no ASV of the table occurs in the training data.", default=False
     )
-    overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
+    overwrite: bool = basic_option("Replace an existing output file.", default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +63,14 @@ class Embed:
     input: TableOptions
     device: DeviceOptions
     scale: RankOptions
-    model: Path = option("Checkpoint or run folder of `aam pretrain` or `aam train`.", role="input")
-    output_dir: Path = option(
+    model: Path = required_option("Checkpoint or run folder of `aam pretrain` or `aam train`.")
+    output_dir: Path = required_option(
         "Folder for embeddings.tsv, ordination.txt (PCoA) and pcoa.png.", role="output"
     )
     vectors: AsvVectorOptions
-    metadata: Path | None = option("Sample metadata.", default=None, role="input", basic=True)
-    color_by: str | None = option(
-        "Metadata column that colours the plot.",
-        default=None,
-        basic=True,
-        needs=("--metadata",),
+    metadata: Path | None = basic_option("Sample metadata.")
+    color_by: str | None = basic_option(
+        "Metadata column that colours the plot.", needs=("--metadata",)
     )
     categories: tuple[str, ...] = option(
         "Metadata columns whose numbers are names of categories.",
@@ -87,7 +78,7 @@ class Embed:
         only_with=("--color-by",),
     )
     batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
-    overwrite: bool = option("Replace existing files.", default=False, basic=True)
+    overwrite: bool = basic_option("Replace existing files.", default=False)
 
 
 @dataclass(frozen=True)
@@ -103,30 +94,25 @@ class ImportanceOptions:
 
     input: TableOptions
     device: DeviceOptions
-    model: Path = option("Checkpoint or run folder of `aam train`.", role="input")
-    output: Path = option(
+    model: Path = required_option("Checkpoint or run folder of `aam train`.")
+    output: Path = required_option(
         "Table to write (TSV), which QIIME 2 reads as feature metadata.", role="output"
     )
     taxonomy: Path | None = TAXONOMY
-    method: Literal["effects", "permutation"] = option(
+    method: Literal["effects", "permutation"] = basic_option(
         "effects: derivatives of the kernel, impurity decrease of the forest and integrated "
         "gradients of the transformer; permutation: also permute the reads of the first ASVs, and "
         "rank them by the change of the predictions.",
         default="effects",
-        basic=True,
     )
-    attention: str | None = option(
+    attention: str | None = basic_option(
         "Sample: write the attention of the transformer to each of its ASVs instead, and a picture "
         "of it beside --output (.png).",
-        default=None,
         metavar="SAMPLE",
-        basic=True,
     )
-    clades: Path | None = option(
+    clades: Path | None = basic_option(
         "Table to write (TSV): the importance summed over the ASVs of each taxon of each rank.",
-        default=None,
         role="output",
-        basic=True,
         needs=("--taxonomy",),
         excludes=("--attention",),
     )
@@ -138,17 +124,14 @@ class ImportanceOptions:
     )
     metadata: Path | None = option(
         "Sample metadata; required by a model that reads metadata columns, and for --group-column. "
-        "Restricts the table to samples that meet the training's --where.",
-        default=None,
-        role="input",
+        "Restricts the table to samples that meet the training's --where."
     )
     group_column: str | None = option(
         "Metadata column of groups within which reads are permuted.",
-        default=None,
         needs=("--metadata",),
         only_with=("--method permutation",),
     )
-    overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
+    overwrite: bool = basic_option("Replace an existing output file.", default=False)
 
 
 @dataclass(frozen=True)
@@ -162,9 +145,9 @@ class Export:
         aam export --model encoder --output-dir onnx --overwrite
     """
 
-    model: Path = option("Checkpoint or run folder of `aam pretrain` or `aam train`.", role="input")
-    output_dir: Path = option("Folder for asv_encoder.onnx.", role="output")
-    overwrite: bool = option("Replace existing files.", default=False, basic=True)
+    model: Path = required_option("Checkpoint or run folder of `aam pretrain` or `aam train`.")
+    output_dir: Path = required_option("Folder for asv_encoder.onnx.", role="output")
+    overwrite: bool = basic_option("Replace existing files.", default=False)
 
 
 @dataclass(frozen=True)
@@ -178,32 +161,28 @@ class Evaluate:
         --metadata-column diagnosis --classifier --output metrics.json --by site sex
     """
 
-    predictions: Path = option(
-        "Predictions file (TSV) of `aam predict` or of a run folder.", role="input"
+    predictions: Path = required_option(
+        "Predictions file (TSV) of `aam predict` or of a run folder."
     )
-    metadata: Path = option("Sample metadata with the true values.", role="input")
-    metadata_column: str = option("Metadata column that was predicted.")
-    by: tuple[str, ...] = option(
+    metadata: Path = required_option("Sample metadata with the true values.")
+    metadata_column: str = required_option("Metadata column that was predicted.")
+    by: tuple[str, ...] = basic_option(
         "Metadata columns: also the metrics of each value; many numbers are put into four bins.",
         default=(),
         metavar="COLUMN",
-        basic=True,
     )
-    classifier: bool = option("The column is a category.", default=False, basic=True)
-    ordinal: tuple[str, ...] = option(
+    classifier: bool = basic_option("The column is a category.", default=False)
+    ordinal: tuple[str, ...] = basic_option(
         "The column is an ordered category: all of its categories, the lowest first, as a,b,c.",
         default=(),
         excludes=("--classifier",),
         metavar="CATEGORY",
-        basic=True,
     )
     where: str | None = option(
-        "Score only samples whose metadata meet a condition, as in `aam train`.", default=None
+        "Score only samples whose metadata meet a condition, as in `aam train`."
     )
-    output: Path | None = option(
-        "JSON file for the metrics.", default=None, role="output", basic=True
-    )
-    overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
+    output: Path | None = basic_option("JSON file for the metrics.", role="output")
+    overwrite: bool = basic_option("Replace an existing output file.", default=False)
 
 
 @dataclass(frozen=True)
@@ -215,34 +194,25 @@ class Report:
         aam report age --color-by sex site --unit months
     """
 
-    run_dir: Path = option(
-        "Run folder of `aam pretrain` or `aam train`; `--run-dir` can be omitted.",
-        role="input",
-        first=True,
+    run_dir: Path = required_option(
+        "Run folder of `aam pretrain` or `aam train`; `--run-dir` can be omitted.", first=True
     )
-    output: Path | None = option(
-        "HTML file to write; report.html in the run folder by default.",
-        default=None,
-        role="output",
-        basic=True,
+    output: Path | None = basic_option(
+        "HTML file to write; report.html in the run folder by default.", role="output"
     )
-    metadata: Path | None = option(
-        "Sample metadata for colours; the metadata of the run by default.",
-        default=None,
-        role="input",
-        basic=True,
+    metadata: Path | None = basic_option(
+        "Sample metadata for colours; the metadata of the run by default."
     )
-    color_by: tuple[str, ...] = option(
+    color_by: tuple[str, ...] = basic_option(
         "Metadata columns to choose from as colours of the embedding, and to score by; the target, "
         "the group column and columns with few values by default.",
         default=(),
         metavar="COLUMN",
-        basic=True,
     )
     categories: tuple[str, ...] = option(
         "Metadata columns whose numbers are names of categories.", default=()
     )
-    unit: str = option("Unit of a numeric target, such as months.", default="", basic=True)
+    unit: str = basic_option("Unit of a numeric target, such as months.", default="")
 
 
 @dataclass(frozen=True)
@@ -254,7 +224,7 @@ class Compare:
         aam compare run1 run2 run3 --output compare.html
     """
 
-    run_dirs: tuple[Path, ...] = option(
-        "Run folders of `aam train`; `--run-dirs` can be omitted.", role="input", first=True
+    run_dirs: tuple[Path, ...] = required_option(
+        "Run folders of `aam train`; `--run-dirs` can be omitted.", first=True
     )
-    output: Path | None = option("HTML file to write.", default=None, role="output", basic=True)
+    output: Path | None = basic_option("HTML file to write.", role="output")
