@@ -11,19 +11,9 @@ from typing import TYPE_CHECKING, Any
 from aam.console import AamWarning
 
 if TYPE_CHECKING:
-    from aam.api.distances import unifrac
     from aam.api.estimators import AAMClassifier, AAMRegressor
     from aam.api.model import Model, compare, load
-
-__all__ = [
-    "AAMClassifier",
-    "AAMRegressor",
-    "AamWarning",
-    "Model",
-    "compare",
-    "load",
-    "unifrac",
-]
+    from aam.api.tables import unifrac
 
 _MODULES = {
     "AAMClassifier": "estimators",
@@ -31,8 +21,10 @@ _MODULES = {
     "Model": "model",
     "compare": "model",
     "load": "model",
-    "unifrac": "distances",
+    "unifrac": "tables",
 }
+
+__all__ = ["AAMClassifier", "AAMRegressor", "AamWarning", "Model", "compare", "load", "unifrac"]
 
 
 def __getattr__(name: str) -> Any:

@@ -91,13 +91,8 @@ def arguments(
     >>> arguments(DeviceOptions, {"device": "gpu"})
     {'device': 'cuda'}
 
-    Args:
-        command: class that declares the options.
-        given: value by field.
-        names: name of an argument that differs from its field.
-
-    Raises:
-        UsageError: a value is not of the type or range of its option.
+    `names` are those of arguments that differ from their field. A value that is not of the type or
+    range of its option is a UsageError.
     """
     values = {}
     for spec in specs(command):

@@ -60,7 +60,7 @@ from aam.data.table import table_of
 from aam.data.taxonomy import read_taxonomy, require_common
 from aam.members.option_checks import resolve
 from aam.pipeline.run import fit, run
-from aam.pipeline.session import sequence_length
+from aam.pipeline.train import sequence_length
 from aam.training.labelled_study import label_study
 
 if TYPE_CHECKING:  # scikit-bio takes a CPU-second to import
@@ -281,20 +281,16 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         Targets with sample ids are put in the order of the table.
         """
         y = aligned(y, _ids(X), "y")
+        given: dict[str, Any] = {"accept_sparse": "csr", "ensure_min_samples": 2}
         if is_array(X):
-            X, y = check_X_y(X, y, accept_sparse="csr", y_numeric=numeric, ensure_min_samples=2)
-            check_non_negative(X, type(self).__name__)
-            counts = X
-            # An earlier fit to a table with ids has set it.
-            if hasattr(self, "feature_names_in_"):
-                delattr(self, "feature_names_in_")
+            counts, y = check_X_y(X, y, y_numeric=numeric, **given)
+            check_non_negative(counts, type(self).__name__)
+            X = counts
+            self.__dict__.pop("feature_names_in_", None)  # of an earlier fit to a table with ids
         else:
             read = as_biom(X)
-            counts = read.matrix_data.T
             self.feature_names_in_ = np.asarray(read.ids("observation"), dtype=object)
-            _, y = check_X_y(
-                counts, y, accept_sparse="csr", y_numeric=numeric, ensure_min_samples=2
-            )
+            counts, y = check_X_y(read.matrix_data.T, y, y_numeric=numeric, **given)
         self.n_features_in_ = counts.shape[1]
         return X, y
 
@@ -386,18 +382,13 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         """Train on the samples of a table, and evaluate the model on held-out samples.
 
         Args:
-            X: N samples; see `aam.api.tables.Table`.
-            y: N class labels; a Series is read as in `AAMRegressor.fit`.
-            groups: N labels, see `AAMRegressor.fit`.
-
-        Returns:
-            The estimator.
+            X, groups: see `AAMRegressor.fit`.
+            y: N class labels; a Series is read by its index.
 
         Raises:
             ValueError: table and labels do not fit together, or the labels are numbers of a
                 regression.
             DataError: see `AAMRegressor.fit`; a label means a missing value, such as "NA".
-            AamError: see `aam train`.
         """
         X, labels = self._checked(X, y, numeric=False)
         check_classification_targets(labels)
@@ -434,11 +425,7 @@ def _ids(X: Table) -> list[str] | None:
 
 
 def _class_names(classes: npt.NDArray[Any]) -> list[str]:
-    """Return the class labels as metadata has them.
-
-    Raises:
-        DataError: a label means a missing value, or two labels are the same text.
-    """
+    """Return the class labels as metadata has them; none may mean a missing value."""
     texts = [str(label) for label in classes]
     names: list[str] = Metadata(texts, {"class": texts}).values("class", texts).tolist()
     wrong = [

@@ -135,9 +135,9 @@ class Model:
         Args:
             table: see `aam.api.tables.Table`; its ASVs need not be those of the training. The
                 samples of an array, and of a DataFrame with row numbers, count as new.
-            sequences: DNA of the features; None if the ids are the sequences.
-            metadata: for a model that reads metadata columns; file, or DataFrame by sample id. It
-                applies the --where of the training.
+            sequences: see `aam.api.tables.Sequences`.
+            metadata: for a model that reads metadata columns; it applies the --where of the
+                training.
             batch_size: samples at a time; the predictions depend on it by rounding alone.
             prediction_passes: rarefactions to average over.
             drop_empty_samples: leave out samples without reads instead of raising.
@@ -177,7 +177,7 @@ class Model:
 
         Args:
             table, sequences, metadata, drop_empty_samples, force: see `predict`.
-            taxonomy: see `importance`; ASVs of the same taxon are summed.
+            taxonomy: see `aam.api.tables.Taxonomy`; ASVs of the same taxon are summed.
             first: features of a sample with a row of their own, 1 or more.
 
         Returns:
@@ -222,9 +222,7 @@ class Model:
                 metadata=metadata_file(metadata, folder),
                 **given,
             )
-            loaded = trained(self.loaded, self.path)
-            path = taxonomy_file(taxonomy, folder)
-            taxa = None if path is None else read_taxonomy(path)
+            loaded, taxa = trained(self.loaded, self.path), _taxa(taxonomy, folder)
             return unnamed, predict_table(loaded, predict, taxa=taxa, first=first)
 
     def importance(
@@ -240,19 +238,14 @@ class Model:
 
         Args:
             table: samples over which the importance is averaged.
-            sequences: see `Sequences`.
-            metadata: see `predict`.
-            taxonomy: taxon of each feature id: a dictionary, a DataFrame with the column Taxon, or
-                a TSV or .qza file of QIIME 2.
-            drop_empty_samples: leave out samples without reads instead of raising.
+            sequences, metadata, drop_empty_samples: see `predict`.
+            taxonomy: see `aam.api.tables.Taxonomy`.
 
         Returns:
             The columns of `aam importance`.
 
         Raises:
-            UsageError: the model reads metadata columns and none are given.
-            DataError: not a table of reads, features without DNA, no ASV of the training data, no
-                ASV in the taxonomy, or a model without target.
+            UsageError, DataError: see `predict`; no ASV is in the taxonomy.
         """
         with table_files(table, sequences, drop_empty_samples) as (input, folder):
             loaded = trained(self.loaded, self.path)
@@ -260,9 +253,7 @@ class Model:
             path = metadata_file(metadata, folder)
             study = select_as_trained(study, loaded.facts.options, path)
             covariates = read_covariates(loaded.encoder, path, study.table.sample_ids)
-            names = taxonomy_file(taxonomy, folder)
-            taxa = None if names is None else read_taxonomy(names)
-            found = importance_table(loaded, study, taxa, covariates)
+            found = importance_table(loaded, study, _taxa(taxonomy, folder), covariates)
             return found.set_index("feature-id")
 
     def embed(
@@ -279,10 +270,7 @@ class Model:
         common axes.
 
         Args:
-            table: see `aam.api.tables.Table`; its ASVs need not be those of the training.
-            sequences: DNA of the features; None if the ids are the sequences.
-            batch_size: samples at a time; the embeddings depend on it by rounding alone.
-            drop_empty_samples: leave out samples without reads instead of raising.
+            table, sequences, batch_size, drop_empty_samples: see `predict`.
 
         Raises:
             DataError: not a table of reads, features without DNA, or a model without network.
@@ -312,11 +300,9 @@ class Model:
         """
         with library_call():
             run = self._run()
-            classes = run.scored is not None and run.scored.classes
             texts = [ID_HEADER, "feature-id", "taxon", "split", "group"]
-            if classes:
-                members = run.facts.get("members", ())
-                texts += ["actual", "predicted", *(f"{name}_predicted" for name in members)]
+            if run.scored is not None and run.scored.classes:
+                texts += ["actual", "predicted", *(f"{name}_predicted" for name in run.members)]
 
             def table(name: str, index: str) -> pd.DataFrame:
                 content = self.files.get(name) or require(run.folder / name, name).read_bytes()
@@ -390,23 +376,18 @@ class Model:
             return place
 
     def plot_predictions(self, *, unit: str = "") -> Axes:
-        """Plot held-out predictions against the truth: points, or the confusion matrix of classes.
-
-        Args, returns and raises: see `plot`.
-        """
-        return self._draw(("agreement", "confusion"), unit)
+        """Plot held-out predictions against the truth, or the confusion matrix, see `plot`."""
+        return self.plot("agreement", "confusion", unit=unit)
 
     def plot_importance(self, importance: pd.DataFrame | None = None, *, unit: str = "") -> Axes:
-        """Plot the most important ASVs as bars.
+        """Plot the most important ASVs as bars, see `plot`.
 
         Args:
             importance: what `importance` returned; None for that of the run.
             unit: unit of a numeric target, such as months.
-
-        Returns, raises: see `plot`.
         """
         if importance is None:
-            return self._draw(("importance",), unit)
+            return self.plot("importance", unit=unit)
         texts = importance.reset_index().map(lambda value: "" if pd.isna(value) else str(value))
         effect = f"effect ({unit})" if unit else "effect"
         drawing = importance_drawing(texts.to_dict("records"), effect)
@@ -416,13 +397,10 @@ class Model:
         return _shown(drawing)
 
     def plot_learning_curve(self) -> Axes:
-        """Plot the score over the number of groups or samples in training, or the loss over epochs.
+        """Plot the score over the number of samples in training, or the loss, see `plot`."""
+        return self.plot("samples", "curve-loss")
 
-        Args, returns and raises: see `plot`.
-        """
-        return self._draw(("samples", "curve-loss"), "")
-
-    def plot(self, name: str, *, unit: str = "") -> Axes:
+    def plot(self, name: str, *others: str, unit: str = "") -> Axes:
         """Plot a picture of the report.
 
         >>> import aam
@@ -431,6 +409,7 @@ class Model:
         Args:
             name: a name of `aam.report.sections.PICTURES`, such as errors, roc, calibration,
                 abundance, ordination or embedding.
+            others: pictures to plot if the run lacks the data of the first.
             unit: unit of a numeric target, such as months.
 
         Returns:
@@ -441,24 +420,21 @@ class Model:
             MissingInput: the model has no run, see `results`.
             DataError: the run lacks what the picture shows, or a file of it is damaged.
         """
-        if name not in PICTURES:
-            remedy = nearest(str(name), list(PICTURES), f"give one of {', '.join(PICTURES)}")
-            raise UsageError("Invalid picture", repr(name), remedy)
-        return self._draw((name,), unit)
-
-    def _draw(self, names: tuple[str, ...], unit: str) -> Axes:
-        """Draw the first of these pictures for which the run has the data."""
+        names = (name, *others)
+        if unknown := next((one for one in names if one not in PICTURES), None):
+            remedy = nearest(str(unknown), list(PICTURES), f"give one of {', '.join(PICTURES)}")
+            raise UsageError("Invalid picture", repr(unknown), remedy)
         values = arguments(Report, {"unit": unit})
         with library_call():
             run = self._run()
             abundances = self._abundances(run) if "abundance" in names else None
             given = ReportInput(run, **values, abundances=abundances)
-            drawings = (PICTURES[name][1](given) for name in names)
+            drawings = (PICTURES[one][1](given) for one in names)
             drawing = next((drawing for drawing in drawings if drawing is not None), None)
         if drawing is None:
             remedy = "plot another picture, or write them, such as by `aam importance`"
             raise DataError(
-                f"Nothing to draw for '{names[0]}'", f"'{run.folder}' lacks the data", remedy
+                f"Nothing to draw for '{name}'", f"'{run.folder}' lacks the data", remedy
             )
         return _shown(drawing)
 
@@ -487,6 +463,11 @@ class Model:
             f"neither '{self.path}' nor its parent has a run.json",
             "load the --output-dir of the run",
         )
+
+
+def _taxa(taxonomy: Taxonomy, folder: Path) -> Mapping[str, str] | None:
+    path = taxonomy_file(taxonomy, folder)
+    return None if path is None else read_taxonomy(path)
 
 
 def fitted(path: Path, device: DeviceOptions, table: FeatureTable | None) -> Model:

@@ -1,7 +1,8 @@
-"""Tables in memory as the files that the commands read: BIOM, pandas, AnnData, arrays, paths.
+"""Tables in memory as the files that the commands read, and their UniFrac distances.
 
-A table in memory is written to a temporary folder, so that it is read, checked and recorded by the
-same code as a file. Errors name the argument instead of that file.
+A table is a path, BIOM, pandas, AnnData or an array. One in memory is written to a temporary
+folder, so that it is read, checked and recorded by the same code as a file. Errors name the
+argument instead of that file.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ from aam.api.arguments import (
     metadata_ids,
     path_argument,
 )
-from aam.contract.errors import DataError, first_few
-from aam.contract.options.study import TableOptions
+from aam.commands.unifrac import distances
+from aam.contract.errors import DataError, UsageError, first_few
+from aam.contract.options.commands.studies import Unifrac
+from aam.contract.options.device import Device
+from aam.contract.options.study import Metric, TableOptions
 from aam.data.metadata import ID_HEADER
 from aam.data.table import read_table
 
 if TYPE_CHECKING:  # scikit-bio takes a CPU-second to import
-    from skbio import TreeNode
+    from skbio import DistanceMatrix, TreeNode
 
 Table: TypeAlias = Any
 """A path, `biom.Table`, DataFrame (samples x features), AnnData, or array (samples x features).
@@ -99,6 +103,10 @@ def as_biom(table: Table, unnamed: str = "") -> biom.Table:
     return biom.Table(counts.T, feature_ids, sample_ids, type="OTU table")
 
 
+def _is_anndata(table: Table) -> bool:
+    return all(hasattr(table, name) for name in ("X", "obs_names", "var_names"))
+
+
 def is_array(table: Table) -> bool:
     """Return whether a table is an array, whose samples and features have no ids."""
     named = isinstance(table, (str, PathLike, pd.DataFrame, biom.Table)) or _is_anndata(table)
@@ -116,7 +124,7 @@ def has_sample_ids(table: Table) -> bool:
 
 
 def sequences_in_memory(table: Table, sequences: Sequences) -> Path | Mapping[str, str] | None:
-    """Return the sequences of the features of a table, see `Sequences`."""
+    """Return the sequences of the features of a table."""
     if sequences is None and _is_anndata(table) and "sequence" in table.var:
         found: dict[str, str] = table.var["sequence"].astype(str).to_dict()
         return found
@@ -192,5 +200,60 @@ def tree_file(tree: str | PathLike[str] | TreeNode | None, folder: Path) -> Path
     return path
 
 
-def _is_anndata(table: Table) -> bool:
-    return all(hasattr(table, name) for name in ("X", "obs_names", "var_names"))
+def unifrac(
+    table: Table,
+    tree: str | PathLike[str] | TreeNode,
+    metric: Metric = "unweighted",
+    *,
+    alpha: float = 0.5,
+    drop_missing_asvs: bool = False,
+    root_at_midpoint: bool = False,
+    device: Device = "auto",
+) -> DistanceMatrix:
+    """Compute the UniFrac distances between all samples of a table, in float64.
+
+    Unweighted and weighted UniFrac are those of Lozupone and Knight (2005) and Lozupone et al.
+    (2007), generalized UniFrac is that of Chen et al. (2012).
+
+    Args:
+        table: see `aam.api.tables.Table`; reads of N samples.
+        tree: rooted phylogeny with branch lengths: Newick, .qza or TreeNode. Its tips are the
+            feature ids; there may be more.
+        metric: `unweighted`, `weighted`, `weighted_normalized` or `generalized`.
+        alpha: exponent of generalized UniFrac, 0 to 1.
+        drop_missing_asvs: leave out features that are not in the tree.
+        root_at_midpoint: root an unrooted tree between its two most distant tips.
+        device: device of the computation.
+
+    Returns:
+        N x N distances with the sample ids.
+
+    Raises:
+        UsageError: `metric` is no distance, or another argument is not of its type or range.
+        MissingInput, DataError: the table or the tree cannot be used.
+
+    >>> from skbio import TreeNode
+    >>> reads = pd.DataFrame([[5, 5, 0], [0, 5, 5]], ["one", "two"], ["a", "b", "c"])
+    >>> tree = TreeNode.read(["((a:1,b:1):1,c:2);"])
+    >>> round(float(unifrac(reads, tree, device="cpu")["one", "two"]), 3)
+    0.6
+    """
+    from skbio import DistanceMatrix
+
+    if metric == "faith_pd":
+        raise UsageError("Faith PD is no distance", "metric='faith_pd'", "use `aam unifrac`")
+    with table_files(table) as (input, folder):
+        given = arguments(
+            Unifrac,
+            {
+                "unifrac_metric": metric,
+                "unifrac_alpha": alpha,
+                "drop_missing_asvs": drop_missing_asvs,
+                "root_at_midpoint": root_at_midpoint,
+                "device": device,
+            },
+            {"unifrac_metric": "metric", "unifrac_alpha": "alpha"},
+        )
+        tree = tree_file(tree, folder)
+        found = distances(Unifrac(input=input, tree=tree, output=Path("unwritten.tsv"), **given))
+    return DistanceMatrix(found.values, found.ids)

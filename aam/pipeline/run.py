@@ -36,8 +36,15 @@ from aam.members.relations import AsvRelations
 from aam.members.tables import held_out_table
 from aam.pipeline.preview import preview
 from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
-from aam.pipeline.session import session
-from aam.pipeline.train import COUNTS, METADATA, Result, folds_of, samples_of, train
+from aam.pipeline.train import (
+    COUNTS,
+    METADATA,
+    Result,
+    folds_of,
+    samples_of,
+    session,
+    train,
+)
 from aam.report.page import write_report_of_run
 from aam.report.run import is_better, result_sentences
 from aam.training import run_folder
@@ -50,9 +57,7 @@ if TYPE_CHECKING:
 KERNEL = "kernel"
 """Member that draws the learning curve and the ordination: it needs a second for them."""
 
-MAX_SAMPLES = 4000
-"""Samples up to which they are drawn; the kernel is exact up to as many."""
-
+MAX_SAMPLES = 4000  # up to which they are drawn; the kernel is exact up to as many
 _BOTH = "metadata and counts"
 
 

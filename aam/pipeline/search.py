@@ -54,8 +54,7 @@ from aam.distributed.stop import StopRequests
 from aam.members.member import TrainingSamples
 from aam.members.option_checks import TRANSFORMER, choose_members
 from aam.members.scores import SCORED
-from aam.pipeline.session import sequence_length, session
-from aam.pipeline.train import folds_of, samples_of, train
+from aam.pipeline.train import folds_of, samples_of, sequence_length, session, train
 from aam.serialization.folders import temporary_folder
 from aam.training.labelled_study import LabelledStudy, check_labels, label_study, read_inputs
 
@@ -72,17 +71,10 @@ FINISHED = ("COMPLETE", "PRUNED")
 _PROGRESS = ("--trials", "--trials-only", "--storage", "--output-dir")
 """Options that another process of the same search may give differently."""
 
-_HEARTBEAT = 30
-"""Seconds between heartbeats; a trial without one for twice as long is marked as failed."""
-
-_SQLITE_TIMEOUT = 120
-"""Seconds that a process waits while others write to an SQLite database; Python's default is 5."""
-
-_UNPRUNED = 5
-"""Trials before the first is pruned."""
-
-_SEARCH = "search"
-"""Attribute of an Optuna study with the facts that identify its search."""
+_HEARTBEAT = 30  # seconds; a trial without one for twice as long is marked as failed
+_SQLITE_TIMEOUT = 120  # seconds that a process waits while others write; Python's default is 5
+_UNPRUNED = 5  # trials before the first is pruned
+_SEARCH = "search"  # attribute of an Optuna study with the facts that identify its search
 
 
 @dataclass(frozen=True)
@@ -100,10 +92,10 @@ class Axis:
     choices: Mapping[str, Any]
 
     def suggest(self, trial: Any) -> Any:
-        """Return a number or a choice; numbers of several magnitudes are logarithmic."""
+        """Return a value of the option; numbers of several magnitudes are logarithmic."""
         name = self.spec.field
         if self.limits is None:
-            return trial.suggest_categorical(name, list(self.choices))
+            return self.value(trial.suggest_categorical(name, list(self.choices)))
         low, high = self.limits
         log = low > 0 and high / low >= 10
         if float not in types_of(self.spec.type):
@@ -111,7 +103,7 @@ class Axis:
         return trial.suggest_float(name, low, high, log=log)
 
     def value(self, suggested: Any) -> Any:
-        """Return the value of the option that a suggestion means."""
+        """Return the value of the option that a parameter of a trial means."""
         return suggested if self.limits else self.choices[suggested]
 
 
@@ -174,9 +166,6 @@ def read_axes(options: Search) -> tuple[Train, tuple[Axis, ...]]:
 def search(options: Search) -> dict[str, Any] | None:
     """Run the trials that are left, then evaluate each fold.
 
-    Args:
-        options: axes, numbers of trials and folds, storage, and the options of every trial.
-
     Returns:
         The content of `search.json`; None with --trials-only.
 
@@ -187,7 +176,6 @@ def search(options: Search) -> dict[str, Any] | None:
         Unavailable: Optuna is not installed.
         Interrupted: a stop is requested.
         NotFinite: no trial of a fold has a score.
-        AamError: see `Trials.score`.
     """
     import_optuna()
     base, axes = read_axes(options)
@@ -275,19 +263,19 @@ def _optimize(
     inner = inner_splits(options, trials.labelled, rows)
 
     def objective(trial: Any) -> float:
-        values = {axis.spec.field: axis.value(axis.suggest(trial)) for axis in axes}
+        values = {axis.spec.field: axis.suggest(trial) for axis in axes}
         scores: list[float] = []
         for step, split in enumerate(inner):
             try:
                 score = trials.score(values, split)
-            # A pruned trial is finished. Optuna counts NaN as a failure, which is tried again. The
-            # samples that the values of a trial leave may be too few to be split.
+            # The samples that the values of a trial leave may be too few to be split.
             except (NotFinite, DataError) as error:
                 warn(f"{study.study_name}, {values}: {error}")
-                raise optuna.TrialPruned from error
+                score = math.nan
+            scores.append(score)
+            # A pruned trial is finished. Optuna counts NaN as a failure, which is tried again.
             if math.isnan(score):
                 raise optuna.TrialPruned
-            scores.append(score)
             trial.report(float(np.mean(scores)), step)
             if step + 1 < len(inner) and trial.should_prune():
                 raise optuna.TrialPruned
@@ -317,12 +305,11 @@ def inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[S
 
 def _described(study: Any) -> dict[str, Any]:
     """Return values, inner score and number of trials of a study."""
-    trials = finished(study)
     return {
         "values": dict(study.best_params),
         "inner": study.best_value,
-        "trials": len(trials),
-        "pruned": sum(trial.state.name == "PRUNED" for trial in trials),
+        "trials": len(finished(study)),
+        "pruned": len(finished(study, ("PRUNED",))),
     }
 
 
@@ -411,13 +398,40 @@ def import_optuna() -> Any:
 def open_studies(
     folder: Path, given: str | None, names: Sequence[str], identity: Mapping[str, str]
 ) -> list[Any]:
-    """Open the Optuna studies of a search, or create them."""
+    """Open the Optuna studies of a search in a storage, or create them."""
     optuna = import_optuna()
+    storages = optuna.storages
+    files: dict[str | None, str] = {None: DATABASE, "journal": JOURNAL}
+    evidence = f"'{folder}' has files, and no search in this --storage"
+    refusal = CannotCreate("The folder is not empty", evidence, "choose another --output-dir")
     # Two processes might both find no study, and store two different identities of the search.
     with (folder / ".search.lock").open("w") as stream:
         with suppress(OSError):  # a file system without locks
             fcntl.lockf(stream, fcntl.LOCK_EX)
-        storage = _open_storage(folder, given)
+        # Hidden files may be those of a job that reserved the folder.
+        occupied = any(not one.name.startswith(".") for one in folder.iterdir())
+        if occupied and given in files and not (folder / files[given]).exists():
+            raise refusal
+        if given == "journal":
+            backend = storages.journal.JournalFileBackend(str(folder / JOURNAL))
+            storage = storages.JournalStorage(backend)
+        else:
+            url = given or f"sqlite:///{(folder / DATABASE).absolute()}"
+            lite = {"timeout": _SQLITE_TIMEOUT} if url.startswith("sqlite") else {}
+            try:
+                storage = storages.RDBStorage(
+                    url, engine_kwargs={"connect_args": lite}, heartbeat_interval=_HEARTBEAT
+                )
+            # Of SQLAlchemy, of the driver of the database, or an ImportError.
+            except Exception as error:
+                raise UsageError(
+                    "The database of the search cannot be opened",
+                    f"'{url}', {type(error).__name__}: {str(error).splitlines()[0]}",
+                    "give journal, or the URL of a database such as sqlite:///search.db, as "
+                    "--storage",
+                ) from error
+            if occupied and not storage.get_all_studies():
+                raise refusal
         studies = []
         for name in names:
             study = optuna.create_study(
@@ -440,32 +454,6 @@ def open_studies(
                 )
             studies.append(study)
     return studies
-
-
-def _open_storage(folder: Path, given: str | None) -> Any:
-    """Open Optuna's storage."""
-    storages = import_optuna().storages
-    files: dict[str | None, str] = {None: DATABASE, "journal": JOURNAL}
-    # Hidden files may be those of a job that reserved the folder.
-    occupied = any(not one.name.startswith(".") for one in folder.iterdir())
-    evidence = f"'{folder}' has files, and no search in this --storage"
-    refusal = CannotCreate("The folder is not empty", evidence, "choose another --output-dir")
-    if occupied and given in files and not (folder / files[given]).exists():
-        raise refusal
-    if given == "journal":
-        path = str(folder / JOURNAL)
-        return storages.JournalStorage(storages.journal.JournalFileBackend(path))
-    url = given or f"sqlite:///{(folder / DATABASE).absolute()}"
-    lite = {"connect_args": {"timeout": _SQLITE_TIMEOUT}} if url.startswith("sqlite") else {}
-    try:
-        storage = storages.RDBStorage(url, engine_kwargs=lite, heartbeat_interval=_HEARTBEAT)
-    except Exception as error:  # of SQLAlchemy, of the driver of the database, or an ImportError
-        reason = f"'{url}', {type(error).__name__}: {str(error).splitlines()[0]}"
-        remedy = "give journal, or the URL of a database such as sqlite:///search.db, as --storage"
-        raise UsageError("The database of the search cannot be opened", reason, remedy) from error
-    if occupied and not storage.get_all_studies():
-        raise refusal
-    return storage
 
 
 def finished(study: Any, states: Sequence[str] = FINISHED) -> list[Any]:

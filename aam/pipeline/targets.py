@@ -33,8 +33,7 @@ from aam.inference.tables import write_table
 from aam.members.option_checks import check_targets
 from aam.members.tables import join_targets
 from aam.pipeline.run import run
-from aam.pipeline.session import sequence_length
-from aam.pipeline.train import folds_of
+from aam.pipeline.train import folds_of, sequence_length
 from aam.training import run_folder
 from aam.training.labelled_study import check_labels, label_study, read_inputs
 
