@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,22 +78,19 @@ def expanded(path: str, home: str) -> str:
     return home + path[1:] if path == "~" or path.startswith("~/") else path
 
 
-def _layer(path: Path, known: Iterable[str] = SETTING_SPECS) -> dict[str, Sourced[Any]]:
+def _layer(path: Path) -> dict[str, Sourced[Any]]:
     if not os.path.lexists(path):
         return {}
-    return _require_absolute(read_yaml_entries(path, "settings file", known))
+    return _require_absolute(read_yaml_entries(path, "settings file", SETTING_SPECS))
 
 
 def _require_absolute(layer: dict[str, Sourced[Any]]) -> dict[str, Sourced[Any]]:
     for key in layer.keys() & {*FOLDERS}:
-        given = layer[key].value
+        given, where = layer[key].value, layer[key].source
         for path in given if isinstance(given, list) else [given]:
             if isinstance(path, str) and path != "~" and not path.startswith(("/", "~/")):
-                evidence, remedy = (
-                    f"'{path}' of {key} in {layer[key].source}",
-                    "begin it with / or ~/",
-                )
-                raise ConfigurationError("Not an absolute path", evidence, remedy)
+                evidence = f"'{path}' of {key} in {where}"
+                raise ConfigurationError("Not an absolute path", evidence, "begin it with / or ~/")
     return layer
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -23,11 +24,10 @@ from launcher.engines import ENGINES, native
 from launcher.engines.sif import SIF, sif_id
 from launcher.host.facts import Host
 from launcher.images import inventory
-from launcher.plan.decision import Candidate, decide
-from launcher.plan.inputs import LaunchContext, LaunchInputs
+from launcher.plan.decision import decide
+from launcher.plan.inputs import LaunchContext, LaunchInputs, Request
 from launcher.plan.mounts import Mount, PathFact, parse_bind
 from launcher.plan.plan import Plan, assemble_plan
-from launcher.plan.request import Request
 from launcher.plan.settings import LaunchSettings
 from launcher.plan.visible_devices import visible_devices_variables
 
@@ -62,13 +62,19 @@ def gather(
         host = replace(host, environment={**host.environment, **masks})
         own = {name: entry for name, entry in settings.env.items() if name not in masks}
         settings = replace(settings, env=own)
-    look = path_facts if host.live else lexical_path_facts
     if host.live:
         built = inventory.built(settings, catalog)
         catalog = inventory.measured(catalog, built, settings.runtime.value)
     else:
         built = inventory.assumed(settings, catalog)
-    binds = request.launcher_options.get("--bind", ())
+    requested = []  # mounts of --bind and of configurations
+    for bind in settings.bind:
+        mount = parse_bind(bind.value, os.path.exists(bind.value), bind.source)
+        given = bind.value in request.launcher_options.get("--bind", ())
+        if host.live and given and not os.path.exists(mount.source):
+            evidence = f"'{mount.source}' does not exist ({mount.origin})"
+            raise MissingInput("A folder to mount is missing", evidence, "check the path")
+        requested.append(mount)
     user = host.user.uid if host.user else 0
     job = host.slurm.job if host.slurm else None
     context = LaunchContext(
@@ -76,13 +82,13 @@ def gather(
         private=config.private_folder(settings, user, host.name, job),
         home=os.path.expanduser("~"),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
-        requested_mounts=(*requested_mounts(settings, host.live, binds), *mounts),
+        requested_mounts=(*requested, *mounts),
         reports=str(system.user_folder("XDG_CACHE_HOME", os.environ) / "check-reports"),
         shares_memory=shares_memory,
     )
     return LaunchInputs(
         request, host, catalog, settings, built, native.detect_stack(), context,
-        look(request, folder),
+        path_facts(request, folder, host.live),
     )  # fmt: skip
 
 
@@ -112,38 +118,21 @@ def plan_launch(
     if host.live:
         host = with_versions(host, (choice.engine,) if starting else ())
         inputs = replace(inputs, host=host)
-        _check(choice)
+        built = choice.built
+        if built is not None and ENGINES[choice.engine].traits.image_format == SIF:
+            if sif_id(built.place) is None:
+                remedy = "build or copy it again"
+                raise MissingInput("Not a complete SIF", f"'{built.place}'", remedy)
+            if built.mismatch:
+                evidence, remedy = built.mismatch
+                cause = "The image is not the recorded one"
+                raise MissingInput(cause, f"'{built.place}', {evidence}", remedy)
         require_outputs(inputs.paths)
     plan = assemble_plan(inputs, choice)
     if host.live and plan.folders:
         place = nearest_folder(plan.folders[0])
         require_space(place, "No room for caches and temporary files", "give another --scratch")
     return host, plan
-
-
-def _check(choice: Candidate) -> None:
-    built = choice.built
-    if built is not None and ENGINES[choice.engine].traits.image_format == SIF:
-        if sif_id(built.place) is None:
-            raise MissingInput("Not a complete SIF", f"'{built.place}'", "build or copy it again")
-        if built.mismatch:
-            evidence, remedy = built.mismatch
-            cause = "The image is not the recorded one"
-            raise MissingInput(cause, f"'{built.place}', {evidence}", remedy)
-
-
-def requested_mounts(
-    settings: LaunchSettings, live: bool, given: Sequence[str] = ()
-) -> tuple[Mount, ...]:
-    """Return the mounts of --bind and of configurations."""
-    found = []
-    for bind in settings.bind:
-        mount = parse_bind(bind.value, os.path.exists(bind.value), bind.source)
-        if live and bind.value in given and not os.path.exists(mount.source):
-            evidence = f"'{mount.source}' does not exist ({mount.origin})"
-            raise MissingInput("A folder to mount is missing", evidence, "check the path")
-        found.append(mount)
-    return tuple(found)
 
 
 # --- input and output files
@@ -199,61 +188,36 @@ def nearest_folder(path: str) -> str:
     return path
 
 
-def path_facts(request: Request, folder: str) -> tuple[PathFact, ...]:
-    """Return the facts of every path of a command line, and of files named by run folders."""
+def path_facts(request: Request, folder: str, live: bool = True) -> tuple[PathFact, ...]:
+    """Return the facts of every path of a command line, and of files named by run folders.
+
+    Args:
+        folder: to which paths are relative.
+        live: read the disk; it is not that of a captured host.
+    """
     facts = []
     for spec, path in (*request.paths("input"), *request.paths("output")):
+        joined, is_folder = os.path.join(folder, path), spec.field.endswith("dir")
+        absolute = os.path.normpath(joined)
+        if not live:
+            facts.append(PathFact(spec.flag, spec.role, absolute, absolute, "nothing", is_folder))
+            continue
         # Without --output, `report` writes its page into the run folder.
         within = request.command == "report" and request.value("--output") is None
         role = "output" if within and spec.flag == "--run-dir" else spec.role
-        joined = os.path.join(folder, path)
         # ".." after a link leads elsewhere than it reads, so only the kernel's answer will do.
-        absolute = os.path.realpath(joined) if ".." in path.parts else os.path.normpath(joined)
-        fact = _fact(spec.flag, role, absolute, spec.field.endswith("dir"))
+        absolute = os.path.realpath(joined) if ".." in path.parts else absolute
+        fact = _fact(spec.flag, role, absolute, is_folder)
         facts.append(fact)
         if fact.file_type == "folder" and spec.role == "input":
-            named = f"run.json of {spec.flag}"
-            facts += [_fact(named, "input", path, False, links=False)
-                      for path in _named_by_run(fact.real)]  # fmt: skip
+            # The inputs that the run.json of a run folder names; `aam report` reads them again.
+            with suppress(AamError):
+                record = read_json(Path(fact.real) / "run.json", _RunInputs, "run record")
+                named = [entry.path for entry in record.inputs.values()]
+                facts += [_fact(f"run.json of {spec.flag}", "input", path, False, links=False)
+                          for path in named if path.startswith("/") and os.path.exists(path)
+                          ]  # fmt: skip
     return tuple(facts)
-
-
-def lexical_path_facts(request: Request, folder: str) -> tuple[PathFact, ...]:
-    """Return the facts of every path without reading the disk, for a captured host."""
-    return tuple(
-        PathFact(spec.flag, spec.role, absolute, absolute, "nothing", spec.field.endswith("dir"))
-        for spec, path in (*request.paths("input"), *request.paths("output"))
-        if (absolute := os.path.normpath(os.path.join(folder, path)))
-    )
-
-
-def _fact(flag: str, role: str, absolute: str, folder: bool, links: bool = True) -> PathFact:
-    real = os.path.realpath(absolute)
-    is_folder = os.path.isdir(real)
-    file_type: Literal["file", "folder", "nothing"] = "folder" if is_folder else "nothing"
-    if not is_folder and os.path.exists(real):
-        file_type = "file"
-    # What is renamed into place, a store of `aam prepare` for one, needs the folder around it.
-    taken = folder if role == "output" else is_folder or (file_type == "nothing" and folder)
-    found = tuple(_links(real)) if links and is_folder and role == "input" else ()
-    return PathFact(flag, role, absolute, real, file_type, taken, found)
-
-
-def _links(root: str) -> Iterator[str]:
-    """Yield the targets outside a folder of links inside it."""
-    left = MAX_ENTRIES
-    for folder, folders, files in os.walk(root):
-        if folder.count("/") - root.count("/") >= MAX_DEPTH:
-            folders.clear()
-        for name in (*folders, *files):
-            left -= 1
-            path = os.path.join(folder, name)
-            if os.path.islink(path) and os.path.exists(path):
-                target = os.path.realpath(path)
-                if not target.startswith(root + "/"):
-                    yield target
-        if left < 0:
-            return
 
 
 class _Input(msgspec.Struct):
@@ -264,11 +228,26 @@ class _RunInputs(msgspec.Struct):
     inputs: dict[str, _Input]
 
 
-def _named_by_run(folder: str) -> list[str]:
-    """Return the inputs that the run.json of a run folder names; `aam report` reads them again."""
-    try:
-        record = read_json(Path(folder) / "run.json", _RunInputs, "run record")
-    except AamError:
-        return []
-    paths = [entry.path for entry in record.inputs.values()]
-    return [path for path in paths if path.startswith("/") and os.path.exists(path)]
+def _fact(flag: str, role: str, absolute: str, folder: bool, links: bool = True) -> PathFact:
+    real = os.path.realpath(absolute)
+    is_folder = os.path.isdir(real)
+    file_type: Literal["file", "folder", "nothing"] = "folder" if is_folder else "nothing"
+    if not is_folder and os.path.exists(real):
+        file_type = "file"
+    # What is renamed into place, a store of `aam prepare` for one, needs the folder around it.
+    taken = folder if role == "output" else is_folder or (file_type == "nothing" and folder)
+    # Where symbolic links inside an input lead to, outside of it.
+    found, left = [], MAX_ENTRIES
+    for inner, folders, files in os.walk(real) if links and is_folder and role == "input" else ():
+        if inner.count("/") - real.count("/") >= MAX_DEPTH:
+            folders.clear()
+        for name in (*folders, *files):
+            left -= 1
+            path = os.path.join(inner, name)
+            if os.path.islink(path) and os.path.exists(path):
+                target = os.path.realpath(path)
+                if not target.startswith(real + "/"):
+                    found.append(target)
+        if left < 0:
+            break
+    return PathFact(flag, role, absolute, real, file_type, taken, tuple(found))

@@ -17,7 +17,7 @@ from aam.contract.options import arguments, build, parse_known, specs
 from launcher import config
 from launcher.commands import start
 from launcher.commands.submit import CODE, job_of, queue_all
-from launcher.plan.request import request_of
+from launcher.plan.inputs import request_of
 from launcher.plan.settings import LAUNCHER_OPTIONS
 from launcher.slurm.script import SubmitOptions
 

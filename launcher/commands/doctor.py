@@ -26,9 +26,8 @@ from launcher.plan.catalog import Catalog, Image
 from launcher.plan.decision import Assessment, assess, denials
 from launcher.plan.environment import LEAKS, unset
 from launcher.plan.hardware import has_code
-from launcher.plan.inputs import BuiltImage, LaunchInputs
+from launcher.plan.inputs import BuiltImage, LaunchInputs, Request
 from launcher.plan.plan import Plan
-from launcher.plan.request import Request
 from launcher.plan.visible_devices import visible_devices_variables
 from launcher.planning import gather, nearest_folder, plan_launch
 from launcher.slurm.site import differences

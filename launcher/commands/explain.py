@@ -19,8 +19,8 @@ from launcher.engines import command, shell_line
 from launcher.findings import Decision
 from launcher.host.facts import Host
 from launcher.plan.environment import shown
+from launcher.plan.inputs import request_of
 from launcher.plan.plan import RECORD, Plan
-from launcher.plan.request import request_of
 from launcher.planning import plan_launch, require_inputs
 
 WHOLE = "--dry-run instead of explain prints the whole line"

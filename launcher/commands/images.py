@@ -32,7 +32,7 @@ from launcher.images.build import TEST, ImagesBuild, SeveralImages
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.decision import assess
 from launcher.plan.environment import unset
-from launcher.plan.request import Request
+from launcher.plan.inputs import Request
 from launcher.planning import gather
 
 ROW = "{:<15}  {:<4}  {}"

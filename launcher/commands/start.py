@@ -21,8 +21,8 @@ from launcher.commands import HOST
 from launcher.engines import exec_plan, shell_line
 from launcher.findings import Finding, warn
 from launcher.host.facts import Host
+from launcher.plan.inputs import Request, request_of
 from launcher.plan.plan import Plan, stack_facts
-from launcher.plan.request import Request, request_of
 from launcher.planning import plan_launch, require_inputs
 
 

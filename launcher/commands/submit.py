@@ -23,9 +23,9 @@ from launcher.gpus import VENDORS
 from launcher.host.facts import Driver, EngineFact, Gpu, Host
 from launcher.images import inventory
 from launcher.plan.decision import decide
-from launcher.plan.mounts import PathFact, absolute_paths
+from launcher.plan.inputs import Request, request_of
+from launcher.plan.mounts import PathFact
 from launcher.plan.plan import assemble_plan
-from launcher.plan.request import Request, request_of
 from launcher.plan.settings import LAUNCHER_OPTIONS
 from launcher.planning import gather
 from launcher.slurm import checks, queue
@@ -110,7 +110,7 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
         problems += checks.image(plan, site, force)
     # Where the site states no GPUs the node decides, unless the user has named an image.
     stated = site.values.vendor or inputs.settings.image.value != "auto" or not plan.image
-    own = absolute_paths(request, paths)
+    own = inputs.absolute_request
     if plan.gpus and own.computes_on_gpu and "--device" not in own.given:
         own = own.with_values({"--device": GPU})
     flags = {flag: value for flag, value in request.launcher_options.items()

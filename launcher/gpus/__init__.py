@@ -41,13 +41,6 @@ def unused(bus: Iterable[str]) -> str:
     return f"no image is for GPUs of Intel (at {', '.join(there)})" if there else ""
 
 
-def host_libraries(name: str, requested: bool) -> str:
-    """Return the vendor whose host libraries go into a container: required or requested."""
-    vendor = VENDORS.get(name)
-    needed = vendor and (vendor.host_libraries or (requested and vendor.library_flags))
-    return name if needed else ""
-
-
 def title(name: str) -> str:
     """Return the title of a vendor; the name itself if it is not registered."""
     return VENDORS[name].title if name in VENDORS else name

@@ -9,7 +9,7 @@ candidate has one, the refusal is that of the candidate that came furthest. `aam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -114,13 +114,8 @@ def assess(inputs: LaunchInputs, requested: bool = True) -> Assessment:
             against = misfits(candidate.image, candidate.group, hardware.groups, inputs)
         forced = inputs.request.force and candidate.name == name
         candidate = replace(candidate, misfits=tuple(against.values()), forced=forced)
-        reason = _refused(candidate, inputs)
-        if reason is None and not candidate.fits:
-            step, evidence = next(iter(against.items()))
-            reason = Reason(f"Image {candidate.name} does not fit this host", evidence, step=step)
-        reason = reason or _unwanted(candidate, hardware, inputs)
-        reason = reason or _cannot_start(candidate, inputs)
-        found.append(replace(candidate, reason=reason))
+        reason = _unwanted(candidate, against, hardware, inputs)
+        found.append(replace(candidate, reason=reason or _cannot_start(candidate, inputs)))
     return Assessment(inputs, hardware, tuple(found))
 
 
@@ -224,24 +219,27 @@ def _candidates(inputs: LaunchInputs, hardware: Hardware) -> Iterator[Candidate]
         yield Candidate(NATIVE, group=same[0] if same and not never else None)
 
 
-# --- reasons against a candidate
+# --- reasons against a candidate, in the order of STEPS
 
 
-def _refused(candidate: Candidate, inputs: LaunchInputs) -> Reason | None:
-    """Return the reason of --image and --runtime."""
-    image, runtime = inputs.settings.image, inputs.settings.runtime
+def _unwanted(
+    candidate: Candidate, against: Mapping[str, str], hardware: Hardware, inputs: LaunchInputs
+) -> Reason | None:
+    """Return why a candidate is not used, or None.
+
+    Another one is requested, its image does not fit (`against`), the native environment lacks
+    libraries, GPUs would stay idle, or two vendors are equally supported.
+    """
+    native, image, runtime = inputs.native, inputs.settings.image, inputs.settings.runtime
     if runtime.value not in ("auto", candidate.engine):
         evidence = f"{runtime.value}, {runtime.source}"
         return Reason("Another engine is requested", evidence, step="request")
     if runtime.value != NATIVE and image.value not in ("auto", candidate.name):
         evidence = f"{image.value}, {image.source}"
         return Reason("Another image is requested", evidence, step="request")
-    return None
-
-
-def _unwanted(candidate: Candidate, hardware: Hardware, inputs: LaunchInputs) -> Reason | None:
-    """Return why a candidate that fits is not used: no libraries, idle GPUs, two vendors."""
-    native, settings = inputs.native, inputs.settings
+    if not candidate.fits:
+        step, evidence = next(iter(against.items()))
+        return Reason(f"Image {candidate.name} does not fit this host", evidence, step=step)
     if candidate.engine == NATIVE and native.absent:
         evidence = f"{native.python} has no {', '.join(native.absent)}"
         remedy = f"install them with `{native.install}`"
@@ -250,7 +248,7 @@ def _unwanted(candidate: Candidate, hardware: Hardware, inputs: LaunchInputs) ->
     if candidate.group is None:
         return _idle_gpus(candidate.image, hardware, inputs)
     # Nothing is guessed between groups of two vendors that are equally supported.
-    if settings.image.value != "auto" or settings.runtime.value == NATIVE or not hardware.served:
+    if image.value != "auto" or runtime.value == NATIVE or not hardware.served:
         return None
     (best, images), *others = hardware.served
     rivals = [(group, theirs) for group, theirs in others if group.vendor != best.vendor]

@@ -113,14 +113,14 @@ def hardware_of(inputs: LaunchInputs) -> Hardware:
     groups: list[GpuGroup] = []
     selections: list[DeviceSelection] = []
     errors: list[ConfigurationError] = []
-    for vendor, known in VENDORS.items():
-        if not any(gpu.driven for gpu in host.gpus if gpu.vendor == vendor):
+    for name, known in VENDORS.items():
+        if not any(gpu.driven for gpu in host.gpus if gpu.vendor == name):
             continue
-        driver = host.driver(vendor)
-        mismatch = known.driver_warning(driver, catalog.drivers.get(vendor, ())) if driver else None
+        driver = host.driver(name)
+        mismatch = known.driver_warning(driver, catalog.drivers.get(name, ())) if driver else None
         findings += [mismatch] if mismatch else []
         try:
-            selection = select(vendor, host.gpus, host.environment, host.slurm)
+            selection = select(name, host.gpus, host.environment, host.slurm)
         except ConfigurationError as error:
             errors.append(error)
             findings.append(Finding("warning", error.cause, error.evidence, error.remedy))
@@ -143,11 +143,24 @@ def hardware_of(inputs: LaunchInputs) -> Hardware:
     served, unserved = _served(groups, inputs)
     for group, images in served:
         findings += _image_remarks(group, images, groups, inputs)
-    undriven = tuple(_undriven(host))
+    undriven = []
+    for vendor in VENDORS.values():
+        idle = [gpu for gpu in host.gpus if gpu.vendor == vendor.name and not gpu.driven]
+        for gpu in idle:
+            if gpu.obstacle:
+                place = f"{gpu.product} at {gpu.pci}: {gpu.obstacle}"
+                remedy = "give it back to the host"
+                undriven.append(Finding("warning", "A GPU cannot be used here", place, remedy))
+        products = Counter(gpu.product for gpu in idle if not gpu.integrated and not gpu.obstacle)
+        if products:
+            names = ", ".join(f"{count} x {product}" for product, count in products.items())
+            evidence = f"{names} on the PCI bus, no {vendor.module} driver"
+            remedy = f"load it (`modprobe {vendor.module}`) or install it"
+            undriven.append(Finding("warning", "The GPU driver is not loaded", evidence, remedy))
     obstacles = (*unserved, *(Reason(f.cause, f.evidence, f.remedy) for f in undriven))
     return Hardware(
         tuple(groups), tuple(selections), tuple(errors), tuple(served), obstacles, tuple(findings),
-        undriven, _absent(host, selections),
+        tuple(undriven), _absent(host, selections),
     )  # fmt: skip
 
 
@@ -252,6 +265,7 @@ def _image_remarks(
 
 
 def _absent(host: Host, selections: Sequence[DeviceSelection]) -> str:
+    """Return the reason why no GPU is used where there is no group."""
     for selection in selections:
         usable = [gpu for gpu in selection.ours if not gpu.integrated]
         if usable and not any(gpu in usable for gpu in selection.gpus):
@@ -264,22 +278,6 @@ def _absent(host: Host, selections: Sequence[DeviceSelection]) -> str:
     if any(gpu.integrated for gpu in host.gpus):
         return "the only GPU is an integrated one, which no image computes on"
     return unused(host.bus) or "there is no GPU"
-
-
-def _undriven(host: Host) -> Iterator[Finding]:
-    for vendor in VENDORS.values():
-        idle = [gpu for gpu in host.gpus if gpu.vendor == vendor.name and not gpu.driven]
-        for gpu in idle:
-            if gpu.obstacle:
-                place = f"{gpu.product} at {gpu.pci}: {gpu.obstacle}"
-                remedy = "give it back to the host"
-                yield Finding("warning", "A GPU cannot be used here", place, remedy)
-        products = Counter(gpu.product for gpu in idle if not gpu.integrated and not gpu.obstacle)
-        if products:
-            names = ", ".join(f"{count} x {product}" for product, count in products.items())
-            evidence = f"{names} on the PCI bus, no {vendor.module} driver"
-            remedy = f"load it (`modprobe {vendor.module}`) or install it"
-            yield Finding("warning", "The GPU driver is not loaded", evidence, remedy)
 
 
 def counted(gpus: Sequence[Gpu]) -> str:

@@ -1,21 +1,89 @@
-"""Inputs of a plan: request, host, catalog, settings, built images, native stack, paths."""
+"""Inputs of a plan: request, host, catalog, settings, built images, native stack, paths.
+
+The request is the command line, parsed on the host: a typo, a wrong value or a number out of range
+is an error on the login node, not after an hour in a queue.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
 from aam.contract.installation import install_command
-from launcher.host.facts import Host
+from aam.contract.options import ParsedCommand
+from aam.contract.options import parse as parse_command_line
+from launcher.host.facts import Host, Slurm
 from launcher.plan.catalog import Catalog
 from launcher.plan.mounts import Mount, PathFact
-from launcher.plan.request import GpuUse, Request
-from launcher.plan.settings import LaunchSettings
+from launcher.plan.settings import LAUNCHER_OPTIONS, LaunchSettings
 
 NATIVE = "native"
 """Name of the engine that runs no container."""
+GpuUse = Literal["required", "allocated", "automatic", "never"]
+"""Options require a GPU, an allocation has one, one is used where it is there, or none ever."""
+
+JSON = "--json"
+SHARED = (JSON, "--force")
+"""Options of both programs: of the command where it has them, but for `explain` and the like."""
+
+
+@dataclass(frozen=True)
+class Request(ParsedCommand):
+    """A command of `aam`, and the launcher's own options that are given, flag -> value."""
+
+    launcher_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def dry_run(self) -> bool:
+        """Print the command line instead of running it."""
+        return bool(self.launcher_options.get("--dry-run"))
+
+    @property
+    def force(self) -> bool:
+        """Run in an image that does not fit."""
+        return bool(self.launcher_options.get("--force"))
+
+    def gpu_use(self, slurm: Slurm | None) -> GpuUse:
+        """Return the GPU use of the command in its allocation.
+
+        `--device cpu`, commands without that option and those without the network never use one.
+        Another `--device` than `auto` and `--gpus` require one. A Slurm allocation with GPUs does
+        so too, so that a job whose GPU is not visible fails in its first second instead of training
+        on the processor for its whole allocation, unless an image for the processor is named: GPUs
+        often come with a node.
+        """
+        if not self.computes_on_gpu:
+            return "never"
+        if self.value("--device") != "auto" or "--gpus" in self.launcher_options:
+            return "required"
+        return "allocated" if slurm and slurm.gpus else "automatic"
+
+
+def request_of(
+    launcher_options: Mapping[str, Any], argv: Sequence[str], *, incomplete: bool = False
+) -> Request:
+    """Return the request of a command line without the launcher's own options."""
+    parsed = parse_command_line(
+        argv, program="aam-launch", others=LAUNCHER_OPTIONS, incomplete=incomplete
+    )
+    request = Request(
+        parsed.command,
+        parsed.given,
+        launcher_options,
+        wrapped=parsed.wrapped,
+        program=parsed.program,
+    )
+    shared = [flag for flag in SHARED if flag in launcher_options and request.option(flag)]
+    if shared and not incomplete:
+        given = {**parsed.given, **{flag: launcher_options[flag] for flag in shared}}
+        own = {flag: value for flag, value in launcher_options.items() if flag not in shared}
+        return replace(request, given=given, launcher_options=own)
+    return request
 
 
 class BuiltImage(msgspec.Struct, frozen=True):
@@ -84,3 +152,14 @@ class LaunchInputs(msgspec.Struct, frozen=True):
     def gpu_use(self) -> GpuUse:
         """The use of GPUs by the command in its allocation."""
         return self.request.gpu_use(self.host.slurm)
+
+    @property
+    def absolute_request(self) -> Request:
+        """The request with absolute paths, as a program in another folder needs them."""
+        absolute: dict[str, list[Path]] = {}
+        for fact in self.paths:
+            absolute.setdefault(fact.flag, []).append(Path(fact.absolute))
+        return self.request.with_values({
+            flag: tuple(absolute[flag]) if isinstance(value, tuple) else absolute[flag][0]
+            for flag, value in self.request.given.items() if flag in absolute
+        })  # fmt: skip

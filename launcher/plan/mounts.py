@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -16,7 +15,6 @@ from msgspec.structs import replace
 
 from aam.contract.errors import ConfigurationError, UsageError
 from launcher.findings import REQUESTED, Decision
-from launcher.plan.request import Request
 
 IMAGE_FOLDERS = frozenset(
     ["/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt", "/proc", "/run",
@@ -56,42 +54,26 @@ class Mount(msgspec.Struct, frozen=True):
         return Decision("mount", value, self.why, self.origin)
 
 
-def absolute_paths(request: Request, facts: Iterable[PathFact]) -> Request:
-    """Return the request with absolute paths."""
-    absolute: dict[str, list[Path]] = {}
-    for fact in facts:
-        absolute.setdefault(fact.flag, []).append(Path(fact.absolute))
-    return request.with_values({
-        flag: tuple(absolute[flag]) if isinstance(value, tuple) else absolute[flag][0]
-        for flag, value in request.given.items() if flag in absolute
-    })  # fmt: skip
-
-
 def of_paths(facts: Iterable[PathFact]) -> list[Mount]:
     """Return the mounts that the paths of a command line need."""
     mounts = []
     for fact in facts:
         if fact.role == "input":
-            mounts += _of_input(fact)
+            mounts.append(Mount(fact.real, fact.absolute, False, "input", fact.flag))
+            if fact.file_type == "folder" and fact.real != fact.absolute:
+                why = "input, where a link leads to"
+                mounts.append(Mount(fact.real, fact.real, False, why, fact.flag))
+            why = "a link inside the input leads there"
+            mounts += [Mount(link, link, False, why, fact.flag) for link in fact.links]
         elif fact.folder:
-            mounts.append(
-                Mount(fact.real, fact.absolute, True, "output folder", fact.flag, "output")
-            )
+            why = "output folder"
+            mounts.append(Mount(fact.real, fact.absolute, True, why, fact.flag, "output"))
         else:
             # An output is written to a temporary file and renamed, so its folder must be writable.
             parent = os.path.dirname(fact.absolute)
             why = "folder of an output file"
             mounts.append(Mount(os.path.dirname(fact.real), parent, True, why, fact.flag))
     return mounts
-
-
-def _of_input(fact: PathFact) -> list[Mount]:
-    mounts = [Mount(fact.real, fact.absolute, False, "input", fact.flag)]
-    if fact.file_type == "folder" and fact.real != fact.absolute:
-        why = "input, where a link leads to"
-        mounts.append(Mount(fact.real, fact.real, False, why, fact.flag))
-    why = "a link inside the input leads there"
-    return [*mounts, *(Mount(link, link, False, why, fact.flag) for link in fact.links)]
 
 
 def parse_bind(text: str, exists: bool, origin: str) -> Mount:
@@ -150,7 +132,16 @@ def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
     """
     mounts = [replace(mount, target=normal(mount.target)) for mount in mounts]
     chosen: dict[str, Mount] = {}
-    for mount in (_beside_its_link(mount, mounts) for mount in mounts):
+    for mount in mounts:
+        # An engine may be unable to mount onto a symbolic link that another mount shows, so this
+        # one is mounted at the place the link leads to.
+        if mount.target != mount.source and mount.kind != "placed":
+            for parent in mounts:
+                moved = parent.kind == "placed" and parent.source != parent.target
+                shown = _shown(parent, mount)
+                if parent.kind != "own" and not moved and shown not in (None, mount.source):
+                    mount = replace(mount, target=mount.source)
+                    break
         if mount.target in IMAGE_FOLDERS:
             cause = "A folder that cannot be mounted"
             evidence = f"'{mount.target}' ({mount.origin}) belongs to the image"
@@ -165,47 +156,10 @@ def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
     for mount in sorted(chosen.values(), key=lambda mount: mount.target.count("/")):
         around = [parent for parent in kept if _shown(parent, mount) is not None]
         nearest = max(around, key=lambda parent: len(parent.target), default=None)
-        if nearest is None or not _covers(nearest, mount):
+        enough = nearest and (nearest.writable == mount.writable or nearest.kind == "output")
+        if not (nearest and enough and _shown(nearest, mount) == mount.source):
             kept.append(mount)
     return tuple(sorted(kept, key=lambda mount: mount.target))
-
-
-def require_passable(mounts: Iterable[Mount], argv: Iterable[str]) -> None:
-    """Check that engines accept every name.
-
-    Engines store arguments as JSON, which holds no byte that is not UTF-8, and read --mount
-    as CSV, which has one kind of line end (`docs/containers.md` names the tried versions).
-    """
-    for name in argv:
-        if any("\udc80" <= mark <= "\udcff" for mark in name):
-            raise _impassable(name, "it is not UTF-8")
-    for mount in mounts:
-        for path in (mount.source, mount.target):
-            if "\r\n" in path:
-                raise _impassable(path, "it has a line end of two characters")
-
-
-def _impassable(name: str, why: str) -> UsageError:
-    evidence = f"{name!a}, {why}"
-    remedy = "rename it, or take --runtime native"
-    return UsageError("A name that no container engine can be given", evidence, remedy)
-
-
-def _beside_its_link(mount: Mount, mounts: Sequence[Mount]) -> Mount:
-    """Return a mount at the place a link leads to, where another mount shows the link itself.
-
-    An engine may be unable to mount onto a symbolic link.
-    """
-    if mount.target == mount.source or mount.kind == "placed":
-        return mount
-    for parent in mounts:
-        of_host = parent.kind != "own" and (
-            parent.kind != "placed" or parent.source == parent.target
-        )
-        shown = _shown(parent, mount)
-        if of_host and shown is not None and shown != mount.source:
-            return replace(mount, target=mount.source)
-    return mount
 
 
 def _shown(parent: Mount, mount: Mount) -> str | None:
@@ -214,6 +168,18 @@ def _shown(parent: Mount, mount: Mount) -> str | None:
     return parent.source + mount.target[len(parent.target) :] if inside else None
 
 
-def _covers(parent: Mount, mount: Mount) -> bool:
-    enough = parent.writable == mount.writable or parent.kind == "output"
-    return enough and _shown(parent, mount) == mount.source
+def require_passable(mounts: Iterable[Mount], argv: Iterable[str]) -> None:
+    """Check that engines accept every name.
+
+    Engines store arguments as JSON, which holds no byte that is not UTF-8, and read --mount
+    as CSV, which has one kind of line end (`docs/containers.md` names the tried versions).
+    """
+    found = [(name, "it is not UTF-8") for name in argv
+             if any("\udc80" <= mark <= "\udcff" for mark in name)]  # fmt: skip
+    found += [(path, "it has a line end of two characters")
+              for mount in mounts for path in (mount.source, mount.target)
+              if "\r\n" in path]  # fmt: skip
+    for name, why in found:
+        evidence = f"{name!a}, {why}"
+        remedy = "rename it, or take --runtime native"
+        raise UsageError("A name that no container engine can be given", evidence, remedy)

@@ -19,15 +19,14 @@ from aam.contract.options.config_file import typed
 from aam.contract.options.field import flag_of
 from aam.contract.records import Sourced
 from launcher.findings import REQUESTED, Decision, Finding
-from launcher.gpus import VENDORS, device_nodes, host_libraries
+from launcher.gpus import VENDORS, device_nodes
 from launcher.host.facts import EngineTraits, Gpu, Host
-from launcher.plan.catalog import CPU, StackFault
+from launcher.plan.catalog import CPU
 from launcher.plan.decision import Candidate
 from launcher.plan.environment import CACHES, SECRET, Variable, container_variables, matches, unset
 from launcher.plan.hardware import has_code
-from launcher.plan.inputs import NATIVE, LaunchInputs
-from launcher.plan.mounts import Mount, absolute_paths, fold, of_paths, require_passable
-from launcher.plan.request import Request
+from launcher.plan.inputs import NATIVE, LaunchInputs, Request
+from launcher.plan.mounts import Mount, fold, of_paths, require_passable
 from launcher.plan.settings import LaunchSettings, Tuned
 from launcher.plan.visible_devices import value_for, visible_devices_variables
 
@@ -111,13 +110,30 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
     vendor = chosen.gpus[0].vendor if chosen.gpus else None
     arch = (chosen.gpus[0].arch or "unknown") if chosen.gpus else CPU
     faults = catalog.faults_of(vendor, torch, arch)
-    added, decisions, findings = _avoiding_flags(request, faults)
+    # Arguments that avoid faults. Options that the user has set are kept, with a warning if a fault
+    # concerns them.
+    added: list[str] = []
+    decisions: list[Decision] = []
+    findings: list[Finding] = []
+    for fault in faults:
+        known, _ = parse_known(request.options, fault.flags)
+        needed = " ".join(fault.flags)
+        for flag, value in known.items():
+            if flag not in request.given:
+                added += fault.flags
+                why = f"{fault.reason} ({fault.source})"
+                decisions.append(Decision("flag", needed, why, fault.known_from))
+            elif request.given[flag] != value:
+                given = " ".join(arguments(request.options, {flag: request.given[flag]}))
+                cause = "A choice that is known to go wrong here"
+                evidence = f"{given}: {fault.reason}"
+                findings.append(Finding("warning", cause, evidence, f"{needed} is what it needs"))
     more, by_processes = _processes(request, chosen.gpus)
     added += more
     more, by_tuning, tuned = tuned_options(request, inputs.settings, arch, added)
     added += more
     if chosen.image:
-        argv = (*absolute_paths(request, inputs.paths).argv, *added)
+        argv = (*inputs.absolute_request.argv, *added)
         plan = _container_plan(inputs, chosen, argv)
     else:
         plan = _native_plan(inputs, chosen, (*request.argv, *added))
@@ -135,10 +151,22 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
             assigned[name] = Variable(name, here or "", why, "environment")
     # Faults that no flag and no variable avoids.
     remedy = "`aam check` measures whether it occurs here"
-    known = [
+    findings += [
         Finding("note", "A known fault of this stack", f"{fault.reason} ({fault.source})", remedy)
         for fault in faults if not fault.flags and not fault.variables
     ]  # fmt: skip
+    if chosen.gpus:
+        own_vendor = VENDORS[chosen.gpus[0].vendor]
+        served = partial(has_code, catalog, own_vendor.name)
+        findings += own_vendor.checks(host, chosen.gpus, served)
+        named = chosen.selection and chosen.selection.literal
+        parts = [part.place for gpu in chosen.gpus for part in gpu.instances]
+        if len(parts) > 1 and not (named and "," not in named):
+            prefix = own_vendor.instance
+            remedy = f"choose with {own_vendor.visible_devices}={prefix}<uuid>"
+            evidence = f"the first of {', '.join(parts)}; {own_vendor.one_instance}"
+            cause = f"Only one {prefix.rstrip('-')} instance is used"
+            findings.append(Finding("warning", cause, evidence, remedy))
     plan = replace(
         plan,
         gpus=chosen.gpus,
@@ -146,7 +174,7 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
         stack=f"torch {torch}" if torch else "",
         forced=chosen.misfits,
         choices=(*chosen.decisions, *decisions, *by_processes, *by_tuning, *plan.choices),
-        findings=(*chosen.findings, *findings, *known, *_gpu_warnings(inputs, chosen)),
+        findings=(*chosen.findings, *findings),
     )
     # By its record `aam` knows the digest of the image, under which it keeps check reports.
     if CHECK_REPORTS in assigned or any(spec.role == "output" for spec in request.options):
@@ -156,48 +184,6 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
             note = json.dumps({**content, "mounts": None}, separators=(",", ":"))
         plan = replace(plan, assigned=(*plan.assigned, Variable(RECORD, note, "")))
     return plan
-
-
-def _gpu_warnings(inputs: LaunchInputs, chosen: Candidate) -> list[Finding]:
-    if not chosen.gpus:
-        return []
-    vendor = VENDORS[chosen.gpus[0].vendor]
-    found = vendor.checks(inputs.host, chosen.gpus, partial(has_code, inputs.catalog, vendor.name))
-    named = chosen.selection and chosen.selection.literal
-    parts = [part.place for gpu in chosen.gpus for part in gpu.instances]
-    if len(parts) > 1 and not (named and "," not in named):
-        prefix = vendor.instance
-        remedy = f"choose with {vendor.visible_devices}={prefix}<uuid>"
-        evidence = f"the first of {', '.join(parts)}; {vendor.one_instance}"
-        cause = f"Only one {prefix.rstrip('-')} instance is used"
-        found.append(Finding("warning", cause, evidence, remedy))
-    return found
-
-
-def _avoiding_flags(
-    request: Request, faults: Sequence[StackFault]
-) -> tuple[list[str], list[Decision], list[Finding]]:
-    """Return the arguments that avoid faults, the decisions, and warnings.
-
-    Options that the user set are kept, with a warning if the fault concerns them.
-    """
-    argv: list[str] = []
-    decisions: list[Decision] = []
-    findings: list[Finding] = []
-    for fault in faults:
-        known, _ = parse_known(request.options, fault.flags)
-        needed = " ".join(fault.flags)
-        for flag, value in known.items():
-            if flag not in request.given:
-                argv += fault.flags
-                why = f"{fault.reason} ({fault.source})"
-                decisions.append(Decision("flag", needed, why, fault.known_from))
-            elif request.given[flag] != value:
-                given = " ".join(arguments(request.options, {flag: request.given[flag]}))
-                cause = "A choice that is known to go wrong here"
-                evidence = f"{given}: {fault.reason}"
-                findings.append(Finding("warning", cause, evidence, f"{needed} is what it needs"))
-    return argv, decisions, findings
 
 
 def _processes(request: Request, gpus: Sequence[Gpu]) -> tuple[list[str], list[Decision]]:
@@ -306,7 +292,21 @@ def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ..
     assigned, choices = container_variables(host.environment, settings, context.private)
     reports = _reports(inputs, chosen)
     assigned |= {report.name: report for report in reports}
-    mounts = _mounts(inputs, traits, [report.value for report in reports])
+    private = context.private
+    wanted = [
+        Mount(private, private, True, "private home and caches", "default", "own"),
+        Mount(f"{private}/tmp", "/tmp", True, "temporary files of this job", "default", "own"),
+    ]
+    if not traits.own_shm:
+        why = "shared memory of loaders and ranks"
+        wanted.append(Mount("/dev/shm", "/dev/shm", True, why, "default", "own"))
+    wanted += [Mount(each.value, each.value, True, "check reports", "default", "own")
+               for each in reports]  # fmt: skip
+    wanted += [*of_paths(inputs.paths), *context.requested_mounts]
+    if settings.mount_home.value:
+        source = settings.mount_home.source
+        wanted.append(Mount(context.home, context.home, True, "home folder", source, "placed"))
+    mounts = fold(wanted)
     names = [path for mount in mounts for path in (mount.source, mount.target)]
     requested = [assigned[name].value for name in settings.env if name in assigned]
     require_passable(mounts, [*argv, *names, *requested])
@@ -331,21 +331,31 @@ def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ..
         libraries, source = vendor.name, "default"
         why = "the driver's libraries have to come from the host"
         if not vendor.host_libraries:
-            wanted = settings.libraries[vendor.libraries_setting]
-            libraries = host_libraries(vendor.name, wanted.value and traits.host_libraries)
-            why, source = REQUESTED, wanted.source
+            requests = settings.libraries[vendor.libraries_setting]
+            libraries = vendor.name if requests.value and traits.host_libraries else ""
+            why, source = REQUESTED, requests.source
             if not libraries:
                 why = "it would replace the image's libraries with the host's"
         value = bring if libraries else keep_out
         choices.append(Decision("engine option", value, why, source))
-    nodes, cdi = _devices(chosen, traits)
+    # The libraries of a driver of the host come in with all GPUs of the vendor, by the engine's own
+    # option or by the name of a CDI description; else the nodes of the chosen GPUs alone go in.
+    nodes: list[tuple[str, str]] = []
+    cdi: list[tuple[str, str]] = []
+    visible = sorted(chosen.gpus, key=lambda gpu: gpu.index)
+    if vendor and vendor.host_libraries:
+        why = "all GPUs, with the driver's libraries, as the host describes them"
+        cdi = [(f"{vendor.cdi_kind}=all", why)] if traits.needs_cdi else []
+    elif vendor:
+        shared = "a node that all GPUs of the vendor share"
+        nodes = [(path, shared if path in vendor.shared_nodes else "a GPU that is used")
+                 for path in device_nodes(visible)]  # fmt: skip
     choices += [Decision("device", path, why, "host") for path, why in (*cdi, *nodes)]
     owners = {node.gid for path, _ in nodes if (node := host.node(path)) and node.gid is not None}
     # Where the engine maps the user to root of the container, that root owns the user's files.
     mapped = user is None or (engine is not None and engine.maps_root)
     if chosen.selection:
         one_by_one = vendor and not vendor.host_libraries and not host_devices
-        visible = sorted(chosen.gpus, key=lambda gpu: gpu.index)
         selecting = _selecting(chosen, visible if one_by_one else chosen.selection.ours)
         assigned[selecting.name] = selecting
     return Plan(
@@ -374,26 +384,6 @@ def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ..
     )
 
 
-def _devices(
-    chosen: Candidate, traits: EngineTraits
-) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return device nodes and CDI names of a container, each with its reason.
-
-    The libraries of a driver of the host come in with all GPUs of the vendor, by the engine's own
-    option or by the name of a CDI description; else the nodes of the chosen GPUs alone go in.
-    """
-    if not chosen.gpus:
-        return [], []
-    vendor = VENDORS[chosen.gpus[0].vendor]
-    if vendor.host_libraries:
-        why = "all GPUs, with the driver's libraries, as the host describes them"
-        return [], [(f"{vendor.cdi_kind}=all", why)] if traits.needs_cdi else []
-    shared = "a node that all GPUs of the vendor share"
-    visible = sorted(chosen.gpus, key=lambda gpu: gpu.index)
-    return [(path, shared if path in vendor.shared_nodes else "a GPU that is used")
-            for path in device_nodes(visible)], []  # fmt: skip
-
-
 def _is_unseen(variable: Variable, inputs: LaunchInputs, traits: EngineTraits) -> bool:
     """Return whether a variable reaches a container by the environment of the engine.
 
@@ -410,26 +400,6 @@ def _is_unseen(variable: Variable, inputs: LaunchInputs, traits: EngineTraits) -
         evidence = f"{name} has U+{ord(traits.ends_value):04X}"
         raise ConfigurationError(cause, evidence, "remove that character, or use another --runtime")
     return False
-
-
-def _mounts(
-    inputs: LaunchInputs, traits: EngineTraits, reports: Collection[str]
-) -> tuple[Mount, ...]:
-    """Return the mounts: private folders, reports, paths of the command line, requested mounts."""
-    settings, context, private = inputs.settings, inputs.context, inputs.context.private
-    mounts = [
-        Mount(private, private, True, "private home and caches", "default", "own"),
-        Mount(f"{private}/tmp", "/tmp", True, "temporary files of this job", "default", "own"),
-    ]
-    if not traits.own_shm:
-        why = "shared memory of loaders and ranks"
-        mounts.append(Mount("/dev/shm", "/dev/shm", True, why, "default", "own"))
-    mounts += [Mount(folder, folder, True, "check reports", "default", "own") for folder in reports]
-    mounts += [*of_paths(inputs.paths), *context.requested_mounts]
-    if settings.mount_home.value:
-        source = settings.mount_home.source
-        mounts.append(Mount(context.home, context.home, True, "home folder", source, "placed"))
-    return fold(mounts)
 
 
 def _reports(inputs: LaunchInputs, chosen: Candidate) -> list[Variable]:

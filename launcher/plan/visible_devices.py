@@ -20,7 +20,7 @@ makes the value of that variable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -61,9 +61,19 @@ def select(
     cards = len({gpu.card for gpu in listed if gpu.card})
     on_cards = f" on {cards} cards" if 0 < cards < len(listed) and len(ours) == len(listed) else ""
     counts = f"{len(listed)} listed{on_cards}, {len(ours)} readable"
-    given = _given(vendor, variables, {gpu.vendor for gpu in gpus if gpu.driven})
+    # The variables that count, outermost first. One that selects the GPUs of another vendor that is
+    # here too is not counted.
+    known = VENDORS[vendor]
+    of_others = {VENDORS[g.vendor].visible_devices for g in gpus if g.driven and g.vendor != vendor}
+    outer = variables.get(known.visible_devices)
+    given = [(known.visible_devices, outer.strip())] if outer is not None else []
+    for name in known.inner_variables:
+        # An empty one counts as not set.
+        if name not in of_others and variables.get(name, "").strip():
+            given.append((name, variables[name].strip()))
+            break
     what, source = ", ".join(f"{n}={v}" for n, v in given), " and ".join(n for n, _ in given)
-    instance, literal, chosen, remark = VENDORS[vendor].instance, None, ours, None
+    instance, literal, chosen, remark = known.instance, None, ours, None
     if not given:
         what, source = "no variable", "host"
         confined = len(ours) < len(listed)
@@ -81,12 +91,12 @@ def select(
     else:
         (name, first), *inner = given
         counted = ours
-        order = VENDORS[vendor].order
+        order = known.order
         unlike = len({(gpu.arch, gpu.product) for gpu in ours}) > 1
         if order and unlike and slurm is None and variables.get(order[0]) != order[1]:
             # The runtime counts the fastest first; the capability is what is known of that here.
             counted = tuple(sorted(
-                ours, key=lambda gpu: VENDORS[vendor].capability(gpu.arch or ""), reverse=True
+                ours, key=lambda gpu: known.capability(gpu.arch or ""), reverse=True
             ))  # fmt: skip
             if any(whole_number(item) is not None for item in first.split(",")):
                 remark = (f"{name}={first} counts the fastest GPU first, taken as "
@@ -94,9 +104,28 @@ def select(
                           "or name GPUs by their UUID")  # fmt: skip
         chosen = _resolve(name, first, counted, listed, slurm)
         for name, value in inner:
-            if value != first:  # else the same value in two variables
-                chosen = _second(name, value, chosen, first, ours, listed, slurm)
-    summary = f"{counts}, {what} {_arrow(chosen)}"
+            # It counts what the outer one leaves, or repeats its numbers.
+            items = [item.strip() for item in value.split(",")]
+            within = [whole_number(item) for item in items]
+            if value == first:
+                continue  # the same value in two variables
+            if None in within or all(n < len(chosen) for n in within if n is not None):
+                chosen = _resolve(name, value, chosen, chosen, None)
+            elif set(items) <= {item.strip() for item in first.split(",")}:
+                chosen = _resolve(name, value, ours, listed, slurm)
+            else:
+                evidence = f"{name}={value} counts what {known.visible_devices}={first} leaves"
+                remedy = f"unset one of them, or use numbers below {len(chosen)}"
+                cause = "Two variables that contradict each other"
+                raise ConfigurationError(cause, evidence, remedy)
+    # Integrated GPUs are enumerated and never used.
+    shown = [gpu.nodes[0].rpartition("/")[2] if gpu.nodes else gpu.pci
+             for gpu in chosen if not gpu.integrated]  # fmt: skip
+    arrow = "→ none selected"
+    if shown:
+        more = ", ..." if len(shown) > 8 else ""
+        arrow = f"→ {len(shown)} selected ({', '.join(shown[:8])}{more})"
+    summary = f"{counts}, {what} {arrow}"
     return DeviceSelection(vendor, chosen, ours, summary, source, literal, remark)
 
 
@@ -116,46 +145,6 @@ def value_for(selection: DeviceSelection, visible: Sequence[Gpu]) -> str:
     if named and (VENDORS[selection.vendor].by_uuid or mixed):
         return ",".join(names)
     return ",".join(str(list(visible).index(gpu)) for gpu in selection.gpus)
-
-
-def _given(
-    vendor: str, variables: Mapping[str, str], present: Iterable[str]
-) -> list[tuple[str, str]]:
-    """Return the variables that count and their values, outermost first.
-
-    A variable that selects the GPUs of another vendor is not counted where that one is `present`.
-    """
-    known = VENDORS[vendor]
-    of_others = {VENDORS[name].visible_devices for name in present if name != vendor}
-    outer = variables.get(known.visible_devices)
-    given = [(known.visible_devices, outer.strip())] if outer is not None else []
-    for name in known.inner_variables:
-        # An empty one counts as not set.
-        if name not in of_others and variables.get(name, "").strip():
-            return [*given, (name, variables[name].strip())]
-    return given
-
-
-def _second(
-    name: str,
-    value: str,
-    chosen: tuple[Gpu, ...],
-    first: str,
-    ours: tuple[Gpu, ...],
-    listed: tuple[Gpu, ...],
-    slurm: Slurm | None,
-) -> tuple[Gpu, ...]:
-    """Apply an inner variable, which counts what the outer one leaves or repeats its numbers."""
-    items = [item.strip() for item in value.split(",")]
-    counts = [whole_number(item) for item in items]
-    if None in counts or all(count < len(chosen) for count in counts if count is not None):
-        return _resolve(name, value, chosen, chosen, None)
-    if set(items) <= {item.strip() for item in first.split(",")}:
-        return _resolve(name, value, ours, listed, slurm)
-    outermost = VENDORS[listed[0].vendor].visible_devices
-    evidence = f"{name}={value} counts what {outermost}={first} leaves"
-    remedy = f"unset one of them, or use numbers below {len(chosen)}"
-    raise ConfigurationError("Two variables that contradict each other", evidence, remedy)
 
 
 def _resolve(
@@ -201,15 +190,3 @@ def _named(item: str, field: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     found = [gpu for gpu in field if gpu.uuid and gpu.uuid.lower().startswith(item.lower())]
     # The partitions of a card share its name.
     return tuple(found) if len({gpu.uuid for gpu in found}) == 1 else ()
-
-
-def _arrow(gpus: Sequence[Gpu]) -> str:
-    """Return the selected GPUs as text; integrated GPUs are enumerated and never used."""
-    shown = [
-        gpu.nodes[0].rpartition("/")[2] if gpu.nodes else gpu.pci
-        for gpu in gpus
-        if not gpu.integrated
-    ]
-    if not shown:
-        return "→ none selected"
-    return f"→ {len(shown)} selected ({', '.join(shown[:8])}{', ...' if len(shown) > 8 else ''})"

@@ -19,9 +19,9 @@ from aam.contract.files import sha256
 from aam.contract.options.commands import wrapped_options
 from launcher import system
 from launcher.findings import Finding
+from launcher.plan.inputs import JSON, Request
 from launcher.plan.mounts import PathFact
 from launcher.plan.plan import Plan
-from launcher.plan.request import JSON, Request
 from launcher.planning import require_inputs, require_outputs
 from launcher.slurm.site import Site
 

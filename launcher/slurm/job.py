@@ -32,9 +32,9 @@ from launcher import config
 from launcher.engines import exec_plan, make_private
 from launcher.engines.base import LIBRARIES
 from launcher.findings import REQUESTED, warn
+from launcher.plan.inputs import Request, request_of
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import STRATEGIES, Plan
-from launcher.plan.request import Request, request_of
 from launcher.plan.settings import LAUNCHER_OPTIONS
 from launcher.planning import plan_launch, require_inputs
 from launcher.slurm import log, node, queue

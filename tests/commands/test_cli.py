@@ -29,7 +29,7 @@ from aam.contract.options.commands import COMMANDS, EVERYDAY
 from aam.contract.options.contradictions import of_member, requirements
 from launcher import commands
 from launcher.cli import main as launch
-from launcher.plan.request import parse as parse_launch
+from tests.support.launches import parse as parse_launch
 from tests.support.parsing import built
 
 ROOT = Path(__file__).parents[2]

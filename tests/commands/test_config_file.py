@@ -11,7 +11,7 @@ from aam.cli import main
 from aam.contract.errors import AamError
 from aam.contract.options import find, from_plain, to_plain
 from aam.contract.options.commands.train import Train
-from launcher.plan.request import parse as parse_launch
+from tests.support.launches import parse as parse_launch
 from tests.support.parsing import built
 
 YAML = """\

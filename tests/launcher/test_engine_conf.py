@@ -20,10 +20,10 @@ from launcher.host.facts import DeviceNode, EngineFact, User
 from launcher.host.tree import FolderTree
 from launcher.plan.decision import decide
 from launcher.plan.plan import assemble_plan
-from launcher.plan.request import parse
 from tests.launcher.test_plan import BUILT
 from tests.support.decisions import inputs_of
 from tests.support.hosts import MI300A, Tree, write
+from tests.support.launches import parse
 
 SHIPPED = """
 # MOUNT HOME: [BOOL]

@@ -20,7 +20,6 @@ from launcher.host.facts import EngineFact, Host
 from launcher.plan.decision import decide as choose
 from launcher.plan.inputs import NativeStack
 from launcher.plan.plan import Plan, assemble_plan
-from launcher.plan.request import parse
 from tests.launcher.test_plan import BUILT, PRETRAIN
 from tests.support.decisions import CONTEXT, inputs_of
 from tests.support.hosts import (
@@ -38,6 +37,7 @@ from tests.support.hosts import (
     captured,
     write,
 )
+from tests.support.launches import parse
 
 MI308X = (90402, 0x74A2)
 MI300X_VF = (90402, 0x74B5)  # the function that SR-IOV gives to a guest

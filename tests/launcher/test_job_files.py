@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher import config
-from launcher.plan.request import Request
+from launcher.plan.inputs import Request
 from launcher.slurm.script import SubmitOptions, allocation_of
 from tests.support.submissions import SHELLCHECK
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from launcher import config
-from launcher.plan.request import Request, parse
+from launcher.plan.inputs import Request
 from launcher.slurm import checks
 from launcher.slurm.site import Site
+from tests.support.launches import parse
 from tests.support.submissions import ROOT, SITE, WORDS, submit
 
 ENV = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import CannotCreate, ConfigurationError, UsageError
+from launcher.detect import detect
 from launcher.plan.mounts import (
     Mount,
-    absolute_paths,
     fold,
     mount_option,
     of_paths,
     parse_bind,
     require_passable,
 )
-from launcher.plan.request import parse
 from launcher.planning import MIN_FREE, path_facts, require_outputs, require_space
+from tests.support.decisions import inputs_of
+from tests.support.launches import parse
 
 
 def mounts(folder: Path, *args: str) -> list[tuple[str, str, bool]]:
@@ -32,7 +33,8 @@ def mounts(folder: Path, *args: str) -> list[tuple[str, str, bool]]:
 
 def args_of(folder: Path, *args: str) -> tuple[str, ...]:
     request = parse(args)
-    return absolute_paths(request, path_facts(request, str(folder))).arguments
+    inputs = inputs_of(detect(), request, paths=path_facts(request, str(folder)))
+    return inputs.absolute_request.arguments
 
 
 @pytest.fixture

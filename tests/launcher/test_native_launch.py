@@ -23,10 +23,10 @@ from launcher import commands
 from launcher.cli import main
 from launcher.engines import shell_line
 from launcher.plan.environment import Variable
+from launcher.plan.inputs import SHARED, Request
 from launcher.plan.plan import Plan
-from launcher.plan.request import SHARED, Request, parse
 from launcher.plan.settings import LAUNCHER_OPTIONS
-from tests.support.launches import forked
+from tests.support.launches import forked, parse
 
 ROOT = Path(__file__).parents[2]
 SIMULATE = ["example", "--output-dir", "out"]

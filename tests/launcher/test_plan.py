@@ -17,9 +17,9 @@ from launcher.plan.decision import decide as choose
 from launcher.plan.inputs import BuiltImage, LaunchContext, NativeStack
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import RECORD, Plan, assemble_plan
-from launcher.plan.request import parse
 from tests.support.decisions import inputs_of
 from tests.support.hosts import MI210, MI300A, RX7900, Tree
+from tests.support.launches import parse
 
 CATALOG = shipped()
 BUILT = tuple(
@@ -41,12 +41,12 @@ def planned(
     terminal: bool = False,
     mounts: tuple[Mount, ...] = (),
 ) -> Plan:
-    from launcher.planning import lexical_path_facts
+    from launcher.planning import path_facts
 
     request = parse(args)
     stack = NativeStack("/usr/bin/python3", (), False, native, vendor)
     here = LaunchContext("/d", "/s/aam-7/1-n", "/home/u", terminal, mounts)
-    paths = lexical_path_facts(request, "/d")
+    paths = path_facts(request, "/d", live=False)
     inputs = inputs_of(host, request, built=BUILT, native=stack, context=here, paths=paths)
     return assemble_plan(inputs, choose(inputs))
 

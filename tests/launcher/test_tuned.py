@@ -12,11 +12,11 @@ from launcher import config
 from launcher.host.facts import Host
 from launcher.plan.decision import decide
 from launcher.plan.plan import Plan, assemble_plan
-from launcher.plan.request import parse
-from launcher.planning import lexical_path_facts
+from launcher.planning import path_facts
 from tests.launcher.test_plan import PRETRAIN, host_of
 from tests.support.decisions import inputs_of
 from tests.support.hosts import MI300A, Tree
+from tests.support.launches import parse
 
 FILE = """tuned:
   gfx942:
@@ -40,7 +40,7 @@ def planned(host: Host, file: Path, text: str, *args: str) -> Plan:
     file.write_text(text)
     request = parse((*args, "--site", str(file)))
     settings = config.read(request.launcher_options, {"HOME": str(file.parent)})
-    paths = lexical_path_facts(request, "/d")
+    paths = path_facts(request, "/d", live=False)
     inputs = inputs_of(host, request, settings, paths=paths, catalog=config.catalog(settings))
     return assemble_plan(inputs, decide(inputs))
 

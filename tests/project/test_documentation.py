@@ -12,7 +12,7 @@ import pytest
 from aam.contract.options import HELP, find, names, parse, parse_known, specs, split_command
 from launcher import commands
 from launcher.commands import FORWARDING, NAMES, parse_own
-from launcher.plan.request import request_of
+from launcher.plan.inputs import request_of
 from launcher.plan.settings import LAUNCHER_OPTIONS
 from launcher.slurm.script import SubmitOptions
 

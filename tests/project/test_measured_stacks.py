@@ -17,7 +17,7 @@ from aam.performance.fit import ASSUMED
 from launcher import config
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.plan import tuned_options
-from launcher.plan.request import parse
+from tests.support.launches import parse
 
 SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "draw_acceptance.py"))
 FILES: Mapping[str, AcceptanceFile] = SCRIPT["read_files"]()

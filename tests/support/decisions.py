@@ -13,8 +13,14 @@ from launcher.host.facts import EngineFact, Host, Slurm
 from launcher.plan.catalog import shipped
 from launcher.plan.decision import Candidate
 from launcher.plan.decision import decide as choose
-from launcher.plan.inputs import BuiltImage, LaunchContext, LaunchInputs, NativeStack
-from launcher.plan.request import GpuUse, Request
+from launcher.plan.inputs import (
+    BuiltImage,
+    GpuUse,
+    LaunchContext,
+    LaunchInputs,
+    NativeStack,
+    Request,
+)
 from launcher.plan.settings import LaunchSettings, from_flags, merge
 
 CATALOG = shipped()

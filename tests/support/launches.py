@@ -12,7 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, NoReturn
 
+from aam.contract.options import parse_known
 from launcher.cli import main
+from launcher.plan.inputs import Request, request_of
+from launcher.plan.settings import LAUNCHER_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 RUN = ["pretrain", "--table", "{d}/t.biom", "--output-dir", "{d}/out"]
@@ -22,6 +25,12 @@ def launch(folder: Path, *args: str, **variables: str) -> subprocess.CompletedPr
     """Run `aam-launch` in a folder, which is also its home; no engine is on its PATH."""
     environment = {"HOME": str(folder), "PATH": str(folder), **variables}
     return forked([word.format(d=folder) for word in args], folder, environment)
+
+
+def parse(argv: Sequence[str], *, incomplete: bool = False) -> Request:
+    """Return the request of the arguments after `aam-launch`."""
+    options, rest = parse_known(LAUNCHER_OPTIONS.values(), argv)
+    return request_of(options, rest, incomplete=incomplete)
 
 
 def forked(
