@@ -124,11 +124,7 @@ class CovariateEncoder:
         return np.hstack([*parts, *([self.numbers_NJ(covariates)] if self.numbers else [])])
 
     def read(self, metadata: Metadata, sample_ids: Sequence[str]) -> Covariates:
-        """Read the columns of new samples, and warn about unknown and missing values.
-
-        Raises:
-            DataError: columns are absent, or a number is not one.
-        """
+        """Read the columns of new samples, and warn about unknown and missing values."""
         require_columns(metadata, self.columns)
         found = _read(tuple(self.categories), tuple(self.numbers), metadata, sample_ids)
         for name, codes in zip(self.categories, self.codes_NK(found).T, strict=True):
@@ -184,10 +180,6 @@ def read_covariates(
         metadata: metadata of the samples.
         sample_ids: ids of the N samples that the result has, in this order.
         others: flag -> column of options that may not name a covariate.
-
-    Raises:
-        UsageError: a column twice, or one of `others`.
-        DataError: absent columns, a categorical column of numbers, or a numeric column of text.
     """
     categorical = listed_columns(options.categorical_columns, metadata)
     numeric = listed_columns(options.numeric_columns, metadata)

@@ -54,11 +54,7 @@ class DistanceMatrix:
     values: NDArray[Any]
 
     def aligned(self, sample_ids: Sequence[str]) -> DistanceMatrix:
-        """Return the distances between `sample_ids`, in their order.
-
-        Raises:
-            DataError: samples are not in the matrix.
-        """
+        """Return the distances between `sample_ids`, in their order."""
         if tuple(sample_ids) == self.ids:
             return self
         places = {name: place for place, name in enumerate(self.ids)}
@@ -81,10 +77,6 @@ def read_distances(
         path: the file, in one of the formats above.
         sample_ids: the table's samples, to name the rows of a matrix without ids.
         max_bytes: bytes of memory that the matrix may use; None for half of the available memory.
-
-    Raises:
-        MissingInput: there is no such file.
-        DataError: the file is not a matrix of the table's samples, or its values are not distances.
     """
     budget = max_bytes or memory_budget()
     with require(path, "distance matrix").open("rb") as stream:

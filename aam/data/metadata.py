@@ -120,23 +120,13 @@ class Metadata:
         """Return the value of each sample, "" where it is missing or the sample has no row.
 
         A whole number is written without decimals: 18.0 and 18 are one subject.
-
-        Returns:
-            str [N], in the order of `sample_ids`.
-
-        Raises:
-            DataError: no such column, or no sample in common.
         """
         texts = self.texts(column, sample_ids)
         known = ["" if text is None or is_missing(text) else normalized(text) for text in texts]
         return np.array(known, dtype=np.str_)
 
     def texts(self, column: str, sample_ids: Sequence[str]) -> list[str | None]:
-        """Return the cell of each sample as it is in the file, None where the sample has no row.
-
-        Raises:
-            DataError: no such column, or no sample in common.
-        """
+        """Return the cell of each sample as it is in the file, None where the sample has no row."""
         self.require(column)
         cells = dict(zip(self.ids, self.columns[column], strict=True))
         texts = [cells.get(name) for name in sample_ids]
@@ -145,11 +135,7 @@ class Metadata:
         return texts
 
     def require(self, column: str) -> None:
-        """Refuse metadata without a column.
-
-        Raises:
-            DataError: names the columns.
-        """
+        """Refuse metadata without a column."""
         if column not in self.columns:
             columns = list(self.columns)
             more = ["..."] if len(columns) > _LISTED_COLUMNS else []
@@ -171,11 +157,7 @@ class Metadata:
         )
 
     def likely_reason(self, sample_ids: Sequence[str]) -> str:
-        """Return why samples of the table probably have no metadata; "" if no reason is likely.
-
-        Args:
-            sample_ids: ids of the table; those with metadata are not considered.
-        """
+        """Return why samples of the table probably have no metadata; "" if no reason is likely."""
         table, described = set(sample_ids), set(self.ids)
         absent, free = table - described, described - table
         for reason, change in _DIFFERENCES:
@@ -187,13 +169,7 @@ class Metadata:
 
 
 def read_metadata(path: Path) -> Metadata:
-    """Read a metadata TSV, gzipped or not, or the metadata that a store holds.
-
-    Raises:
-        MissingInput: there is no such file.
-        DataError: the file breaks QIIME 2's rules (first header, duplicated ids, no tabs, ...) or
-            does not fit in memory; the store is damaged or has no metadata.
-    """
+    """Read a metadata TSV, gzipped or not, or the metadata that a store holds."""
     if is_store(path):
         return Metadata(*stored_metadata(path))
     require(path, "metadata")
@@ -318,9 +294,6 @@ def groups(metadata: Metadata, column: str, sample_ids: Sequence[str]) -> NDArra
 
     Returns:
         str [N], in the order of `sample_ids`.
-
-    Raises:
-        DataError: no such column, or no sample in common.
     """
     found = metadata.values(column, sample_ids).tolist()
     missing = found.count("")
@@ -466,10 +439,6 @@ def rows_where(
 
     Returns:
         int64 [n], positions in `sample_ids`, ascending; n is at least 1 with a condition.
-
-    Raises:
-        UsageError: the condition is not of the forms above.
-        DataError: no such column, a column that is not numeric, or no sample meets the condition.
     """
     if condition is None:
         return np.arange(len(sample_ids))

@@ -22,11 +22,6 @@ def read_embeddings(path: Path) -> tuple[tuple[str, ...], F64]:
 
     Returns:
         N unique sample ids; float64 [N, D], one embedding of width D for each sample.
-
-    Raises:
-        MissingInput: there is no such file.
-        DataError: it is not such a table, has no samples, an id twice, or values that are not
-            finite.
     """
     what, remedy = "table of embeddings", "give the embeddings.tsv of `aam embed`"
     header, rows = read_rows(path, what, (ID_HEADER,))
@@ -145,9 +140,6 @@ def read_ordination(path: Path) -> tuple[tuple[str, ...], F64, F64]:
 
     Returns:
         N names; the first two coordinates, float64 [N, 2]; fraction of the variance of each, [2].
-
-    Raises:
-        MissingInput, DataError: it is absent or is no such file.
     """
     lines = lines_of(read_text(path, "ordination"))
     try:

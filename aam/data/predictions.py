@@ -34,11 +34,6 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
         path: TSV file of `aam predict`, or `predictions.tsv` of a run folder.
         target: name of the target in a file of several, whose columns `TARGET_predicted`, ... are
             read; "" if there is one.
-
-    Raises:
-        MissingInput: no such file.
-        DataError: no sample-id or predicted column, no test or validation row, or a sample twice in
-            a fold.
     """
     import pandas as pd
 
@@ -163,9 +158,6 @@ def class_predictions(
         frame: predictions of n rows, from `read_predictions`.
         actual: label of each row.
         levels: all classes if they are ordered, the lowest first.
-
-    Raises:
-        DataError: a class that is not among the levels.
     """
     predicted = frame["predicted"].tolist()
     columns = [name for name in frame.columns if name.startswith("p_")]

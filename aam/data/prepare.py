@@ -61,10 +61,6 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
 
     Returns:
         Samples, ASVs and entries of the store.
-
-    Raises:
-        MissingInput, DataError: the errors of `load_study` for the same files.
-        UsageError: the numbers of files, prefixes and tables differ.
     """
     budget = memory_budget(options.max_memory_gb)
     table, sequence_of = _open_tables(options, block_bytes, budget)
@@ -175,12 +171,7 @@ def pack(strings: Iterable[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 def _open_tables(
     options: Prepare, block_bytes: int, budget: int
 ) -> tuple[TableBlocks, Mapping[str, str] | None]:
-    """Open the tables, and join them if there are several or ASVs are trimmed.
-
-    Returns:
-        Samples and ASVs of all tables, and the sequence of each ASV by id; None for a single table,
-        whose sequences are read when its ASVs are chosen.
-    """
+    """Open the tables, and join them if there are several or ASVs are trimmed."""
     paths, files = options.table, options.sequences
     for flag, given in (("--sequences", files), ("--metadata", options.metadata)):
         if len(given) not in (0, 1, len(paths)):

@@ -204,11 +204,7 @@ class SimulatedStudy:
 
 
 def simulate(options: Example) -> SimulatedStudy:
-    """Simulate the study that `options` describes; the output folder is not used.
-
-    Raises:
-        UsageError: sizes that contradict each other, or need too much memory.
-    """
+    """Simulate the study that `options` describes; the output folder is not used."""
     if not options.subjects:
         subjects = min(options.samples, max(options.sites, options.samples // 3))
         options = replace(options, subjects=subjects)
@@ -350,9 +346,6 @@ def write_study(study: SimulatedStudy, options: Example) -> tuple[Path, ...]:
     Table and taxonomy leave out ASVs without reads, the tree does not. `r2_of_the_gradient` in
     truth.json is the R2 of the unmeasured gradient against the column `ph`, the upper bound for
     every predictor.
-
-    Raises:
-        CannotCreate: a file exists and `options.overwrite` is false, or no permission.
     """
     import biom
     import h5py

@@ -67,10 +67,6 @@ def make_splits(
         classes: class of each row, to stratify by as far as classes and groups are large enough:
             a class with fewer samples than parts is absent from some of them.
 
-    Raises:
-        UsageError: `test_size` or `folds` is out of range.
-        DataError: fewer groups or samples than parts.
-
     >>> subjects = ["a", "a", "b", "b", "c", "c"]
     >>> splits = make_splits(6, test_size=0, folds=3, seed=0, groups=subjects)
     >>> sorted("".join(subjects[row] for row in split.test) for split in splits)
@@ -115,9 +111,6 @@ def write_splits(
         sample_ids: ids of the N samples.
         splits: one split for each fold.
         groups: group of each of the N samples; None: the column is empty.
-
-    Raises:
-        CannotCreate: the folder cannot be written to.
     """
     lines = (
         f"{sample_ids[row]}\t{fold}\t{part}\t{'' if groups is None else groups[row]}\n"

@@ -105,12 +105,7 @@ def is_store(path: Path) -> bool:
 
 
 def read_header(path: Path) -> StoreHeader:
-    """Read `store.json`.
-
-    Raises:
-        MissingInput: it cannot be read.
-        DataError: it is absent, damaged or of another version.
-    """
+    """Read `store.json`."""
     file = path / HEADER
     if not os.path.lexists(file):
         raise DataError("The store is incomplete", f"'{path}' has no {HEADER}", _AGAIN)
@@ -123,12 +118,7 @@ def read_header(path: Path) -> StoreHeader:
 
 
 def open_store(path: Path) -> Store:
-    """Open the store at `path`.
-
-    Raises:
-        MissingInput: it cannot be read.
-        DataError: it is not complete, damaged, or of another version.
-    """
+    """Open the store at `path`."""
     header = read_header(path)
 
     def arrays(*names: str) -> list[NDArray[Any]]:
@@ -162,12 +152,7 @@ def stored_metadata(path: Path) -> tuple[PackedStrings, dict[str, PackedStrings]
 
 
 def verify(path: Path) -> int:
-    """Read every byte and compare the checksums; return the number of files.
-
-    Raises:
-        MissingInput: a file cannot be read.
-        DataError: a file is absent or has another checksum.
-    """
+    """Read every byte and compare the checksums; return the number of files."""
     arrays = read_header(path).arrays
     for name, array in track(arrays.items(), "Checksums", len(arrays), "files"):
         file = path / f"{name}.npy"

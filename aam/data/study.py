@@ -131,16 +131,19 @@ def load_study(
         input: --table, --sequences, --drop-empty-samples and --max-memory-gb.
         phylogeny: tree or matrix; None for neither.
         max_bp: nucleotides to keep of each sequence; None for all.
-
-    Raises:
-        MissingInput: a file does not exist or cannot be read.
-        DataError: a file is not of its format, does not fit in memory, or does not fit the table.
-        UsageError: options for files that the store already contains.
     """
-    if is_store(input.table):
-        return _load_store(input, phylogeny, max_bp)
-    table = read_table(input.table, input.drop_empty_samples, memory_budget(input.max_memory_gb))
-    return make_study(table, input.sequences, input, phylogeny, max_bp)
+    budget = memory_budget(input.max_memory_gb)
+    if not is_store(input.table):
+        table = read_table(input.table, input.drop_empty_samples, budget)
+        return make_study(table, input.sequences, input, phylogeny, max_bp)
+    check_store_options(input, None if phylogeny is None else phylogeny.tree)
+    matrix = None if phylogeny is None else phylogeny.unifrac_matrix
+    with_tree = phylogeny is not None and matrix is None
+    study = _map_store(StoreOrigin(input.table.absolute(), max_bp, with_tree))
+    if matrix is None:
+        return study
+    distances = read_distances(matrix, tuple(study.table.sample_ids), budget)
+    return dataclasses.replace(study, distances=distances.aligned(study.table.sample_ids))
 
 
 def make_study(
@@ -150,41 +153,31 @@ def make_study(
     phylogeny: PhylogenyOptions | None = None,
     max_bp: int | None = None,
 ) -> Study:
-    """Add sequences and a phylogeny to a table in memory.
+    """Add sequences and a phylogeny to a table in memory, whose ASVs may have any order.
 
     Args:
-        table: its ASVs in any order.
+        table: counts of reads.
         sequences: file, or sequences by feature id; None if the ids are the sequences.
         input: limits of the memory, and whether samples that are emptied are left out.
         phylogeny: tree or matrix; None for neither.
         max_bp: nucleotides to keep of each sequence; None for all.
-
-    Raises:
-        MissingInput: a file does not exist or cannot be read.
-        DataError: a file is not of its format, does not fit in memory, or does not fit the table.
-        UsageError: options for files that the store already contains.
     """
     budget = memory_budget(input.max_memory_gb)
-    table, tree, distances = _sort_features(table), None, None
+    ids = table.feature_ids
+    # By id, so that rarefaction does not depend on the order of the file.
+    table = table.take_features(sorted(range(len(ids)), key=ids.__getitem__))
+    tree = distances = None
     if phylogeny is not None and phylogeny.tree is not None:
         table, tree = with_phylogeny(table, phylogeny.tree, phylogeny, input)
-    elif phylogeny is not None:
-        distances = _read_matrix(phylogeny, table, budget)
+    elif phylogeny is not None and phylogeny.unifrac_matrix is not None:
+        distances = read_distances(phylogeny.unifrac_matrix, tuple(table.sample_ids), budget)
+        distances = distances.aligned(table.sample_ids)
     found = sequences_of(table.feature_ids, sequences, budget)
     return Study(table, encode(found, max_bp, budget), tree, distances)
 
 
 def load_table(input: TableOptions) -> FeatureTable:
-    """Read only the feature table into memory, with its ASVs in the order of the file.
-
-    Args:
-        input: --table, --drop-empty-samples and --max-memory-gb.
-
-    Raises:
-        MissingInput: a file does not exist or cannot be read.
-        DataError: a file is not of its format, does not fit in memory, or does not fit the table.
-        UsageError: options for files that the store already contains.
-    """
+    """Read only the feature table into memory, with its ASVs in the order of the file."""
     if is_store(input.table):
         check_store_options(input, None)
         return open_store(input.table).as_read()
@@ -193,30 +186,14 @@ def load_table(input: TableOptions) -> FeatureTable:
 
 
 def has_phylogeny(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
-    """Return whether `load_study` finds a tree or a distance matrix for these options.
-
-    Args:
-        input: --table, which may be a store with a tree.
-        phylogeny: --tree and --unifrac-matrix.
-
-    Raises:
-        MissingInput, DataError: the header of the store cannot be read or is invalid.
-    """
+    """Return whether `load_study` finds a tree or a distance matrix for these options."""
     if phylogeny.tree is not None or phylogeny.unifrac_matrix is not None:
         return True
     return is_store(input.table) and read_header(input.table).has_tree
 
 
 def check_store_options(input: TableOptions, tree: Path | None) -> None:
-    """Refuse options for files that the store already contains.
-
-    Args:
-        input: --table, which is a store, and --sequences.
-        tree: value of --tree; None if it is not given.
-
-    Raises:
-        UsageError: --sequences or --tree is given.
-    """
+    """Refuse --sequences and --tree (UsageError), which the store --table already contains."""
     given = {"--tree": tree, "--sequences": input.sequences}
     if conflicting := [f"{flag} {path}" for flag, path in given.items() if path is not None]:
         raise UsageError(
@@ -224,19 +201,6 @@ def check_store_options(input: TableOptions, tree: Path | None) -> None:
             f"{', '.join(conflicting)} with '{input.table}'",
             "leave them out, or make the store again with them (`aam prepare`)",
         )
-
-
-def _load_store(
-    input: TableOptions, phylogeny: PhylogenyOptions | None, max_bp: int | None
-) -> Study:
-    """Memory-map a store, with its tree unless `phylogeny` is None or names a matrix."""
-    check_store_options(input, None if phylogeny is None else phylogeny.tree)
-    with_tree = phylogeny is not None and phylogeny.unifrac_matrix is None
-    study = _map_store(StoreOrigin(input.table.absolute(), max_bp, with_tree))
-    if phylogeny is None or with_tree:
-        return study
-    distances = _read_matrix(phylogeny, study.table, memory_budget(input.max_memory_gb))
-    return dataclasses.replace(study, distances=distances)
 
 
 def _map_store(origin: StoreOrigin) -> Study:
@@ -255,22 +219,6 @@ def _map_store(origin: StoreOrigin) -> Study:
     return study if origin.rows is None else study.take_samples(origin.rows)
 
 
-def _read_matrix(
-    options: PhylogenyOptions, table: FeatureTable, budget: int
-) -> DistanceMatrix | None:
-    if options.unifrac_matrix is None:
-        return None
-    matrix = read_distances(options.unifrac_matrix, tuple(table.sample_ids), budget)
-    return matrix.aligned(table.sample_ids)
-
-
-def _sort_features(table: FeatureTable) -> FeatureTable:
-    """Sort the ASVs by id, so that rarefaction does not depend on the order of the file."""
-    return table.take_features(
-        sorted(range(len(table.feature_ids)), key=table.feature_ids.__getitem__)
-    )
-
-
 def with_phylogeny(
     table: FeatureTable, path: Path, options: PhylogenyOptions | Unifrac, input: TableOptions
 ) -> tuple[FeatureTable, Phylogeny]:
@@ -281,14 +229,6 @@ def with_phylogeny(
         path: Newick file of the phylogeny.
         options: --drop-missing-asvs and --root-at-midpoint.
         input: --drop-empty-samples and --max-memory-gb.
-
-    Returns:
-        The table without the samples and ASVs that were dropped, and the phylogeny of its features.
-
-    Raises:
-        MissingInput: there is no such file.
-        DataError: the tree is invalid or lacks ASVs (see `read_phylogeny`); samples have no ASV of
-            the tree, without --drop-empty-samples.
     """
     phylogeny, columns = read_phylogeny(
         path,

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -114,13 +114,7 @@ class PackedStrings(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends) - 1 if self._rows is None else len(self._rows)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+    def __getitem__(self, index: Any) -> Any:  # str of an int, tuple[str, ...] of a slice
         if isinstance(index, slice):
             return tuple(self[place] for place in range(*index.indices(len(self))))
         if not -len(self) <= index < len(self):
@@ -190,17 +184,7 @@ def read_table(
     """Read a feature table and check that its values are counts of reads.
 
     Features without reads are left out, and samples without reads if `drop_empty_samples`; a line
-    is printed for each.
-
-    Args:
-        path: BIOM 2.1, BIOM 1 or TSV, gzipped or not, or a FeatureTable artifact.
-        drop_empty_samples: leave out samples without reads instead of raising DataError.
-        max_bytes: bytes of memory that reading may use; None for half of the available memory.
-
-    Raises:
-        MissingInput: there is no such file.
-        DataError: the file is of no known format, is damaged or does not fit in memory; ids occur
-            twice; values are not counts of reads; samples without reads; no reads at all.
+    is printed for each. `max_bytes` of memory may be used, half of what is available by default.
     """
     table = open_blocks(path, block_bytes=sys.maxsize, max_bytes=max_bytes)
     read = list(table.blocks())  # One block; none for a table without samples.
@@ -212,11 +196,7 @@ def read_table(
 def table_of(
     values: csr_array, sample_ids: Sequence[str], feature_ids: Sequence[str]
 ) -> FeatureTable:
-    """Check the values of a table in memory, as `read_table` does those of a file.
-
-    Args:
-        values: float64 [N, F], counts of reads; they are converted in place.
-        sample_ids, feature_ids: N and F names.
+    """Check counts [N, F] in memory, as `read_table` those of a file; they are converted in place.
 
     Raises:
         DataError: ids occur twice, values are not counts of reads, or a sample has no reads.
@@ -276,9 +256,6 @@ def leave_out_samples(what: str, ids: Sequence[str], drop_empty_samples: bool) -
 def auto_depth(reads: NDArray[np.int64]) -> int:
     """Choose the largest depth, at most 5000, that at least 95 % of the samples reach.
 
-    Args:
-        reads: int64 [N], reads of each sample, N at least 1.
-
     >>> auto_depth(np.array([100, 2000, 3000])), auto_depth(np.array([8000, 9000]))
     (100, 5000)
     """
@@ -289,21 +266,11 @@ def auto_depth(reads: NDArray[np.int64]) -> int:
 def rarefy(
     counts: NDArray[np.int32], depth: int, sample_id: str, seed: int, draw: int
 ) -> NDArray[np.int64]:
-    """Draw `depth` reads from the counts of one sample.
+    """Draw `depth` reads from the counts of one sample; all reads if it has no more, or for 0.
 
-    Each draw is seeded by the run's seed, the number of the draw and the sample's id, so that it
-    depends neither on the order of the table nor on the other samples of the batch.
-
-    Args:
-        counts: reads of each ASV of the sample.
-        depth: reads to draw; 0, or at least the reads of the sample, gives all of its reads.
-        sample_id: seeds the draw, with `seed`.
-        seed: the run's seed.
-        draw: number of the draw (an epoch or a prediction pass); each number gives other reads.
-
-    Returns:
-        Reads drawn of each ASV, in the order of `counts`; their sum is `depth`, or that of `counts`
-        if that is smaller.
+    Each draw is seeded by the run's seed, the number of the draw (an epoch or a prediction pass)
+    and the sample's id, so that it depends neither on the order of the table nor on the other
+    samples of the batch.
 
     >>> int(rarefy(np.array([5, 0, 15], dtype=np.int32), 10, "sample-1", seed=0, draw=0).sum())
     10

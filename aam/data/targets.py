@@ -79,20 +79,7 @@ def label_samples(
     classifier: bool = False,
     levels: Sequence[str] = (),
 ) -> LabelledSamples:
-    """Find the samples with a value in `column`; print how many are left out, and why.
-
-    Args:
-        metadata: metadata of the study.
-        column: name of the column.
-        sample_ids: ids of the samples.
-        classifier: whether the column has classes.
-        levels: categories of an ordinal column, the lowest first; empty for other columns.
-
-    Raises:
-        DataError: no such column, no labelled sample, values of another type than the target, or
-            the same value in all samples.
-        UsageError: `levels` are no order.
-    """
+    """Find the samples with a value in `column`; print how many are left out, and why."""
     names = [normalized(level) for level in levels]
     order = f"--ordinal {','.join(levels)}"
     if levels and (len(names) < 2 or len(set(names)) < len(names) or "" in names):
@@ -250,10 +237,6 @@ def split_samples(
         sample_ids: ids of the samples.
         metadata: contains the group column.
         codes: class or rank of each sample, see `category_codes`; None for a numeric target.
-
-    Raises:
-        DataError: fewer groups or samples than parts; an invalid splits file, or one that divides
-            a group; all validation samples are of one class.
     """
     labels, number = None, 0
     if options.group_column is not None:
@@ -358,9 +341,6 @@ class TargetTransform:
 
 def fit_transform(name: TransformName, values: Values) -> TargetTransform:
     """Fit the transform `name` to the labels [N] of the training samples.
-
-    Raises:
-        DataError: a value is outside the domain of the transform, or all values are equal.
 
     >>> transform = fit_transform("zscore", np.array([1.0, 3.0]))
     >>> transform.apply(np.array([3.0])).tolist(), transform.undo(np.array([1.0])).tolist()

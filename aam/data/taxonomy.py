@@ -24,12 +24,7 @@ def named_ranks(taxon: str) -> list[str]:
 
 
 def read_taxonomy(path: Path) -> dict[str, str]:
-    """Read the taxon of each ASV, by feature id.
-
-    Raises:
-        MissingInput: there is no such file.
-        DataError: no columns `Feature ID` and `Taxon`, an incomplete line, or duplicated ids.
-    """
+    """Read the taxon of each ASV, by feature id."""
     data = read_payload(require(path, "taxonomy"), "taxonomy.tsv", "FeatureData[Taxonomy")
     lines = lines_of(decoded(data, path, "taxonomy"))
     header = [name.strip().lower() for name in lines[0].split("\t")] if lines else []
@@ -60,11 +55,7 @@ def read_taxonomy(path: Path) -> dict[str, str]:
 
 
 def require_common(taxa: Mapping[str, str], feature_ids: Sequence[str]) -> None:
-    """Check that a taxonomy has an ASV of a table.
-
-    Raises:
-        DataError: it has none.
-    """
+    """Check that a taxonomy has an ASV of a table."""
     if not any(name in taxa for name in feature_ids):
         raise DataError(
             "The taxonomy and the table have no ASV in common",

@@ -293,9 +293,6 @@ def unifrac_matrix(
             "torch"; for their times see docs/experiments/unifrac.md.
         max_bytes: memory for tiles, in addition to the result of N * N * 8 bytes.
         device: device on which torch computes.
-
-    Raises:
-        Unavailable: `engine` is "ssu" or "unifrac", which is not installed or fails.
     """
     samples = len(table.sample_ids)
     if engine in ENGINES:
@@ -351,11 +348,10 @@ def faith_pd(counts: sparse.csr_array, phylogeny: Phylogeny) -> Array:
 def _spanned(
     counts: sparse.csr_array, phylogeny: Phylogeny
 ) -> tuple[sparse.csr_array, sparse.csr_array, Array]:
-    """Reduce a batch to the tree that its ASVs span.
+    """Reduce a batch to the tree that its U ASVs span: counts, branches above each, lengths.
 
-    Returns:
-        The counts [B, U], the branches above its U ASVs [U, G], and their lengths [G]. At most
-        2 U - 1 branches remain: those above the same ASVs are one, with the sum of their lengths.
+    At most 2 U - 1 branches remain: those above the same ASVs are one, with the sum of their
+    lengths.
     """
     # Tip branches are numbered in the tree's order.
     present = np.unique(counts.indices[counts.data > 0])

@@ -78,14 +78,7 @@ def read_payload(path: Path, name: str, semantic: str, max_bytes: int | None = N
 def open_payload(
     path: Path, name: str, semantic: str, max_bytes: int | None = None
 ) -> io.BufferedReader:
-    """Open the payload of an artifact, the content of a gzip file, or a plain file.
-
-    Args:
-        path: the file.
-        name: file in the folder `data` of the artifact, such as "tree.nwk".
-        semantic: beginning of the artifact's type, such as "Phylogeny[Rooted]".
-        max_bytes: most bytes to unpack; None for half of the available memory.
-    """
+    """Open the payload of an artifact, the content of a gzip file, or a plain file."""
     if is_artifact(path):
         with _report_damage(path), zipfile.ZipFile(path) as archive:
             source: IO[bytes] = archive.open(_member(archive, path, name, semantic))

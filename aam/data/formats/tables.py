@@ -108,13 +108,7 @@ class OpenTable:
 def open_blocks(
     path: Path, block_bytes: int = BLOCK_BYTES, max_bytes: int | None = None
 ) -> TableBlocks:
-    """Open a feature table for reading counts of reads block by block.
-
-    Args:
-        path: BIOM 2.1, BIOM 1 or TSV, gzipped or not, or a FeatureTable artifact.
-        block_bytes: largest size of a block; formats other than BIOM 2.1 are one block.
-        max_bytes: bytes of memory that reading may use; None for half of the available memory.
-    """
+    """Open a feature table for reading counts of reads block by block."""
     budget = max_bytes or memory_budget()
     with (
         _path_named(path),
@@ -159,9 +153,6 @@ def check_ids(ids: Sequence[str], what: str) -> None:
     Args:
         ids: all ids of the table along one axis.
         what: name of what has the ids, "sample" or "feature", for the message.
-
-    Raises:
-        DataError: an id occurs twice, is empty, or has half of a surrogate pair.
     """
     if twice := repeated(ids):
         raise DataError(f"Duplicated {what} ids", first_few(twice), f"give each {what} one id")

@@ -62,12 +62,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def read_text(path: Path, what: str) -> str:
-    """Read a small text file.
-
-    Raises:
-        MissingInput: there is no such file.
-        DataError: the file is not UTF-8, or its cells do not fit in memory.
-    """
+    """Read a small text file."""
     size = require(path, what).stat().st_size
     remedy = "check that it is the right file"
     check_memory(what, f"'{path}'", size * _OBJECT_BYTES, memory_budget(), remedy)
@@ -84,11 +79,6 @@ def read_rows(
         what: name of the file in messages, such as `predictions file`.
         columns: columns that the table must have.
         delimiter: character between two cells; a tab by default.
-
-    Raises:
-        MissingInput: there is no such file.
-        DataError: it is not UTF-8, does not fit in memory, lacks a column or has one twice, has a
-            cell above 131,072 characters, or a row with another number of cells.
     """
     text = read_text(path, what)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -120,9 +110,6 @@ def numbers(
 
     Args:
         optional: whether cells may be empty, NaN or infinite, all of which become NaN.
-
-    Raises:
-        DataError: a cell is no number, or beyond the range of float32.
     """
     found = []
     for number, row in enumerate(rows, start=1):
