@@ -125,7 +125,6 @@ class CovariateEncoder:
 
     def read(self, metadata: Metadata, sample_ids: Sequence[str]) -> Covariates:
         """Read the columns of new samples, and warn about unknown and missing values."""
-        require_columns(metadata, self.columns)
         found = _read(tuple(self.categories), tuple(self.numbers), metadata, sample_ids)
         for name, codes in zip(self.categories, self.codes_NK(found).T, strict=True):
             values = found.categories[name]
@@ -135,16 +134,13 @@ class CovariateEncoder:
                     f"Categories of '{name}' without training samples count as unknown: "
                     f"{new.total()} of {len(values)} samples, {first_few(sorted(new))}."
                 )
-        _warn_of_missing(found)
         return found
 
 
 def fit_encoder(covariates: Covariates | None) -> CovariateEncoder | None:
     """Fit an encoder to the training samples; None without covariates.
 
-    Args:
-        covariates: covariates of the training samples alone: those of held-out samples would
-            decide which categories are known.
+    Those of held-out samples would decide which categories are known.
 
     >>> sites = np.array(["gut", "gut", "skin", "oral", "oral"])
     >>> encoder = fit_encoder(Covariates({"site": sites}, {}))
@@ -197,7 +193,6 @@ def read_covariates(
                 f"'{column}'",
                 "leave it out of --categorical-columns and --numeric-columns",
             )
-    require_columns(metadata, columns)
     found = _read(categorical, numeric, metadata, sample_ids)
     for name, values in found.categories.items():
         counts = Counter(values[values != ""].tolist())
@@ -217,27 +212,45 @@ def read_covariates(
         if single := sorted(value for value, number in counts.items() if number < _MIN_SAMPLES):
             shown = first_few(single)
             warn(f"Categories of '{name}' with a single sample count as unknown: {shown}.")
-    _warn_of_missing(found)
     return found
 
 
-def require_columns(metadata: Metadata, columns: Sequence[str]) -> None:
-    """Refuse metadata without columns that a model reads."""
+def _read(
+    categorical: Sequence[str],
+    numeric: Sequence[str],
+    metadata: Metadata,
+    sample_ids: Sequence[str],
+) -> Covariates:
+    """Read the columns of a model, and warn about missing values."""
+    columns = (*categorical, *numeric)
     if absent := [name for name in columns if name not in metadata.columns]:
         raise DataError(
             f"The metadata lacks columns that the model reads: {', '.join(absent)}",
             f"it has {first_few(list(metadata.columns))}",
             "add them, with empty cells where a value is unknown",
         )
+    texts = {name: metadata.values(name, sample_ids) for name in columns}
+    numbers = {name: as_numbers(texts[name].tolist()) for name in numeric}
+    for name, values in numbers.items():
+        usable = np.isfinite(values) & (np.abs(values) <= LARGEST_NUMBER)
+        if wrong := sorted(set(texts[name][(texts[name] != "") & ~usable].tolist())):
+            raise DataError(
+                f"The column '{name}' of --numeric-columns is not numeric",
+                f"distinct values that are not numbers, infinite or beyond {LARGEST_NUMBER:g}: "
+                f"{first_few(wrong)}",
+                number_remedy(wrong, "correct them, or name it in --categorical-columns"),
+            )
+    missing = {name: int((texts[name] == "").sum()) for name in columns}
+    if shown := [f"{number} without '{name}'" for name, number in missing.items() if number]:
+        warn(
+            f"Samples with missing metadata: {', '.join(shown)}; a missing category counts as "
+            "unknown, a missing number as the mean of the training samples."
+        )
+    return Covariates({name: texts[name] for name in categorical}, numbers)
 
 
 def check_folds(covariates: Covariates, splits: Sequence[Split]) -> None:
-    """Warn about columns whose held-out categories are all unknown to the training samples.
-
-    Args:
-        covariates: covariates of the N labelled samples.
-        splits: one split for each fold, with rows of those samples.
-    """
+    """Warn about columns whose held-out categories are all unknown to the training samples."""
     for name, values in covariates.categories.items():
         unknown = [
             fold
@@ -253,13 +266,7 @@ def check_folds(covariates: Covariates, splits: Sequence[Split]) -> None:
 
 
 def check_target(covariates: Covariates, values_N: npt.NDArray[np.float64], column: str) -> None:
-    """Warn about categories in which the target is constant.
-
-    Args:
-        covariates: covariates of N samples.
-        values_N: labels of the samples, numbers or codes.
-        column: name of the target, for the message.
-    """
+    """Warn about categories in which the target `column`, numbers or codes [N], is constant."""
     for name, categories in covariates.categories.items():
         known = sorted(set(categories.tolist()) - {""})
         several = [one for one in known if (categories == one).sum() > 1]
@@ -269,41 +276,3 @@ def check_target(covariates: Covariates, values_N: npt.NDArray[np.float64], colu
                 f"'{column}' is the same in all samples of {len(constant)} of {len(several)} "
                 f"categories of '{name}' ({first_few(constant)}): these predict it by themselves."
             )
-
-
-def _read(
-    categorical: Sequence[str],
-    numeric: Sequence[str],
-    metadata: Metadata,
-    sample_ids: Sequence[str],
-) -> Covariates:
-    return Covariates(
-        {name: metadata.values(name, sample_ids) for name in categorical},
-        {name: _numbers(name, metadata, sample_ids) for name in numeric},
-    )
-
-
-def _numbers(name: str, metadata: Metadata, sample_ids: Sequence[str]) -> F64:
-    """Return a numeric column, NaN where missing."""
-    texts = metadata.values(name, sample_ids)
-    values = as_numbers(texts.tolist())
-    usable = np.isfinite(values) & (np.abs(values) <= LARGEST_NUMBER)
-    wrong = sorted(set(texts[(texts != "") & ~usable].tolist()))
-    if wrong:
-        raise DataError(
-            f"The column '{name}' of --numeric-columns is not numeric",
-            f"distinct values that are not numbers, infinite or beyond {LARGEST_NUMBER:g}: "
-            f"{first_few(wrong)}",
-            number_remedy(wrong, "correct them, or name it in --categorical-columns"),
-        )
-    return values
-
-
-def _warn_of_missing(covariates: Covariates) -> None:
-    missing = {name: int((v == "").sum()) for name, v in covariates.categories.items()}
-    missing |= {name: int(np.isnan(v).sum()) for name, v in covariates.numbers.items()}
-    if shown := [f"{number} without '{name}'" for name, number in missing.items() if number]:
-        warn(
-            f"Samples with missing metadata: {', '.join(shown)}; a missing category counts as "
-            "unknown, a missing number as the mean of the training samples."
-        )

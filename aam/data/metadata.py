@@ -117,7 +117,7 @@ class Metadata:
     columns: Mapping[str, Sequence[str]]
 
     def values(self, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:
-        """Return the value of each sample, "" where it is missing or the sample has no row.
+        """Return the value of each sample [N], "" where it is missing or the sample has no row.
 
         A whole number is written without decimals: 18.0 and 18 are one subject.
         """
@@ -269,31 +269,15 @@ def _is_id_header(name: str) -> bool:
 
 
 def listed_columns(given: Sequence[str], metadata: Metadata) -> tuple[str, ...]:
-    """Split `a,b` into columns, unless a column has that name.
-
-    Args:
-        given: values of an option that names columns; each may name several.
-        metadata: metadata of the study.
-
-    Returns:
-        Names of columns in the order given; they need not exist.
-    """
+    """Split `a,b` into columns, unless a column has that name; they need not exist."""
     parts = [[one] if one in metadata.columns else one.split(",") for one in given]
     return tuple(name.strip() for names in parts for name in names if name.strip())
 
 
 def groups(metadata: Metadata, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:
-    """Return the group of each sample: the value of `column`, such as a subject.
+    """Return the group of each sample [N]: its value in `column`, such as a subject.
 
     A sample without a value is a group of its own; a warning gives their number.
-
-    Args:
-        metadata: metadata of the study.
-        column: name of the column, such as that of --group-column.
-        sample_ids: ids of the N samples.
-
-    Returns:
-        str [N], in the order of `sample_ids`.
     """
     found = metadata.values(column, sample_ids).tolist()
     missing = found.count("")
@@ -430,15 +414,12 @@ def parse_condition(condition: str) -> tuple[ColumnComparison, ...]:
 def rows_where(
     condition: str | None, metadata: Metadata, sample_ids: Sequence[str]
 ) -> NDArray[np.int64]:
-    """Return the samples whose metadata meet a condition.
+    """Return the positions of the samples whose metadata meet a condition, ascending.
 
     Args:
         condition: a condition in the forms above; None selects all samples.
         metadata: metadata that has the columns of the condition.
         sample_ids: ids of the N samples to select from.
-
-    Returns:
-        int64 [n], positions in `sample_ids`, ascending; n is at least 1 with a condition.
     """
     if condition is None:
         return np.arange(len(sample_ids))

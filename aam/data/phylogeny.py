@@ -68,7 +68,7 @@ def read_phylogeny(
     root_at_midpoint: bool = False,
     max_bytes: int | None = None,
 ) -> tuple[Phylogeny, NDArray[np.int64]]:
-    """Read a tree and shear it to a table's features."""
+    """Read a tree and shear it to a table's features; also return their columns, ascending."""
     budget = max_bytes or memory_budget()
     semantic = "Phylogeny[" if root_at_midpoint else "Phylogeny[Rooted]"
     text = artifact.read_payload(require(path, "tree"), "tree.nwk", semantic, budget // 2)
@@ -76,31 +76,38 @@ def read_phylogeny(
         decoded(text, path, "tree")  # Raises; names need not be UTF-8, but this is no such text.
     nodes = text.count(b",") + text.count(b")") + 1
     _check_size(2 * len(text) + _NODE_BYTES * nodes, budget, path)
-    cache = None
+    cache, read = None, None
     # A tree of n tips has at least n - 1 commas.
     if text.count(b",") >= CACHED_FROM_TIPS:
-        cache = _cache_path(text, feature_ids, drop_missing, root_at_midpoint)
-        cached = _load(cache)
-        if cached is not None:
-            _report_dropped(feature_ids, cached[1])
-            return cached
-    tree = parse(text, f"'{path}'")
-    if root_at_midpoint:
-        tree = _rooted_at_midpoint(tree, path)
-    elif (branches := np.count_nonzero(tree.parents == tree.parents.size - 1)) > 2:
-        raise DataError(
-            "The tree is not rooted",
-            f"the root of '{path}' has {branches} branches, a rooted tree has 2",
-            "root it (`qiime phylogeny midpoint-root`), or add --root-at-midpoint",
-        )
-    columns, tips = _match(tree, feature_ids, path, drop_missing)
-    phylogeny = _shear(tree, tips, path, budget)
-    _report_dropped(feature_ids, columns)
-    if cache is not None:
-        # A cache that cannot be written, as on many clusters, only costs time.
-        with suppress(OSError, AamError), atomic_write(cache) as temporary:
-            np.savez(temporary, **vars(phylogeny), columns=columns)
-    return phylogeny, columns
+        digest = hashlib.sha256(_LAYOUT + (b" dropping" if drop_missing else b""))
+        digest.update(b" midpoint" if root_at_midpoint else b"")
+        digest.update(hashlib.sha256(text).digest())
+        # With their order: the arrays of the cache are in the order of the table's columns.
+        digest.update("\0".join(feature_ids).encode())
+        cache = user_cache() / f"phylogeny-{digest.hexdigest()}.npz"
+        read = _load(cache)
+    if read is None:
+        tree = parse(text, f"'{path}'")
+        if root_at_midpoint:
+            tree = _rooted_at_midpoint(tree, path)
+        elif (branches := np.count_nonzero(tree.parents == tree.parents.size - 1)) > 2:
+            raise DataError(
+                "The tree is not rooted",
+                f"the root of '{path}' has {branches} branches, a rooted tree has 2",
+                "root it (`qiime phylogeny midpoint-root`), or add --root-at-midpoint",
+            )
+        columns, tips = _match(tree, feature_ids, path, drop_missing)
+        read = _shear(tree, tips, path, budget), columns
+        if cache is not None:
+            # A cache that cannot be written, as on many clusters, only costs time.
+            with suppress(OSError, AamError), atomic_write(cache) as temporary:
+                np.savez(temporary, **vars(read[0]), columns=columns)
+    if len(read[1]) < len(feature_ids):
+        kept = set(read[1].tolist())
+        dropped = (name for column, name in enumerate(feature_ids) if column not in kept)
+        named = f"{first_few(dropped)} of {len(feature_ids)}"
+        info(f"Features that are not in the tree are left out: {named}.")
+    return read
 
 
 def _check_size(size: int, budget: int, path: Path) -> None:
@@ -168,14 +175,6 @@ def _match(
     return found[matched][order], tree.tips[matched[order]]
 
 
-def _report_dropped(feature_ids: Sequence[str], columns: NDArray[np.int64]) -> None:
-    if len(columns) < len(feature_ids):
-        kept = set(columns.tolist())
-        dropped = (name for column, name in enumerate(feature_ids) if column not in kept)
-        named = f"{first_few(dropped)} of {len(feature_ids)}"
-        info(f"Features that are not in the tree are left out: {named}.")
-
-
 def _shear(tree: NewickTree, tips: NDArray[np.int64], path: Path, budget: int) -> Phylogeny:
     """Keep the branches above `tips` [F], with chains collapsed; feature f is `tips[f]`."""
     is_kept_tip = np.zeros(tree.parents.size, dtype=np.int64)
@@ -187,34 +186,6 @@ def _shear(tree: NewickTree, tips: NDArray[np.int64], path: Path, budget: int) -
     lengths = tree.lengths[kept]
     if np.isnan(lengths[-1]):
         lengths[-1] = 0.0  # A length on the root is optional.
-    _check_lengths(tree, kept, lengths, path)
-
-    # A node with as many kept tips as its parent is that parent's only kept child, and in the
-    # postorder of the kept nodes its parent is the next node: chains are runs.
-    chained = (tree.parents[kept[:-1]] == kept[1:]) & (below[kept[:-1]] == below[kept[1:]])
-    bottoms = np.flatnonzero(np.concatenate(([True], ~chained)))
-    tops = np.concatenate((bottoms[1:], [kept.size])) - 1
-    lengths_G = np.add.reduceat(lengths, bottoms)
-    branch_of = np.full(tree.parents.size + 1, -1, dtype=np.int64)  # The last: the root's parent.
-    branch_of[kept] = np.repeat(np.arange(bottoms.size), tops - bottoms + 1)
-    parents = branch_of[tree.parents[kept[tops]]]
-    if lengths_G[-1] == 0.0 and lengths_G.size > 1:
-        # No stem. (A single feature's only branch is its own, and stays.)
-        lengths_G, parents = lengths_G[:-1], parents[:-1]
-        parents[parents == lengths_G.size] = -1
-    # Every branch is an ancestor of the features below it, and `_ancestors` lists them twice.
-    _check_size(_ANCESTOR_BYTES * int(below[kept[bottoms]].sum()), budget, path)
-    indptr, indices = _ancestors(parents, branch_of[tips])
-    return Phylogeny(lengths_G, indptr, indices)
-
-
-def _check_lengths(
-    tree: NewickTree, kept: NDArray[np.int64], lengths: NDArray[np.float64], path: Path
-) -> None:
-    """Refuse branch lengths above features that are absent, negative or out of range.
-
-    Training computes UniFrac in float32, whose largest number is 3e38.
-    """
     if kept.size > 1 and np.isnan(tree.lengths[kept[:-1]]).all():
         raise DataError(
             "The tree has no branch lengths",
@@ -233,6 +204,7 @@ def _check_lengths(
             raise DataError(f"The tree has branches {what}", where, remedy)
     with np.errstate(over="ignore"):
         total = float(lengths.sum())
+    # Training computes UniFrac in float32, whose largest number is 3e38.
     if total > _LARGEST or 0 < total < 1 / _LARGEST:
         raise DataError(
             f"The branch lengths of the tree are too {'large' if total > 1 else 'small'}",
@@ -240,6 +212,24 @@ def _check_lengths(
             f"give lengths that add up to {1 / _LARGEST:g} to {_LARGEST:g}, such as substitutions "
             "per site",
         )
+
+    # A node with as many kept tips as its parent is that parent's only kept child, and in the
+    # postorder of the kept nodes its parent is the next node: chains are runs.
+    chained = (tree.parents[kept[:-1]] == kept[1:]) & (below[kept[:-1]] == below[kept[1:]])
+    bottoms = np.flatnonzero(np.concatenate(([True], ~chained)))
+    tops = np.concatenate((bottoms[1:], [kept.size])) - 1
+    lengths_G = np.add.reduceat(lengths, bottoms)
+    branch_of = np.full(tree.parents.size + 1, -1, dtype=np.int64)  # The last: the root's parent.
+    branch_of[kept] = np.repeat(np.arange(bottoms.size), tops - bottoms + 1)
+    parents = branch_of[tree.parents[kept[tops]]]
+    if lengths_G[-1] == 0.0 and lengths_G.size > 1:
+        # No stem. (A single feature's only branch is its own, and stays.)
+        lengths_G, parents = lengths_G[:-1], parents[:-1]
+        parents[parents == lengths_G.size] = -1
+    # Every branch is an ancestor of the features below it, and `_ancestors` lists them twice.
+    _check_size(_ANCESTOR_BYTES * int(below[kept[bottoms]].sum()), budget, path)
+    indptr, indices = _ancestors(parents, branch_of[tips])
+    return Phylogeny(lengths_G, indptr, indices)
 
 
 def _ancestors(
@@ -261,17 +251,6 @@ def _ancestors(
     for distance, (features, branches) in enumerate(steps):
         indices[indptr[features] + distance] = branches
     return indptr, indices
-
-
-def _cache_path(
-    text: bytes, feature_ids: Sequence[str], drop_missing: bool, root_at_midpoint: bool
-) -> Path:
-    digest = hashlib.sha256(_LAYOUT + (b" dropping" if drop_missing else b""))
-    digest.update(b" midpoint" if root_at_midpoint else b"")
-    digest.update(hashlib.sha256(text).digest())
-    # With their order: the arrays of the cache are in the order of the table's columns.
-    digest.update("\0".join(feature_ids).encode())
-    return user_cache() / f"phylogeny-{digest.hexdigest()}.npz"
 
 
 def _load(path: Path) -> tuple[Phylogeny, NDArray[np.int64]] | None:

@@ -131,8 +131,18 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
     letters, ends = pack(samples)
     save(samples=letters, samples_ends=ends)
 
-    metadata = _joined_metadata(options) if options.metadata else None
-    if metadata is not None:
+    metadata = None
+    if options.metadata:
+        read = [read_metadata(path) for path in options.metadata]
+        metadata = read[0]
+        if not len(read) == 1 < len(options.table):
+            # One for each table, with its prefix; a cell is empty where the file of a sample lacks
+            # a column.
+            columns_of = {
+                name: [cell for one in read for cell in one.columns.get(name, [""] * len(one.ids))]
+                for name in dict.fromkeys(name for one in read for name in one.columns)
+            }
+            metadata = Metadata(_sample_ids(options, [one.ids for one in read]), columns_of)
         row_of = {name: row for row, name in enumerate(metadata.ids)}
         rows = [row for row, name in enumerate(samples) if name in row_of]
         if not rows:
@@ -282,20 +292,3 @@ def _warn_of_regions(paths: Sequence[Path], sequences: Sequence[Sequence[str]]) 
                 "tables are of different regions, primers or strands, so that no ASV of one is in "
                 "the other. Trim primers and orient the reads alike, or keep them apart."
             )
-
-
-def _joined_metadata(options: Prepare) -> Metadata:
-    """Read the metadata files; one for each table has the prefixes of the tables.
-
-    The columns are those of all files; a cell is empty where the file of a sample lacks a column.
-    """
-    files = [read_metadata(path) for path in options.metadata]
-    if len(files) == 1 < len(options.table):
-        return files[0]
-    ids = _sample_ids(options, [file.ids for file in files])
-    names = dict.fromkeys(name for file in files for name in file.columns)
-    columns = {
-        name: [cell for f in files for cell in f.columns.get(name, [""] * len(f.ids))]
-        for name in names
-    }
-    return Metadata(ids, columns)

@@ -269,12 +269,9 @@ def _assign_groups(
 
 
 def even_slice(samples: int, steps: int, step: int) -> slice:
-    """Return the slice of one of several consecutive parts of nearly equal size.
+    """Return the slice of part `step` of `steps` consecutive parts of nearly equal size.
 
-    Args:
-        samples: number of samples, at least 0.
-        steps: number of parts, at least 1. Sizes differ by at most one; larger parts come first.
-        step: number of the part, 0 to `steps` - 1.
+    Sizes differ by at most one; larger parts come first.
 
     >>> [even_slice(5, 2, step) for step in range(2)]
     [slice(0, 3, None), slice(3, 5, None)]

@@ -220,30 +220,27 @@ def read_hdf5(table: OpenTable) -> TableBlocks:
         table.check_size(chunk * found.dtype.itemsize, f"a chunk of '{name}'")
         return found
 
-    def ids(dataset: Any) -> list[str]:
-        names: list[str] = []
+    def ids(name: str) -> list[str]:
+        dataset, names = vector(file, name, "OS"), list[str]()
         size = 64 * len(dataset)  # Each id is a Python object.
         for start in range(0, len(dataset), _IDS_AT_ONCE):
             table.check_size(size, "the list of ids")
-            part = dataset.asstr()[start : start + _IDS_AT_ONCE].tolist()
-            size += sum(map(len, part))
-            names += part
+            names += dataset.asstr()[start : start + _IDS_AT_ONCE].tolist()
+            size += sum(map(len, names[start:]))
         return names
 
     try:
         with h5py.File(source, "r") as file:
-            samples = ids(vector(file, "sample/ids", "OS"))
-            features = ids(vector(file, "observation/ids", "OS"))
+            samples, features = ids("sample/ids"), ids("observation/ids")
             ends = vector(file, "sample/matrix/indptr", "iu")
             stored = {
                 len(vector(file, "sample/matrix/indices", "iu")),
                 len(vector(file, "sample/matrix/data", "iuf")),
             }
-            if len(ends) != len(samples) + 1:
+            # Compared before it is read: the header of a damaged file may describe any size.
+            is_whole = len(ends) == len(samples) + 1
+            if not is_whole or stored != {int((indptr := ends[:].astype(np.int64))[-1])}:
                 raise ValueError("the matrix and the ids are of different sizes")
-            indptr = ends[:].astype(np.int64)
-        if stored != {int(indptr[-1])}:
-            raise ValueError("the matrix and the ids are of different sizes")
         if indptr[0] != 0 or (np.diff(indptr) < 0).any():
             raise ValueError("samples overlap in the matrix")
     except _BAD_CONTENT as error:
