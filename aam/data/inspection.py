@@ -22,7 +22,7 @@ from aam.data.formats.tables import TableBlocks, open_blocks
 from aam.data.metadata import Metadata, as_numbers, read_metadata
 from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import as_dna, encode, sequences_of
-from aam.data.study import Study, load_table
+from aam.data.study import Study, load_table, sum_equal_sequences
 from aam.data.table import FeatureTable, auto_depth
 
 Severity = Literal["fact", "warning", "error"]
@@ -143,7 +143,7 @@ def inspect(input: TableOptions, tree: Path | None, metadata: Path | None) -> In
     if names is not None and len(names.feature_ids):
         tokens_FL = _sequences(found, names.feature_ids, input.sequences)
         if table is not None:
-            found.study = Study(table, tokens_FL)
+            found.study = sum_equal_sequences(Study(table, tokens_FL))
         if tree is not None:
             _tree(found, tree, names.feature_ids, table)
     if metadata is None:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from aam.console import info
 from aam.contract.errors import AamError, DataError, first_few
@@ -59,6 +60,12 @@ class Phylogeny:
     lengths_G: NDArray[np.float64]
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
+
+    def take(self, columns: NDArray[np.int64]) -> Phylogeny:
+        """Return the phylogeny of the features at `columns`, with all branches."""
+        shape = (self.indptr.size - 1, self.lengths_G.size)
+        above = csr_array((self.indices, self.indices, self.indptr), shape=shape)[columns]
+        return Phylogeny(self.lengths_G, above.indptr.astype(np.int64), above.data)
 
 
 def read_phylogeny(

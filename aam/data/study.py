@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +45,8 @@ class StoreOrigin:
 class Study:
     """Samples with their reads, sequences, and phylogeny or distances.
 
+    Studies that are read have each sequence once, see `sum_equal_sequences`.
+
     Attributes:
         table: counts [N, F] with ids, ASVs ordered by id.
         tokens_FL: uint8, the sequence of each ASV.
@@ -66,30 +67,8 @@ class Study:
         return self.table.reads
 
     def counts(self, rows: npt.NDArray[np.int64]) -> csr_array:
-        """Gather the reads of the samples at `rows`, [n, F].
-
-        Reads of equal sequences in several columns (cut ones, or a joined table) are summed in the
-        first of these.
-        """
-        counts = self.table.counts[rows]
-        if (first_F := self._first_F) is not None:
-            parts = counts.data, first_F[counts.indices], counts.indptr
-            counts = csr_array(parts, shape=counts.shape)
-            counts.sum_duplicates()
-        return counts
-
-    @cached_property
-    def _first_F(self) -> npt.NDArray[np.int32] | None:
-        """First column with the same sequence, of each; None where all sequences differ."""
-        asvs, length = self.tokens_FL.shape
-        if not asvs or not length:  # a forest without sequences has tokens of length 0
-            return None
-        # Sums of random multiples: sorting whole sequences of millions of ASVs takes minutes.
-        factors_L = np.random.default_rng(0).integers(2**63, size=length, dtype=np.uint64)
-        blocks = np.array_split(self.tokens_FL, 1 + asvs // 2**16)
-        sums_F = np.concatenate([block_FL @ factors_L for block_FL in blocks])
-        _, first, inverse = np.unique(sums_F, return_index=True, return_inverse=True)
-        return None if len(first) == asvs else first[inverse].astype(np.int32)
+        """Gather the reads of the samples at `rows`, [n, F]."""
+        return self.table.counts[rows]
 
     def shallow(self, depth: int) -> list[str]:
         """Return the ids of the samples with fewer reads than `depth`."""
@@ -173,7 +152,32 @@ def make_study(
         distances = read_distances(phylogeny.unifrac_matrix, tuple(table.sample_ids), budget)
         distances = distances.aligned(table.sample_ids)
     found = sequences_of(table.feature_ids, sequences, budget)
-    return Study(table, encode(found, max_bp, budget), tree, distances)
+    return sum_equal_sequences(Study(table, encode(found, max_bp, budget), tree, distances))
+
+
+def sum_equal_sequences(study: Study) -> Study:
+    """Sum the reads of ASVs of one sequence (cut ones, or of a joined table) in the first of them.
+
+    The others are no longer part of the study.
+    """
+    asvs, length = study.tokens_FL.shape
+    if not asvs or not length:  # a forest without sequences has tokens of length 0
+        return study
+    # Sums of random multiples: sorting whole sequences of millions of ASVs takes minutes.
+    factors_L = np.random.default_rng(0).integers(2**63, size=length, dtype=np.uint64)
+    blocks = np.array_split(study.tokens_FL, 1 + asvs // 2**16)
+    sums_F = np.concatenate([block_FL @ factors_L for block_FL in blocks])
+    _, first, inverse = np.unique(sums_F, return_index=True, return_inverse=True)
+    if len(first) == asvs:
+        return study
+    kept = np.sort(first)
+    column_F = np.searchsorted(kept, first[inverse]).astype(np.int32)
+    return dataclasses.replace(
+        study,
+        table=study.table.sum_features(kept, column_F),
+        tokens_FL=study.tokens_FL[kept],
+        phylogeny=study.phylogeny and study.phylogeny.take(kept),
+    )
 
 
 def load_table(input: TableOptions) -> FeatureTable:
@@ -216,6 +220,7 @@ def _map_store(origin: StoreOrigin) -> Study:
         store.phylogeny if origin.with_tree else None,
         origin=dataclasses.replace(origin, rows=None),
     )
+    study = sum_equal_sequences(study)
     return study if origin.rows is None else study.take_samples(origin.rows)
 
 

@@ -43,6 +43,8 @@ class MappedCounts:
         all_reads: int64, reads of each sample of the store.
         asvs: F.
         rows: int64 [N], the samples of this selection; None: all of the store.
+        column_F: int32, column in which the reads of each ASV of the store are summed; None where
+            each has its own.
     """
 
     data: NDArray[np.int32]
@@ -51,6 +53,7 @@ class MappedCounts:
     all_reads: NDArray[np.int64]
     asvs: int
     rows: NDArray[np.int64] | None = None
+    column_F: NDArray[np.int32] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -65,6 +68,9 @@ class MappedCounts:
     @property
     def richness(self) -> NDArray[np.int64]:
         """ASVs of each sample, [N]."""
+        if self.column_F is not None:
+            parts = np.array_split(np.arange(self.shape[0]), 1 + self.shape[0] // 4096)
+            return np.concatenate([np.diff(self[part].indptr) for part in parts])
         richness = np.diff(self.indptr)
         return richness if self.rows is None else richness[self.rows]
 
@@ -84,7 +90,18 @@ class MappedCounts:
         # Both index arrays of one type, or scipy would copy the larger.
         if len(indices) <= np.iinfo(np.int32).max:
             indptr = indptr.astype(np.int32)
+        if self.column_F is not None:
+            return _summed(data, self.column_F[indices], indptr, self.asvs)
         return csr_array((data, indices, indptr), shape=(len(chosen), self.asvs))
+
+
+def _summed(
+    data: NDArray[np.int32], columns: NDArray[np.int32], indptr: NDArray[Any], asvs: int
+) -> csr_array:
+    """Return counts [n, asvs] whose entries of one row and column are summed, in place."""
+    counts = csr_array((data, columns, indptr), shape=(len(indptr) - 1, asvs))
+    counts.sum_duplicates()
+    return counts
 
 
 class PackedStrings(Sequence[str]):
@@ -176,6 +193,21 @@ class FeatureTable:
         counts = self.counts[:, chosen]
         counts.sort_indices()
         return FeatureTable(self.sample_ids, ids, counts)
+
+    def sum_features(self, kept: NDArray[np.int64], column_F: NDArray[np.int32]) -> FeatureTable:
+        """Return the table of the features `kept` (int [f]), each with the reads of several.
+
+        Args:
+            kept: positions of the features whose ids remain, ascending.
+            column_F: position in `kept` of the feature that gets the reads of each feature.
+        """
+        counts: Any = self.counts
+        if isinstance(counts, MappedCounts):
+            counts = replace(counts, column_F=column_F, asvs=len(kept))
+        else:
+            columns = column_F[counts.indices]
+            counts = _summed(counts.data.copy(), columns, counts.indptr.copy(), len(kept))
+        return FeatureTable(self.sample_ids, take_strings(self.feature_ids, kept), counts)
 
 
 def read_table(

@@ -245,13 +245,10 @@ class Forest(Estimator[ForestInputs]):
     n_jobs: int = -1
 
     def read(self, samples: Samples, relations: AsvRelations) -> ForestInputs:
-        """Compute the relative abundances of the ASVs of the training study, and its clades.
-
-        ASVs with the same sequence share the column of the first, in training as in prediction.
-        """
+        """Compute the relative abundances of the ASVs of the training study, and its clades."""
         trained_on = samples.tokens_FL is relations.tokens_FL
         relative = samples.relative
-        if not (trained_on and relations.distinct):
+        if not trained_on:
             rows, columns = relations.known(samples.tokens_FL)
             shape = (len(samples.tokens_FL), len(relations.tokens_FL))
             place = sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)

@@ -164,10 +164,7 @@ class AsvRelations:
         return smoothed_NF
 
     def known(self, tokens_UL: Tokens) -> tuple[Rows, Rows]:
-        """Return which of U ASVs are ASVs of the study: their rows and its rows.
-
-        Of several ASVs of the study with the same sequence, the row is that of the first.
-        """
+        """Return which of U ASVs are ASVs of the study: their rows and its rows."""
         pairs = [
             (row, self._rows[sequence])
             for row, sequence in enumerate(_sequences(tokens_UL))
@@ -175,15 +172,6 @@ class AsvRelations:
         ]
         rows, known = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         return rows, known
-
-    @property
-    def distinct(self) -> bool:
-        """Whether no two ASVs have the same sequence; --max-bp may make them equal.
-
-        Sequences of length 0 are unknown ones, which are not equal.
-        """
-        asvs, length = self.tokens_FL.shape
-        return bool(length == 0 or len(self._rows) == asvs)
 
     @cached_property
     def linkage(self) -> F64 | None:

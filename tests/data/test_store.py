@@ -59,6 +59,28 @@ def test_train_predict_and_embed_on_a_store_give_the_same_result(
     assert "no colours" not in (b / "report.html").read_text()
 
 
+def test_cut_sequences_that_are_equal_are_one_asv(study_dir: Path, store: Path) -> None:
+    tree = PhylogenyOptions(tree=study_dir / "tree.nwk")
+    tables = (study_dir / "table.biom", tree), (store, PhylogenyOptions())
+    read, mapped = (load_study(TableOptions(table=path), given, 12) for path, given in tables)
+    same_study(mapped, read)
+    whole = load_study(TableOptions(table=store), PhylogenyOptions())
+    assert len(read.tokens_FL) == len(np.unique(whole.tokens_FL[:, :12], axis=0))
+    assert len(read.tokens_FL) < len(whole.tokens_FL)
+    assert np.array_equal(read.reads, whole.reads)
+    ids = list(whole.table.feature_ids)
+    for one in (read, mapped, pickle.loads(pickle.dumps(mapped))):
+        columns = [ids.index(name) for name in one.table.feature_ids]
+        assert np.array_equal(one.tokens_FL, whole.tokens_FL[columns, :12])
+        assert one.phylogeny is not None and whole.phylogeny is not None
+        above = [
+            np.split(tree.indices, tree.indptr[1:-1]) for tree in (one.phylogeny, whole.phylogeny)
+        ]
+        assert all(map(np.array_equal, above[0], (above[1][column] for column in columns)))
+        kept = one.take_samples(np.array([3, 1]))
+        assert (kept.counts(np.array([1])) != read.counts(np.array([1]))).nnz == 0
+
+
 def test_a_matrix_replaces_the_tree_of_the_store(
     study_dir: Path, store: Path, tmp_path: Path
 ) -> None:

@@ -17,8 +17,7 @@ from aam.data.phylogeny import read_phylogeny
 from aam.data.splits import Split, read_splits, write_splits
 from aam.data.table import read_table
 from aam.data.taxonomy import read_taxonomy
-from tests.support.commands import aam, read
-from tests.support.run_folders import make_study
+from tests.support.commands import aam
 
 Capture = pytest.CaptureFixture[str]
 ODD = ("a\u0085b", "a\u2028b", "a\x0bb")
@@ -145,29 +144,3 @@ def test_missing_in_a_typed_column(tmp_path: Path) -> None:
 def test_ids_that_differ_in_blanks(tmp_path: Path) -> None:
     metadata = read_metadata(written(tmp_path / "m.tsv", "sample-id\tx\ns1\t1\ns2\t2\n"))
     assert metadata.likely_reason(["s1 ", "s2 "]) == "blanks at the ends"
-
-
-@pytest.mark.medium
-def test_equal_sequences_in_several_columns_are_one_asv(tmp_path: Path, capsys: Capture) -> None:
-    """The reads of an ASV are divided among two columns of its sequence."""
-    study = tmp_path / "study"
-    make_study(study, samples=40)
-    model = tmp_path / "run"
-    data = ("--table", study / "table.biom", "--metadata", study / "metadata.tsv")
-    assert aam("train", *data, "--metadata-column", "ph", "--output-dir", model) == 0
-    table = read_table(study / "table.biom")
-    counts = table.counts.toarray().T
-    lines = ["\t".join(["#OTU ID", *table.sample_ids])]
-    for name, row in zip(table.feature_ids, counts, strict=True):
-        half = row // 2
-        lines += ["\t".join([name, *map(str, row - half)])]
-        lines += ["\t".join([name.lower(), *map(str, half)])] * bool(half.any())
-    split = written(tmp_path / "split.tsv", "\n".join(lines) + "\n")
-    tables = {"plain": study / "table.biom", "split": split}
-    for name, path in tables.items():
-        output = ("--output", tmp_path / f"predicted-{name}.tsv")
-        assert aam("predict", "--table", path, "--model", model, *output) == 0
-    plain, other = (read(tmp_path / f"predicted-{name}.tsv") for name in tables)
-    assert {"predicted", "distance"} < set(plain.columns)
-    for column in plain.select_dtypes("number").columns.difference(["known_reads"]):
-        np.testing.assert_allclose(plain[column], other[column], atol=1e-6, err_msg=column)

@@ -62,18 +62,3 @@ def test_an_effect_that_a_clade_shares_is_found() -> None:
     importance = model.impurity_decrease(inputs)
     assert importance[:30].sum() > 0.8
     assert importance.sum() == pytest.approx(1)
-
-
-def test_equal_sequences_are_one_column_in_training_and_prediction() -> None:
-    """Cut sequences may be equal; another study is read through the look-up of sequences."""
-    rng = np.random.default_rng(0)
-    tokens = rng.integers(1, 5, (8, 40)).astype(np.uint8)
-    tokens[5], tokens[6] = tokens[2], tokens[2]
-    samples = Samples(sparse.csr_array(rng.poisson(5, (40, 8))), tokens)
-    relations = AsvRelations(tokens)
-    own = Forest(20, n_jobs=1).read(samples, relations)
-    other = Forest(20, n_jobs=1).read(Samples(samples.counts, tokens.copy()), relations)
-    assert (own.abundances != other.abundances).nnz == 0
-    assert np.allclose(own.abundances.sum(axis=1), 1)
-    assert own.clades_VF is not None
-    assert other.clades_VF is None
