@@ -11,7 +11,6 @@ import json
 import os
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -44,27 +43,12 @@ def write(host: Host, file: Path) -> int:
     for function in host.bus:
         folder = f"{DEVICES}/{function.split()[0]}"
         paths += [p for name in attributes if os.path.exists(p := f"{folder}/{name}")]
-    try:
-        with atomic_write(file) as temporary, tarfile.open(temporary, "w") as archive:
-            _add(archive, MANIFEST, json.dumps(_manifest(host), indent=1).encode(), 0o644)
-            for path in paths:
-                content, mode = _content(path)
-                _add(archive, path.lstrip("/"), content, mode)
-            if not any(path.startswith("/sys") for path in paths):
-                _add(archive, "sys/.keep", b"", 0o644)
-    except OSError as error:
-        cause, evidence = "The capture cannot be written", f"'{file}', {error.strerror}"
-        raise CannotCreate(cause, evidence, "choose another file") from error
-    return len(paths) + 1
-
-
-def _manifest(host: Host) -> dict[str, Any]:
-    own = [name for vendor in VENDORS.values() for name in vendor.variables]
     # By name, not by a pattern: SLURM_JWT is the user's password for the cluster.
+    own = [name for vendor in vendors for name in vendor.variables]
     kept = (*SLURM_VARIABLES, *visible_devices_variables(), *own)
     variables = {name: host.environment[name] for name in kept if name in host.environment}
     engines = [msgspec.structs.asdict(engine) for engine in host.engines]
-    return {
+    manifest = {
         "machine": host.machine,
         "user": host.user and msgspec.structs.asdict(host.user),
         "environment": variables | {n: "set" for n in LEAKS if host.environment.get(n)},
@@ -73,21 +57,25 @@ def _manifest(host: Host) -> dict[str, Any]:
         "archs": {gpu.pci: gpu.arch for gpu in host.gpus if gpu.pci and gpu.arch},
     }
 
+    def add(name: str, content: bytes, mode: int) -> None:
+        member = tarfile.TarInfo(name)
+        member.size, member.mode = len(content), mode
+        archive.addfile(member, io.BytesIO(content))
 
-def _content(path: str) -> tuple[bytes, int]:
-    """Return a file's content and mode; an unreadable file is empty with mode 000.
-
-    Of a library its presence is the fact, not its content.
-    """
-    if ".so" in os.path.basename(path):
-        return b"", 0o444
     try:
-        return system.regular(path), 0o444
-    except (OSError, ValueError):
-        return b"", 0
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:
-    member = tarfile.TarInfo(name)
-    member.size, member.mode = len(content), mode
-    archive.addfile(member, io.BytesIO(content))
+        with atomic_write(file) as temporary, tarfile.open(temporary, "w") as archive:
+            add(MANIFEST, json.dumps(manifest, indent=1).encode(), 0o644)
+            for path in paths:
+                content, mode = b"", 0o444  # of a library its presence is the fact
+                if ".so" not in os.path.basename(path):
+                    try:
+                        content = system.regular(path)
+                    except (OSError, ValueError):  # an unreadable file has mode 000
+                        mode = 0
+                add(path.lstrip("/"), content, mode)
+            if not any(path.startswith("/sys") for path in paths):
+                add("sys/.keep", b"", 0o644)
+    except OSError as error:
+        cause, evidence = "The capture cannot be written", f"'{file}', {error.strerror}"
+        raise CannotCreate(cause, evidence, "choose another file") from error
+    return len(paths) + 1

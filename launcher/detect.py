@@ -77,6 +77,9 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
             for fact in tree.manifest.engines if fact.name in ENGINES
         )  # fmt: skip
     names = {fact.name for fact in found}
+    # Files of the Container Device Interface name the vendors whose GPUs they describe.
+    files = (f"{folder}/{name}" for folder in CDI_FOLDERS for name in tree.names(folder))
+    described = [tree.read(file) or "" for file in files]
     return Host(
         root=tree.name,
         name=tree.read("/proc/sys/kernel/hostname") or "unknown",
@@ -93,7 +96,8 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
         slurm=slurm(variables),
         user=user,
         user_space={name: space for name, space in spaces.items() if space},
-        cdi=_described(tree),
+        cdi=tuple(name for name, vendor in VENDORS.items()
+                  if vendor.cdi_kind and any(vendor.cdi_kind in text for text in described)),
         bus=tuple(str(function) for function in pci.functions(tree)),
         environment=dict(variables),
         complete=live or tree.manifest.complete,
@@ -113,14 +117,6 @@ def slurm(variables: Mapping[str, str]) -> Slurm | None:
         tasks=whole_number(tasks) or 1,
         local_id=whole_number(variables.get("SLURM_LOCALID", "")),
     )
-
-
-def _described(tree: HostTree) -> tuple[str, ...]:
-    """Return the vendors that a file of the Container Device Interface describes GPUs of."""
-    files = [f"{folder}/{name}" for folder in CDI_FOLDERS for name in tree.names(folder)]
-    texts = [tree.read(file) or "" for file in files]
-    return tuple(name for name, vendor in VENDORS.items()
-                 if vendor.cdi_kind and any(vendor.cdi_kind in text for text in texts))  # fmt: skip
 
 
 def _look(path: str) -> DeviceNode | None:
@@ -165,37 +161,25 @@ def _confined(gpus: Sequence[Gpu], nodes: Sequence[DeviceNode], user: User | Non
 
 
 def with_versions(host: Host, startable: Container[str]) -> Host:
-    """Return the host with the versions of its engines.
-
-    Args:
-        startable: names of the engines that may be started to read their version.
-    """
+    """Return the host with the versions of its engines; those of `startable` may be started."""
     cache = system.user_folder("XDG_CACHE_HOME", os.environ) / "engines"
-    known = [
-        replace(engine, version=_version(engine.path, cache, engine.name in startable))
-        for engine in host.engines
-    ]
-    return replace(host, engines=tuple(known))
-
-
-def _version(program: str, cache: Path, may_start: bool) -> str | None:
-    """Return the version that `program --version` prints or printed before, or None."""
-    facts = os.stat(program)
-    name = f"{facts.st_dev:x}-{facts.st_ino:x}-{facts.st_mtime_ns:x}-{facts.st_size:x}"
-    place = cache / f"version-{name}.json"
-    with suppress(AamError):
-        stored = read_json(place, dict[str, str], "version") if place.exists() else {}
-        if stored.get("program") == program and "version" in stored:
-            return stored["version"]
-    if not may_start:
-        return None
-    try:
-        found = NUMBER.search(system.run([program, "--version"], PATIENCE).stdout)
-    except OSError:  # a TimeoutError among them
-        return None
-    if found is None:
-        return None
-    # The version is determined again next time where the cache cannot be written.
-    with suppress(OSError, CannotCreate), atomic_write(place) as temporary:
-        temporary.write_text(json.dumps({"program": program, "version": found[0]}))
-    return found[0]
+    engines = []
+    for engine in host.engines:
+        # The version that `PROGRAM --version` printed before, else what it prints now.
+        program, facts = engine.path, os.stat(engine.path)
+        name = f"{facts.st_dev:x}-{facts.st_ino:x}-{facts.st_mtime_ns:x}-{facts.st_size:x}"
+        place, version = cache / f"version-{name}.json", None
+        with suppress(AamError):
+            stored = read_json(place, dict[str, str], "version") if place.exists() else {}
+            version = stored.get("version") if stored.get("program") == program else None
+        if version is None and engine.name in startable:
+            found = None
+            with suppress(OSError):  # a TimeoutError among them
+                found = NUMBER.search(system.run([program, "--version"], PATIENCE).stdout)
+            if found:
+                version = found[0]
+                # It is determined again next time where the cache cannot be written.
+                with suppress(OSError, CannotCreate), atomic_write(place) as temporary:
+                    temporary.write_text(json.dumps({"program": program, "version": version}))
+        engines.append(replace(engine, version=version))
+    return replace(host, engines=tuple(engines))

@@ -28,7 +28,6 @@ from launcher.plan.decision import decide
 from launcher.plan.inputs import LaunchContext, LaunchInputs, Request
 from launcher.plan.mounts import Mount, PathFact, parse_bind
 from launcher.plan.plan import Plan, assemble_plan
-from launcher.plan.settings import LaunchSettings
 from launcher.plan.visible_devices import visible_devices_variables
 
 MIN_FREE = 64 << 20  # bytes that a checkpoint and its copy take, or the caches of compiled kernels
@@ -38,21 +37,17 @@ MAX_DEPTH, MAX_ENTRIES = 3, 2000  # of the search for links below an input
 def gather(
     request: Request,
     host_root: Path = Path("/"),
-    settings: LaunchSettings | None = None,
     mounts: Sequence[Mount] = (),
     shares_memory: bool = False,
     usual_site: str = "",
 ) -> LaunchInputs:
     """Return everything that a launch of `request` on the host below `host_root` is decided from.
 
-    Args:
-        request: the command and its options.
-        host_root: "/", or a capture, for which every image of the catalog counts as built.
-        settings, mounts, shares_memory: see `plan_launch`.
-        usual_site: see `config.read`.
+    For a capture every image of the catalog counts as built. `mounts` and `shares_memory` are those
+    of `plan_launch`, `usual_site` that of `config.read`.
     """
     folder = os.getcwd()
-    settings = settings or config.read(request.launcher_options, os.environ, usual_site)
+    settings = config.read(request.launcher_options, os.environ, usual_site)
     catalog = config.catalog(settings)
     host = detect(host_root)
     # --env of a variable that selects GPUs is a selection as that of a shell.
@@ -96,23 +91,19 @@ def plan_launch(
     request: Request,
     host_root: Path = Path("/"),
     starting: bool = False,
-    settings: LaunchSettings | None = None,
     mounts: Sequence[Mount] = (),
     shares_memory: bool = False,
 ) -> tuple[Host, Plan]:
-    """Decide how to run `request` on the host below `host_root`.
+    """Decide how to run `request` on the host below `host_root`: "/", or a capture.
 
     Args:
-        request: the command and its options.
-        host_root: "/", or a capture.
         starting: the plan will run, and its record holds the version of the engine; an engine whose
             version is not cached is started for it, which takes too long for `explain`.
-        settings: those of a job, decided when it was submitted; by default those of this process.
         mounts: further mounts, such as copies of inputs on the disk of a node.
         shares_memory: other ranks on this node exchange data with this one through /dev/shm.
     """
     started = time.time() if starting else None
-    inputs = gather(request, host_root, settings, mounts, shares_memory)
+    inputs = gather(request, host_root, mounts, shares_memory)
     inputs = replace(inputs, context=replace(inputs.context, started=started))
     host, choice = inputs.host, decide(inputs)
     if host.live:

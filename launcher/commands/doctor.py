@@ -22,7 +22,7 @@ from launcher.engines import ENGINES, command, spython_client
 from launcher.findings import Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import DeviceNode, EngineFact, Gpu, Host
-from launcher.plan.catalog import Catalog, Image
+from launcher.plan.catalog import Catalog
 from launcher.plan.decision import Assessment, assess, denials
 from launcher.plan.environment import LEAKS, unset
 from launcher.plan.hardware import has_code
@@ -50,18 +50,6 @@ class Doctor:
     capture: Path | None = basic_option(
         "Write the facts about this host that decisions depend on to a tar.", role="output"
     )
-
-
-def _trials(host: Host, fitting: Sequence[Image], built: Sequence[BuiltImage]) -> Iterator[Finding]:
-    """Start the best image that is built once with every engine that can run it."""
-    names = [image.name for image in fitting]
-    programs = set()
-    for engine in host.engines:
-        places = [place for place in built if engine.name in place.engines and place.image in names]
-        program = os.path.realpath(engine.path)
-        if engine.obstacle is None and places and program not in programs:
-            programs.add(program)
-            yield _trial(engine, min(places, key=lambda p: names.index(p.image)), os.environ)
 
 
 def _trial(engine: EngineFact, image: BuiltImage, present: Mapping[str, str]) -> Finding:
@@ -98,15 +86,6 @@ def _trial(engine: EngineFact, image: BuiltImage, present: Mapping[str, str]) ->
     return Finding("note", f"{image.image} starts", evidence)
 
 
-def refusal(launcher_options: Mapping[str, Any], root: Path) -> AamError | None:
-    """Return the error of a launch that computes on a GPU where there is one; None if it starts."""
-    try:
-        plan_launch(Request("check", {}, launcher_options), root)
-    except AamError as error:
-        return error
-    return None
-
-
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Report, or write a capture; the exit status is that of a launch that would be refused."""
     options = parse_own(Doctor, argv, "doctor")
@@ -132,15 +111,27 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
             evidence = f"{free >> 30} GiB free at '{place}'"
             findings += (Finding("warning", "Little room for images", evidence,
                                  "set AAM_IMAGE_DIR"),)  # fmt: skip
-        findings += tuple(_trials(host, fitting, built))
+        # The best image that is built is started once with every engine that can run it.
+        order, programs = [image.name for image in fitting], set()
+        for engine in host.engines:
+            places = [p for p in built if engine.name in p.engines and p.image in order]
+            program = os.path.realpath(engine.path)
+            if engine.obstacle is None and places and program not in programs:
+                programs.add(program)
+                best = min(places, key=lambda place: order.index(place.image))
+                findings += (_trial(engine, best, os.environ),)
         if instances := spython_client.instances() if spython_client.available() else []:
             remedy = "nothing to do; `instance stop NAME` of the engine ends one"
             listed = "; ".join(instances)
             findings += (Finding("note", "Instances of containers run", listed, remedy),)
         if name := inputs.settings.site.value:
             findings += tuple(differences(config.site(name), host))
-    error = refusal(launcher_options, root)
-    if error:
+    # A launch that computes on a GPU where there is one.
+    error: AamError | None = None
+    try:
+        plan_launch(Request("check", {}, launcher_options), root)
+    except AamError as refusal:
+        error = refusal
         cause = f"A launch would be refused: {error.cause}"
         findings += (Finding("error", cause, error.evidence, error.remedy),)
     archs = {gpu.arch for gpu in host.gpus}
@@ -228,7 +219,21 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
     for number, gpu in enumerate(host.gpus):
         cards.setdefault(gpu.card or str(number), []).append(gpu)
     for card, parts in cards.items():
-        yield _line("GPU", _card(card, parts))
+        gpu = parts[0]
+        place = (gpu.pci if len(parts) == 1 else card) or "an unknown place"
+        fields = [f"{gpu.product} ({gpu.arch or 'arch unknown'}) at {place}"]
+        fields += [f"{len(parts)} partitions"] if len(parts) > 1 else []
+        if gpu.mode and not gpu.instances:
+            fields.append(f"{gpu.mode} {gpu.memory_mode or ''}".rstrip())
+        paths = [path for part in parts for path in part.nodes]
+        fields += [shortened(paths)] if paths else []
+        fields += ["integrated"] if gpu.integrated else []
+        fields += [] if all(part.readable for part in parts) else ["of another job"]
+        fields += [] if gpu.driven else ["no driver"]
+        if gpu.instances:
+            names = [part.place for part in gpu.instances]
+            fields.append(f"{VENDORS[gpu.vendor].instance.rstrip('-')} {shortened(names)}")
+        yield _line("GPU", ", ".join(fields))
     alike: dict[object, list[DeviceNode]] = {}
     for node in host.nodes:
         alike.setdefault((node.gid, node.mode, node.access), []).append(node)
@@ -246,26 +251,3 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
 
 def _line(subject: str, value: str) -> str:
     return f"{subject:<10} {value}"
-
-
-def _card(card: str, parts: Sequence[Gpu]) -> str:
-    first = parts[0]
-    place = first.pci if len(parts) == 1 else card
-    fields = [f"{first.product} ({first.arch or 'arch unknown'}) at {place or 'an unknown place'}"]
-    if len(parts) > 1:
-        fields.append(f"{len(parts)} partitions")
-    if first.mode and not first.instances:
-        fields.append(f"{first.mode} {first.memory_mode or ''}".rstrip())
-    nodes = [path for gpu in parts for path in gpu.nodes]
-    if nodes:
-        fields.append(shortened(nodes))
-    if first.integrated:
-        fields.append("integrated")
-    if not all(gpu.readable for gpu in parts):
-        fields.append("of another job")
-    if not first.driven:
-        fields.append("no driver")
-    if first.instances:
-        names = [part.place for part in first.instances]
-        fields.append(f"{VENDORS[first.vendor].instance.rstrip('-')} {shortened(names)}")
-    return ", ".join(fields)

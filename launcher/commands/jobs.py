@@ -8,6 +8,7 @@ damage these files: what cannot be read is left out, and never hides another job
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -135,10 +136,18 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
 def row_of(file: Path, known: Mapping[str, Queued]) -> JobRow:
     """Return the row of a job whose script is `file`; `known` are the jobs that Slurm lists."""
     number = file.stem
-    options = directives(_text(file))
+    options = {}
+    with suppress(OSError, ValueError):
+        options = directives(regular(file).decode(errors="replace"))
     log = log_file(options.get("output", ""), number)
     folder = log.removesuffix(f"-{number}.log")
-    end, job = _tail(log), known.get(number)
+    end, job = "", known.get(number)
+    with suppress(OSError, ValueError):  # the end of the log; a FIFO would be waited for
+        handle = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(handle, "rb") as stream:
+            if os.path.isfile(log):
+                stream.seek(max(0, os.fstat(handle).st_size - TAIL))
+                end = stream.read(TAIL).decode(errors="replace")
     ends = list(ENDED.finditer(end))
     code, stopped = ends[-1].groups() if ends else ("", None)
     failed, message, left = "", "", ""
@@ -190,25 +199,3 @@ def progress(folder: Path, running: bool) -> str:
         left = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
         text += f", {found.samples_per_second:.3g} samples/s, {left} left"
     return text
-
-
-def _text(file: Path) -> str:
-    try:
-        return regular(file).decode(errors="replace")
-    except (OSError, ValueError):
-        return ""
-
-
-def _tail(path: str) -> str:
-    """Return the end of a log; nothing of what is no regular file."""
-    try:
-        # A FIFO would be waited for.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(handle, "rb") as stream:
-            size = os.fstat(handle).st_size
-            if not os.path.isfile(path):
-                return ""
-            stream.seek(max(0, size - TAIL))
-            return stream.read(TAIL).decode(errors="replace")
-    except (OSError, ValueError):
-        return ""

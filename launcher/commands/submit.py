@@ -115,11 +115,19 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
         own = own.with_values({"--device": GPU})
     flags = {flag: value for flag, value in request.launcher_options.items()
              if flag not in ONLY_HERE}  # fmt: skip
-    flags |= {"--site": _place(inputs.settings.site.value or PLAIN_SITE), "--runtime": plan.engine}
+    place = inputs.settings.site.value or PLAIN_SITE  # in the job, a path is absolute
+    place = os.path.abspath(place) if "/" in place or place.endswith(".yaml") else place
+    flags |= {"--site": place, "--runtime": plan.engine}
     flags |= {"--image": plan.image} if stated and plan.image else {}
     if inputs.settings.image_dir.source != "default":
         flags["--image-dir"] = inputs.settings.image_dir.value
-    flags, variables = without_values(flags)
+    # Variables of sbatch hold the values of --env, and the options their names alone.
+    names, variables = [], dict[str, str]()
+    for item in flags.get("--env", ()):
+        name, equals, value = item.partition("=")
+        names.append(name)
+        variables |= {f"{ENV}{name}": value} if equals else {}
+    flags |= {"--env": tuple(names)} if names else {}
     beside = [] if options.stage is None else ["--stage", str(options.stage)]
     beside += ["--digest", plan.digest] if stated and plan.image and plan.digest else []
     launch = arguments(LAUNCHER_OPTIONS.values(), flags)
@@ -150,22 +158,6 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     warn(findings)
     os.environ.update(variables)  # sbatch hands them on
     return Job(request.command, what, text, output, log, tuple(problems))
-
-
-def _place(site: str) -> str:
-    """Return a site as the job names it: a path is absolute."""
-    return os.path.abspath(site) if "/" in site or site.endswith(".yaml") else site
-
-
-def without_values(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the options with the names alone of --env, and variables that hold the values."""
-    variables, names = {}, []
-    for text in flags.get("--env", ()):
-        name, equals, value = text.partition("=")
-        names.append(name)
-        if equals:
-            variables[f"{ENV}{name}"] = value
-    return {**flags, **({"--env": tuple(names)} if names else {})}, variables
 
 
 def node_of(site: Site, here: Host, gpus_used: int) -> Host:
@@ -231,7 +223,16 @@ def queue_all(
                 queue.cancel(numbers)
             raise
         reserve(numbers[-1])
-    kept = [keep(number, job.script) for number, job in zip(numbers, jobs, strict=True)]
+    kept = []
+    for number, job in zip(numbers, jobs, strict=True):
+        kept.append(file := kept_scripts() / f"{number}.sh")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(job.script)
+        except OSError as error:
+            evidence = f"'{file}', {error.strerror}; job {number} is queued"
+            remedy = "`aam-launch jobs` does not list it; see squeue"
+            raise CannotCreate("The script cannot be kept", evidence, remedy) from error
     for number, job in zip(numbers, jobs, strict=True):
         what = job.allocation
         time = what.time or "the time of the partition"
@@ -245,19 +246,6 @@ def queue_all(
 def kept_scripts() -> Path:
     """Return the folder of the scripts of submitted jobs, each NUMBER.sh: `jobs` lists them."""
     return user_folder("XDG_STATE_HOME", os.environ) / "jobs"
-
-
-def keep(number: str, script: str) -> Path:
-    """Keep the script of a queued job."""
-    file = kept_scripts() / f"{number}.sh"
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(script)
-    except OSError as error:
-        evidence = f"'{file}', {error.strerror}; job {number} is queued"
-        remedy = "`aam-launch jobs` does not list it; see squeue"
-        raise CannotCreate("The script cannot be kept", evidence, remedy) from error
-    return file
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from aam.contract.gpus import GPU, nvidia_driver_version
@@ -83,12 +84,19 @@ class Nvidia(Vendor):
             listed = whole_number(keys.get("device minor", ""))
             minor = number if listed is None else listed
             arch, _ = chips.get(pci.number(tree, address, "device") or 0, (None, ""))
+            if arch is None and live:  # a chip that is newer than the table
+                program = system.which("nvidia-smi", os.environ.get("PATH", ""))
+                query = ("--query-gpu=compute_cap", "--format=csv,noheader", f"--id={address}")
+                with suppress(OSError):  # a TimeoutError among them
+                    printed = system.run([program, *query], timeout=10).stdout if program else ""
+                    capability = re.fullmatch(r"(\d+)\.(\d)", printed.strip())
+                    arch = f"sm_{capability[1]}{capability[2]}" if capability else None
             instances = _instances(tree, minor)
             found.append(
                 Gpu(
                     vendor="nvidia",
                     index=minor,
-                    arch=arch or (_printed_capability(address) if live else None),
+                    arch=arch,
                     product=keys.get("model", "NVIDIA GPU"),
                     pci=address,
                     nodes=(f"/dev/nvidia{minor}",),
@@ -116,18 +124,6 @@ class Nvidia(Vendor):
 
     def capability(self, arch: str) -> int:
         return whole_number(arch.removeprefix(self.arch_prefix)) or 0
-
-
-def _printed_capability(address: str) -> str | None:
-    """Return the arch that `nvidia-smi` prints for a GPU, or None."""
-    program = system.which("nvidia-smi", os.environ.get("PATH", ""))
-    query = ("--query-gpu=compute_cap", "--format=csv,noheader", f"--id={address}")
-    try:
-        printed = system.run([program, *query], timeout=10).stdout if program else ""
-    except OSError:  # a TimeoutError among them
-        return None
-    found = re.fullmatch(r"(\d+)\.(\d)", printed.strip())
-    return f"sm_{found[1]}{found[2]}" if found else None
 
 
 def capabilities(text: str) -> dict[int, tuple[str, str]]:

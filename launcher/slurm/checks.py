@@ -22,7 +22,7 @@ from launcher.findings import Finding
 from launcher.plan.inputs import JSON, Request
 from launcher.plan.mounts import PathFact
 from launcher.plan.plan import Plan
-from launcher.planning import require_inputs, require_outputs
+from launcher.planning import nearest_folder, require_inputs, require_outputs
 from launcher.slurm.site import Site
 
 PROBE = 1 << 20
@@ -58,7 +58,19 @@ def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamEr
             cause = f"The nodes do not see the {fact.role} of {fact.flag}"
             found.append(kind(cause, hidden, remedy))
         elif fact.role == "output":
-            found += _room(fact)
+            # Write 1 MiB where the output will be: only that shows a quota.
+            place = nearest_folder(fact.real if fact.folder else os.path.dirname(fact.real))
+            try:
+                with tempfile.NamedTemporaryFile(dir=place, prefix=".aam-room-") as stream:
+                    stream.write(bytes(PROBE))
+                    stream.flush()
+                    # A network file system may report a quota only when data is flushed (close(2)).
+                    os.fsync(stream.fileno())
+            except OSError as error:
+                why = {errno.EDQUOT: "your quota is reached", errno.ENOSPC: "the disk is full"}
+                evidence = f"'{place}', {why.get(error.errno or 0, error.strerror)}"
+                cause = f"No room for {fact.flag}"
+                found.append(CannotCreate(cause, evidence, "free some space"))
             if not fact.folder and os.path.exists(fact.real) and not usable:
                 evidence, remedy = f"'{fact.absolute}'", "--overwrite replaces it"
                 found.append(CannotCreate("The output exists already", evidence, remedy))
@@ -74,24 +86,6 @@ def unseen(path: str, site: Site) -> str:
         if _below(path, os.path.realpath(place)):
             return f"'{path}' is below {place}, which each host has for itself"
     return ""
-
-
-def _room(fact: PathFact) -> list[AamError]:
-    """Write 1 MiB where an output will be: only that shows a quota."""
-    place = fact.real if fact.folder else os.path.dirname(fact.real)
-    while not os.path.isdir(place):
-        place = os.path.dirname(place)
-    try:
-        with tempfile.NamedTemporaryFile(dir=place, prefix=".aam-room-") as stream:
-            stream.write(bytes(PROBE))
-            stream.flush()
-            # A network file system may report a quota only when data is flushed (close(2)).
-            os.fsync(stream.fileno())
-    except OSError as error:
-        why = {errno.EDQUOT: "your quota is reached", errno.ENOSPC: "the disk is full"}
-        evidence = f"'{place}', {why.get(error.errno or 0, error.strerror)}"
-        return [CannotCreate(f"No room for {fact.flag}", evidence, "free some space")]
-    return []
 
 
 def image(plan: Plan, site: Site, force: bool) -> list[AamError]:
@@ -134,14 +128,8 @@ def memory(
     """Return an error if a training does not fit, and a warning if that is not known.
 
     `aam-launch memory` predicts in the image of the job, without a GPU. It takes some seconds and
-    reads the study. Whatever keeps it from ending is a warning, and the job is queued.
-
-    Args:
-        request: the command of the job.
-        ranks: of the whole job.
-        site: names the memory of a GPU.
-        launch: command line of the launcher, with the options of the job.
-        env: its environment.
+    reads the study. Whatever keeps it from ending is a warning, and the job is queued. `launch` is
+    the command line of the launcher with the options of the job, `ranks` counts the whole job.
     """
     most = site.values.gpu_memory_gb
     trains = request.command in ("pretrain", "train") and request.computes_on_gpu

@@ -34,7 +34,7 @@ from launcher.engines.base import LIBRARIES
 from launcher.findings import REQUESTED, warn
 from launcher.plan.inputs import Request, request_of
 from launcher.plan.mounts import Mount
-from launcher.plan.plan import STRATEGIES, Plan
+from launcher.plan.plan import STRATEGIES
 from launcher.plan.settings import LAUNCHER_OPTIONS
 from launcher.planning import plan_launch, require_inputs
 from launcher.slurm import log, node, queue
@@ -116,7 +116,11 @@ def batch(argv: Sequence[str]) -> int:
         nonlocal cancelled
         cancelled = cancelled or received == signal.SIGTERM
         if received != signal.SIGTERM:
-            request_stop(stop, reasons[signal.Signals(received)])
+            try:
+                stop_file.request(stop, reasons[signal.Signals(received)])
+            except OSError as error:  # without the folder of the node the job goes on
+                log(f"No stop can be requested: '{stop}', {error.strerror}; the job goes on, and "
+                    "its last checkpoint is complete")  # fmt: skip
 
     for each in (*reasons, signal.SIGTERM):
         signal.signal(each, handle)
@@ -142,15 +146,6 @@ def batch(argv: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         queue.requeue(number)
     return status
-
-
-def request_stop(file: Path, reason: str) -> None:
-    """Request a stop of the ranks; without the folder of the node the job goes on."""
-    try:
-        stop_file.request(file, reason)
-    except OSError as error:
-        log(f"No stop can be requested: '{file}', {error.strerror}; the job goes on, and its last "
-            "checkpoint is complete")  # fmt: skip
 
 
 def _srun(nodes: int, ranks: int, argv: Sequence[str]) -> int:
@@ -242,8 +237,16 @@ def rank(argv: Sequence[str]) -> NoReturn:
         raise DataError(
             "The image has changed since the job was submitted", evidence, "submit the job again"
         )
-    if local_rank == 0:
-        _describe(plan, site, ranks // nodes)
+    if local_rank == 0:  # what the node runs, and how its GPUs differ from those of the site
+        warn(plan.findings)
+        names = [f"{gpu.product} ({gpu.arch})" for gpu in plan.gpus]
+        gpus = ", ".join(f"{names.count(each)} x {each}" for each in dict.fromkeys(names))
+        image = f"image '{plan.place}'" if plan.place else f"Python '{plan.program}'"
+        name, here = os.uname().nodename, ranks // nodes
+        log(f"{name}: {plan.engine}, {image}, {here} rank{'s' * (here > 1)}, {gpus or 'no GPU'}")
+        stated = site.values.arch
+        if stated and plan.gpus and {gpu.arch for gpu in plan.gpus} != {stated}:
+            log(f"{name}: site {site.name} states GPUs of arch {stated}; the job uses those above")
     # A rank computes on the CPUs of the NUMA node of its GPU.
     binds = site.values.whole_nodes and several and ranks // nodes <= len(plan.gpus)
     if binds and (near := node.cpus_near(plan.gpus[local_rank].pci)):
@@ -309,19 +312,6 @@ def rank_variables(
         added |= {name: present.get(name, value) for name, value in values.network.items()}
         added |= node.network(present, values.interfaces, values.plugin)
     return added
-
-
-def _describe(plan: Plan, site: Site, ranks: int) -> None:
-    """Print what a node runs, and how its GPUs differ from those that the site states."""
-    warn(plan.findings)
-    names = [f"{gpu.product} ({gpu.arch})" for gpu in plan.gpus]
-    gpus = ", ".join(f"{names.count(each)} x {each}" for each in dict.fromkeys(names)) or "no GPU"
-    image = f"image '{plan.place}'" if plan.place else f"Python '{plan.program}'"
-    name = os.uname().nodename
-    log(f"{name}: {plan.engine}, {image}, {ranks} rank{'s' * (ranks > 1)}, {gpus}")
-    stated = site.values.arch
-    if stated and plan.gpus and {gpu.arch for gpu in plan.gpus} != {stated}:
-        log(f"{name}: site {site.name} states GPUs of arch {stated}; the job uses those above")
 
 
 if __name__ == "__main__":

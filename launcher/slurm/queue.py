@@ -72,9 +72,6 @@ class Partition(msgspec.Struct, frozen=True):
 def seconds(time: str) -> float:
     """Return a time limit of Slurm in seconds (sbatch(1), --time; slurm.conf(5), MaxTime).
 
-    Raises:
-        UsageError: it is not a time limit.
-
     >>> [seconds(t) for t in ("90", "1:30", "24:00:00", "1-12", "2-0:30", "UNLIMITED")]
     [5400, 90, 86400, 129600, 174600, inf]
     """
@@ -109,13 +106,10 @@ def test(script: str) -> str:
 
 
 def submit(script: str, after: Sequence[str] = (), condition: str = "afterok") -> str:
-    """Queue a script and return the job's number.
+    """Queue a script to run after jobs that have to end first; return the job's number.
 
-    Args:
-        script: of the job.
-        after: numbers of jobs that have to end first.
-        condition: on that end (sbatch(1), --dependency). afterok: all have succeeded, and this job
-            is cancelled if one fails; afterany: whatever their status.
+    A `condition` of sbatch(1), --dependency: afterok, all have succeeded, and this job is cancelled
+    if one fails; afterany, whatever their status.
     """
     depends = [f"--dependency={condition}:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
     printed = _sbatch(script, "--parsable", *(depends if after else [])).strip()
@@ -195,19 +189,15 @@ def _sbatch(script: str, *options: str) -> str:
         k: v for k, v in os.environ.items() if k in left_open or not k.startswith("SBATCH_")
     }
     done = _run(["sbatch", *options], script, variables)
-    if done.returncode != 0:
-        raise _refusal(done.stderr)
-    return done.stdout
-
-
-def _refusal(message: str) -> AamError:
-    """Return the error for a message with which sbatch refuses a job."""
-    text = " ".join(line.removeprefix("sbatch: error: ") for line in message.splitlines() if line)
+    if done.returncode == 0:
+        return done.stdout
+    lines = (line.removeprefix("sbatch: error: ") for line in done.stderr.splitlines() if line)
+    text = " ".join(lines)
     for phrases, error, cause, remedy in REFUSALS:
         if any(phrase in text.lower() for phrase in phrases):
             known = sorted({p.name for p in partitions()}) if "partition" in phrases[0] else []
-            return error(cause, text, f"there are {', '.join(known)}" if known else remedy)
-    return UsageError("Slurm refuses the job", text, "correct what it names")
+            raise error(cause, text, f"there are {', '.join(known)}" if known else remedy)
+    raise UsageError("Slurm refuses the job", text, "correct what it names")
 
 
 def _run(

@@ -5,7 +5,7 @@ No text of a user or a site stands in the script but as a quoted argument.
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -170,29 +170,22 @@ def allocation_of(
         "--open-mode=append",
         f"--output={log}",
     )
-    options = (*options, *_more(given.sbatch, options))
-    for each in options:
-        if not each.isprintable() or each.partition("=")[1:] == ("=", ""):
-            raise UsageError("A value that no job script can hold", repr(each), "choose another")
-    return Allocation(given.nodes, ranks, gpus, time, warn, given.requeue and trains, options)
-
-
-def _more(given: Iterable[str], options: Sequence[str]) -> list[str]:
-    """Return the options of --sbatch; those that the script has already are refused."""
+    # Further options of sbatch; those that the script has already are refused.
     taken = {option.partition("=")[0] for option in options} | {"--array", "--export", "--wrap"}
-    found = []
-    for text in given:
+    for text in given.sbatch:
         whole = f"--{text.removeprefix('--')}"
         key = whole.partition("=")[0]
         if not re.fullmatch("--[a-z][a-z0-9-]*", key):
             remedy = "write --sbatch KEY=VALUE with a long option of sbatch"
             raise UsageError("Not an option of sbatch", f"--sbatch '{text}'", remedy)
         if key in taken:
-            raise UsageError(
-                "An option that the job script sets", f"--sbatch '{text}'", "leave it out"
-            )
-        found.append(whole)
-    return found
+            cause, evidence = "An option that the job script sets", f"--sbatch '{text}'"
+            raise UsageError(cause, evidence, "leave it out")
+        options = (*options, whole)
+    for each in options:
+        if not each.isprintable() or each.partition("=")[1:] == ("=", ""):
+            raise UsageError("A value that no job script can hold", repr(each), "choose another")
+    return Allocation(given.nodes, ranks, gpus, time, warn, given.requeue and trains, options)
 
 
 def _require(pattern: re.Pattern[str], value: str, where: str) -> None:
@@ -238,7 +231,11 @@ def script(
     """Return the script of a job."""
     for module in site.values.modules:
         _require(MODULE, module, site.where("modules"))
-    lines = ["#!/bin/bash", *(f"#SBATCH {_directive(option)}" for option in what.options)]
+    lines = ["#!/bin/bash"]
+    for each in what.options:  # in double quotes where it has to be
+        plain = re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", each)
+        quoted = each.replace("\\", "\\\\").replace('"', '\\"')
+        lines.append(f"#SBATCH {each}" if plain else f'#SBATCH "{quoted}"')
     for line in (*about, f"written by aam-launch {__version__}"):
         # A control character would begin a line of its own.
         lines.append("# " + "".join(c if c.isprintable() else "?" for c in line))
@@ -264,13 +261,6 @@ def wrapped(argv: Sequence[str]) -> str:
             lines.append("   ")
         lines[-1] += f" {quoted}" if lines[-1] else quoted
     return " \\\n".join(lines)
-
-
-def _directive(option: str) -> str:
-    """Return an option as a line of #SBATCH takes it: in double quotes where it has to be."""
-    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", option):
-        return option
-    return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def directives(text: str) -> dict[str, str]:

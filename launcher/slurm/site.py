@@ -129,13 +129,7 @@ class Site(msgspec.Struct, frozen=True):
 
 
 def site_of(name: str, entries: Mapping[str, Sourced[Any]], variables: Mapping[str, str]) -> Site:
-    """Return the site that a file describes.
-
-    Args:
-        name: of the site.
-        entries: top-level entries of the file, with their places.
-        variables: values of `$USER` and `$HOME`.
-    """
+    """Return the site that the entries of a file describe; `variables` has `$USER` and `$HOME`."""
     facts: dict[str, Fact] = {}
     values: dict[str, Any] = {}
 
