@@ -53,38 +53,18 @@ def test_the_variables_of_srun_give_the_rank_and_a_batch_script_is_one_process()
 
 
 @pytest.mark.parametrize(
-    ("change", "evidence"),
+    ("variables", "evidence"),
     [
-        ({"RANK": "8"}, "rank 8 of 8"),
-        ({"LOCAL_RANK": "4"}, "local rank 4 of 4"),
+        (TORCHRUN | {"RANK": "8"}, "rank 8 of 8"),
+        ({name: TORCHRUN[name] for name in TORCHRUN if name != "MASTER_PORT"}, "MASTER_PORT is no"),
+        (SRUN | {"SLURM_STEP_NUM_TASKS": "six"}, "SLURM_STEP_NUM_TASKS='six'"),
+        (SRUN | {"SLURM_NODEID": "2"}, "SLURM_NODEID=2, tasks on 2 nodes"),
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4(x"}, re.escape("'4(x'")),
     ],
 )
-def test_inconsistent_variables_are_refused(change: dict[str, str], evidence: str) -> None:
+def test_wrong_variables_are_refused(variables: dict[str, str], evidence: str) -> None:
     with pytest.raises(UsageError, match=evidence):
-        read_environment(TORCHRUN | change)
-    with pytest.raises(UsageError, match="MASTER_PORT is not"):
-        read_environment({name: value for name, value in TORCHRUN.items() if name != "MASTER_PORT"})
-
-
-@pytest.mark.parametrize(
-    ("change", "evidence"),
-    [
-        ({"SLURM_STEP_NUM_TASKS": "six"}, "SLURM_STEP_NUM_TASKS='six'"),
-        ({"SLURM_NODEID": "2"}, "SLURM_NODEID=2, tasks on 2 nodes"),
-        ({"SLURM_STEP_TASKS_PER_NODE": "4(x"}, re.escape("'4(x'")),
-    ],
-)
-def test_wrong_variables_of_a_step_are_refused(change: dict[str, str], evidence: str) -> None:
-    with pytest.raises(UsageError, match=evidence):
-        read_environment(SRUN | change)
-
-
-@pytest.mark.parametrize("number", [1, 5])
-def test_shards_partition_the_items(number: int) -> None:
-    things = list(range(number))
-    parts = [things[Ranks(rank, 4, rank, 4).shard(number)] for rank in range(4)]
-    assert [thing for part in parts for thing in part] == things
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+        read_environment(variables)
 
 
 @pytest.mark.parametrize(

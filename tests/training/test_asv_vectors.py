@@ -119,24 +119,6 @@ def test_writers_at_once_and_lookups(tmp_path: Path) -> None:
     assert not opened(tmp_path, seed=1).segments
 
 
-def test_float16_is_read_as_it_is_written_and_by_float16_alone(tmp_path: Path) -> None:
-    torch.manual_seed(1)
-    exact, hashes = torch.randn(9, 8), np.arange(9)
-    rounded = opened(tmp_path, "float16").add(hashes, exact)
-    assert not torch.equal(rounded, exact)
-    torch.testing.assert_close(rounded, exact, rtol=2**-11, atol=1e-6)
-    found = torch.zeros(9, 8)
-    assert opened(tmp_path, "float16").fill(hashes, found).all()
-    assert torch.equal(found, rounded)
-    assert not opened(tmp_path).fill(hashes, found).any()
-    assert torch.equal(opened(tmp_path).add(hashes, exact), exact)
-    assert opened(tmp_path).fill(hashes, found).all()
-    assert torch.equal(found, exact)
-    (half,) = (segment for segment in opened(tmp_path, "float16").segments
-               if segment[1].dtype == np.float16)  # fmt: skip
-    assert half[1].nbytes * 2 == opened(tmp_path).segments[0][1].nbytes
-
-
 def test_vectors_beyond_float16_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="exceed float16: the largest value is 70000"):
         opened(tmp_path, "float16").add(np.arange(1), torch.full((1, 8), 7e4))

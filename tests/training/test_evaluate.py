@@ -77,24 +77,15 @@ def test_errors_are_shown_by_the_values_of_metadata_columns(
     assert evaluate(tmp_path, text, "--by", "sex", metadata=metadata) == DataError.status
 
 
-@pytest.mark.parametrize(
-    ("lowest", "step", "bins"),
-    [
-        (20190101, 1, ["20190101 to 20190126", "20190126 to 20190150"]),
-        (0, 1e-9, ["0 to 2.475e-08", "2.475e-08 to 4.95e-08"]),
-    ],
-)
-def test_bins_of_numbers_that_begin_alike_keep_their_samples(
-    tmp_path: Path, lowest: float, step: float, bins: list[str]
-) -> None:
+def test_bins_of_numbers_that_begin_alike_keep_their_samples(tmp_path: Path) -> None:
     metadata = "sample-id\tage\tdate\n"
-    metadata += "".join(f"s{k}\t{k}\t{lowest + step * k!r}\n" for k in range(100))
+    metadata += "".join(f"s{k}\t{k}\t{20190101 + k}\n" for k in range(100))
     text = "sample-id\tpredicted\n" + "".join(f"s{k}\t{k}\n" for k in range(100))
     output = tmp_path / "figures.json"
     args = ("--by", "date", "--output", str(output))
     assert evaluate(tmp_path, text, *args, metadata=metadata) == 0
     found = json.loads(output.read_text())["by"]["date"]
-    assert list(found)[:2] == bins
+    assert list(found)[:2] == ["20190101 to 20190126", "20190126 to 20190150"]
     assert [one["samples"] for one in found.values()] == [25, 25, 25, 25]
 
 

@@ -1,22 +1,25 @@
-"""Inference: what is computed once for each ASV, and what for each sample."""
+"""Inference: outputs, what is computed once for each ASV, and integrated gradients."""
 
 from __future__ import annotations
 
 import dataclasses
 
 import numpy as np
+import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from aam.data.batches import BatchPlan, make_batch
 from aam.data.study import Study
 from aam.data.targets import TargetTransform
+from aam.inference.attributions import integrated_gradients
 from aam.inference.outputs import (
     LoadedNetwork,
     apply_network,
     apply_to_batch,
-    embed,
+    apply_to_study,
     encode_asvs,
+    fit_profile,
     profile_terms,
 )
 from aam.inference.stored_networks import DiversityScale, ModelConfig, Target
@@ -26,21 +29,89 @@ from aam.model.shape import NetworkShape
 from tests.support.models import loaded
 
 CPU = torch.device("cpu")
+
+
+def model_of(study: Study, target: Target, profile: int) -> LoadedNetwork:
+    """Return a network with random weights; the baseline and the samples differ in its output."""
+    torch.manual_seed(0)
+    shape = NetworkShape(
+        max_bp=study.tokens_FL.shape[1],
+        embedding_dim=16,
+        attention_heads=2,
+        attention_layers=1,
+        outputs=target.outputs,
+        profile_features=profile,
+    )
+    plan = BatchPlan(seed=1, rarefy_depth=500, token_limit=1024)
+    config = ModelConfig("train", shape, "unweighted", plan, DiversityScale(), target, {})
+    network = config.network()
+    assert isinstance(network, Predictor)
+    fit_profile(network, study, plan, np.arange(len(study.table.sample_ids)))
+    return loaded(config, network)
+
+
+@pytest.fixture
+def samples(study: Study) -> Study:
+    """Twelve samples."""
+    return study.take_samples(np.arange(12))
+
+
+@pytest.mark.parametrize(
+    ("target", "profile"),
+    [
+        (Target("y", transform=TargetTransform("zscore", 3.0, 2.0)), 32),
+        (Target("y", transform=TargetTransform("none", 0, 1), quantiles=(0.1, 0.5, 0.9)), 0),
+        (Target("y", classes=("a", "b")), 0),
+        (Target("y", classes=("a", "b", "c")), 32),
+    ],
+    ids=["number", "quantiles", "two classes", "three classes"],
+)
+def test_contributions_sum_to_the_difference_from_the_baseline(
+    samples: Study, target: Target, profile: int
+) -> None:
+    model = model_of(samples, target, profile)
+    found = integrated_gradients(model, samples, 7)
+    sums_NC = np.stack([values.sum(axis=1) for values in found.values], axis=1)
+    expected_NC = found.scores_NC - found.baselines_NC
+    assert expected_NC.std(axis=0).min() > 1e-3
+    assert sums_NC == pytest.approx(expected_NC, abs=1e-3 * np.abs(expected_NC).max())
+    vectors_FD = encode_asvs(model.network.encoder, samples, CPU)
+    (output,) = apply_to_study(model, samples, InferenceSettings(9), vectors_FD)
+    assert output.outputs_NC is not None
+    predicted_NC = target.decode(output.outputs_NC)
+    if target.classes:
+        logs = np.log(predicted_NC)
+        wanted = (
+            logs[:, 1:] - logs[:, :1] if len(target.classes) == 2 else logs - logs.mean(1)[:, None]
+        )
+    else:
+        wanted = np.array([target.point_predictions(predicted_NC)]).T - target.transform.shift
+    if not target.quantiles:  # predictions sort the quantiles of an untrained network
+        assert found.scores_NC == pytest.approx(wanted, abs=1e-4)
+
+
+def test_contributions_do_not_depend_on_the_batch(samples: Study) -> None:
+    model = model_of(samples, Target("y", classes=("a", "b")), 32)
+    one, other = (integrated_gradients(model, samples, size).values[0] for size in (5, 12))
+    assert one.toarray() == pytest.approx(other.toarray(), abs=1e-5)
+
+
+def test_only_asvs_with_reads_contribute(samples: Study) -> None:
+    model = model_of(samples, Target("y", classes=("a", "b")), 32)
+    whole = dataclasses.replace(model.config.plan, rarefy_depth=0)
+    model = loaded(dataclasses.replace(model.config, plan=whole), model.network)
+    (values,) = integrated_gradients(model, samples, 8).values
+    counts = samples.table.counts[np.arange(len(samples.table.sample_ids))]
+    assert ((values != 0).toarray() == (counts.toarray() > 0)).all()
+
+
 WIDTH = 512
+TARGET = Target("y", transform=TargetTransform("none", 0, 1))
 PLAN = BatchPlan(seed=1, rarefy_depth=0, token_limit=1024)
 
 
-def model(study: Study) -> LoadedNetwork:
-    torch.manual_seed(0)
-    target = Target("y", transform=TargetTransform("none", 0, 1))
-    length = study.tokens_FL.shape[1]
-    shape = NetworkShape(length, 8, 2, 1, outputs=target.outputs, profile_features=WIDTH)
-    config = ModelConfig("train", shape, "unweighted", PLAN, DiversityScale(), target, {})
-    return loaded(config, config.network().eval())
-
-
 def test_features_of_the_profile_are_computed_once_for_each_asv(study: Study) -> None:
-    network = model(study).network
+    network = model_of(study, TARGET, WIDTH).network
     assert isinstance(network, Predictor)
     vectors_FD = encode_asvs(network.encoder, study, CPU)
     flops = []
@@ -55,7 +126,7 @@ def test_features_of_the_profile_are_computed_once_for_each_asv(study: Study) ->
 
 
 def test_outputs_are_those_of_the_sequences_of_the_batch(study: Study) -> None:
-    network = model(study).network
+    network = model_of(study, TARGET, WIDTH).network
     assert isinstance(network, Predictor)
     vectors_FD = encode_asvs(network.encoder, study, CPU)
     batch = make_batch(study, PLAN, np.array([5, 0, 7]))
@@ -75,15 +146,3 @@ def test_outputs_are_those_of_the_sequences_of_the_batch(study: Study) -> None:
         )
     torch.testing.assert_close(embedding_BD, expected_BD)
     torch.testing.assert_close(outputs_BC, expected_XBC.mean(dim=0))
-
-
-def test_an_embedding_needs_the_encoder_alone(study: Study) -> None:
-    predictor = model(study)
-    encoder = dataclasses.replace(predictor, network=predictor.network.encoder)
-    found = []
-    for one in (predictor, encoder):
-        with FlopCounterMode(display=False) as counter:
-            embeddings_ND = embed(one, study, InferenceSettings(4))
-        found.append((counter.get_total_flops(), embeddings_ND))
-    assert found[0][0] == found[1][0]
-    np.testing.assert_array_equal(found[0][1], found[1][1])

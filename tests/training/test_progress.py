@@ -28,25 +28,6 @@ from tests.support.rank_steps import train as train_loop
 PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
 
 
-def test_time_left_counts_validations_and_further_folds() -> None:
-    progress = Progress(Path("none"), Path("none"), 1600, "CPU")
-    progress.steps, progress.epochs = 1000, 10
-
-    def seconds_left(
-        step: int, epoch: int, seconds: float | None, validation: float = 0.0, fold: int = 1
-    ) -> float | None:
-        progress.step, progress.epoch, progress.fold = step, epoch, fold
-        progress.step_seconds, progress.validation_seconds = seconds, validation
-        return progress.seconds_left
-
-    assert seconds_left(0, 0, None) is None
-    assert seconds_left(100, 1, 0.5) == 450
-    assert seconds_left(100, 1, 0.5, 20) == 450 + 9 * 20
-    assert seconds_left(1000, 10, 0.5, 20) == 0
-    progress.folds = 5
-    assert seconds_left(1000, 10, 0.5, 20, fold=3) == 2 * (1000 * 0.5 + 10 * 20)
-
-
 def test_the_first_line_names_the_device_and_the_file_tells_the_progress(
     study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

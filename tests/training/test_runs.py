@@ -1,15 +1,15 @@
-"""Training runs: reproducibility, losses and validation, devices, and options at their limits."""
+"""Training runs: reproducibility, losses, validation, precision, and limits."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from aam.contract.errors import UsageError
 from aam.contract.options import from_plain, parse
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.data.study import Study
@@ -18,8 +18,9 @@ from aam.inference.stored_networks import Target, read_networks
 from aam.model.distance import PairwiseDistance
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape, least_weights
+from aam.numerics.device import choose_precision, has_bf16
 from aam.training.losses import distance_loss, target_loss
-from tests.support.commands import pretrain, train
+from tests.support.commands import pretrain, read, train
 from tests.support.runs import validate, weights
 
 
@@ -127,21 +128,67 @@ def test_the_predicted_number_of_weights_is_a_close_lower_bound(dim: int, layers
     assert 0.8 * number < least_weights(dim, layers) < number
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("--embedding-dim", 10**9), "--embedding-dim 1000000000; give 1 to 65536"),
-        (("--embedding-dim", 65_536, "--attention-layers", 1000), "does not fit into memory"),
-        (("--lr", "1e300"), "--lr 1e+300; give more than 0 and at most 1000000"),
-        (("--batch-size", 10**18), "--batch-size 1000000000000000000; choose a smaller"),
-        (("--rarefy-depth", 10**18), "1000000000000000000"),
-    ],
-)
-def test_options_at_their_extremes_are_refused(
-    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], args: Any, message: str
+def test_a_network_beyond_the_memory_is_refused(
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tree = ("--tree", study_dir / "tree.nwk")
-    assert pretrain(study_dir, tmp_path / "run", *tree, *args) in (64, 65)
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("aam: ") and message in last
+    args = ("--penalty", 0, "--embedding-dim", 65_536, "--attention-layers", 1000)
+    assert pretrain(study_dir, tmp_path / "run", *args) == UsageError.status
+    assert "does not fit into memory" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+BF16 = {
+    "cpu": True,
+    "gfx906": False,
+    "gfx942": True,
+    "gfx1030": False,
+    "gfx2000": None,
+    "sm_75": False,
+    "sm_90": True,
+}
+
+
+@pytest.mark.parametrize("arch", BF16)
+def test_bf16_by_architecture(arch: str) -> None:
+    assert has_bf16(arch) is BF16[arch]
+    expected = "bf16" if BF16[arch] and arch != "cpu" else "none"
+    assert choose_precision("auto", arch) == expected
+    assert choose_precision("none", arch) == "none"
+    if BF16[arch] is False:
+        with pytest.raises(
+            UsageError, match=f"no bf16: --mixed-precision bf16 on {arch}; use fp16"
+        ):
+            choose_precision("bf16", arch)
+    else:
+        assert choose_precision("bf16", arch) == "bf16"
+    if arch == "cpu":
+        with pytest.raises(UsageError, match="fp16 needs a GPU"):
+            choose_precision("fp16", arch)
+    else:
+        assert choose_precision("fp16", arch) == "fp16"
+
+
+@pytest.mark.medium
+def test_bf16_trains_close_to_fp32(study_dir: Path, tmp_path: Path) -> None:
+    args = ("--tree", study_dir / "tree.nwk", "--epochs", "8", "--dropout", "0")
+    runs = {}
+    for precision in ("none", "bf16", "auto"):
+        folder = tmp_path / precision
+        more = (*args, "--mixed-precision", precision, "--report-fp32-fallbacks")
+        assert pretrain(study_dir, folder, *more) == 0
+        losses = read(folder / "metrics.csv")["val_loss"]
+        runs[precision] = (losses, json.loads((folder / "run.json").read_text()))
+    plain, half = runs["none"][0], runs["bf16"][0]
+    # It learns, and by nearly as much.
+    assert half.iloc[-1] < half.iloc[0]
+    assert abs(half.iloc[-1] - plain.iloc[-1]) < 0.2 * (plain.iloc[0] - plain.iloc[-1])
+    assert not half.equals(plain)
+    # On a CPU 'auto' is fp32.
+    assert runs["auto"][0].equals(plain)
+    assert [runs[name][1]["precision"] for name in runs] == ["none", "bf16", "none"]
+    fallbacks = runs["bf16"][1]["fp32_fallbacks"]
+    assert "fp32_fallbacks" not in runs["none"][1]
+    named = {name for names in fallbacks.values() for name in names}
+    # The distance is computed in fp32 on purpose; products are not.
+    assert any(name.endswith("distance") for name in named)
+    assert "Linear" not in fallbacks
