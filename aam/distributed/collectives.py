@@ -69,14 +69,7 @@ def all_gather_rows(local_ND: Tensor, sizes: Sequence[int]) -> Tensor:
     """All-gather rows, with a gradient that flows back to the rank of each row.
 
     The backward pass adds the gradients of all ranks. If the loss of each rank is its share of one
-    sum, a row has the gradient of that sum.
-
-    Args:
-        local_ND: the rows of this rank, N >= 0.
-        sizes: number of rows of each rank, in the order of the ranks.
-
-    Returns:
-        The rows of all ranks, in the order of the ranks.
+    sum, a row has the gradient of that sum. `sizes` are the numbers of rows of the ranks.
 
     >>> all_gather_rows(torch.ones(2, 3), [2]).shape
     torch.Size([2, 3])
@@ -89,9 +82,6 @@ def all_gather_rows(local_ND: Tensor, sizes: Sequence[int]) -> Tensor:
 
 def all_reduce_sum(value: Tensor) -> Tensor:
     """Return the sum of a tensor over the ranks, without gradient.
-
-    Args:
-        value: tensor of the same shape and type on every rank, on the device of the process group.
 
     >>> all_reduce_sum(torch.tensor([1.0, 2.0]))
     tensor([1., 2.])
@@ -107,15 +97,7 @@ def all_reduce_sum(value: Tensor) -> Tensor:
 def all_gather_arrays(
     local: npt.NDArray[np.float64], device: torch.device
 ) -> npt.NDArray[np.float64]:
-    """All-gather arrays along the first axis.
-
-    Args:
-        local: float64 [n, C] of this rank; n may differ between ranks.
-        device: device of the process group's backend.
-
-    Returns:
-        float64, the rows of all ranks in the order of the ranks; the same on every rank.
-    """
+    """All-gather arrays along the first axis, whose length may differ between ranks."""
     if world_size() == 1:
         return local
     rows = torch.as_tensor(local, dtype=torch.float64, device=device)
@@ -183,7 +165,7 @@ class Communicator(RankGroup):
         return values or []
 
     def require_equal(self, values: Mapping[str, object], error: type[AamError]) -> None:
-        """Compare values between all ranks."""
+        """Raise an error if values differ between the ranks."""
         if self.control is None:
             return
         of_ranks = self.all_gather({name: str(value) for name, value in values.items()})
@@ -202,11 +184,7 @@ class Communicator(RankGroup):
                 )
 
     def require_equal_options(self, options: Any) -> None:
-        """Compare programs, libraries and options.
-
-        Raises:
-            UsageError: they differ.
-        """
+        """Refuse ranks whose programs, libraries or options differ."""
         programs = {
             "aam": __version__,
             "torch": torch.__version__,
@@ -222,14 +200,7 @@ class Communicator(RankGroup):
         self.require_equal(programs | values, UsageError)
 
     def require_equal_data(self, **parts: Any) -> None:
-        """Compare input and decisions by digest, so that no rank sends its arrays.
-
-        Args:
-            parts: values of this rank by name, see `digest`.
-
-        Raises:
-            DataError: it differs.
-        """
+        """Refuse ranks whose input or decisions differ, by digest: no rank sends its arrays."""
         if self.control is not None:
             self.require_equal({name: digest(part) for name, part in parts.items()}, DataError)
 

@@ -7,7 +7,7 @@ docs/decisions/0009-what-distributed-takes-from-libraries.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,8 +18,9 @@ from aam.data.splits import even_slice
 _PORTS = (15_000, 20_000)
 """First of the ports for the meeting of Slurm steps, and their number; below the ephemeral ones."""
 
-_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-_SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_JOB_ID")
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+_SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_JOB_ID",
+          "SLURM_NODEID", "SLURM_STEP_ID")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,6 @@ ONE_PROCESS = RankGroup()
 def shard_sizes(number: int, world_size: int) -> tuple[int, ...]:
     """Return how many items each rank has (`Ranks.shard`).
 
-    Args:
-        number: number of items, at least 0.
-        world_size: number of ranks, at least 1.
-
     >>> shard_sizes(10, 4)
     (3, 3, 2, 2)
     """
@@ -98,9 +95,8 @@ def shard_sizes(number: int, world_size: int) -> tuple[int, ...]:
 def read_environment(variables: Mapping[str, str]) -> Ranks:
     """Return the rank of this process, `SINGLE_RANK` if no launcher has set one.
 
-    Args:
-        variables: variables of the environment: those of torchrun, which
-            `aam.distributed.local_ranks` sets too, or those of a Slurm step.
+    The variables are those of torchrun, which `aam.distributed.local_ranks` sets too, or those of a
+    Slurm step.
 
     Raises:
         UsageError: variables are missing, not numbers, or contradict each other.
@@ -115,19 +111,17 @@ def read_environment(variables: Mapping[str, str]) -> Ranks:
     inconsistent = "The environment of this rank is inconsistent"
     # torchrun comes first: within a Slurm job it starts the ranks, and SLURM_* describe torchrun.
     if "RANK" in variables and "WORLD_SIZE" in variables:
-        _require(variables, _TORCHRUN, "start it with torchrun, srun or `aam-launch --gpus`")
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
         complete = {"LOCAL_WORLD_SIZE": variables["WORLD_SIZE"], **variables}
-        rank, size, local_rank, local_size, port = _numbers(complete, names)
+        remedy = "start it with torchrun, srun or `aam-launch --gpus`"
+        numbers = _numbers(complete, _TORCHRUN, remedy, ("MASTER_ADDR",))
+        rank, size, local_rank, local_size, port = numbers
         address, launcher = variables["MASTER_ADDR"], variables.get("AAM_STARTED_BY", "torchrun")
     else:
         # Of the step, and not SLURM_NTASKS: a batch script has that too, but is one process.
-        (tasks,) = _numbers({"SLURM_STEP_NUM_TASKS": "1", **variables}, ("SLURM_STEP_NUM_TASKS",))
-        if tasks < 2:
+        if variables.get("SLURM_STEP_NUM_TASKS", "1") in ("0", "1"):
             return SINGLE_RANK
-        _require(variables, _SLURM, "pass the variables of srun on")
         complete = {"SLURM_NODEID": "0", "SLURM_STEP_ID": "0", **variables}
-        numbers = _numbers(complete, (*_SLURM, "SLURM_NODEID", "SLURM_STEP_ID"))
+        numbers = _numbers(complete, _SLURM, "pass the variables of srun on")
         rank, size, local_rank, job, node, step = numbers
         of_nodes = tasks_per_node(variables.get("SLURM_STEP_TASKS_PER_NODE", str(size)))
         if node >= len(of_nodes):
@@ -139,7 +133,7 @@ def read_environment(variables: Mapping[str, str]) -> Ranks:
         # Of the step too: two steps of one job may run at the same time on the same node.
         free = str(_PORTS[0] + (job * 16 + step) % _PORTS[1])
         chosen = {"MASTER_PORT": variables.get("MASTER_PORT") or free}
-        (port,) = _numbers(chosen, ("MASTER_PORT",))
+        (port,) = _numbers(chosen, ("MASTER_PORT",), "")
         local_size, launcher = of_nodes[node], "srun"
     if not (rank < size and local_rank < local_size <= size):
         evidence = f"rank {rank} of {size}, local rank {local_rank} of {local_size}"
@@ -198,20 +192,15 @@ def tasks_per_node(tasks: str) -> list[int]:
     return counts
 
 
-def _require(variables: Mapping[str, str], names: tuple[str, ...], remedy: str) -> None:
-    missing = [name for name in names if name not in variables]
-    if missing:
-        raise UsageError(
-            "The environment of this rank is incomplete",
-            f"{', '.join(missing)} is not set",
-            remedy,
-        )
-
-
-def _numbers(variables: Mapping[str, str], names: tuple[str, ...]) -> list[int]:
+def _numbers(
+    variables: Mapping[str, str], names: Sequence[str], remedy: str, texts: Sequence[str] = ()
+) -> list[int]:
+    """Return variables that are numbers; those in `texts` are required too."""
+    if missing := [name for name in (*names, *texts) if name not in variables]:
+        evidence = f"{', '.join(missing)} is not set"
+        raise UsageError("The environment of this rank is incomplete", evidence, remedy)
     wrong = [f"{name}='{variables[name]}'" for name in names if not variables[name].isdecimal()]
     if wrong:
-        raise UsageError(
-            "Variables of the environment are not numbers", ", ".join(wrong), "start it again"
-        )
+        cause = "Variables of the environment are not numbers"
+        raise UsageError(cause, ", ".join(wrong), "start it again")
     return [int(variables[name]) for name in names]

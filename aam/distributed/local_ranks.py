@@ -33,12 +33,7 @@ _PDEATHSIG = 1
 
 
 def ranks_to_start(scale: RankOptions, device: DeviceOptions, batch_size: int | None) -> int:
-    """Return the number of processes to start, 0 if this process does the work itself.
-
-    Raises:
-        Unavailable: --data-parallel without a GPU.
-        UsageError: the options contradict the number of ranks.
-    """
+    """Return the number of processes to start, 0 if this process does the work itself."""
     if "RANK" in os.environ or int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
         return 0
     number = scale.processes
@@ -62,13 +57,8 @@ def ranks_to_start(scale: RankOptions, device: DeviceOptions, batch_size: int | 
 def launch(number: int, arguments: Sequence[str], grace: float) -> int:
     """Run `aam` in several processes and return the exit status.
 
-    Args:
-        number: number of processes, at least 2.
-        arguments: arguments of `aam`.
-        grace: seconds after the failure of one process before the others are terminated.
-
-    Returns:
-        0, the status of the first process that failed, or 128 + N if signal N killed it.
+    It is 0, that of the first process that failed, or 128 + N if signal N killed it. The others are
+    terminated `grace` seconds after the failure.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -102,11 +92,6 @@ def launch(number: int, arguments: Sequence[str], grace: float) -> int:
                 preexec_fn=end_with_parent,
             )
         )
-    return _wait(children, grace)
-
-
-def _wait(children: Sequence[subprocess.Popen[bytes]], grace: float) -> int:
-    """Forward signals, wait for all processes, and return the first status that is not 0."""
 
     def forward(number: int, frame: FrameType | None) -> None:
         for child in children:

@@ -7,17 +7,16 @@ The backend is NCCL (RCCL on AMD) for GPUs and gloo for CPUs. Only rank 0 prints
 
 from __future__ import annotations
 
-import ctypes.util
+import ctypes
 import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -43,15 +42,8 @@ _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _PLUGINS = ("NCCL_NET_PLUGIN", "RCCL_NET_PLUGIN")
 
 
-def interfaces(root: Path = Path("/")) -> list[str]:
-    """Return the names of the network interfaces of this node."""
-    folder = root / "sys/class/net"
-    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-
-
-def check_interfaces(variables: Mapping[str, str], root: Path = Path("/")) -> None:
+def check_interfaces(variables: Mapping[str, str], existing: Sequence[str]) -> None:
     """Refuse settings that name network interfaces which do not exist."""
-    existing = interfaces(root)
     for name in _INTERFACES:
         value = variables.get(name, "")
         # "^a,b" leaves out, "=a" means exactly; without that mark a name is a prefix.
@@ -74,10 +66,9 @@ def check_interfaces(variables: Mapping[str, str], root: Path = Path("/")) -> No
 
 
 def describe_network(
-    variables: Mapping[str, str], device: str, root: Path = Path("/")
+    variables: Mapping[str, str], device: str, existing: Sequence[str]
 ) -> list[str]:
     """Return lines with the backend, the settings, the interfaces and the network plugin."""
-    existing = interfaces(root)
     if device == "cpu":
         chosen = variables.get("GLOO_SOCKET_IFNAME", "chosen by gloo")
         return [f"Network: gloo over TCP, interface {chosen}; this node has {', '.join(existing)}."]
@@ -88,16 +79,11 @@ def describe_network(
     plugin = next((variables[name] for name in _PLUGINS if variables.get(name)), None)
     if plugin in (None, "none"):
         return lines
-    # Searched as NCCL and RCCL do.
-    names = (plugin, f"libnccl-net-{plugin}.so", f"librccl-net-{plugin}.so")
-    folders = filter(None, variables.get("LD_LIBRARY_PATH", "").split(os.pathsep))
-    files = (Path(folder) / name for folder in folders for name in names)
-    stems = [name.removeprefix("lib").removesuffix(".so") for name in names]
     where = "not found; traffic goes over sockets"
-    if file := next((file for file in files if file.is_file()), None):
-        where = f"found at {file}"
-    elif any(ctypes.util.find_library(stem) for stem in stems):
-        where = "found among the system's libraries"
+    for library in (plugin, f"libnccl-net-{plugin}.so", f"librccl-net-{plugin}.so"):
+        with suppress(OSError):
+            ctypes.CDLL(library)  # as NCCL and RCCL do
+            where = "found"
     return [*lines, f"Network plugin '{plugin}': {where}."]
 
 
@@ -135,10 +121,8 @@ class Heartbeat:
     The message of a rank is "COUNT STEP" while it works, "left" when it is done, "failed SENTENCE"
     after its own error, and "lost SENTENCE" when it stops because another rank has failed.
 
-    Args:
-        store: key-value store of PyTorch that all ranks share, which ends with rank 0.
-        ranks: rank of this process, and the number of all.
-        timeout: seconds without a heartbeat after which a rank has failed.
+    The store of PyTorch ends with rank 0. After `timeout` seconds without a heartbeat a rank has
+    failed.
     """
 
     def __init__(self, store: Store, ranks: Ranks, timeout: float) -> None:
@@ -227,7 +211,7 @@ class Heartbeat:
                 # The count makes each message a new one: peers compare messages, and so need no
                 # clock in common.
                 self._count += 1
-                self._store.set(self._key(self._ranks.rank), f"{self._count} {self._step}")
+                self._store.set(f"heartbeat/{self._ranks.rank}", f"{self._count} {self._step}")
                 self._read_peers()
             except (RuntimeError, OSError):  # the store ends with rank 0
                 return self._failure(0, "cannot be reached any more") if self._peers else None
@@ -244,8 +228,8 @@ class Heartbeat:
     def _read_peers(self) -> None:
         for rank, peer in self._peers.items():
             # `get` of a key that is not there would block until the timeout of the store.
-            if self._store.check([self._key(rank)]):
-                message = self._store.get(self._key(rank)).decode()
+            if self._store.check([f"heartbeat/{rank}"]):
+                message = self._store.get(f"heartbeat/{rank}").decode()
                 if message != peer.message:
                     count, _, step = message.partition(" ")
                     step = step if count.isdecimal() else peer.step
@@ -259,11 +243,7 @@ class Heartbeat:
 
     def _publish(self, message: str) -> None:
         with suppress(RuntimeError, OSError):  # the store may have ended
-            self._store.set(self._key(self._ranks.rank), message)
-
-    @staticmethod
-    def _key(rank: int) -> str:
-        return f"heartbeat/{rank}"
+            self._store.set(f"heartbeat/{self._ranks.rank}", message)
 
 
 def _is_connection_error(error: BaseException | None) -> bool:
@@ -298,15 +278,12 @@ def process_group(
     Args:
         scale: --distributed, --data-parallel, --fsdp and --rank-timeout.
         device: device options of this rank.
-        batch_size: samples of a batch over all ranks, at least one for each rank; None for a
-            prediction, whose ranks have batches of their own.
-
-    Yields:
-        The communicator of the ranks; for a single process one that has itself alone.
+        batch_size: samples of a batch over all ranks; None for a prediction, whose ranks have
+            batches of their own.
 
     Raises:
-        UsageError: options and variables of the environment contradict each other, or a network
-            interface does not exist.
+        UsageError: options and environment contradict each other, or a network interface does not
+            exist.
         RankFailure: another rank has failed.
     """
     ranks = read_environment(os.environ)
@@ -333,8 +310,9 @@ def process_group(
             info("One process: torchrun, srun or `aam-launch --gpus` start several.")
         yield Communicator()
         return
+    interfaces = sorted(name for _, name in socket.if_nameindex())
     if is_gpu(place):
-        check_interfaces(os.environ)
+        check_interfaces(os.environ, interfaces)
     # Before the process group: heartbeats then cover its initialization too.
     store = _rendezvous(ranks)
     beat = Heartbeat(store, ranks, scale.rank_timeout)
@@ -357,7 +335,7 @@ def process_group(
                     f"{ranks.world_size} processes ({how}), {place.type}, batches of {batch_size} "
                     f"samples: {f'{low} to {low + 1}' if rest else low} each."
                 )
-            for line in describe_network(os.environ, place.type):
+            for line in describe_network(os.environ, place.type, interfaces):
                 info(line)
             yield Communicator(ranks, beat.publish_step, dist.new_group(backend=CONTROL_BACKEND))
     finally:

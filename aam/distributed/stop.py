@@ -1,8 +1,4 @@
-"""Stop on request: a checkpoint after the same optimizer step on all ranks.
-
-A stop request (`aam.distributed.stop`) may reach one rank, some or all, at different moments, so
-the ranks reduce a flag after every step.
-"""
+"""Stop requests of a rank, by a signal or a file: the run stops after a step, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,14 +8,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from aam.console import console
 from aam.contract import stop_file
-from aam.contract.errors import Interrupted
-from aam.distributed.collectives import Communicator
 
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Stop requests. One that the process was started to ignore stays ignored (SIGHUP under nohup)."""
@@ -35,9 +28,7 @@ _CHECK_SECONDS = 1.0
 class StopRequests:
     """Signal handler that remembers the first stop request, and the file of another.
 
-    Args:
-        file: file whose existence requests a stop; by default the one that AAM_STOP_FILE names, if
-            it is set.
+    The existence of the file requests a stop; by default it is the one that AAM_STOP_FILE names.
     """
 
     def __init__(self, file: Path | None = None) -> None:
@@ -103,35 +94,3 @@ def ignore_signals(worker: int) -> None:
     # cannot do without its workers.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-
-
-@dataclass(frozen=True)
-class StopOnRequest:
-    """Stop requests of all ranks.
-
-    Attributes:
-        requests: stop requests that this rank receives.
-        communicator: communicator of the ranks.
-        checkpoint: file that a stopped run leaves.
-    """
-
-    requests: StopRequests
-    communicator: Communicator
-    checkpoint: Path
-
-    def requested(self) -> bool:
-        """Return whether any rank has a stop request; all ranks call this."""
-        return self.communicator.any_rank(self.requests.pending)
-
-    def interrupted(self, step: int) -> Interrupted:
-        """Return the error of a run that stops after an optimizer step, with its checkpoint."""
-        return Interrupted(
-            f"Stopped at step {step}{self.requests.by_signal}",
-            f"'{self.checkpoint}' is written",
-            "go on with --resume-from auto",
-        )
-
-    def count_steps(self, steps: int) -> None:
-        """Add the optimizer steps of this process to the file of the request; folds add theirs."""
-        if self.requests.file and self.communicator.ranks.is_main:
-            stop_file.count_steps(self.requests.file, steps)

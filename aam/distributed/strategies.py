@@ -38,6 +38,8 @@ except ImportError:  # PyTorch 2.4, which the image for MI50 has
 
 StateDict = dict[str, Any]
 
+_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+
 _STATE_KEYS = ("step", "exp_avg", "exp_avg_sq")
 """Keys of the state of a parameter in AdamW."""
 
@@ -54,7 +56,7 @@ def local_tensor(value: Tensor) -> Tensor:
 
 def model_state_dict(module: nn.Module) -> StateDict:
     """Return whole weights by name, on the CPU; all ranks call this, and rank 0 gets them."""
-    return get_model_state_dict(module, options=_whole())
+    return get_model_state_dict(module, options=_WHOLE)
 
 
 def optimizer_state_dict(module: nn.Module, optimizer: Optimizer) -> StateDict:
@@ -62,17 +64,13 @@ def optimizer_state_dict(module: nn.Module, optimizer: Optimizer) -> StateDict:
 
     The options of its groups are left out: they follow from those of the run and from the step.
     """
-    state: Any = get_optimizer_state_dict(module, optimizer, options=_whole())
+    state: Any = get_optimizer_state_dict(module, optimizer, options=_WHOLE)
     groups = [{"params": list(group["params"])} for group in state.get("param_groups", [])]
     return {"state": state.get("state", {}), "param_groups": groups}
 
 
 def load_model(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load whole weights into a module, which may be sharded.
-
-    Args:
-        module: module whose weights are replaced; all ranks call this for a sharded one.
-        weights: whole weights, by the names of the plain module.
+    """Load whole weights by name into a module; all ranks call this for a sharded one.
 
     Raises:
         DataError: names or shapes differ from those of the module.
@@ -91,12 +89,7 @@ def load_model(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -> None:
-    """Load a whole state, by parameter name, into the optimizer of a module that may be sharded.
-
-    Args:
-        module: module of the optimizer's parameters.
-        optimizer: AdamW, whose state is replaced; its options stay.
-        stored: state as `optimizer_state_dict` returns it.
+    """Load a state of `optimizer_state_dict` into the AdamW of a module that may be sharded.
 
     Raises:
         Mismatch: the state is of another optimizer or of other parameters.
@@ -132,10 +125,6 @@ def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -
     set_optimizer_state_dict(module, optimizer, complete, options=_loading())
 
 
-def _whole() -> StateDictOptions:
-    return StateDictOptions(full_state_dict=True, cpu_offload=True)
-
-
 def _loading() -> StateDictOptions:
     # Without a process group nothing is sharded, and PyTorch could not distribute the state.
     return StateDictOptions(full_state_dict=dist.is_available() and dist.is_initialized())
@@ -147,13 +136,12 @@ def _zeros(zeros: Tensor) -> StateDict:
 
 
 try:
-    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     FSDP_ON_CPU = True
 except ImportError:  # PyTorch 2.5
     FSDP_ON_CPU = False
     from torch.distributed._composable.fsdp import (  # type: ignore[attr-defined]
-        FSDPModule,
         fully_shard,
         register_fsdp_forward_method,
     )
@@ -164,16 +152,7 @@ def parallelize(
 ) -> nn.Module:
     """Move a training module to the device of this rank; return the module to call in a step.
 
-    FSDP shards the module itself, DDP returns a wrapper of it.
-
-    Args:
-        module: training module, equal on all ranks.
-        scale: --fsdp; without it several ranks use DDP.
-        ranks: rank and world size of this process.
-        device: device of this rank.
-
-    Returns:
-        `module` itself for one rank or FSDP, a DistributedDataParallel of it otherwise.
+    FSDP shards the module itself; without --fsdp several ranks use DDP, which wraps it.
 
     Raises:
         Unavailable: --fsdp on a CPU with PyTorch 2.5 ("FSDP requires CUDA for streams").
@@ -205,25 +184,14 @@ def parallelize(
 
 
 def shard(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Shard a training module in place over a mesh, each transformer layer separately.
-
-    Args:
-        module: training module on the device of this rank.
-        mesh: mesh of one dimension with all ranks.
-    """
+    """Shard a training module in place over a mesh, each transformer layer separately."""
     for part in module.modules():
         if isinstance(part, TransformerBlock):
             fully_shard(part, mesh=mesh)
             # PyTorch 2.7 does not gather a layer whose forward pass is recomputed after the
             # backward pass of another chunk of ASVs has sharded it again; 2.13 does.
-            part.register_forward_pre_hook(_unshard)
+            part.register_forward_pre_hook(lambda layer, _: layer.unshard())
     # The layers first: the root then shards the parameters that are left.
     fully_shard(module, mesh=mesh)
     # FSDP gathers parameters in `forward` alone; the validation calls another method.
     register_fsdp_forward_method(module, "validation_step")
-
-
-def _unshard(block: nn.Module, _inputs: tuple[Any, ...]) -> None:
-    """Gather the parameters of a layer, if they are sharded."""
-    assert isinstance(block, FSDPModule)
-    block.unshard()

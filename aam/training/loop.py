@@ -24,6 +24,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
 
 from aam.console import info
+from aam.contract import stop_file
 from aam.contract.errors import DataError, Interrupted
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
@@ -33,7 +34,7 @@ from aam.data.batches import Batch, BatchPlan, FixedBatches
 from aam.data.splits import Split
 from aam.data.study import Study
 from aam.distributed import strategies
-from aam.distributed.stop import StopOnRequest
+from aam.distributed.stop import StopRequests
 from aam.inference.stored_networks import ModelConfig
 from aam.model.network import Predictor
 from aam.numerics.device import device_name, is_gpu
@@ -133,7 +134,7 @@ class TrainingLoop:
         save: function that writes a checkpoint of a name, on the first rank; None writes none.
         checkpoint_interval: optimizer steps between two checkpoints within an epoch; 0 writes them
             at the end of an epoch alone.
-        stop: stop requests of all ranks; None for a run that cannot be stopped.
+        stop: stop requests of this rank; None for a run that cannot be stopped.
         prepare: called with each batch before its step, until it returns True.
         observers: writers of files, progress and logs; they do not steer.
 
@@ -153,7 +154,7 @@ class TrainingLoop:
         monitor: str = "val_loss",
         save: Callable[[str, Mapping[str, Tensor], ResumeState], None] | None = None,
         checkpoint_interval: int = 0,
-        stop: StopOnRequest | None = None,
+        stop: StopRequests | None = None,
         prepare: Callable[[Batch], bool] | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
@@ -196,8 +197,7 @@ class TrainingLoop:
                     self._stop_if_requested(first)
                 self._train_epoch(first)
                 self._end_epoch(self._validate())
-            if self.stop is not None:
-                self.stop.count_steps(self.progress.step - first)
+            self._count_steps(first)
             end = End.COMPLETE
         except Interrupted:
             end = End.STOPPED
@@ -357,11 +357,21 @@ class TrainingLoop:
 
     def _stop_if_requested(self, first: int, *names: str) -> None:
         """Write checkpoints and end the run on all ranks if any has a stop request."""
-        if self.stop is not None and self.stop.requested():
+        # A request may reach one rank, some or all, at different moments.
+        if self.stop is not None and self.communicator.any_rank(self.stop.pending):
             if names:
                 self.write(*names)
-            self.stop.count_steps(self.progress.step - first)
-            raise self.stop.interrupted(self.progress.step)
+            self._count_steps(first)
+            raise Interrupted(
+                f"Stopped at step {self.progress.step}{self.stop.by_signal}",
+                f"'{self.check.checkpoint}' is written",
+                "go on with --resume-from auto",
+            )
+
+    def _count_steps(self, first: int) -> None:
+        """Add the optimizer steps of this process to the file of the request; folds add theirs."""
+        if self.stop is not None and self.stop.file and self.communicator.ranks.is_main:
+            stop_file.count_steps(self.stop.file, self.progress.step - first)
 
 
 @dataclass(frozen=True)
@@ -559,7 +569,7 @@ def _make_loop(
             settings.checkpoints / name, settings.config, *state
         ),
         checkpoint_interval=options.run.checkpoint_every_n_steps or 0,
-        stop=StopOnRequest(runtime.stop, communicator, last),
+        stop=runtime.stop,
         prepare=prepare,
         observers=observers,
     )
