@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -50,14 +50,20 @@ class TrainingProgress:
     step: Count
 
 
+class ParameterGroup(TypedDict):
+    """Names of the parameters of a group of the optimizer."""
+
+    params: list[str]
+
+
 class OptimizerState(TypedDict):
-    """State of AdamW by parameter name, whole tensors, and the names in its groups (`params`).
+    """State of AdamW by parameter name, whole tensors, and its groups of parameters.
 
     Its learning rates follow from the step of the training progress.
     """
 
     state: dict[str, dict[str, Tensor]]
-    param_groups: list[dict[Literal["params"], list[str]]]
+    param_groups: list[ParameterGroup]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from aam.contract.options.training import LossType
 from aam.inference.stored_networks import Target
-from aam.model.distance import PairwiseDistance
+from aam.model.network import PairwiseDistance
 from aam.model.shape import PAD, at_least_fp32
 
 

@@ -55,12 +55,11 @@ def no_record(name: str, fact: Any) -> None:
 
 @dataclass(frozen=True)
 class PreparedFolder:
-    """A checked run folder, and the first content of the run record.
+    """A checked run folder, which may hold a run if it is `usable`.
 
     Attributes:
         content: content of `run.json`: versions, host, command line, options, inputs' SHA-256.
         splits: splits.tsv of the run that is resumed; None if it has none or a run begins.
-        usable: whether the folder may hold a run.
     """
 
     folder: Path
@@ -79,11 +78,6 @@ def prepare(
 ) -> PreparedFolder:
     """Check that a run may begin or resume in its folder; `begin` changes the folder.
 
-    Args:
-        command, options: name of the command, and its options.
-        group: ranks of the run.
-        gpus: names of the GPUs that it can use, for the run record.
-
     Raises:
         CannotCreate: the folder holds a run and neither --overwrite nor --resume-from was given,
             another training writes to it, or it cannot be made or written to.
@@ -96,8 +90,10 @@ def prepare(
     folder, resume_from = options.run.output_dir, options.run.resume_from
     usable = is_usable(options.run)
     check_run_folder(folder, usable)
-    if group.ranks.is_main:
-        check_lock(folder)
+    if group.ranks.is_main and (folder / ".lock").exists():
+        # A check of a folder must not create it: the command may still be refused.
+        with _open(folder) as stream:
+            _acquire(stream, folder)
     content = run_record.describe(command, options)
     content["host"]["devices"] = list(gpus)
     content["host"]["processes"] = group.ranks.world_size
@@ -157,10 +153,7 @@ def prepare(
 
 @dataclass
 class RunRecord:
-    """Content of `run.json`, written at the start and, with the results, at the end.
-
-    Only the first rank writes the file.
-    """
+    """Content of `run.json`; the first rank writes it at the start, and with results at the end."""
 
     folder: Path
     content: dict[str, Any]
@@ -223,14 +216,6 @@ def begin(
 
 def _describe_file(file: dict[str, Any] | None) -> str:
     return f"'{file['path']}', SHA-256 {file['sha256'][:12]}" if file else "not given"
-
-
-def check_lock(folder: Path) -> None:
-    """Refuse a folder that another run writes to; creates no file."""
-    # A check of a folder must not create it: the command may still be refused.
-    if (folder / ".lock").exists():
-        with _open(folder) as stream:
-            _acquire(stream, folder)
 
 
 @contextmanager
@@ -335,11 +320,7 @@ def resumed_checkpoint(run: RunOptions) -> Path | None:
 
 
 def check_folds(run: RunOptions) -> None:
-    """Refuse to resume several folds from one checkpoint.
-
-    Raises:
-        UsageError: --resume-from names a checkpoint.
-    """
+    """Refuse to resume several folds from one checkpoint."""
     if isinstance(run.resume_from, Path) and not run.resume_from.is_dir():
         raise UsageError(
             "A cross-validation resumes from its run folder",

@@ -15,8 +15,7 @@ from torch import Tensor
 from aam.contract.options.device import AttnImplementation
 from aam.model.attention import AUTO, Backend, Backends, attention, named, runs
 from aam.model.covariates import CovariateInputs
-from aam.model.distance import PairwiseDistance
-from aam.model.network import Predictor
+from aam.model.network import PairwiseDistance, Predictor
 from aam.model.profile import WIDTH, CommunityProfile
 from aam.model.shape import CovariateShape, NetworkShape
 

@@ -20,7 +20,7 @@ from aam.model.nucleotides import NucleotideEncoder
 from aam.model.shape import NetworkShape
 from aam.model.transformer import PRODUCTS
 from aam.training.compilation import compile_in_place, eager_again
-from tests.support.commands import TINY, read
+from tests.support.commands import TINY, pretrain, read
 
 SHAPE = NetworkShape(max_bp=30, embedding_dim=8, attention_heads=2, attention_layers=1, dropout=0.0)
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
@@ -90,31 +90,23 @@ def test_a_compiler_that_computes_something_else_is_not_used() -> None:
 def test_without_a_compiler_the_eager_network_runs_and_is_recorded(
     study_dir: Path, tmp_path: Path
 ) -> None:
-    args = ("--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk")
-    printed = {}
-    for folder, more in (("eager", ()), ("requested", ("--compile-model",))):
-        command = ("pretrain", *TINY, *args, "--output-dir", tmp_path / folder, *more)
-        done = subprocess.run(
-            [sys.executable, "-m", "aam.cli", *map(str, command)],
-            capture_output=True,
-            text=True,
-            # A compiler that is not there, and nothing compiled earlier.
-            env={
-                **os.environ,
-                "CXX": str(tmp_path / "no-compiler"),
-                "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
-            },
-        )
-        assert done.returncode == 0, done.stderr
-        printed[folder] = [line for line in done.stderr.splitlines() if "warning" in line]
-    assert printed["eager"] == []
-    assert len(printed["requested"]) == 1
-    assert "--compile-model: the network runs without torch.compile: " in printed["requested"][0]
-    assert "no-compiler" in printed["requested"][0]
-    record = json.loads((tmp_path / "requested" / "run.json").read_text())
-    assert record["compile"]["requested"] == "auto"
-    assert record["compile"]["used"] is False
-    assert "no-compiler" in record["compile"]["reason"]
-    assert "compile" not in json.loads((tmp_path / "eager" / "run.json").read_text())
+    same = ("--tree", study_dir / "tree.nwk")
+    assert pretrain(study_dir, tmp_path / "eager", *same) == 0
+    command = ("pretrain", *TINY, "--table", study_dir / "table.biom", *same,
+               "--output-dir", tmp_path / "requested", "--compile-model")  # fmt: skip
+    # A compiler that is not there, and nothing compiled earlier.
+    variables = {"CXX": "no-compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-m", "aam.cli", *map(str, command)],
+        capture_output=True, text=True, env=os.environ | variables, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    [warning] = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert "--compile-model: the network runs without torch.compile: " in warning
+    eager, requested = (json.loads((tmp_path / name / "run.json").read_text())
+                        for name in ("eager", "requested"))  # fmt: skip
+    assert "compile" not in eager
+    assert (requested["compile"]["requested"], requested["compile"]["used"]) == ("auto", False)
+    assert "no-compiler" in requested["compile"]["reason"]
     eager, requested = (read(tmp_path / name / "metrics.csv") for name in ("eager", "requested"))
     assert eager.drop(columns="seconds").equals(requested.drop(columns="seconds"))

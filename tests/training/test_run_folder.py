@@ -61,8 +61,8 @@ def test_a_requeued_job_does_not_wait_for_the_lock_of_its_failed_node(
         with run_folder.locked(tmp_path) as held:
             assert not held
         monkeypatch.setenv("SLURM_JOB_ID", "13")
-        with pytest.raises(CannotCreate):
-            run_folder.check_lock(tmp_path)
+        with pytest.raises(CannotCreate), run_folder.locked(tmp_path):
+            pass
     finally:
         os.kill(pid, KILL)
         os.waitpid(pid, 0)

@@ -15,8 +15,7 @@ from aam.contract.options.commands.pretrain import Pretrain
 from aam.data.study import Study
 from aam.data.targets import OutputRange, TargetTransform
 from aam.inference.stored_networks import Target, read_networks
-from aam.model.distance import PairwiseDistance
-from aam.model.network import Encoder
+from aam.model.network import Encoder, PairwiseDistance
 from aam.model.shape import NetworkShape, least_weights
 from aam.numerics.device import choose_precision, has_bf16
 from aam.training.losses import distance_loss, target_loss

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -16,7 +15,6 @@ import torch
 
 from aam import __version__
 from aam.contract.errors import UsageError
-from aam.contract.options.commands.pretrain import Pretrain
 from aam.inference.stored_networks import read_networks
 from aam.training.labelled_study import class_weights
 from tests.support.commands import aam, read, train
@@ -191,25 +189,18 @@ def test_the_learning_rate_falls_to_zero(numbers: Path) -> None:
 # The run folder
 
 
-def test_run_json_records_command_versions_and_inputs(
-    study_dir: Path, numbers: Path, encoder: Path
-) -> None:
+def test_run_json_records_command_versions_and_inputs(study_dir: Path, numbers: Path) -> None:
     record = json.loads((numbers / "run.json").read_text())
-    assert record["aam"] == __version__
-    assert record["command"] == "train"
-    assert {"torch", "safetensors", "numpy", "scikit-bio", "python"} <= set(record["versions"])
+    assert (record["aam"], record["command"]) == (__version__, "train")
     assert record["versions"]["torch"] == torch.__version__
-    named = {"--table": "table.biom", "--tree": "tree.nwk", "--metadata": "metadata.tsv"}
-    assert set(record["inputs"]) == set(named)
-    for flag, name in named.items():
-        data = (study_dir / name).read_bytes()
-        assert record["inputs"][flag] == {
-            "path": str((study_dir / name).resolve()),
-            "bytes": len(data),
-            "sha256": hashlib.sha256(data).hexdigest(),
-        }
+    assert set(record["inputs"]) == {"--table", "--tree", "--metadata"}
+    data = (study_dir / "table.biom").read_bytes()
+    assert record["inputs"]["--table"] == {
+        "path": str((study_dir / "table.biom").resolve()),
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
     assert record["options"]["loop"]["lr"] == 0.01
-    assert record["options"]["target"]["metadata_column"] == "ph"
     assert record["options"]["split"]["group_column"] == "subject"
     splits = read(numbers / "splits.tsv")["split"].value_counts()
     assert record["samples"] == {"train": splits["train"], "validation": splits["validation"],
@@ -221,8 +212,6 @@ def test_run_json_records_command_versions_and_inputs(
     assert record["best"]["best_val_loss"] == pytest.approx(best, rel=1e-6)
     config = read_networks(numbers)[0].config
     assert json.loads(json.dumps(config.options)) == record["options"]
-    options = json.loads((encoder / "run.json").read_text())["options"]
-    assert set(options) == {field.name for field in dataclasses.fields(Pretrain)}
 
 
 def test_class_weights_are_given_by_name() -> None:
@@ -233,8 +222,6 @@ def test_class_weights_are_given_by_name() -> None:
     for text, expected in (
         ("skim=2", "did you mean 'skin'"),
         ("gut=1,gut=2", "given twice"),
-        ("gut", "is no class"),
-        ("gut=0", "not a number above 0"),
         ("gut=much", "not a number above 0"),
     ):
         with pytest.raises(UsageError) as caught:
