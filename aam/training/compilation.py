@@ -43,17 +43,16 @@ class Fp32Report(Observer):
             warn("--report-fp32-fallbacks: all runs in fp32 without --mixed-precision.")
             self.done = True
             return
-        for name, module in task.network.named_modules():
-            if not list(module.children()):
-                self._hooks.append(module.register_forward_hook(self._hook(name)))
+        names = {module: name for name, module in task.network.named_modules()}
 
-    def _hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
         def record(module: nn.Module, inputs: Any, output: Any) -> None:
-            self._class_names[name] = type(module).__name__
+            self._class_names[names[module]] = type(module).__name__
             if isinstance(output, Tensor) and output.dtype == torch.float32:
-                self._fp32.add(name)
+                self._fp32.add(names[module])
 
-        return record
+        for module in names:
+            if not list(module.children()):
+                self._hooks.append(module.register_forward_hook(record))
 
     def batch_ends(self, batch: Batch, loss: Tensor) -> None:
         self._left -= 1

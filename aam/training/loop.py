@@ -242,8 +242,6 @@ class TrainingLoop:
                 # true gradients.
                 scaler.unscale_(self.optimizer)
                 self.check.check_gradients(self.progress.step + 1)
-                for observer in self.observers:
-                    observer.gradients_ready()
                 if self.options.max_grad_norm:
                     clip_gradients(list(task.parameters()), self.options.max_grad_norm)
 

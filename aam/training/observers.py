@@ -88,7 +88,7 @@ class Observer:
         begin
             epoch_begins
                 batch_begins                    for each batch
-                    gradients_ready, step_ends  only with the last batch of an optimizer step
+                    step_ends                   only with the last batch of an optimizer step
                 batch_ends
             validation_begins, validation_ends  with validation samples
             epoch_ends
@@ -107,11 +107,8 @@ class Observer:
     def batch_ends(self, batch: Batch, loss: Tensor) -> None:
         """A batch is done, and after the last one of a step the optimizer step too."""
 
-    def gradients_ready(self) -> None:
-        """The gradients of an optimizer step are complete and finite, and not yet clipped."""
-
     def step_ends(self, progress: TrainingProgress) -> None:
-        """An optimizer step is done."""
+        """An optimizer step is done; its clipped gradients are still there."""
 
     def validation_begins(self) -> None:
         """The validation of an epoch begins."""

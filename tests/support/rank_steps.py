@@ -89,16 +89,14 @@ class Recorder(Observer):
         if self.case.signal and (self.rank, self.step) == self.case.signal[:2]:
             os.kill(os.getpid(), self.case.signal[2])
 
-    def gradients_ready(self) -> None:
+    def step_ends(self, progress: TrainingProgress) -> None:
+        self.step = progress.step
         if self.first is None:
             self.first = {
                 name: full_tensor(p.grad).clone()
                 for name, p in self.task.named_parameters()
                 if p.grad is not None
             }
-
-    def step_ends(self, progress: TrainingProgress) -> None:
-        self.step = progress.step
 
     def validation_begins(self) -> None:
         if self.case.killed:

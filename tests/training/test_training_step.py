@@ -122,7 +122,7 @@ class FirstGradients(Observer):
     def begin(self, task: TrainingModule, progress: TrainingProgress) -> None:
         self.task = task
 
-    def gradients_ready(self) -> None:
+    def step_ends(self, progress: TrainingProgress) -> None:
         gradients = [p.grad for p in self.task.parameters() if p.grad is not None]
         self.of_steps.append([gradient.clone() for gradient in gradients])
 
