@@ -521,7 +521,7 @@ def _make_loop(
     options, runtime = settings.options, settings.runtime
     communicator, device, last = runtime.communicator, runtime.device, settings.checkpoints / LAST
     model = strategies.parallelize(task, options.scale, communicator.ranks, device)
-    step = GradientStep.of(task, model, runtime.precision)
+    step = GradientStep(task, model, runtime.precision)
     load = partial(
         loader, workers=runtime.workers, pin=is_gpu(device), prefetch=options.speed.prefetch_factor
     )

@@ -39,7 +39,6 @@ from aam.distributed.environment import shard_sizes
 from aam.inference.stored_networks import DiversityScale, Target
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Encoder, Predictor
-from aam.model.nucleotides import NucleotideEncoder
 from aam.numerics.device import Precision
 from aam.training.losses import (
     LossTerm,
@@ -72,38 +71,6 @@ _DROPOUT = 5
 
 Encoded = tuple[Tensor, dict[str, LossTerm]]
 """Vectors of ASVs, and the sums of the losses of their masked nucleotides."""
-
-
-def encode_in_chunks(
-    net: NucleotideEncoder, tokens_UL: Tensor, labels_UL: Tensor | None, ragged: bool, chunks: int
-) -> Encoded:
-    """Return the vectors [U, D] and the terms of the nucleotide loss, none without labels."""
-
-    def encode(tokens_KL: Tensor, labels_KL: Tensor | None) -> Encoded:
-        # The loss is a part of the chunk, so that the hidden states of its patches are not kept.
-        asvs_KD, hidden_KTD = net(tokens_KL, ragged)
-        if labels_KL is None:
-            return asvs_KD, {}
-        entropy, right = nucleotide_loss(net.logits(hidden_KTD, tokens_KL.shape[1]), labels_KL)
-        return asvs_KD, {"nucleotide": entropy, "nucleotide_accuracy": right}
-
-    if chunks == 1:
-        return encode(tokens_UL, labels_UL)
-    tokens = tokens_UL.tensor_split(chunks)
-    labels = [None] * chunks if labels_UL is None else labels_UL.tensor_split(chunks)
-    encoded: list[Encoded] = [
-        checkpoint(encode, tokens_KL, labels_KL, use_reentrant=False)
-        for tokens_KL, labels_KL in zip(tokens, labels, strict=True)
-    ]
-    terms = [terms for _, terms in encoded]
-    sums = {
-        name: LossTerm(
-            torch.stack([term[name].total for term in terms]).sum(),
-            torch.stack([term[name].number for term in terms]).sum(),
-        )
-        for name in terms[0]
-    }
-    return torch.cat([asvs_KD for asvs_KD, _ in encoded]), sums
 
 
 @dataclass(frozen=True)
@@ -294,7 +261,18 @@ class TrainingModule(nn.Module):
             embedding_BD, members_BSD = self.encoder.samples(
                 asvs_UD, batch.slots_BS, batch.counts_BS, batch.attend_BS, hidden_BS
             )
-            terms |= self._phylogenetic_terms(batch, embedding_BD)
+            if batch.diversity_B is not None:
+                diversity_B = (batch.diversity_B - self.standard.mean) / self.standard.spread
+                predicted_B = self.encoder.diversity(embedding_BD).squeeze(-1)
+                terms["unifrac"] = diversity_loss(predicted_B, diversity_B)
+            elif batch.distances_BB is not None:
+                whole_AD, first = embedding_BD, 0
+                if isinstance(batch, BatchShard):
+                    sizes = shard_sizes(batch.samples, world_size())
+                    whole_AD, first = all_gather_rows(embedding_BD, sizes), batch.first_sample
+                terms["unifrac"] = distance_loss(
+                    self.encoder.distance, embedding_BD, batch.distances_BB, whole_AD, first
+                )
             if hidden_BS is not None:
                 head = self.encoder.samples.counts
                 assert head is not None
@@ -322,13 +300,39 @@ class TrainingModule(nn.Module):
         return terms | {"target": LossTerm(total, losses[0].number)}, outputs_XBC.mean(dim=0)
 
     def _encode(self, batch: Batch, tokens_UL: Tensor, labels_UL: Tensor | None) -> Encoded:
-        """Encode ASVs of a batch, in chunks with --asv-chunk."""
-        net, asvs = self.encoder.nucleotides, len(batch.tokens_UL)
+        """Encode ASVs of a batch, in chunks with --asv-chunk; no loss terms without labels."""
+        net = self.encoder.nucleotides
+        ragged, asvs = batch.ragged(net.patch), len(batch.tokens_UL)
+
+        def encode(tokens_KL: Tensor, labels_KL: Tensor | None) -> Encoded:
+            # The loss is a part of the chunk, so that the hidden states of its patches are not
+            # kept.
+            asvs_KD, hidden_KTD = net(tokens_KL, ragged)
+            if labels_KL is None:
+                return asvs_KD, {}
+            entropy, right = nucleotide_loss(net.logits(hidden_KTD, tokens_KL.shape[1]), labels_KL)
+            return asvs_KD, {"nucleotide": entropy, "nucleotide_accuracy": right}
+
         if isinstance(batch, BatchShard):
             # FSDP gathers parameters in each chunk, a collective: every rank needs as many.
             asvs = max(shard_sizes(len(batch.asvs_U), world_size()))
         chunks = max(1, -(-asvs // self.asv_chunk)) if self.asv_chunk else 1
-        return encode_in_chunks(net, tokens_UL, labels_UL, batch.ragged(net.patch), chunks)
+        if chunks == 1:
+            return encode(tokens_UL, labels_UL)
+        tokens = tokens_UL.tensor_split(chunks)
+        labels = [None] * chunks if labels_UL is None else labels_UL.tensor_split(chunks)
+        encoded: list[Encoded] = [
+            checkpoint(encode, tokens_KL, labels_KL, use_reentrant=False)
+            for tokens_KL, labels_KL in zip(tokens, labels, strict=True)
+        ]
+        sums = {
+            name: LossTerm(
+                torch.stack([terms[name].total for _, terms in encoded]).sum(),
+                torch.stack([terms[name].number for _, terms in encoded]).sum(),
+            )
+            for name in encoded[0][1]
+        }
+        return torch.cat([asvs_KD for asvs_KD, _ in encoded]), sums
 
     def _unscored(self, batch: Batch) -> Batch:
         """Return the batch without the masked nucleotides of ASVs scored in an earlier batch."""
@@ -344,20 +348,6 @@ class TrainingModule(nn.Module):
             unscored_U = unscored_U[batch.first_asv :][: len(batch.tokens_UL)]
         return dataclasses.replace(batch, labels_UL=batch.labels_UL * unscored_U[:, None])
 
-    def _phylogenetic_terms(self, batch: Batch, embedding_BD: Tensor) -> dict[str, LossTerm]:
-        if batch.diversity_B is not None:
-            diversity_B = (batch.diversity_B - self.standard.mean) / self.standard.spread
-            predicted_B = self.encoder.diversity(embedding_BD).squeeze(-1)
-            return {"unifrac": diversity_loss(predicted_B, diversity_B)}
-        if batch.distances_BB is None:
-            return {}
-        whole_AD, first = embedding_BD, 0
-        if isinstance(batch, BatchShard):
-            whole_AD = all_gather_rows(embedding_BD, shard_sizes(batch.samples, world_size()))
-            first = batch.first_sample
-        head = self.encoder.distance
-        return {"unifrac": distance_loss(head, embedding_BD, batch.distances_BB, whole_AD, first)}
-
     def _total(self, terms: dict[str, LossTerm]) -> Tensor:
         weighted = [
             weight * terms[name].mean
@@ -367,29 +357,26 @@ class TrainingModule(nn.Module):
         return torch.stack(weighted).sum() if weighted else torch.zeros(())
 
 
-@dataclass(frozen=True)
 class GradientStep:
     """Computation of the gradients of an optimizer step, batch by batch.
 
-    Attributes:
+    Args:
+        task: the network with its losses.
         model: the module to call: `task`, or its wrapper of DDP.
+        precision: "none" (fp32), "bf16" or "fp16".
         scaler: scaler of the loss in fp16 (Micikevicius et al. 2018, "Mixed precision training");
             it is disabled in other precisions, where its factor is 1.
     """
 
-    task: TrainingModule
-    model: nn.Module
-    precision: Precision
-    scaler: GradScaler
-
-    @classmethod
-    def of(
-        cls, task: TrainingModule, model: nn.Module, precision: Precision = "none"
-    ) -> GradientStep:
-        """Build the computation for a precision; the loss scaler is enabled for fp16 alone."""
-        return cls(
-            task, model, precision, GradScaler(task.device.type, enabled=precision == "fp16")
-        )
+    def __init__(
+        self,
+        task: TrainingModule,
+        model: nn.Module,
+        precision: Precision = "none",
+        scaler: GradScaler | None = None,
+    ) -> None:
+        self.task, self.model, self.precision = task, model, precision
+        self.scaler = scaler or GradScaler(task.device.type, enabled=precision == "fp16")
 
     def autocast(self) -> torch.autocast:
         """Return the context of mixed precision."""
@@ -438,28 +425,16 @@ def over_ranks(terms: dict[str, LossTerm]) -> dict[str, LossTerm]:
     return {name: LossTerm(sums[2 * i], sums[2 * i + 1]) for i, name in enumerate(terms)}
 
 
-def score(
-    target: Target,
-    predictions_BC: npt.NDArray[np.float64],
-    labels_B: npt.NDArray[np.float64],
-    folds: Sequence[str] = (),
-) -> ScoredPredictions:
-    """Join decoded predictions and labels of the same samples for `aam.data.metrics`."""
-    predicted_B = target.point_predictions(predictions_BC)
-    if not target.classes:
-        return ScoredPredictions(labels_B, predicted_B, tuple(folds))
-    codes_B, predicted_codes_B = labels_B.astype(np.int64), predicted_B.astype(np.int64)
-    return ScoredPredictions(
-        codes_B, predicted_codes_B, tuple(folds), target.classes, predictions_BC
-    )
-
-
 def target_metrics(
     target: Target, predictions_BC: npt.NDArray[np.float64], labels_B: npt.NDArray[np.float64]
 ) -> dict[str, float]:
     """Return the metrics that are logged while training, in the units of the target."""
-    names = (
-        {"accuracy": "accuracy", "f1": "macro_f1"} if target.classes else {"r2": "r2", "mae": "mae"}
-    )
-    scores = compute_metrics(score(target, predictions_BC, labels_B))
+    predicted_B = target.point_predictions(predictions_BC)
+    names = {"r2": "r2", "mae": "mae"}
+    scored = ScoredPredictions(labels_B, predicted_B)
+    if target.classes:
+        names = {"accuracy": "accuracy", "f1": "macro_f1"}
+        codes = labels_B.astype(np.int64), predicted_B.astype(np.int64)
+        scored = ScoredPredictions(*codes, (), target.classes, predictions_BC)
+    scores = compute_metrics(scored)
     return {name: math.nan if (v := scores[key]) is None else v for name, key in names.items()}

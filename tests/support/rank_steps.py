@@ -215,7 +215,7 @@ def repeat_steps(communicator: Communicator, study_dir: Path, scale: ScaleOption
     freeze_unused(task, PLAN, study)
     same: list[bool] = []
     model = parallelize(task, scale, communicator.ranks, torch.device("cpu"))
-    step = GradientStep.of(task, model)
+    step = GradientStep(task, model)
     check = Repeating(step, (), Path("none"), lambda name, fact: same.append(fact), communicator)
     train(check, training)
     return same

@@ -88,7 +88,7 @@ def test_lines_appear_from_the_start_without_a_terminal(
         tmp_path / "progress.json", table, 24, "CPU", first_line=0.1, line_every=0.25
     )
     task = TrainingModule(config.network(), LossWeights(), loop, 6)
-    step = GradientStep.of(task, task)
+    step = GradientStep(task, task)
     check = FiniteCheck(step, (), tmp_path / "last.ckpt", lambda name, fact: None)
     train_loop(check, batches, observers=[progress])
     shown = capsys.readouterr().err.splitlines()

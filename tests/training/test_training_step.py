@@ -137,7 +137,7 @@ def test_a_shorter_last_accumulation_is_the_mean_of_its_batches(study: Study) ->
             epochs=1, lr=0.0, max_grad_norm=0.0, gradient_accumulation_steps=accumulated
         )
         task = module(study, loop=loop)
-        step = GradientStep.of(task, task)
+        step = GradientStep(task, task)
         check = FiniteCheck(step, (), Path("none"), lambda name, fact: None)
         recorder = FirstGradients()
         train_loop(check, batches, observers=[recorder])
