@@ -170,7 +170,7 @@ class TrainingLoop:
         self.best: float | None = None
         self.epochs_without_improvement = 0
         self.history: list[Row] = []
-        self._began = time.monotonic()
+        self._began, self._first_step = time.monotonic(), 0
 
     @property
     def complete(self) -> bool:
@@ -188,16 +188,16 @@ class TrainingLoop:
         """Train, validate and save until the run is complete."""
         if self.complete:
             return
-        first, end = self.progress.step, End.FAILED
+        self._first_step, end = self.progress.step, End.FAILED
         for observer in self.observers:
             observer.begin(self.task, self.progress)
         try:
             while not self.complete:
-                if self.progress.step > first:  # at the end of an epoch all is saved
-                    self._stop_if_requested(first)
-                self._train_epoch(first)
+                if self.progress.step > self._first_step:  # at the end of an epoch all is saved
+                    self._stop_if_requested()
+                self._train_epoch()
                 self._end_epoch(self._validate())
-            self._count_steps(first)
+            self._count_steps()
             end = End.COMPLETE
         except Interrupted:
             end = End.STOPPED
@@ -206,7 +206,7 @@ class TrainingLoop:
             for observer in self.observers:
                 observer.end(end)
 
-    def _train_epoch(self, first: int) -> None:
+    def _train_epoch(self) -> None:
         """Train from the batch of the progress to the last one of the epoch."""
         epoch, done, steps = self.progress.epoch, self.progress.batch, self.sampler.steps
         task, scaler, size = self.task, self.step.scaler, self.options.gradient_accumulation_steps
@@ -263,7 +263,7 @@ class TrainingLoop:
 
             # Save, except at the end of the epoch, to which the validation belongs.
             if last_of_step and not last_of_epoch:
-                self._stop_if_requested(first, LAST)
+                self._stop_if_requested(LAST)
                 interval = self.checkpoint_interval
                 if interval and self.progress.step % interval == 0:
                     self.write(LAST)
@@ -353,23 +353,23 @@ class TrainingLoop:
             for name, sums in state.sums.items()
         }
 
-    def _stop_if_requested(self, first: int, *names: str) -> None:
+    def _stop_if_requested(self, *names: str) -> None:
         """Write checkpoints and end the run on all ranks if any has a stop request."""
         # A request may reach one rank, some or all, at different moments.
         if self.stop is not None and self.communicator.any_rank(self.stop.pending):
             if names:
                 self.write(*names)
-            self._count_steps(first)
+            self._count_steps()
             raise Interrupted(
                 f"Stopped at step {self.progress.step}{self.stop.by_signal}",
                 f"'{self.check.checkpoint}' is written",
                 "go on with --resume-from auto",
             )
 
-    def _count_steps(self, first: int) -> None:
+    def _count_steps(self) -> None:
         """Add the optimizer steps of this process to the file of the request; folds add theirs."""
         if self.stop is not None and self.stop.file and self.communicator.ranks.is_main:
-            stop_file.count_steps(self.stop.file, self.progress.step - first)
+            stop_file.count_steps(self.stop.file, self.progress.step - self._first_step)
 
 
 @dataclass(frozen=True)
@@ -492,19 +492,16 @@ def fit(
         latest = loop.history[-1] if loop.history else {}
         metrics = {name: value for name, value in latest.items() if name not in FIRST_COLUMNS}
         return FitResult(settings.checkpoints / LAST, epochs, steps, metrics)
-    chosen: dict[str, float] = {f"best_{settings.monitor}": loop.best}
-    rows = [row for row in loop.history if math.isfinite(row.get(settings.monitor, math.nan))]
-    if rows:
-        better = max if settings.monitor in HIGHER_IS_BETTER else min
-        chosen["best_epoch"] = int(better(rows, key=lambda row: row[settings.monitor])["epoch"]) + 1
-        sentence = (
-            f"Chosen: epoch {chosen['best_epoch']} of {epochs}, {settings.monitor} {loop.best:.4g}."
-        )
-        options = settings.options.loop
+    monitor, options = settings.monitor, settings.options.loop
+    chosen: dict[str, float] = {f"best_{monitor}": loop.best}
+    # No row has the best value where it is NaN in all of them.
+    if rows := [row for row in loop.history if row.get(monitor) == loop.best]:
+        chosen["best_epoch"] = best_epoch = int(rows[0]["epoch"]) + 1
+        sentence = f"Chosen: epoch {best_epoch} of {epochs}, {monitor} {loop.best:.4g}."
         if epochs < options.epochs:
             sentence = (
                 f"Stopped early after epoch {epochs} of {options.epochs}: no better "
-                f"{settings.monitor} in {options.patience} epochs (--patience). {sentence}"
+                f"{monitor} in {options.patience} epochs (--patience). {sentence}"
             )
         info(sentence)
     return FitResult(settings.checkpoints / BEST, epochs, steps, chosen)
