@@ -16,22 +16,19 @@ from aam import __version__
 from aam.commands import MODULES
 from aam.contract import completion, program
 from aam.contract.installation import not_installed
-from aam.contract.options import (
+from aam.contract.options import build, specs
+from aam.contract.options.command_line import (
     CONFIG,
     HELP,
     HELP_ALL,
     ParsedCommand,
     before_program,
-    build,
-    find,
-    options_of,
     parse_options,
-    specs,
     split_command,
 )
-from aam.contract.options import parse as parse_command_line
-from aam.contract.options.commands import WRAPPERS
-from aam.contract.options.contradictions import without_effect
+from aam.contract.options.command_line import parse as parse_command_line
+from aam.contract.options.commands import WRAPPERS, find, options_of
+from aam.contract.options.conditions import without_effect
 from aam.contract.options.device import DeviceOptions, RankOptions, ScaleOptions, uses_network
 from aam.contract.preflight import require_columns, require_inputs
 from aam.memory import require_address_space

@@ -8,7 +8,6 @@ its end. The other commands write one at their end: `FILE.run.json` beside an ou
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import platform
@@ -18,46 +17,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, get_type_hints
-
-import msgspec
+from typing import Any
 
 from aam import __version__
 from aam.contract.errors import DataError
 from aam.contract.files import is_regular, sha256, write_json
-from aam.contract.options import find, specs, to_plain
-from aam.contract.options.field import fits, numbered
-from aam.contract.records import EDITED, Count, read_json_object
-
-
-class InputFile(msgspec.Struct):
-    """An input of a run."""
-
-    path: str
-    sha256: str
-    bytes: Count = 0
-
-
-class RecordFields(msgspec.Struct):
-    """Entries of a run record; the facts of a command may be any others."""
-
-    aam: str
-    command: str
-    options: dict[str, Any]
-    argv: list[str] = []
-    started: str = ""
-    finished: str = ""
-    seconds: float = 0
-    host: dict[str, Any] = {}
-    versions: dict[str, Any] = {}
-    inputs: dict[str, InputFile] = {}
-    samples: int | dict[str, Count] = 0
-    asvs: int = 0
-    rarefy_depth: int | None = None
-    parameters: int = 0
-    epochs: int | list[int] = 0
-    members: list[str] = []
-
+from aam.contract.options import fits, flat, numbered, specs, to_plain, values_of
+from aam.contract.options.commands import find
+from aam.contract.records import EDITED, RecordEntries, read_json_object
 
 _LIBRARIES = ("torch", "safetensors", "numpy", "scipy", "pandas", "scikit-bio", "biom-format",
               "scikit-learn")  # fmt: skip
@@ -100,28 +67,18 @@ def read(path: Path) -> dict[str, Any]:
         MissingInput: there is no such file, or it cannot be read.
         DataError: it is damaged, or was edited to another schema.
     """
-    content = read_json_object(path, RecordFields, "run record")
+    content = read_json_object(path, RecordEntries, "run record")
     command, wrong = find(content["command"]), f"command is '{content['command']}'"
-    if command is None or (wrong := _wrong_option(command, content["options"], "options") or ""):
-        raise DataError("The run record is damaged", f"'{path}', {wrong}", EDITED)
-    return content
-
-
-def _wrong_option(options_class: Any, values: Any, place: str) -> str | None:
-    """Return where the first option is that has another type than its declaration."""
-    if not isinstance(values, dict):
-        return f"{place} is no mapping"
-    hints = get_type_hints(options_class)
-    for field in dataclasses.fields(options_class):
-        name, value, hint = f"{place}.{field.name}", values.get(field.name), hints[field.name]
-        if value is None:  # of another version, or not given
-            continue
-        if dataclasses.is_dataclass(hint):
-            if wrong := _wrong_option(hint, value, name):
-                return wrong
-        elif not fits(hint, value):
-            return f"{name} is of another type than the option"
-    return None
+    if command is not None:
+        # None is the value of an option that is not given, or of another version.
+        values = flat(content["options"])
+        fields = (spec.field for spec in specs(command)
+                  if values.get(spec.field) is not None
+                  and not fits(spec.type, values[spec.field]))  # fmt: skip
+        if (field := next(fields, None)) is None:
+            return content
+        wrong = f"'{field}' is of another type than the option"
+    raise DataError("The run record is damaged", f"'{path}', {wrong}", EDITED)
 
 
 class Record:
@@ -139,17 +96,14 @@ class Record:
         """
         if hasattr(self.options, "run"):
             return  # a run folder, see aam.training.run_folder
-        written = (
-            (spec.field, value_of(self.options, spec.field))
-            for spec in specs(type(self.options))
-            if spec.role == "output"
-        )
-        field, output = next(((name, path) for name, path in written if path), ("", None))
-        if output is None:
+        values = values_of(self.options)
+        flags = [spec.flag for spec in specs(type(self.options)) if spec.role == "output"]
+        flag = next((flag for flag in flags if values[flag]), None)
+        if flag is None:
             return
-        place = output.with_name(f"{output.name}.run.json")
-        if field.endswith("dir"):
-            place = output / f"{self.command.replace(' ', '-')}.run.json"
+        place = values[flag].with_name(f"{values[flag].name}.run.json")
+        if flag.endswith("dir"):
+            place = values[flag] / f"{self.command.replace(' ', '-')}.run.json"
         content = describe(self.command, self.options) | {
             "started": self.started,
             "finished": now(),
@@ -173,22 +127,13 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def value_of(options: Any, field: str) -> Any:
-    """Return the value of an option of a command or of one of its groups, by field name."""
-    if hasattr(options, field) and not hasattr(getattr(options, field), "__dataclass_fields__"):
-        return getattr(options, field)
-    for group in vars(options).values():
-        if hasattr(group, "__dataclass_fields__") and hasattr(group, field):
-            return getattr(group, field)
-    raise AttributeError(field)
-
-
 def input_files(options: Any) -> dict[str, dict[str, Any]]:
     """Return path, size and SHA-256 of every input file, by flag (see `numbered`)."""
     paths: dict[str, Any] = {}
+    values = values_of(options)
     for spec in specs(type(options)):
         if spec.role == "input":
-            value = value_of(options, spec.field)
+            value = values[spec.flag]
             paths |= numbered(spec.flag, value if isinstance(value, tuple) else (value,))
     # A value may also be None, or a literal such as `auto`.
     read = {flag: path for flag, path in paths.items() if isinstance(path, Path)}

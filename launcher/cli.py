@@ -12,17 +12,17 @@ from aam import __version__
 from aam.contract import program
 from aam.contract.completion import REQUESTED
 from aam.contract.errors import UsageError
-from aam.contract.options import (
+from aam.contract.options import specs
+from aam.contract.options.command_line import (
     CONFIG,
     HELP,
     HELP_ALL,
     before_program,
-    options_of,
     parse_known,
-    specs,
     split_command,
 )
-from aam.contract.options import find as command_of_aam
+from aam.contract.options.commands import find as command_of_aam
+from aam.contract.options.commands import options_of
 from launcher.commands import COMMANDS, FORWARDING, HOST, NAMES, OWN_STARTS, READ, find
 from launcher.plan.settings import LAUNCHER_OPTIONS
 

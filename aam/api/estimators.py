@@ -46,11 +46,10 @@ from aam.api.tables import (
     tree_file,
 )
 from aam.contract.errors import DataError, UsageError, first_few
-from aam.contract.options import build, specs
+from aam.contract.options import build, flag_of, specs
 from aam.contract.options.commands.train import Train
-from aam.contract.options.contradictions import require_consistent
+from aam.contract.options.conditions import require_consistent
 from aam.contract.options.device import Device
-from aam.contract.options.field import flag_of
 from aam.contract.options.members import MemberName
 from aam.contract.options.study import Metric
 from aam.contract.options.training import LossType, TransformName

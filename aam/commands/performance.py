@@ -15,7 +15,7 @@ from aam import __version__
 from aam.console import info, warn
 from aam.contract.errors import CannotCreate, UsageError
 from aam.contract.files import refuse_existing, write_json, write_text
-from aam.contract.options import specs
+from aam.contract.options import values_of
 from aam.contract.options.commands.measure import Memory, Tune
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
@@ -36,7 +36,6 @@ from aam.performance.tune import (
 )
 from aam.performance.workload import aam_workload, program_workload
 from aam.report.terminal import Table, print_table
-from aam.run_record import value_of
 from aam.training.runtime import tuned_for
 
 MYTHS: dict[str, dict[str, str]] = {
@@ -101,7 +100,7 @@ def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> Non
             raise UsageError("--values are those of a program", " ".join(options.values), remedy)
         command = f"aam {'train' if isinstance(measured, Train) else 'pretrain'}"
         workload = aam_workload(measured, "tune")
-        defaults = {spec.flag: value_of(measured, spec.field) for spec in specs(type(measured))}
+        defaults = values_of(measured)
         subjects = {
             name: one for name, one in SUBJECTS.items() if name in (options.subjects or SUBJECTS)
         }

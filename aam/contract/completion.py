@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from aam.contract.options import CONFIG, OptionSpec, names, options_of, specs
-from aam.contract.options.command_line import Parser
-from aam.contract.options.commands import WRAPPERS
-from aam.contract.options.field import required_option
+from aam.contract.options import OptionSpec, required_option, specs
+from aam.contract.options.command_line import CONFIG, Parser
+from aam.contract.options.commands import WRAPPERS, names, options_of
 
 REQUESTED = "_ARGCOMPLETE"
 """Variable that argcomplete's shell code sets when it starts the program for a completion."""

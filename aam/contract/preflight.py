@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError, nearest
 from aam.contract.files import names_beside
-from aam.contract.options import ParsedCommand
+from aam.contract.options.command_line import ParsedCommand
 from aam.contract.options.training import RunOptions
 
 COUNTS_ALONE = "counts-alone"

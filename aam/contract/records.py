@@ -53,7 +53,7 @@ Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 _Plain = bool | int | float | str | None
 PlainOptions = dict[str, _Plain | list[_Plain] | dict[str, _Plain | list[_Plain]]]
-"""Options of a command as plain values, see `aam.contract.options.field.to_plain`."""
+"""Options of a command as plain values, see `aam.contract.options.to_plain`."""
 
 MAX_BYTES = 64 << 20
 """Bytes of a document; the largest, of scores and records, have some hundred kilobytes."""
@@ -68,6 +68,35 @@ _WORDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "
           "array": "a list", "object": "a mapping"}  # fmt: skip
 """Words of msgspec's messages in plain English."""
 _WORD = re.compile(r"\w+")
+
+
+class RecordedFile(msgspec.Struct):
+    """An input of a run."""
+
+    path: str
+    sha256: str
+    bytes: Count = 0
+
+
+class RecordEntries(msgspec.Struct):
+    """Entries of run.json, the record of a run; the facts of a command may be any others."""
+
+    aam: str
+    command: str
+    options: dict[str, Any]
+    argv: list[str] = []
+    started: str = ""
+    finished: str = ""
+    seconds: float = 0
+    host: dict[str, Any] = {}
+    versions: dict[str, Any] = {}
+    inputs: dict[str, RecordedFile] = {}
+    samples: int | dict[str, Count] = 0
+    asvs: int = 0
+    rarefy_depth: int | None = None
+    parameters: int = 0
+    epochs: int | list[int] = 0
+    members: list[str] = []
 
 
 class Mismatch(ValueError):

@@ -31,8 +31,8 @@ from aam import __version__
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.files import sha256
+from aam.contract.options import numbered
 from aam.contract.options.commands.studies import Prepare
-from aam.contract.options.field import numbered
 from aam.data.formats.tables import BLOCK_BYTES, MAX_READS, TableBlocks, open_blocks
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.phylogeny import read_phylogeny

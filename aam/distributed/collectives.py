@@ -25,11 +25,11 @@ from torch import Tensor
 
 from aam import __version__
 from aam.contract.errors import AamError, DataError, UsageError
-from aam.contract.options import specs
+from aam.contract.options import values_of
 from aam.data.study import Study
 from aam.distributed.environment import SINGLE_RANK, RankGroup, Ranks, T
 from aam.numerics.device import CONTROL_BACKEND
-from aam.run_record import launched_by, value_of
+from aam.run_record import launched_by
 
 
 def world_size() -> int:
@@ -196,8 +196,7 @@ class Communicator(RankGroup):
         programs["image"] = str(launch.get("digest") or launch.get("place"))
         gpus = {str(gpu).partition(" at ")[0] for gpu in launch.get("gpus", ())}
         programs["GPUs"] = ", ".join(sorted(gpus))
-        values = {spec.flag: value_of(options, spec.field) for spec in specs(type(options))}
-        self.require_equal(programs | values, UsageError)
+        self.require_equal(programs | values_of(options), UsageError)
 
     def require_equal_data(self, **parts: Any) -> None:
         """Refuse ranks whose input or decisions differ, by digest: no rank sends its arrays."""

@@ -27,11 +27,11 @@ import msgspec
 import numpy as np
 
 from aam.contract.errors import Unavailable, UsageError
-from aam.contract.options import arguments, specs
+from aam.contract.options import specs, values_of
+from aam.contract.options.command_line import arguments
 from aam.contract.options.commands import wrapped_options
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
-from aam.run_record import value_of
 
 Settings = Mapping[str, Any]
 """Flag of an option, or name of a value in a command line -> value."""
@@ -109,10 +109,11 @@ class Rates:
 def aam_workload(measured: Pretrain | Train, wrapper: str) -> Workload:
     """Return the command that a wrapper such as `tune` measures, without an output of its own."""
     command = "train" if isinstance(measured, Train) else "pretrain"
+    values = values_of(measured)
     chosen = {
-        spec.flag: value
+        spec.flag: values[spec.flag]
         for spec in wrapped_options(wrapper, command)
-        if (value := value_of(measured, spec.field)) != spec.default
+        if values[spec.flag] != spec.default
     }
     if command == "train":
         # Other members have no training steps, and would be fitted in every run for nothing.

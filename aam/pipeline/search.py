@@ -41,10 +41,11 @@ from aam.contract.errors import (
 )
 from aam.contract.files import make_parent, write_json, write_text
 from aam.contract.installation import not_installed
-from aam.contract.options import OptionSpec, build, parse_command, replaced, specs, to_plain
+from aam.contract.options import OptionSpec, build, replaced, specs, to_plain, values_of
+from aam.contract.options import alternatives as types_of
+from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.search import Search
 from aam.contract.options.commands.train import Train
-from aam.contract.options.field import members as types_of
 from aam.contract.options.study import SplitOptions
 from aam.data.covariates import check_folds
 from aam.data.metrics import ScoredPredictions, value_of
@@ -154,8 +155,7 @@ def read_axes(options: Search) -> tuple[Train, tuple[Axis, ...]]:
     axes = tuple(read_axis(text) for text in options.vary or default)
     if len({axis.spec.flag for axis in axes}) < len(axes):
         raise UsageError("Duplicate option of --vary", " ".join(options.vary), "name each once")
-    values = {spec.flag: run_record.value_of(options, spec.field) for spec in specs(Train)}
-    base = build(Train, values)
+    base = build(Train, values_of(options))
     if varied := next((axis for axis in axes if axis.spec.field == "members"), None):
         # All trials have the same samples, so the study is read as all of their members need it.
         chosen = (name for members in varied.choices.values() for name in members)
@@ -188,8 +188,9 @@ def search(options: Search) -> dict[str, Any] | None:
     everything = np.unique(np.concatenate([*training, *(one.test for one in splits)]))
     make_parent(folder / RESULT)
     # All that decides the scores: options, content of the files, version.
+    values = values_of(options)
     identity = {
-        spec.flag: json.dumps(run_record.value_of(options, spec.field), default=str)
+        spec.flag: json.dumps(values[spec.flag], default=str)
         for spec in specs(Search)
         if spec.role != "input" and spec.flag not in _PROGRESS
     }

@@ -19,9 +19,9 @@ from aam.console import info, warn
 from aam.contract.errors import ConfigurationError, DataError, nearest
 from aam.contract.files import atomic_write
 from aam.contract.options import specs
+from aam.contract.options.command_line import typed
 from aam.contract.options.commands.train import Train
-from aam.contract.options.config_file import typed
-from aam.contract.options.contradictions import without_effect
+from aam.contract.options.conditions import without_effect
 from aam.contract.preflight import target_folder
 from aam.contract.records import Sourced, read_yaml_entries
 from aam.data.metadata import Metadata, listed_columns, read_metadata, rows_where

@@ -7,8 +7,8 @@ from datetime import datetime
 from importlib.resources import files
 from typing import Any
 
-from aam.contract.options import find, specs
-from aam.contract.options.field import flat
+from aam.contract.options import flat, specs
+from aam.contract.options.commands import find
 from aam.contract.options.members import MEMBERS
 from aam.members.scores import DRAWS, LEVEL
 from aam.memory import shown_size

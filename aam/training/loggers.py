@@ -19,12 +19,11 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from aam.contract.errors import AamError, Unavailable
 from aam.contract.files import write_json
-from aam.contract.options import specs
+from aam.contract.options import flat, to_plain
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.training import LoggerName
 from aam.contract.records import read_json
-from aam.run_record import value_of
 
 PROJECT = "aam"
 """Experiment (MLflow) or project (Weights & Biases) of the runs."""
@@ -192,9 +191,8 @@ def log_scores(options: Train, scores: Mapping[str, float]) -> None:
 
 def _values(options: Pretrain | Train) -> dict[str, Any]:
     """Return the values of the options, by field."""
-    options_by_field = {spec.field: value_of(options, spec.field) for spec in specs(type(options))}
     return {
         name: value if isinstance(value, (bool, int, float)) else str(value)
-        for name, value in options_by_field.items()
+        for name, value in flat(to_plain(options)).items()
         if value is not None
     }

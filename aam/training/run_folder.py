@@ -28,7 +28,7 @@ from aam import run_record
 from aam.console import info, warn
 from aam.contract.errors import AamError, CannotCreate, DataError, MissingInput, UsageError
 from aam.contract.files import try_lock, write_json
-from aam.contract.options import from_plain, specs
+from aam.contract.options import from_plain, specs, values_of
 from aam.contract.options.study import SplitOptions
 from aam.contract.options.training import RunOptions
 from aam.contract.preflight import (
@@ -118,11 +118,12 @@ def prepare(
             f"resume it with that command, or start `aam {command}` without --resume-from",
         )
     before = from_plain(type(options), config.options)
-    changed = []
-    for spec in specs(type(options)):
-        was, now = (run_record.value_of(of, spec.field) for of in (before, options))
-        if not spec.resumable and spec.role == "value" and was != now:
-            changed.append(f"{spec.flag} {now} (was {was})")
+    was, now = values_of(before), values_of(options)
+    changed = [
+        f"{flag} {now[flag]} (was {was[flag]})"
+        for flag, spec in ((spec.flag, spec) for spec in specs(type(options)))
+        if not spec.resumable and spec.role == "value" and was[flag] != now[flag]
+    ]
     if changed:
         raise UsageError(
             "The resumed run has different options",

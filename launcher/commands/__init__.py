@@ -11,7 +11,8 @@ import json
 from collections.abc import Sequence
 from typing import TypeVar
 
-from aam.contract.options import build, parse_options, specs
+from aam.contract.options import build, specs
+from aam.contract.options.command_line import parse_options
 from launcher.plan.settings import LAUNCHER_OPTIONS
 
 T = TypeVar("T")

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aam.contract.options import arguments, build, parse_known, specs
+from aam.contract.options import build, specs
+from aam.contract.options.command_line import arguments, parse_known
 from launcher import config
 from launcher.commands import start
 from launcher.commands.submit import CODE, job_of, queue_all

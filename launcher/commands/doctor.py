@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from aam.contract.errors import AamError, Unavailable
-from aam.contract.options.field import basic_option
+from aam.contract.options import basic_option
 from launcher import capture, config, system
 from launcher.commands import parse_own, print_json
 from launcher.commands.explain import facts, shortened, stored_reports

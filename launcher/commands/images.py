@@ -21,7 +21,7 @@ from aam.contract.errors import (
     nearest,
     printable,
 )
-from aam.contract.options.field import basic_option, required_option
+from aam.contract.options import basic_option, required_option
 from launcher import config
 from launcher.commands import HOST, parse_own, print_json
 from launcher.engines import BUILDERS, spython_client

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from aam.contract.errors import UsageError, printable
-from aam.contract.options.field import required_option
+from aam.contract.options import required_option
 from launcher.commands import parse_own, print_json
 from launcher.commands.submit import kept_scripts
 from launcher.slurm import queue

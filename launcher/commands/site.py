@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from aam.contract.options.field import basic_option
+from aam.contract.options import basic_option
 from launcher import config
 from launcher.commands import parse_own, print_json
 from launcher.slurm.site import HELP

@@ -10,13 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-import msgspec
-
 from aam import __version__
 from aam.contract.files import sha256
-from aam.contract.options import parse_known
-from aam.contract.options.command_line import CONFIG
-from aam.contract.records import read_json
+from aam.contract.options.command_line import CONFIG, parse_known
+from aam.contract.records import RecordEntries, read_json
 from launcher.commands import HOST
 from launcher.engines import exec_plan, shell_line
 from launcher.findings import Finding, warn
@@ -24,11 +21,6 @@ from launcher.host.facts import Host
 from launcher.plan.inputs import Request, request_of
 from launcher.plan.plan import Plan, stack_facts
 from launcher.planning import plan_launch, require_inputs
-
-
-class _RecordedChecksum(msgspec.Struct):
-    path: str
-    sha256: str
 
 
 class _RecordedLaunch(TypedDict, total=False):
@@ -42,12 +34,10 @@ class _RecordedLaunch(TypedDict, total=False):
     kernel: str | None
 
 
-class _RunRecord(msgspec.Struct):
-    """Entries of a run record that are compared with a launch."""
+class _LaunchRecord(RecordEntries):
+    """Run record with the launch that made it."""
 
-    aam: str
     launch: _RecordedLaunch | None = None
-    inputs: dict[str, _RecordedChecksum] = {}
 
 
 PARTS = {"engine_version": "engine", "digest": "image"}
@@ -85,7 +75,7 @@ def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterat
 
     Inputs that the command line replaces are others on purpose, and are not compared.
     """
-    record = read_json(file, _RunRecord, "run record", "give the run.json of a run")
+    record = read_json(file, _LaunchRecord, "run record", "give the run.json of a run")
     if record.aam != __version__:
         yield _other("version of aam", record.aam, __version__)
     recorded = {entry.path: entry.sha256 for entry in record.inputs.values()}

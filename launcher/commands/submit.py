@@ -16,7 +16,8 @@ import msgspec
 from aam.contract.errors import AamError, CannotCreate, Unavailable, UsageError
 from aam.contract.files import try_lock
 from aam.contract.gpus import GPU
-from aam.contract.options import arguments, build, parse_known, specs
+from aam.contract.options import build, specs
+from aam.contract.options.command_line import arguments, parse_known
 from launcher import config
 from launcher.findings import Finding, warn
 from launcher.gpus import VENDORS

@@ -23,7 +23,7 @@ import msgspec
 
 from aam.contract.errors import CannotCreate, MissingInput, Unavailable, UsageError
 from aam.contract.files import sha256
-from aam.contract.options.field import basic_option, required_option
+from aam.contract.options import basic_option, required_option
 from launcher import system
 from launcher.detect import detect
 from launcher.engines import BUILDERS

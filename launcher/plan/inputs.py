@@ -15,8 +15,8 @@ from typing import Any, Literal
 import msgspec
 
 from aam.contract.installation import install_command
-from aam.contract.options import ParsedCommand
-from aam.contract.options import parse as parse_command_line
+from aam.contract.options.command_line import ParsedCommand
+from aam.contract.options.command_line import parse as parse_command_line
 from launcher.host.facts import Host, Slurm
 from launcher.plan.catalog import Catalog
 from launcher.plan.mounts import Mount, PathFact

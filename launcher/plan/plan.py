@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from aam.contract.errors import ConfigurationError, UsageError
 from aam.contract.gpus import CHECK_REPORTS
-from aam.contract.options import arguments, parse_known
-from aam.contract.options.config_file import typed
-from aam.contract.options.field import flag_of
+from aam.contract.options import flag_of
+from aam.contract.options.command_line import arguments, parse_known, typed
 from aam.contract.records import Sourced
 from launcher.findings import REQUESTED, Decision, Finding
 from launcher.gpus import VENDORS, device_nodes

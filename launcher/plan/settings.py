@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from aam.contract.errors import ConfigurationError, nearest
-from aam.contract.options import OptionSpec, specs
-from aam.contract.options.field import ONE_OR_MORE, basic_option, flag_of, option
+from aam.contract.options import ONE_OR_MORE, OptionSpec, basic_option, flag_of, option, specs
 from aam.contract.records import Sourced
 from launcher.gpus import VENDORS
 

@@ -25,8 +25,8 @@ from aam.contract import stop_file
 from aam.contract.errors import AamError, DataError, Interrupted
 from aam.contract.files import system_error
 from aam.contract.gpus import GPU
-from aam.contract.options import parse_known, specs
-from aam.contract.options.field import option
+from aam.contract.options import option, specs
+from aam.contract.options.command_line import parse_known
 from aam.contract.records import read_json
 from launcher import config
 from launcher.engines import exec_plan, make_private

@@ -16,17 +16,10 @@ import pytest
 
 from aam import __version__
 from aam.cli import main
-from aam.contract.options import (
-    OptionSpec,
-    find,
-    from_plain,
-    names,
-    parse_command,
-    specs,
-    to_plain,
-)
-from aam.contract.options.commands import COMMANDS, EVERYDAY
-from aam.contract.options.contradictions import of_member, requirements
+from aam.contract.options import OptionSpec, from_plain, specs, to_plain
+from aam.contract.options.command_line import parse_command
+from aam.contract.options.commands import COMMANDS, EVERYDAY, find, names
+from aam.contract.options.conditions import of_member, requirements
 from launcher import commands
 from launcher.cli import main as launch
 from tests.support.launches import parse as parse_launch

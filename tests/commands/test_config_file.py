@@ -9,7 +9,8 @@ import pytest
 
 from aam.cli import main
 from aam.contract.errors import AamError
-from aam.contract.options import find, from_plain, to_plain
+from aam.contract.options import from_plain, to_plain
+from aam.contract.options.commands import find
 from aam.contract.options.commands.train import Train
 from tests.support.launches import parse as parse_launch
 from tests.support.parsing import built

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import UsageError
-from aam.contract.options import build, find, help_page, names, specs
-from aam.contract.options.contradictions import flags, require_consistent, without_effect
-from aam.contract.options.field import EVERY_MEMBER, Conditions, group, option
+from aam.contract.options import EVERY_MEMBER, Conditions, build, group, help_page, option, specs
+from aam.contract.options.commands import find, names
+from aam.contract.options.conditions import flags, require_consistent, without_effect
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import UsageError
-from aam.contract.options import parse
+from aam.contract.options.command_line import parse
 from tests.support.commands import aam
 
 PRETRAIN = ("pretrain", "--table", "t.biom", "--output-dir", "run", "--overwrite")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aam.contract.options import find, names, specs
+from aam.contract.options import specs
+from aam.contract.options.commands import find, names
 from launcher.plan.settings import LAUNCHER_OPTIONS
 from launcher.slurm.script import SubmitOptions
 from tests.support.submissions import ROOT, SITE, WORDS, submit

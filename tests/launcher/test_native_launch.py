@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from aam import __version__
 from aam.contract.errors import UsageError
-from aam.contract.options import Role, find, names, specs
+from aam.contract.options import Role, specs
+from aam.contract.options.commands import find, names
 from launcher import commands
 from launcher.cli import main
 from launcher.engines import shell_line

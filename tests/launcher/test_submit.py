@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aam.contract.errors import CannotCreate, Unavailable
-from aam.contract.options import parse_known, specs
+from aam.contract.options import specs
+from aam.contract.options.command_line import parse_known
 from launcher import config
 from launcher.commands.submit import reserved
 from launcher.engines.sif import record_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options import options_of
+from aam.contract.options.commands import options_of
 from aam.contract.options.members import MEMBERS, MemberEntry
 from tests.support.commands import aam, read
 from tests.support.run_folders import make_study

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from aam.contract.options import build, parse_command
+from aam.contract.options import build
+from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Train
 from aam.contract.options.device import SpeedOptions
 from aam.contract.options.training import LoopOptions

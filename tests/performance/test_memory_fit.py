@@ -11,7 +11,7 @@ import pytest
 
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.pretrain import Pretrain
-from aam.contract.options.contradictions import require_consistent
+from aam.contract.options.conditions import require_consistent
 from aam.contract.options.device import DeviceOptions, SpeedOptions
 from aam.contract.options.study import PhylogenyOptions
 from aam.contract.options.training import LoopOptions, ModelOptions

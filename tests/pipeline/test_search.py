@@ -19,7 +19,8 @@ import pytest
 
 from aam.contract import stop_file
 from aam.contract.errors import CannotCreate, Interrupted, NotFinite, UsageError
-from aam.contract.options import build, parse_command, replaced
+from aam.contract.options import build, replaced
+from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.search import Search
 from aam.data.splits import write_splits
 from aam.distributed.stop import StopRequests

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from aam.contract.options import HELP, find, names, parse, parse_known, specs, split_command
+from aam.contract.options import specs
+from aam.contract.options.command_line import HELP, parse, parse_known, split_command
+from aam.contract.options.commands import find, names
 from launcher import commands
 from launcher.commands import FORWARDING, NAMES, parse_own
 from launcher.plan.inputs import request_of

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from aam.contract.options import find, names, specs
+from aam.contract.options import specs
+from aam.contract.options.commands import find, names
 from launcher import commands
 from launcher.plan.settings import LAUNCHER_OPTIONS
 

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from aam.contract.errors import AamError
-from aam.contract.options import find, specs
-from aam.contract.options.config_file import read_config
+from aam.contract.options import specs
+from aam.contract.options.command_line import read_config
+from aam.contract.options.commands import find
 from aam.data.metrics import compute_metrics
 from aam.data.ordination import read_embeddings, write_ordination
 from aam.data.splits import read_splits

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, NoReturn
 
-from aam.contract.options import parse_known
+from aam.contract.options.command_line import parse_known
 from launcher.cli import main
 from launcher.plan.inputs import Request, request_of
 from launcher.plan.settings import LAUNCHER_OPTIONS

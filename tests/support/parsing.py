@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from aam.contract.options import parse
+from aam.contract.options.command_line import parse
 
 
 def built(command: str, argv: Sequence[str]) -> Any:

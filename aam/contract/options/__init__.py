@@ -1,62 +1,321 @@
-"""Options of every command, declared once; their command line, help pages and values in files."""
+"""Options of every command, declared once as fields of dataclasses, and functions over them.
 
-from aam.contract.options.command_line import (
-    CONFIG,
-    HELP,
-    HELP_ALL,
-    arguments,
-    before_program,
-    check,
-    parse_known,
-    parse_options,
-)
-from aam.contract.options.commands import (
-    COMMANDS,
-    find,
-    names,
-    options_of,
-    parse_command,
-    split_command,
-)
-from aam.contract.options.field import (
-    SYNONYMS,
-    OptionSpec,
-    Role,
-    build,
-    fits,
-    from_plain,
-    option,
-    replaced,
-    specs,
-    to_plain,
-)
-from aam.contract.options.parsed import ParsedCommand, parse
+An option is a field of a frozen dataclass made with `option`. Command lines, help pages,
+completion, checkpoints and run records of both programs read the same field. Modules that declare
+options let Python evaluate their annotations (no `from __future__ import annotations`), so that a
+field has its type at once.
+"""
 
-__all__ = [
-    "COMMANDS",
-    "CONFIG",
-    "HELP",
-    "HELP_ALL",
-    "SYNONYMS",
-    "OptionSpec",
-    "ParsedCommand",
-    "Role",
-    "arguments",
-    "before_program",
-    "build",
-    "check",
-    "find",
-    "fits",
-    "from_plain",
-    "names",
-    "option",
-    "options_of",
-    "parse",
-    "parse_command",
-    "parse_known",
-    "parse_options",
-    "replaced",
-    "specs",
-    "split_command",
-    "to_plain",
-]
+from __future__ import annotations
+
+import dataclasses
+import functools
+import numbers
+import os
+import sys
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+Role = Literal["value", "input", "output"]
+
+SYNONYMS = {"gpu": "cuda"}
+"""Other words for choices of options; PyTorch's name of any GPU is that of one vendor's library."""
+
+T = TypeVar("T")
+
+Conditions = tuple[str, ...] | Mapping[str, str]
+"""Conditions on the other options of a command: of all values, or each of one value of the option.
+
+`--tree` holds where the option has another value than its default, `--loss-type quantile` where it
+has that value or, of several values, has it among them; `A or B` where one of the two holds.
+"""
+
+EVERY_MEMBER = "every member"
+"""`only_for` of an option, in a group of options of one member, that all members read."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Range of a numeric option, with its description for messages."""
+
+    description: str
+    lowest: float
+    highest: float = sys.float_info.max
+    open_below: bool = False
+    open_above: bool = False
+
+    def holds(self, number: float) -> bool:
+        """Return whether a number is in the range; NaN and infinity are not."""
+        above = number > self.lowest if self.open_below else number >= self.lowest
+        return above and (number < self.highest if self.open_above else number <= self.highest)
+
+
+ONE_OR_MORE = Range("1 or more", 1)
+TWO_OR_MORE = Range("2 or more", 2)
+ZERO_OR_MORE = Range("0 or more", 0)
+ABOVE_ZERO = Range("more than 0", 0, open_below=True)
+UP_TO_ONE = Range("0 to 1", 0, 1)
+BELOW_ONE = Range("0 to below 1", 0, 1, open_above=True)
+INSIDE_ONE = Range("more than 0 and less than 1", 0, 1, open_below=True, open_above=True)
+RATES = Range("more than 0 and at most 1000000", 0, 1e6, open_below=True)
+WEIGHTS = Range("0 to 1000000", 0, 1e6)
+WIDTHS = Range("1 to 65536", 1, 65_536)
+LAYERS = Range("1 to 1000", 1, 1000)
+FEATURES = Range("0 to 65536", 0, 65_536)
+PROCESSES = Range("0 to 1024", 0, 1024)
+GIBIBYTES = Range("more than 0, at most 1048576", 0, 2**20, open_below=True)
+SECONDS = Range("more than 0 and at most 1000000", 0, 1e6, open_below=True)
+SEEDS = Range("0 to 4294967295", 0, 2**32 - 1)
+
+
+def option(help: str, *, default: Any = None, **declaration: Any) -> Any:
+    """Declare an option as a field of a frozen dataclass.
+
+    Args:
+        help: text for the help page; {choices} stands for the help of the entries of a registry.
+        default: its default value.
+        declaration: attributes of `OptionSpec`, from `role` on.
+    """
+    metadata = {"help": help, **declaration}
+    return dataclasses.field(default=default, metadata=metadata, kw_only=True)
+
+
+required_option = functools.partial(option, default=dataclasses.MISSING)
+"""Declare an option that has to be given."""
+
+basic_option = functools.partial(option, basic=True)
+"""Declare an option that `--help` shows, too."""
+
+resumable_option = functools.partial(option, resumable=True)
+"""Declare an option that a resumed run may change."""
+
+
+def group(*, only_for: str) -> Any:
+    """Declare a group of options that one member alone reads, those `EVERY_MEMBER` reads aside."""
+    return dataclasses.field(metadata={"only_for": only_for}, kw_only=True)
+
+
+@dataclass(frozen=True)
+class OptionSpec:
+    """Option of a command.
+
+    Attributes:
+        flag: its flag, such as `--output-dir`.
+        field: its field in the options class.
+        type: annotation of the field.
+        help: text for the help page.
+        required: it has no default.
+        group: first line of the docstring of its group, the heading in help pages.
+        role: `output` for a path that is written, which is declared; `input` for other paths.
+        basic: `--help` shows it; `--help-all` shows all options. Required ones are always shown.
+        takes: range of a number, or of each number of a tuple.
+        metavar: name of its value in help pages; by default it follows from the type.
+        alone: value of the flag if no value follows it.
+        first: the flag can be omitted if its value is the first argument.
+        repeated: the flag is given once for each item of a tuple.
+        resumable: a resumed run may have another value; the files of an `input` may be elsewhere
+            but must have the same content.
+        needs: conditions without which a command line is refused.
+        excludes: conditions with which it is refused.
+        only_with: conditions without which the option has no effect, which is a warning.
+        only_for: member of `aam train` that alone reads the option; see `group`.
+    """
+
+    flag: str
+    field: str
+    type: Any
+    help: str
+    required: bool = False
+    default: Any = None
+    group: str = ""
+    role: Role = "value"
+    basic: bool = False
+    takes: Range | None = None
+    metavar: str = ""
+    alone: str | None = None
+    first: bool = False
+    repeated: bool = False
+    resumable: bool = False
+    needs: Conditions = ()
+    excludes: Conditions = ()
+    only_with: Conditions = ()
+    only_for: str = ""
+
+    @property
+    def choices(self) -> list[Any]:
+        """The literal values that its type allows, such as "auto"."""
+        return [each for each in alternatives(self.type) if not isinstance(each, type)]
+
+
+def alternatives(annotation: Any) -> list[Any]:
+    """List the types and the literal values that an option type allows.
+
+    `Annotated[str, REGISTRY]` allows the names of a registry, a dictionary by name.
+
+    >>> alternatives(Literal["auto"] | Path | None)
+    ['auto', <class 'pathlib.Path'>, <class 'NoneType'>]
+    >>> alternatives(tuple[Annotated[str, {"kernel": 1}], ...])
+    ['kernel']
+    """
+    if typing.get_origin(annotation) is Annotated:
+        return [*typing.get_args(annotation)[1]]
+    parts = [part for part in typing.get_args(annotation) if part is not Ellipsis]
+    if typing.get_origin(annotation) is Literal:
+        return parts
+    return [each for part in parts for each in alternatives(part)] if parts else [annotation]
+
+
+def specs(command: type) -> tuple[OptionSpec, ...]:
+    """List the options of a command class, those of its groups included, in declared order.
+
+    A class that extends another one names in `without` the fields that it does not take.
+    """
+    found: list[OptionSpec] = []
+    for field in dataclasses.fields(command):
+        if dataclasses.is_dataclass(field.type):
+            of_group = specs(typing.cast(type, field.type))
+            reader = field.metadata.get("only_for", "")
+            found += [dataclasses.replace(s, only_for=s.only_for or reader) for s in of_group]
+            continue
+        required, text = field.default is dataclasses.MISSING, field.metadata["help"]
+        role = "input" if Path in alternatives(field.type) else "value"
+        # Of a registry, what each of its names means.
+        for part in typing.get_args(field.type):
+            if typing.get_origin(part) is Annotated:
+                entries = typing.get_args(part)[1].items()
+                meanings = "; ".join(f"{name}: {entry.help}" for name, entry in entries)
+                text = text.replace("{choices}", meanings)
+        found.append(
+            OptionSpec(
+                flag=flag_of(field.name),
+                field=field.name,
+                type=field.type,
+                required=required,
+                default=None if required else field.default,
+                group=summary(command),
+                **{"role": role, **field.metadata, "help": text},
+            )
+        )
+    without = getattr(command, "without", ())
+    return tuple(spec for spec in found if spec.field not in without)
+
+
+def values_of(options: Any) -> dict[str, Any]:
+    """Return the values of the options of a command and of its groups, by flag."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        values |= (
+            values_of(value) if dataclasses.is_dataclass(value) else {flag_of(field.name): value}
+        )
+    return values
+
+
+def summary(command: type) -> str:
+    """Return the first line of the docstring of an options class."""
+    return (command.__doc__ or "").partition("\n")[0]
+
+
+def flag_of(field: str) -> str:
+    """Return the flag of an option by the name of its field; `from_` gives --from."""
+    return "--" + field.rstrip("_").replace("_", "-")
+
+
+def numbered(flag: str, values: Iterable[T]) -> dict[str, T]:
+    """Return the values of a repeated option by `--table`, `--table 2`, `--table 3` and so on."""
+    return {flag if n == 1 else f"{flag} {n}": value for n, value in enumerate(values, 1)}
+
+
+def build(command: type[T], given: Mapping[str, Any]) -> T:
+    """Make the options of a command from flag -> value; options that are not given get defaults."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(typing.cast(Any, command)):
+        if dataclasses.is_dataclass(field.type):
+            values[field.name] = build(typing.cast(type, field.type), given)
+        elif flag_of(field.name) in given:
+            values[field.name] = given[flag_of(field.name)]
+    return command(**values)
+
+
+def replaced(options: T, values: Mapping[str, Any]) -> T:
+    """Return options with other values, by field; fields of the groups of a command too.
+
+    >>> from aam.contract.options.training import RunOptions
+    >>> replaced(RunOptions(output_dir=Path("a")), {"overwrite": True}).overwrite
+    True
+    """
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(typing.cast(Any, options)):
+        if dataclasses.is_dataclass(value := getattr(options, field.name)):
+            changed[field.name] = replaced(value, values)
+        elif field.name in values:
+            changed[field.name] = values[field.name]
+    made: T = dataclasses.replace(typing.cast(Any, options), **changed)
+    return made
+
+
+def to_plain(options: Any) -> dict[str, Any]:
+    """Convert options to nested dictionaries of strings, numbers, lists and None."""
+    return {f.name: _plain(getattr(options, f.name)) for f in dataclasses.fields(options)}
+
+
+def flat(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of `to_plain` by field name, without the groups of a command."""
+    found: dict[str, Any] = {}
+    for name, value in plain.items():
+        found |= flat(value) if isinstance(value, dict) else {name: value}
+    return found
+
+
+def from_plain(options_class: type[T], values: dict[str, Any]) -> T:
+    """Convert the result of `to_plain` back; missing fields get defaults, unknown are ignored."""
+    given = {
+        f.name: _typed(f.type, values.get(f.name, {}))
+        for f in dataclasses.fields(typing.cast(Any, options_class))
+        if f.name in values or dataclasses.is_dataclass(f.type)
+    }
+    return options_class(**given)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_plain(value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def fits(annotation: Any, value: Any) -> bool:
+    """Return whether a value has the type of an option; a path may be a string.
+
+    >>> fits(int | Literal["auto"], "auto"), fits(float, 1), fits(bool, 1)
+    (True, True, False)
+    """
+    origin, choices = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return value in choices[1]
+    if origin is Literal:
+        return any(isinstance(value, type(choice)) and value == choice for choice in choices)
+    if origin is tuple:
+        return isinstance(value, (tuple, list)) and all(fits(choices[0], v) for v in value)
+    if choices:
+        return any(fits(choice, value) for choice in choices)
+    if annotation in (int, float):
+        number = numbers.Integral if annotation is int else numbers.Real
+        return isinstance(value, number) and not isinstance(value, bool)
+    return isinstance(value, (str, os.PathLike) if annotation is Path else annotation)
+
+
+def _typed(annotation: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(annotation):
+        return from_plain(typing.cast(type, annotation), value)
+    if isinstance(value, (str, os.PathLike)) and Path in alternatives(annotation):
+        return value if value in alternatives(annotation) else Path(value)
+    if isinstance(value, list):
+        return tuple(_typed(typing.get_args(annotation)[0], item) for item in value)
+    return value

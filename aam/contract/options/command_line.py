@@ -1,28 +1,53 @@
-"""Command line: parser of declared options, typed values, and their conversion to arguments.
+"""Command lines of `aam`: declared options as arguments, values of --config, wrapped commands.
 
 Both programs parse with these functions, so that an option, a value and a mistake have one meaning.
 The values of the options that are given are a mapping flag -> value, in the order of the arguments.
+
+A command may wrap another one, which stands after its own options: `aam tune --rounds 5 pretrain
+--table table.biom`. The wrapped command is taken as it is; where it would write, and whether it
+would replace or continue a run, has no effect.
 """
 
 from __future__ import annotations
 
 import argparse
-import numbers
 import os
 import re
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from aam.contract.errors import UsageError, nearest
-from aam.contract.options.field import SYNONYMS, OptionSpec, members, specs, values_by_flag
+from aam.contract.errors import ConfigurationError, UsageError, nearest
+from aam.contract.options import (
+    SYNONYMS,
+    OptionSpec,
+    Role,
+    alternatives,
+    build,
+    flag_of,
+    flat,
+    numbered,
+)
+from aam.contract.options.commands import WRAPPERS, find, names, options_of, wrapped_options
+from aam.contract.options.conditions import require_consistent
+from aam.contract.options.device import uses_network
+
+if TYPE_CHECKING:
+    from aam.contract.records import Sourced
+
+Self = TypeVar("Self", bound="ParsedCommand")
 
 ADDRESS = re.compile(r"(file|https?|ftp|sftp|s3|gs):", re.IGNORECASE)
 NUMBER = re.compile(r"-\.?\d")
 """A negative number, which is a value; every other argument with a dash is an option."""
 
+PROGRAM = "--"
+"""Stands before the arguments of a program that is no command of `aam`."""
+PROGRAMS = ("tune",)
+"""Commands that take such a program."""
 
 HELP_ALL = "--help-all"
 HELP = ("-h", "--help", HELP_ALL)
@@ -37,6 +62,10 @@ CONFIG = OptionSpec(
 )
 """Option of every command of `aam`; it stands for the options in its file."""
 
+_NOT_FROM_A_RECORD = ("resume_from", "overwrite", "device", "num_workers", "cpu_threads")
+"""Options that are not taken from a run record, like outputs: they would replace that run, or are
+what its host had in place of `auto`."""
+
 
 class Parser(argparse.ArgumentParser):
     """Parser of arguments without abbreviations; `--table_x` is `--table-x`."""
@@ -47,9 +76,9 @@ class Parser(argparse.ArgumentParser):
         super().__init__(add_help=False, allow_abbrev=False, exit_on_error=False, **settings)
         self._negative_number_matcher = NUMBER
 
-    def add(self, spec: OptionSpec, **more: Any) -> argparse.Action:
+    def add(self, spec: OptionSpec) -> argparse.Action:
         """Add an option; it is absent from the result where the command line does not give it."""
-        settings: dict[str, Any] = {"dest": spec.flag, "default": argparse.SUPPRESS, **more}
+        settings: dict[str, Any] = {"dest": spec.flag, "default": argparse.SUPPRESS}
         if spec.type is bool:
             return self.add_argument(spec.flag, action=argparse.BooleanOptionalAction, **settings)
         if spec.repeated:
@@ -62,115 +91,12 @@ class Parser(argparse.ArgumentParser):
         return self.add_argument(spec.flag, **settings)
 
 
-def parse_known(
-    options: Iterable[OptionSpec], argv: Sequence[str]
-) -> tuple[dict[str, Any], list[str]]:
-    """Return flag -> value of the `options` that are given, and the other arguments in order."""
-    parser = Parser()
-    for spec in (options := tuple(options)):
-        parser.add(spec)
-    argv, program = (own := before_program(argv)), argv[len(own) :]
-    try:
-        found, others = parser.parse_known_args([with_dashes(argument) for argument in argv])
-    except argparse.ArgumentError as error:
-        flag = (error.argument_name or "").partition("/")[0]
-        if "/" in (error.argument_name or ""):  # --stratify/--no-stratify
-            raise UsageError("A switch takes no value", flag, f"write {flag} alone") from None
-        raise UsageError("An option without its value", flag, "write the value after it") from None
-    given = {k: tuple(v) if isinstance(v, list) else v for k, v in vars(found).items()}
-    _check_ranges(options, given)
-    return given, [*others, *program]
-
-
-def before_program(argv: Sequence[str]) -> Sequence[str]:
-    """Return the arguments before `--`, which stands before the arguments of another program."""
-    return argv[: argv.index("--")] if "--" in argv else argv
-
-
-def parse_options(
-    options: Iterable[OptionSpec],
-    argv: Sequence[str],
-    command: str,
-    *,
-    program: str = "aam",
-    others: Collection[str] = (),
-    incomplete: bool = False,
-) -> dict[str, Any]:
-    """Return flag -> value of the options that a command line gives to a command."""
-    known = {spec.flag: spec for spec in options}
-    given, rest = parse_known(known.values(), argv)
-    unknown = next((argument for argument in rest if names_an_option(argument)), None)
-    if unknown is not None:
-        flag = unknown.partition("=")[0]
-        remedy = nearest(flag, (*known, *others), f"see `{program} {command} --help`")
-        raise UsageError(f"`{command}` has no such option", f"'{unknown}'", remedy)
-    first = next((spec for spec in known.values() if spec.first), None)
-    if rest and first is not None and first.flag not in given:
-        several = typing.get_origin(first.type) is tuple
-        values = tuple(convert(first, rest.pop(0)) for _ in (rest[:] if several else rest[:1]))
-        given = {first.flag: values if several else values[0], **given}
-    if rest:
-        remedy = "write each value after its option, and quote values with spaces"
-        raise UsageError("A value without an option", f"'{rest[0]}'", remedy)
-    if not incomplete:
-        require_all(known.values(), given, command)
-    return given
-
-
-def require_all(options: Iterable[OptionSpec], given: Collection[str], command: str) -> None:
-    """Check that every required option is given."""
-    if lacking := absent(options, given):
-        remedy = f"give a value for {'each' if len(lacking) > 1 else 'it'}"
-        raise UsageError(f"`{command}` lacks required options", ", ".join(lacking), remedy)
-
-
-def absent(options: Iterable[OptionSpec], given: Collection[str]) -> list[str]:
-    """Return the flags of the required options that are not given."""
-    return [metavar(spec) if spec.first else spec.flag
-            for spec in options if spec.required and spec.flag not in given]  # fmt: skip
-
-
-def arguments(options: Iterable[OptionSpec], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the arguments that give the options of flag -> value."""
-    known = {spec.flag: spec for spec in options}
-    found: list[str] = []
-    for flag, value in given.items():
-        if isinstance(value, bool):
-            found.append(flag if value else f"--no-{flag[2:]}")
-        elif known[flag].repeated:
-            found += [f"{flag}={item}" for item in value]
-        elif isinstance(value, tuple):
-            found += [flag, *map(str, value)]
-        elif str(value).startswith("-"):
-            found.append(f"{flag}={value}")
-        else:
-            found += [flag, str(value)]
-    return tuple(found)
-
-
-def check(options: Any) -> None:
-    """Check that all numbers of an options object are in the range of their option."""
-    _check_ranges(specs(type(options)), values_by_flag(options))
-
-
-def _check_ranges(options: Iterable[OptionSpec], values: Mapping[str, Any]) -> None:
-    """Check that all numbers are in the range of their option."""
-    wrong = []
-    for spec in options:
-        value = values.get(spec.flag)
-        given = value if isinstance(value, tuple) else (value,)
-        found = [one for one in given if isinstance(one, numbers.Real)]
-        if spec.takes is not None and not all(spec.takes.holds(float(one)) for one in found):
-            wrong.append((spec.flag, " ".join(map(str, found)), spec.takes.description))
-    if wrong:
-        evidence = ", ".join(f"{flag} {value}" for flag, value, _ in wrong)
-        ranges = ", ".join(f"{allowed} for {flag}" for flag, _, allowed in wrong)
-        raise UsageError("Value out of range", evidence, f"give {ranges}")
+# --- one argument
 
 
 def convert(spec: OptionSpec, text: str) -> Any:
     """Return the value of an option that a text gives."""
-    types = members(spec.type)
+    types = alternatives(spec.type)
     choices = {str(value): value for value in spec.choices}
     choices |= {word: value for word, value in SYNONYMS.items() if value in choices}
     if type(None) in types:
@@ -191,9 +117,13 @@ def convert(spec: OptionSpec, text: str) -> Any:
     for number in (int, float):
         if number in types:
             try:
-                return number(text)
+                value = number(text)
             except ValueError:
                 continue
+            if spec.takes is not None and not spec.takes.holds(value):
+                remedy = f"give {spec.takes.description} for {spec.flag}"
+                raise UsageError("Value out of range", f"{spec.flag} {value}", remedy)
+            return value
     expected = [*choices, *("a whole number" for each in types if each is int)]
     expected += ["a number" for each in types if each is float]
     remedy = nearest(text, choices, f"give {' or '.join(expected)}")
@@ -206,10 +136,10 @@ def metavar(spec: OptionSpec) -> str:
     >>> metavar(OptionSpec("--num-workers", "num_workers", int | typing.Literal["auto"], ""))
     'auto|N'
     """
-    types = members(spec.type)
-    names = {int: "N", float: "X", str: "TEXT"}
-    names[Path] = "FOLDER" if spec.field.endswith("dir") else "PATH"
-    named = [spec.metavar or names[each] for each in types if each in names]
+    types = alternatives(spec.type)
+    words = {int: "N", float: "X", str: "TEXT"}
+    words[Path] = "FOLDER" if spec.field.endswith("dir") else "PATH"
+    named = [spec.metavar or words[each] for each in types if each in words]
     return "|".join([*map(str, spec.choices), *named])
 
 
@@ -222,3 +152,387 @@ def with_dashes(argument: str) -> str:
     """Return an argument with its flag written with dashes; `--table_x` is `--table-x`."""
     flag, equals, value = argument.partition("=")
     return flag.replace("_", "-") + equals + value if flag.startswith("--") else argument
+
+
+def before_program(argv: Sequence[str]) -> Sequence[str]:
+    """Return the arguments before `--`, which stands before the arguments of another program."""
+    return argv[: argv.index(PROGRAM)] if PROGRAM in argv else argv
+
+
+# --- all arguments of a command
+
+
+def parse_known(
+    options: Iterable[OptionSpec], argv: Sequence[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return flag -> value of the `options` that are given, and the other arguments in order."""
+    parser = Parser()
+    for spec in options:
+        parser.add(spec)
+    argv, program = (own := before_program(argv)), argv[len(own) :]
+    try:
+        found, others = parser.parse_known_args([with_dashes(argument) for argument in argv])
+    except argparse.ArgumentError as error:
+        flag = (error.argument_name or "").partition("/")[0]
+        if "/" in (error.argument_name or ""):  # --stratify/--no-stratify
+            raise UsageError("A switch takes no value", flag, f"write {flag} alone") from None
+        raise UsageError("An option without its value", flag, "write the value after it") from None
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in vars(found).items()}
+    return given, [*others, *program]
+
+
+def parse_options(
+    options: Iterable[OptionSpec],
+    argv: Sequence[str],
+    command: str,
+    *,
+    program: str = "aam",
+    others: Collection[str] = (),
+    incomplete: bool = False,
+) -> dict[str, Any]:
+    """Return flag -> value of the options that a command line gives to a command.
+
+    Args:
+        options: options of the command.
+        argv: arguments after the command.
+        command: its name, for messages.
+        program: name of the program, for messages.
+        others: flags besides those of the command, which a message may propose.
+        incomplete: whether required options may be absent.
+
+    Raises:
+        UsageError: an argument is wrong, or a required option is absent.
+    """
+    known = {spec.flag: spec for spec in options}
+    given, rest = parse_known(known.values(), argv)
+    unknown = next((argument for argument in rest if names_an_option(argument)), None)
+    if unknown is not None:
+        flag = unknown.partition("=")[0]
+        remedy = nearest(flag, (*known, *others), f"see `{program} {command} --help`")
+        raise UsageError(f"`{command}` has no such option", f"'{unknown}'", remedy)
+    first = next((spec for spec in known.values() if spec.first), None)
+    if rest and first is not None and first.flag not in given:
+        several = typing.get_origin(first.type) is tuple
+        values = tuple(convert(first, rest.pop(0)) for _ in (rest[:] if several else rest[:1]))
+        given = {first.flag: values if several else values[0], **given}
+    if rest:
+        remedy = "write each value after its option, and quote values with spaces"
+        raise UsageError("A value without an option", f"'{rest[0]}'", remedy)
+    if not incomplete:
+        _require_all(known.values(), given, command)
+    return given
+
+
+def _require_all(
+    options: Iterable[OptionSpec], given: Collection[str], command: str, form: str = ""
+) -> None:
+    """Check that every required option is given; `form` of a command line shows where."""
+    lacking = [metavar(spec) if spec.first else spec.flag
+               for spec in options if spec.required and spec.flag not in given]  # fmt: skip
+    if lacking and form:
+        remedy = f"give them before the command: `{form}`"
+        raise UsageError(f"`{command}` lacks options of its own", ", ".join(lacking), remedy)
+    if lacking:
+        remedy = f"give a value for {'each' if len(lacking) > 1 else 'it'}"
+        raise UsageError(f"`{command}` lacks required options", ", ".join(lacking), remedy)
+
+
+def parse_command(
+    command: str,
+    argv: Sequence[str],
+    *,
+    program: str = "aam",
+    others: Collection[str] = (),
+    incomplete: bool = False,
+) -> dict[str, Any]:
+    """Return flag -> value of the options that a command line gives to a command of `aam`.
+
+    --config is replaced by the options in its file.
+
+    Raises:
+        AamError: as `parse_options`; the file is wrong, or the options contradict each other.
+    """
+    options = options_of(command)
+    given = parse_options(
+        (*options, CONFIG), argv, command, program=program, others=others, incomplete=True
+    )
+    if (file := given.pop(CONFIG.flag, None)) is not None:
+        given = {**read_config(file, options, command), **given}
+    if not incomplete:
+        _require_all(options, given, command)
+        require_consistent(_built(command, given))
+    return given
+
+
+def _built(command: str, given: Mapping[str, Any]) -> Any:
+    """Return the options of a command; what is absent is None, an output the null device."""
+    values: dict[str, Any] = {
+        spec.flag: Path(os.devnull) if spec.role == "output" else None
+        for spec in options_of(command)
+        if spec.required
+    }
+    return build(typing.cast(type, find(command)), {**values, **given})
+
+
+def arguments(options: Iterable[OptionSpec], given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the arguments that give the options of flag -> value, as far as they are `options`."""
+    known = {spec.flag: spec for spec in options}
+    found: list[str] = []
+    for flag, value in given.items():
+        if flag not in known:
+            continue
+        if isinstance(value, bool):
+            found.append(flag if value else f"--no-{flag[2:]}")
+        elif known[flag].repeated:
+            found += [f"{flag}={item}" for item in value]
+        elif isinstance(value, tuple):
+            found += [flag, *map(str, value)]
+        elif str(value).startswith("-"):
+            found.append(f"{flag}={value}")
+        else:
+            found += [flag, str(value)]
+    return tuple(found)
+
+
+# --- values of a file
+
+
+def read_config(path: Path, options: Iterable[OptionSpec], command: str) -> dict[str, Any]:
+    """Return flag -> value of the options that the file of --config gives to a command."""
+    # msgspec and PyYAML take 25 ms, which only --config costs.
+    from aam.contract.records import RecordEntries, Sourced, read_json, read_yaml_entries
+
+    known = {spec.field: spec for spec in options}
+    path = path / "run.json" if path.is_dir() else path
+    given: dict[str, Any] = {}
+    if path.suffix != ".json":
+        keys = [key for name in known for key in (name, name.replace("_", "-"))]
+        for key, entry in read_yaml_entries(path, "file for --config", keys).items():
+            given |= typed(known[key.replace("-", "_")], entry)
+        return given
+    record = read_json(path, RecordEntries, "run record", "give the run.json of a run")
+    if record.command != command:
+        evidence = f"'{path}' is of `aam {record.command}`"
+        remedy = f"give one of `aam {command}`"
+        raise UsageError("A run record of another command", evidence, remedy)
+    for name, value in flat(record.options).items():
+        if name not in known:
+            otherwise = "the run is of another version; give its options by hand"
+            remedy = nearest(name, known, otherwise)
+            raise UsageError(f"`{command}` has no such option", f"'{name}' in '{path}'", remedy)
+        spec = known[name]
+        default = list(spec.default) if isinstance(spec.default, tuple) else spec.default
+        if spec.role == "output" or name in _NOT_FROM_A_RECORD or value in (None, default):
+            continue
+        # The path of an input is absolute, its value as it was given.
+        values = value if isinstance(value, list) else [value]
+        inputs = {flag: file.path for flag, file in record.inputs.items()}
+        stored = [inputs.get(flag) or one for flag, one in numbered(flag_of(name), values).items()]
+        given |= typed(spec, Sourced(stored if isinstance(value, list) else stored[0], str(path)))
+    return given
+
+
+def typed(spec: OptionSpec, entry: Sourced[Any]) -> dict[str, Any]:
+    """Return the value that a file gives to an option, as flag -> value.
+
+    Raises:
+        UsageError: it does not suit the option.
+        ConfigurationError: it is a date, a mapping or true where there is no switch.
+    """
+    value = entry.value
+    if value is None and type(None) in alternatives(spec.type):
+        return {spec.flag: None}
+    if isinstance(value, bool) and spec.type is bool:
+        return {spec.flag: value}
+    parts = value if isinstance(value, list) else [value]
+    if any(isinstance(part, bool) or not isinstance(part, (str, int, float)) for part in parts):
+        evidence = f"{spec.flag} '{value}' in {entry.source}"
+        remedy = "write it in quotes if it is text"
+        raise ConfigurationError("Not a value of an option", evidence, remedy)
+    argv = [spec.flag, *map(str, parts)]
+    if spec.repeated:
+        argv = [f"{spec.flag}={part}" for part in parts]
+    try:
+        given, others = parse_known([spec], argv)
+    except UsageError as error:
+        evidence = f"{error.evidence} in {entry.source}"
+        raise UsageError(error.cause, evidence, error.remedy) from error
+    if others:
+        evidence = f"{spec.flag} {value} in {entry.source}"
+        raise UsageError("Several values for an option that takes one", evidence, "give one")
+    return given
+
+
+# --- a command line
+
+
+@dataclass(frozen=True)
+class ParsedCommand:
+    """A command of `aam`, of one or two words, and its options that are given, flag -> value.
+
+    Attributes:
+        command: its name.
+        given: the values; also those of the wrapped command.
+        wrapped: the command that it wraps, "" without one.
+        program: the arguments of another program that it wraps.
+    """
+
+    command: str
+    given: Mapping[str, Any] = field(default_factory=dict)
+    wrapped: str = field(default="", kw_only=True)
+    program: tuple[str, ...] = field(default=(), kw_only=True)
+
+    @property
+    def options(self) -> tuple[OptionSpec, ...]:
+        """The declarations of its options and of those of the command that it wraps."""
+        return options_of(self.command) + wrapped_options(self.command, self.wrapped)
+
+    def option(self, flag: str) -> OptionSpec | None:
+        """Return the declaration of an option; None if the command has no such option."""
+        return next((spec for spec in self.options if spec.flag == flag), None)
+
+    def value(self, flag: str) -> Any:
+        """Return the value of an option, its default included; None without such an option."""
+        spec = self.option(flag)
+        return self.given.get(flag, spec.default if spec else None)
+
+    def build(self) -> Any:
+        """Return the options of the command itself."""
+        return _built(self.command, self.given)
+
+    def build_wrapped(self) -> Any:
+        """Return the options of the command that it wraps, or the arguments of a program."""
+        if not self.wrapped:
+            return self.program
+        flags = {spec.flag for spec in wrapped_options(self.command, self.wrapped)}
+        return _built(self.wrapped, {k: v for k, v in self.given.items() if k in flags})
+
+    @property
+    def uses_network(self) -> bool:
+        """Whether it computes with the network, by the values that are given."""
+        return bool(self.wrapped) or uses_network(self.build())
+
+    @property
+    def computes_on_gpu(self) -> bool:
+        """Whether it computes on a GPU where there is one."""
+        return self.value("--device") not in (None, "cpu") and self.uses_network
+
+    @property
+    def starts_ranks(self) -> bool:
+        """Whether one process starts those of all GPUs of its node, as its class declares.
+
+        Of a job of several nodes it is a rank for each GPU.
+        """
+        return bool(getattr(find(self.command), "starts_ranks", False))
+
+    def paths(self, role: Role) -> tuple[tuple[OptionSpec, Path], ...]:
+        """Return option and path of everything that is read ("input") or written ("output")."""
+        of_role = (spec for spec in self.options if spec.role == role)
+        given = ((spec, self.given.get(spec.flag)) for spec in of_role)
+        found = ((s, one) for s, v in given for one in (v if isinstance(v, tuple) else (v,)))
+        return tuple((spec, path) for spec, path in found if isinstance(path, Path))
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments after the command that give these values."""
+        own = arguments(options_of(self.command), self.given)
+        if self.wrapped:
+            of_wrapped = wrapped_options(self.command, self.wrapped)
+            return (*own, self.wrapped, *arguments(of_wrapped, self.given))
+        return (*own, PROGRAM, *self.program) if self.program else own
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The command line that gives these values."""
+        return (*self.command.split(), *self.arguments)
+
+    def with_values(self: Self, values: Mapping[str, Any]) -> Self:
+        """Return the command with values of options added or replaced."""
+        return replace(self, given={**self.given, **values})
+
+
+def split_command(
+    argv: Sequence[str], more: Iterable[str] = (), program: str = "aam"
+) -> tuple[str, list[str]]:
+    """Split a command line into the name of its command, of one or two words, and the rest.
+
+    Args:
+        argv: the command and its options.
+        more: commands besides those of `aam`.
+        program: name of the program, for messages.
+
+    Raises:
+        UsageError: there is no such command.
+    """
+    known = (*names(), *more)
+    for words in (2, 1):
+        name = " ".join(argv[:words])
+        if name in known:
+            return name, list(argv[words:])
+    longer = [one for one in known if one.startswith(f"{name} ")]
+    if longer:
+        near = longer if len(argv) > 1 else ()
+        remedy = nearest(" ".join(argv[:2]), near, f"give `{'` or `'.join(longer)}`")
+        raise UsageError("Missing subcommand", f"`{name}`", remedy)
+    remedy = nearest(name, known, f"see `{program} --help`")
+    raise UsageError("No such command", f"'{name}'", remedy)
+
+
+def parse(
+    argv: Sequence[str],
+    *,
+    program: str = "aam",
+    others: Collection[str] = (),
+    incomplete: bool = False,
+) -> ParsedCommand:
+    """Parse a command line of `aam`; see `parse_options` for arguments and errors."""
+    name, rest = split_command(argv, program=program)
+    if name not in WRAPPERS:
+        given = parse_command(name, rest, program=program, others=others, incomplete=incomplete)
+        return ParsedCommand(name, given)
+    options = options_of(name)
+    takes_word = any(spec.first for spec in options)
+    # The place of the command that this one wraps, or of the `--` before a program.
+    known = {spec.flag: spec for spec in (*options, CONFIG)}
+    end, several, wraps = 0, False, ", ".join(WRAPPERS[name])
+    while end < len(rest) and rest[end] not in WRAPPERS[name]:
+        word = rest[end]
+        if word == PROGRAM:
+            if name in PROGRAMS:
+                break
+            raise UsageError(f"`{name}` runs no other program", "--", f"`{name}` takes {wraps}")
+        if names_an_option(word):
+            # The value of an option is no command, though it may have the name of one.
+            spec = known.get(with_dashes(word).partition("=")[0])
+            several = spec is None or typing.get_origin(spec.type) is tuple
+            end += not (spec is None or several or spec.type is bool or "=" in word)
+        elif not (several or takes_word):
+            remedy = nearest(word, WRAPPERS[name], f"`{name}` takes {wraps}")
+            if name in PROGRAMS:
+                remedy += f", or `{PROGRAM} PROGRAM ...`"
+            raise UsageError(f"Not a command that `{name}` takes", f"'{word}'", remedy)
+        end += 1
+    own, wrapped, after = rest[:end], "".join(rest[end : end + 1]), rest[end + 1 :]
+    wrapped, words = ("", tuple(after)) if wrapped == PROGRAM else (wrapped, ())
+    given = parse_command(name, own, program=program, others=others, incomplete=True)
+    form = " ".join([program, name, "[OPTIONS]", wrapped or "COMMAND", "..."])
+    if not incomplete:
+        _require_all(options, given, name, form)
+        require_consistent(_built(name, given))
+        if not (wrapped or words or takes_word):
+            remedy = f"give {' or '.join(WRAPPERS[name])}: `{form}`"
+            raise UsageError(f"`{name}` lacks the command that it takes", "none was given", remedy)
+    if not wrapped:
+        return ParsedCommand(name, given, program=words)
+    flags = {spec.flag for spec in options} - {spec.flag for spec in options_of(wrapped)}
+    used = [with_dashes(word.partition("=")[0]) for word in after if names_an_option(word)]
+    if misplaced := [flag for flag in used if flag in flags]:
+        cause = f"Options of `{name}` after the command that it takes"
+        raise UsageError(cause, ", ".join(misplaced), f"write `{form}`")
+    values = parse_command(wrapped, after, program=program, others=others, incomplete=True)
+    effective = wrapped_options(name, wrapped)
+    if not incomplete:
+        _require_all(effective, values, wrapped)
+        require_consistent(_built(wrapped, values))
+    given |= {spec.flag: values[spec.flag] for spec in effective if spec.flag in values}
+    return ParsedCommand(name, given, wrapped=wrapped)

@@ -3,13 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from aam.contract.options.field import (
-    ONE_OR_MORE,
-    PROCESSES,
-    SECONDS,
-    ZERO_OR_MORE,
-    resumable_option,
-)
+from aam.contract.options import ONE_OR_MORE, PROCESSES, SECONDS, ZERO_OR_MORE, resumable_option
 
 MixedPrecision = Literal["none", "bf16", "fp16", "auto"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aam.contract.options.field import (
+from aam.contract.options import (
     EVERY_MEMBER,
     GIBIBYTES,
     ONE_OR_MORE,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aam.contract.options.field import (
+from aam.contract.options import (
     BELOW_ONE,
     EVERY_MEMBER,
     LAYERS,

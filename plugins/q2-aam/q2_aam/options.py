@@ -4,8 +4,8 @@ import inspect
 import typing
 from pathlib import Path
 
-from aam.contract.options import find, specs
-from aam.contract.options.field import members
+from aam.contract.options import alternatives, specs
+from aam.contract.options.commands import find
 
 from .framework import plugin
 
@@ -90,7 +90,7 @@ def _qiime_type(kind):
         if typing.get_origin(each) is tuple:
             one = plugin.List[_qiime_type(typing.get_args(each)[0])]
         elif typing.get_origin(each) in _NAMED:
-            values = members(each)
+            values = alternatives(each)
             numbers = [value for value in values if not isinstance(value, str)]
             one = plugin.Int if numbers else plugin.Str % plugin.Choices(*values)
         else:

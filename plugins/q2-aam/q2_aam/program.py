@@ -7,7 +7,8 @@ import sys
 from collections import deque
 
 from aam import __version__
-from aam.contract.options import find, specs
+from aam.contract.options import specs
+from aam.contract.options.commands import find
 
 _REMEDY = (
     "Install AAM with the extra `model` in its own environment, and set AAM_EXECUTABLE to its "

@@ -1,14 +1,9 @@
-"""Commands of `aam`: group in the help page, options class and command line of each."""
+"""Commands of `aam`: group in the help page and options class of each."""
 
 import functools
 import importlib
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, cast
 
-from aam.contract.errors import UsageError, nearest
-from aam.contract.options.command_line import CONFIG, parse_options, require_all
-from aam.contract.options.contradictions import require_consistent
-from aam.contract.options.field import OptionSpec, build, specs
+from aam.contract.options import OptionSpec, specs
 
 EVERYDAY = "Everyday commands"
 """Group whose commands the first help page describes; of the others it has the names."""
@@ -53,7 +48,7 @@ WRAPPERS = {
     "tune": ("pretrain", "train"),
     "profile": ("pretrain", "train"),
 }
-"""Command -> the commands that it wraps; see `aam.contract.options.parsed`."""
+"""Command -> the commands that it wraps; see `aam.contract.options.command_line`."""
 
 _OF_A_RUN = ("overwrite", "resume_from", "checkpoint_every_n_steps")
 """Options of a wrapped command that have no effect: it neither replaces nor continues a run."""
@@ -86,7 +81,10 @@ def options_of(command: str) -> tuple[OptionSpec, ...]:
 
 @functools.cache
 def wrapped_options(command: str, wrapped: str) -> tuple[OptionSpec, ...]:
-    """Return the options of a wrapped command that have an effect: it has no output of its own."""
+    """Return the options of a wrapped command that have an effect: it has no output of its own.
+
+    There are none where no command is wrapped.
+    """
     own = {spec.flag for spec in options_of(command)}
     return tuple(
         spec
@@ -94,57 +92,3 @@ def wrapped_options(command: str, wrapped: str) -> tuple[OptionSpec, ...]:
         if not (spec.flag in own or spec.field in _OF_A_RUN)
         and not (spec.role == "output" and spec.required)
     )
-
-
-def parse_command(
-    command: str,
-    argv: Sequence[str],
-    *,
-    program: str = "aam",
-    others: Collection[str] = (),
-    incomplete: bool = False,
-) -> dict[str, Any]:
-    """Return flag -> value of the options that a command line gives to a command of `aam`.
-
-    --config is replaced by the options in its file. See `parse_options` for arguments and errors,
-    `read_config` for those of the file, and `require_consistent` for those of a complete command.
-    """
-    options = (*options_of(command), CONFIG)
-    given = parse_options(options, argv, command, program=program, others=others, incomplete=True)
-    file = given.pop(CONFIG.flag, None)
-    if file is not None:
-        # PyYAML takes 10 ms, which only --config costs.
-        from aam.contract.options.config_file import read_config
-
-        given = {**read_config(file, options[:-1], command), **given}
-    if not incomplete:
-        require_all(options, given, command)
-        require_consistent(build(cast(type, find(command)), given))
-    return given
-
-
-def split_command(
-    argv: Sequence[str], more: Iterable[str] = (), program: str = "aam"
-) -> tuple[str, list[str]]:
-    """Split a command line into the name of its command, of one or two words, and the rest.
-
-    Args:
-        argv: the command and its options.
-        more: commands besides those of `aam`.
-        program: name of the program, for messages.
-
-    Raises:
-        UsageError: there is no such command.
-    """
-    known = (*names(), *more)
-    for words in (2, 1):
-        name = " ".join(argv[:words])
-        if name in known:
-            return name, list(argv[words:])
-    longer = [one for one in known if one.startswith(f"{name} ")]
-    if longer:
-        near = longer if len(argv) > 1 else ()
-        remedy = nearest(" ".join(argv[:2]), near, f"give `{'` or `'.join(longer)}`")
-        raise UsageError("Missing subcommand", f"`{name}`", remedy)
-    remedy = nearest(name, known, f"see `{program} --help`")
-    raise UsageError("No such command", f"'{name}'", remedy)

@@ -1,13 +1,13 @@
 """Options of the commands that measure another one: `aam memory`, `aam tune` and `aam profile`.
 
-The command that is measured follows with its own options, see `aam.contract.options.parsed`.
+The command that is measured follows with its own options, see `aam.contract.options.command_line`.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aam.contract.options.field import (
+from aam.contract.options import (
     ABOVE_ZERO,
     GIBIBYTES,
     ONE_OR_MORE,

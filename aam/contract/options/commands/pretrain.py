@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from aam.contract.options import basic_option
 from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
-from aam.contract.options.field import basic_option
 from aam.contract.options.study import PhylogenyOptions, SampleOptions, SplitOptions, TableOptions
 from aam.contract.options.training import LoopOptions, MaskOptions, ModelOptions, RunOptions
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from aam.contract.options import ONE_OR_MORE, TWO_OR_MORE, basic_option, option
 from aam.contract.options.commands.train import Train
-from aam.contract.options.field import ONE_OR_MORE, TWO_OR_MORE, basic_option, option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from aam.contract.options import ABOVE_ZERO, basic_option, option, required_option
 from aam.contract.options.device import DEVICE_HELP, AttnImplementation, Device, MixedPrecision
-from aam.contract.options.field import ABOVE_ZERO, basic_option, option, required_option
 
 PartName = Literal[
     "host",

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from aam.contract.options import ONE_OR_MORE, basic_option, option, required_option
 from aam.contract.options.device import Device
-from aam.contract.options.field import ONE_OR_MORE, basic_option, option, required_option
 from aam.contract.options.members import MemberName
 from aam.contract.options.study import (
     DROP_EMPTY_SAMPLES,

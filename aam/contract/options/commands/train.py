@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
-from aam.contract.options.field import (
+from aam.contract.options import (
     BELOW_ONE,
     FEATURES,
     INSIDE_ONE,
@@ -14,6 +13,7 @@ from aam.contract.options.field import (
     group,
     option,
 )
+from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
 from aam.contract.options.members import MEMBERS, MemberName, default_members, networks
 from aam.contract.options.study import (
     AsvVectorOptions,

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from aam.contract.options import ONE_OR_MORE, basic_option, option, required_option
 from aam.contract.options.device import DeviceOptions, RankOptions
-from aam.contract.options.field import ONE_OR_MORE, basic_option, option, required_option
 from aam.contract.options.study import TAXONOMY, AsvVectorOptions, TableOptions
 
 

@@ -1,0 +1,113 @@
+"""Conditions between the options of a command, as `option` declares them.
+
+One check refuses contradictions in both programs and in the Python interface; `requirements` is
+the text of a help page about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from aam.contract.errors import UsageError
+from aam.contract.options import EVERY_MEMBER, OptionSpec, specs, values_of
+
+
+def _violated(options: Any) -> Iterator[tuple[str, OptionSpec, Any, str]]:
+    """Yield what given options violate: kind of the condition, option, its value, condition."""
+    known = {spec.flag: spec for spec in specs(type(options))}
+    values = values_of(options)
+    if (members := getattr(options, "chosen_members", None)) is not None:
+        values["--members"] = members
+
+    def given(flag: str) -> bool:
+        return values[flag] is not None and values[flag] != known[flag].default
+
+    def holds(condition: str) -> bool:
+        for part in condition.split(" or "):
+            flag, _, word = part.partition(" ")
+            if flag in known and (word in words(values[flag]) if word else given(flag)):
+                return True
+        return False
+
+    for spec in filter(lambda spec: given(spec.flag), known.values()):
+        value = values[spec.flag]
+        for kind in ("needs", "excludes", "only_with"):
+            conditions = getattr(spec, kind)
+            if isinstance(conditions, Mapping):
+                conditions = [each for word, each in conditions.items() if word in words(value)]
+            for condition in conditions:
+                # A command may have an option without those of its conditions.
+                applies = any(flag in known for flag in flags(condition))
+                if applies and holds(condition) == (kind == "excludes"):
+                    yield kind, spec, value, condition
+        if members is not None and of_member(spec) and spec.only_for not in members:
+            yield "only_with", spec, value, f"the member {spec.only_for}"
+
+
+def require_consistent(options: Any) -> None:
+    """Refuse options of a command that contradict each other.
+
+    Raises:
+        UsageError: names every option that is given with one that it excludes, or without one that
+            it needs.
+    """
+    wrong = {}
+    for kind, spec, value, condition in _violated(options):
+        shown = spec.flag if isinstance(value, bool) else f"{spec.flag} {' '.join(words(value))}"
+        if kind == "needs":
+            remedy = f"add {condition}, or leave {spec.flag} out"
+            wrong[f"{shown} without {condition}"] = remedy
+        elif kind == "excludes":
+            wrong[f"{shown} with {condition}"] = "leave one of the two out"
+    if wrong:
+        remedies = "; ".join(dict.fromkeys(wrong.values()))
+        raise UsageError("Options that contradict each other", ", ".join(wrong), remedies)
+
+
+def without_effect(options: Any) -> list[str]:
+    """Return a sentence for each reason for which given options have no effect."""
+    ignored: dict[str, list[str]] = {}
+    for kind, spec, _, condition in _violated(options):
+        if kind == "only_with":
+            ignored.setdefault(condition, []).append(spec.flag)
+    return [
+        f"Without {reason} {'these options have' if len(flags) > 1 else 'this option has'} "
+        f"no effect: {', '.join(flags)}."
+        for reason, flags in ignored.items()
+    ]
+
+
+def requirements(spec: OptionSpec) -> str:
+    """Return the sentences of a help page about what an option needs, excludes or goes with."""
+    text = ""
+    for title, conditions in (
+        ("Needs", spec.needs), ("Not with", spec.excludes), ("Only with", spec.only_with)
+    ):  # fmt: skip
+        if isinstance(conditions, Mapping):
+            listed = [f"{condition} ({value})" for value, condition in conditions.items()]
+        else:
+            listed = list(conditions)
+        if title == "Needs":  # the heading of an option says which member it needs
+            listed = [each for each in listed if not each.startswith("--members")]
+        text += f" {title} {', '.join(listed)}." if listed else ""
+    return text
+
+
+def of_member(spec: OptionSpec) -> bool:
+    """Return whether one member alone reads an option."""
+    return spec.only_for not in ("", EVERY_MEMBER)
+
+
+def words(value: Any) -> list[str]:
+    """Return a value, or each of a tuple, as a condition has it."""
+    return [str(one) for one in value] if isinstance(value, tuple) else [str(value)]
+
+
+def flags(condition: str) -> list[str]:
+    """Return the flags in a condition.
+
+    >>> flags("--tree or --penalty 0")
+    ['--tree', '--penalty']
+    """
+    return [one.split(" ")[0] for one in condition.split(" or ")]
