@@ -91,16 +91,12 @@ def test_missing_values_are_recognized(tmp_path: Path, word: str) -> None:
     assert groups(read, "x", ids).tolist() == ["1", "s1 (no x)", "2"]
 
 
-def test_missing_scheme_of_the_file(tmp_path: Path) -> None:
-    text = "id\tx\n#q2:missing\tINSDC:missing\na\t1\nb\tnot collected\nc\t2\n"
-    assert metadata(tmp_path, text).values("x", ("a", "b", "c")).tolist() == ["1", "", "2"]
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         (("1", "high", "low", "high"), r"not numeric.*3 of 4.*2 \(high, low\).*--classifier"),
         (("1", "2", "inf"), r"infinite.*1 \(s2\)"),
+        (("1", "2", "-3.5e38"), r"numbers beyond 1e\+30: in samples 1 \(s2\)"),
         (("1", "1.0", "NA"), "one value only.*'1' in 2 samples"),
         (("NA", "", ""), "No sample has a value.*3 of 3"),
         (("3,5", "4,25", "1"), "not numeric.*2 of 3.*write decimal points, not commas"),
@@ -129,13 +125,6 @@ def test_invalid_class_targets_are_refused(
     read, ids = column(tmp_path, *values)
     with pytest.raises(DataError, match=message):
         label_samples(read, "x", ids, classifier=True)
-
-
-@pytest.mark.parametrize("value", ["1e308", "-3.5e38"])
-def test_numbers_that_overflow_are_refused(tmp_path: Path, value: str) -> None:
-    found, ids = column(tmp_path, "1", "2", value)
-    with pytest.raises(DataError, match=r"numbers beyond 1e\+30: in samples 1 \(s2\)"):
-        label_samples(found, "x", ids)
 
 
 def test_a_level_that_is_named_is_never_missing(
@@ -188,22 +177,15 @@ def test_the_header_is_read_without_the_samples(tmp_path: Path) -> None:
     assert metadata_columns(path) is None
 
 
-def test_an_empty_column_has_no_groups(tmp_path: Path) -> None:
-    read, ids = column(tmp_path, "", "NA")
-    with pytest.raises(DataError, match=r"'x' is empty"):
-        groups(read, "x", ids)
-
-
 def test_an_absent_column_is_refused_with_similar_names(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no column 'sit'.*age, subject.*did you mean 'site'"):
         label_samples(metadata(tmp_path, STUDY), "sit", IDS, classifier=True)
     with pytest.raises(DataError, match=r"it has 3: .*name one of them"):
         groups(metadata(tmp_path, STUDY), "zzzzzz", IDS)
-
-
-def test_metadata_of_other_samples_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no sample in common.*2 \(a, b\).*3 \(2538.10, .*alike"):
         label_samples(metadata(tmp_path, STUDY), "age", ("a", "b"))
+    with pytest.raises(DataError, match=r"'x' is empty"):
+        groups(column(tmp_path, "", "NA")[0], "x", ("s0", "s1"))
 
 
 @pytest.mark.parametrize(
@@ -216,6 +198,7 @@ def test_metadata_of_other_samples_is_refused(tmp_path: Path) -> None:
         ("id\tx\tx\na\t1\t2\n", "column names must be unique"),
         ("id\tx\n#q2:types\tnumeric\na\thigh\n", "'x' is not numeric.*1 .high.; correct them"),
         ("id\tx\n#q2:types\tnumeric\na\t1,5\nb\t2,5\n", "2 .1,5, 2,5.; write decimal points"),
+        ("id\tx\n#q2:types\tnumeric\na\t1\nb\tmissing\n", "missing cells of a typed column empty"),
         ("id\tx\n", "it has no sample"),
         ("", "metadata is empty"),
         ("# a comment\n", "it has no header"),

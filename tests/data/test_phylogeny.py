@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from skbio import TreeNode
 
-from aam.contract.errors import DataError, MissingInput
+from aam.contract.errors import DataError
 from aam.data.phylogeny import CACHED_FROM_TIPS, Phylogeny, read_phylogeny
-from tests.support.artifacts import write_artifact
 from tests.support.trees import newicks, random_case
 
 
@@ -46,13 +45,10 @@ def refusal(text: str, features: Sequence[str] = ("a", "b")) -> str:
     return str(caught.value)
 
 
-def test_features_are_in_the_order_of_the_table() -> None:
-    text = "((a:1,b:2):4,c:8);"
-    assert lists(of(text, ["a", "b", "c"])) == [[1, 4], [2, 4], [8]]
-    assert lists(of(text, ["c", "b", "a"])) == [[8], [2, 4], [1, 4]]
-
-
 def test_shearing_adds_up_chains_and_keeps_the_stem() -> None:
+    assert lists(of("((a:1,b:2):4,c:8);", ["c", "b", "a"])) == [[8], [2, 4], [1, 4]]
+    assert lists(of("((a:1,b:2):4,c:8);", ["b"])) == [[6]]
+    assert lists(of("((a:1,b:0):0,c:8);", ["b"])) == [[0]]
     assert lists(of("(((a:1,b:2):4,c:8):16,d:32);", ["a", "c"])) == [[5, 16], [8, 16]]
     assert lists(of("(((a:1,b:2):4,c:8):16,d:32);", ["a", "b"])) == [[1, 20], [2, 20]]
     assert lists(of("(((a:1,b:2):4,c:8):16,d:32);", ["d", "c"])) == [[32], [24]]
@@ -63,11 +59,6 @@ def test_shearing_adds_up_chains_and_keeps_the_stem() -> None:
 )
 def test_a_root_length_and_a_stem_are_the_same(text: str) -> None:
     assert lists(of(text, ["a", "b"])) == [[1, 5], [1, 5]]
-
-
-def test_one_feature_has_one_branch() -> None:
-    assert lists(of("((a:1,b:2):4,c:8);", ["b"])) == [[6]]
-    assert lists(of("((a:1,b:0):0,c:8);", ["b"])) == [[0]]
 
 
 @settings(deadline=None)
@@ -97,20 +88,6 @@ def test_path_lengths_equal_those_of_scikit_bio(
 
 def tips_of(tree: TreeNode, features: Sequence[str]) -> list[str]:
     return [tip.name for tip in tree.tips() if tip.name in features]
-
-
-def test_an_artifact_is_read(tmp_path: Path) -> None:
-    files = {"tree.nwk": b"((a:1,b:2):4,c:8);"}
-    path = write_artifact(tmp_path / "tree.qza", "Phylogeny[Rooted]", files)
-    assert lists(read_phylogeny(path, ["a", "b"])[0]) == [[1, 4], [2, 4]]
-    unrooted = write_artifact(tmp_path / "unrooted.qza", "Phylogeny[Unrooted]", files)
-    with pytest.raises(DataError, match=r"Phylogeny\[Unrooted\]"):
-        read_phylogeny(unrooted, ["a", "b"])
-
-
-def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(MissingInput, match="No tree: .*none.nwk' does not exist"):
-        read_phylogeny(tmp_path / "none.nwk", ["a"])
 
 
 def test_missing_features_are_refused_or_dropped(
@@ -199,6 +176,8 @@ def big() -> str:
 
 
 def test_a_large_tree_is_cached(big: str, cache: Path) -> None:
+    of("((a:1,b:2):4,c:8);", ["a"])
+    assert not cache.exists()
     features = [f"t{n}" for n in range(0, 1000, 7)]
     first = of(big, features)
     files = list(cache.iterdir())
@@ -208,11 +187,6 @@ def test_a_large_tree_is_cached(big: str, cache: Path) -> None:
         np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
     assert lists(of(big, features[::-1])) == lists(first)[::-1]
     assert len(list(cache.iterdir())) == 2
-
-
-def test_a_small_tree_is_not_cached(cache: Path) -> None:
-    of("((a:1,b:2):4,c:8);", ["a"])
-    assert not cache.exists()
 
 
 def test_a_damaged_cache_is_replaced(big: str, cache: Path) -> None:

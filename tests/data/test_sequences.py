@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aam.contract.errors import DataError, MissingInput, UsageError
+from aam.contract.errors import DataError, MissingInput
 from aam.data.sequences import (
     AMBIGUOUS,
     MASK,
@@ -49,9 +49,6 @@ def test_codes_follow_the_vocabulary() -> None:
     assert (VOCABULARY[PAD], VOCABULARY[AMBIGUOUS], VOCABULARY[MASK]) == ("-", "N", "?")
     assert encode(["ACGTN", "AC"], None).tolist() == [[1, 2, 3, 4, 5], [1, 2, 0, 0, 0]]
     assert decode(np.array([[1, MASK, 2]], dtype=np.uint8)) == ("A?C",)
-
-
-def test_every_ambiguity_letter_is_one_code() -> None:
     assert set(encode(["NRYSWKMBDHV"], None).ravel().tolist()) == {AMBIGUOUS}
 
 
@@ -60,9 +57,6 @@ def test_lower_case_and_u_are_read_with_one_message(capsys: pytest.CaptureFixtur
     shown = capsys.readouterr().err
     assert "Lower case or U is read as A, C, G, T in 2 of 3 sequences." in shown
     assert "another feature has too: 1 of 3" in shown
-
-
-def test_cut_sequences_are_counted_in_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     encode(["ACGTA", "ACG"], 3)
     shown = capsys.readouterr().err
     assert "Cut to 3 nucleotides: 1 of 2" in shown
@@ -84,11 +78,6 @@ def test_cut_sequences_are_counted_in_a_message(capsys: pytest.CaptureFixture[st
 def test_other_letters_are_refused(sequences: list[str], message: str) -> None:
     with pytest.raises(DataError, match=message):
         encode(sequences, None)
-
-
-def test_max_bp_must_be_positive() -> None:
-    with pytest.raises(UsageError, match=r"--max-bp"):
-        encode(["ACGT"], 0)
 
 
 def test_fasta(tmp_path: Path) -> None:
@@ -129,16 +118,13 @@ def test_binary_and_absent_files_are_refused(tmp_path: Path) -> None:
         read_sequences(path)
 
 
-def test_ids_that_are_sequences_need_no_file() -> None:
-    assert sequences_of(("ACGT", "ggu"), None) == ("ACGT", "ggu")
-
-
 def test_hashes_need_a_file() -> None:
     ids = tuple(hashlib.md5(str(n).encode()).hexdigest() for n in range(7))
     with pytest.raises(
         DataError, match=r"not sequences, of 8 features: 7 \(.*\.\.\.\).*--sequences"
     ):
         sequences_of((*ids, "ACGT"), None)
+    assert sequences_of(("ACGT", "ggu"), None) == ("ACGT", "ggu")
 
 
 def test_ids_are_looked_up_and_hashes_checked(tmp_path: Path) -> None:

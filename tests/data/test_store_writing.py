@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import shutil
 import signal
 import subprocess
@@ -29,7 +28,6 @@ from aam.data.study import load_study
 from aam.data.table import read_table
 from aam.serialization.folders import atomic_folder
 from tests.data.test_table import whole, write_all, write_hdf5
-from tests.support.artifacts import write_artifact
 from tests.support.commands import aam
 from tests.support.stores import (
     CANNOT_CREATE,
@@ -65,22 +63,6 @@ def test_every_format_is_prepared_to_the_same_study(
             assert np.array_equal(again.counts.toarray(), first.counts.toarray()), form
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [("-3", "Negative counts"), ("1.5", "Fractional counts"), ("NaN", "NaN"), ("9e9", "beyond")],
-)
-def test_prepare_refuses_invalid_counts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str, message: str
-) -> None:
-    table = tmp_path / "table.tsv"
-    table.write_text(f"#OTU ID\ts1\ts2\nACGT\t1\t2\nACCT\t4\t{value}\n")
-    assert aam("prepare", "--table", table, "--output", tmp_path / "s.aam") == DATA
-    shown = capsys.readouterr().err
-    assert message in shown
-    assert "1 (s2)" in shown
-    assert [path.name for path in tmp_path.iterdir()] == ["table.tsv"]
-
-
 def test_prepare_prints_what_is_left_out(
     study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,28 +96,6 @@ def test_prepare_prints_what_is_left_out(
         one, two = getattr(found.phylogeny, name), getattr(expected.phylogeny, name)
         assert np.array_equal(one, two)
         assert one.dtype == two.dtype
-
-
-def test_prepare_refuses_files_that_are_not_tables(
-    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = (study_dir / "table.biom").read_bytes()
-    packed = gzip.compress(table)
-    artifact = write_artifact(tmp_path / "whole.qza", "FeatureTable[Frequency]",
-                              {"feature-table.biom": table}).read_bytes()  # fmt: skip
-    for name, content, message in (
-        ("cut.biom", table[:5000], "Invalid or incomplete BIOM 2.1 (HDF5) table"),
-        ("cut.gz", packed[: len(packed) // 2], "The gzip file is damaged"),
-        ("cut.qza", artifact[: len(artifact) // 2], "The QIIME 2 artifact is damaged"),
-        ("empty.tsv", b"", "the file is empty"),
-        ("prose.txt", b"no table\n", "line 1 is 'no table'"),
-        ("latin.tsv", b"#OTU ID\ts1\nACGT\t1\n\xff\t1\n", "neither HDF5 nor UTF-8 text"),
-        ("json", b'{"rows": []}', "Invalid or incomplete BIOM 1 (JSON) table"),
-    ):
-        (tmp_path / name).write_bytes(content)
-        status = aam("prepare", "--table", tmp_path / name, "--output", tmp_path / "s.aam")
-        refused(capsys, status, DATA, message, name)
-        assert not [path for path in tmp_path.iterdir() if "s.aam" in path.name]
 
 
 def test_preparing_holds_less_than_two_blocks(tmp_path: Path) -> None:

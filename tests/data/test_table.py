@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from aam.contract.errors import DataError, MissingInput
+from aam.contract.errors import DataError
 from aam.data.formats import tables
 from aam.data.formats.tables import TABLE_FORMATS, OpenTable, TableBlocks
 from aam.data.table import FeatureTable, read_table
@@ -215,11 +215,6 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         read_table(path)
     with pytest.raises(DataError, match=r"another type.*Phylogeny\[Rooted\].*FeatureTable"):
         read_table(write_artifact(tmp_path / "t.qza", "Phylogeny[Rooted]", {}))
-
-
-def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(MissingInput, match=r"does not exist"):
-        read_table(tmp_path / "none.biom")
 
 
 def test_a_format_is_added_by_an_entry_of_the_registry(

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
 import biom
 import h5py
@@ -127,18 +126,13 @@ def fake_ssu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "ssu"
 
 
-def test_absent_ssu_is_reported_with_a_remedy(fake_ssu: Path) -> None:
+def test_absent_and_failed_ssu_are_reported_with_a_remedy(fake_ssu: Path) -> None:
     case = random_case(10, 3, 5, seed=4)
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(Unavailable, match="choose --engine torch") as caught:
         unifrac_matrix(table_of(case), phylogeny_of(case), "unweighted", engine="ssu")
     assert caught.value.status == 69
-    assert "choose --engine torch" in str(caught.value)
-
-
-def test_the_last_line_of_a_failed_ssu_is_reported(fake_ssu: Path) -> None:
     fake_ssu.write_text("#!/bin/sh\necho 'no licence to compute' >&2\nexit 3\n")
     fake_ssu.chmod(0o755)
-    case = random_case(10, 3, 5, seed=4)
     with pytest.raises(Unavailable, match="its last line is 'no licence to compute'"):
         unifrac_matrix(table_of(case), phylogeny_of(case), "unweighted", engine="ssu")
 
@@ -160,8 +154,9 @@ def run(study: Path, output: str, *more: str) -> int:
     return main(["unifrac", *paths, "--device", "cpu", *more])
 
 
-@pytest.mark.parametrize("output", ["m.tsv", "m.lsmat", "m.npy", "m.h5"])
-@pytest.mark.parametrize("metric", ["unifrac", "weighted"])
+@pytest.mark.parametrize(
+    ("output", "metric"), [("m.tsv", "unifrac"), ("m.npy", "weighted"), ("m.h5", "generalized")]
+)
 def test_the_command_writes_the_matrix(study: Path, output: str, metric: Metric) -> None:
     assert run(study, output, "--unifrac-metric", metric) == 0
     table = read_table(study / "table.biom")
@@ -195,13 +190,6 @@ def test_the_command_writes_faith_pd(study: Path) -> None:
             "--engine ssu with --unifrac-metric faith_pd",
         ),
         ("m.tsv", ["--unifrac-alpha", "1.5"], 64, "give 0 to 1 for --unifrac-alpha"),
-        ("m.tsv", ["--unifrac-alpha", "nan"], 64, "give 0 to 1 for --unifrac-alpha"),
-        (
-            "m.tsv",
-            ["--max-memory-gb", "0"],
-            64,
-            "give more than 0, at most 1048576 for --max-memory-gb",
-        ),
         ("tree.nwk/m.tsv", [], 73, "The folder cannot be created"),
     ],
 )
@@ -237,21 +225,6 @@ def test_the_command_leaves_out_samples_only_with_the_option(
     assert "Samples without an ASV of the tree: 1 (s2)" in capsys.readouterr().err
     assert run(tmp_path, "m.tsv", "--drop-missing-asvs", "--drop-empty-samples") == 0
     assert read_distances(tmp_path / "m.tsv").ids == ("s1", "s3")
-
-
-@pytest.mark.usefixtures("ssu")
-@pytest.mark.parametrize("study_name", ["ecam", "udca"])
-@pytest.mark.parametrize("engine", ["torch", "ssu"])
-def test_matrices_of_real_studies(study_name: str, engine: Literal["torch", "ssu"]) -> None:
-    folder = os.environ.get("AAM_SHARED_DATA")
-    if not folder:
-        pytest.skip("AAM_SHARED_DATA does not name a folder of real studies")
-    table = read_table(Path(folder) / study_name / "table.biom")
-    phylogeny, _ = read_phylogeny(Path(folder) / study_name / "tree.nwk", table.feature_ids)
-    found = unifrac_matrix(table, phylogeny, "unweighted", engine=engine)
-    rows = np.random.default_rng(6).choice(len(table.sample_ids), 50, replace=False)
-    expected = pairwise(table.counts[rows], phylogeny, "unweighted")
-    np.testing.assert_allclose(found.values[np.ix_(rows, rows)], expected, atol=1e-6)
 
 
 PACKAGE = """

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from aam.contract.errors import DataError
-from aam.data.distances import read_distances
-from aam.data.formats.newick import parse
 from aam.data.metadata import read_metadata, rows_where
 from aam.data.ordination import read_ordination, write_ordination
 from aam.data.phylogeny import read_phylogeny
@@ -48,12 +46,6 @@ def test_tables_of_other_programs(tmp_path: Path, capsys: Capture, text: str, me
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_table_of_samples_by_features_is_named(tmp_path: Path) -> None:
-    path = written(tmp_path / "t.tsv", "sample\tf1\tf2\ns1\t1\t2\n")
-    with pytest.raises(DataError, match="The rows are samples"):
-        read_table(path)
-
-
 def biom_1(path: Path, name: str = "s1", **changed: object) -> Path:
     content = {
         "columns": [{"id": name}], "rows": [{"id": "f1"}, {"id": "f2"}], "shape": [2, 1],
@@ -76,13 +68,6 @@ def test_inspect_of_a_table_without_features(tmp_path: Path, capsys: Capture, te
     biom_1(path, rows=[], shape=[0, 1], data=[]) if text == "json" else written(path, text)
     assert aam("inspect", path) == DataError.status
     assert "The feature table has no reads" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize("kind", ["complex128", "datetime64[D]"])
-def test_values_that_are_no_distances(tmp_path: Path, kind: str) -> None:
-    np.save(tmp_path / "m.npy", np.zeros((2, 2)).astype(kind))
-    with pytest.raises(DataError, match="its values are of the type"):
-        read_distances(tmp_path / "m.npy", ("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -128,19 +113,3 @@ def test_midpoint_rooting_keeps_labels(tmp_path: Path, name: str) -> None:
     other, _ = read_phylogeny(written(tmp_path / "q.nwk", quoted), tips, root_at_midpoint=True)
     for field in ("lengths_G", "indptr", "indices"):
         np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
-
-
-def test_nexus_is_named() -> None:
-    with pytest.raises(DataError, match="The tree is NEXUS, not Newick"):
-        parse(b"#NEXUS\nbegin trees;\ntree a = (b,c);\nend;\n", "'t.nex'")
-
-
-def test_missing_in_a_typed_column(tmp_path: Path) -> None:
-    text = "sample-id\tage\n#q2:types\tnumeric\na\t1\nb\tmissing\n"
-    with pytest.raises(DataError, match="leave missing cells of a typed column empty"):
-        read_metadata(written(tmp_path / "m.tsv", text))
-
-
-def test_ids_that_differ_in_blanks(tmp_path: Path) -> None:
-    metadata = read_metadata(written(tmp_path / "m.tsv", "sample-id\tx\ns1\t1\ns2\t2\n"))
-    assert metadata.likely_reason(["s1 ", "s2 "]) == "blanks at the ends"
