@@ -143,7 +143,8 @@ def inspect(input: TableOptions, tree: Path | None, metadata: Path | None) -> In
     if names is not None and len(names.feature_ids):
         tokens_FL = _sequences(found, names.feature_ids, input.sequences)
         if table is not None:
-            found.study = sum_equal_sequences(Study(table, tokens_FL))
+            study = Study(table, tokens_FL)
+            found.study = found.read("sequences", lambda: sum_equal_sequences(study))
         if tree is not None:
             _tree(found, tree, names.feature_ids, table)
     if metadata is None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aam.console import info
-from aam.contract.errors import DataError, UsageError, first_few
+from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
 from aam.data.formats.artifact import read_payload
 from aam.data.formats.text import decoded
@@ -121,7 +121,14 @@ def sequences_of(
             "give the representative sequences that were made with this table",
         )
     found = tuple(known[name] for name in feature_ids)
-    wrong = [name for name, dna in zip(feature_ids, found, strict=True) if not _is_hash(name, dna)]
+    wrong = []
+    for name, dna in zip(feature_ids, found, strict=True):
+        digest = _HASHES.get(len(name))
+        if digest is not None and re.fullmatch("[0-9a-fA-F]+", name):
+            # vsearch hashes upper case with T for U, QIIME 2 the letters as they are.
+            spellings = {dna, dna.upper(), as_dna(dna)}
+            if all(digest(one.encode()).hexdigest() != name.lower() for one in spellings):
+                wrong.append(name)
     if wrong:
         raise DataError(
             f"Sequences in {source} whose hash is not their id",
@@ -137,13 +144,11 @@ def encode(
     """Encode sequences as indices into `VOCABULARY`, padded on the right.
 
     Lower case and U are read as A, C, G, T. A message gives the number of sequences that are
-    normalized, cut, or equal to another one.
+    normalized or cut.
 
     >>> encode(["ACGT", "AN"], max_bp=None).tolist()
     [[1, 2, 3, 4], [1, 5, 0, 0]]
     """
-    if max_bp is not None and max_bp < 1:
-        raise UsageError("--max-bp is too small", str(max_bp), "give 1 or more")
     kept = [sequence[:max_bp] for sequence in sequences]
     lengths = np.array([len(sequence) for sequence in kept], dtype=np.int64)
     if not lengths.all():
@@ -163,10 +168,22 @@ def encode(
     # becomes '?', which is refused below.
     flat = _CODE_OF_BYTE[np.frombuffer(text.encode("ascii", "replace"), dtype=np.uint8)]
     if (flat == _UNKNOWN).any():
-        _refuse_letters(kept)
+        known = {chr(byte) for byte in np.flatnonzero(_CODE_OF_BYTE != _UNKNOWN)}
+        letters = sorted(set(text) - known)
+        wrong = [sequence for sequence in kept if not known.issuperset(sequence)]
+        gapped = not set(letters).isdisjoint("-.")
+        raise DataError(
+            f"Sequences with {'gaps' if gapped else 'letters'} that are not nucleotides",
+            f"{', '.join(repr(letter) for letter in letters)} in {first_few(wrong)} of "
+            f"{len(kept)} sequences",
+            "give unaligned sequences" if gapped else "give DNA in IUPAC letters",
+        )
     codes = np.zeros((len(kept), longest), dtype=np.uint8)
     codes[np.arange(longest) < lengths[:, None]] = flat
-    _report(sequences, kept, codes)
+    if normalized := sum(1 for dna in kept if not dna.isupper() or "U" in dna):
+        info(f"Lower case or U is read as A, C, G, T in {normalized} of {len(kept)} sequences.")
+    if cut := sum(len(full) > len(part) for full, part in zip(sequences, kept, strict=True)):
+        info(f"Cut to {longest} nucleotides: {cut} of {len(kept)} sequences were longer.")
     return codes
 
 
@@ -190,40 +207,3 @@ def hash_of(content: bytes) -> int:
     """Return a signed hash of 64 bits; that of Python has another salt in each process."""
     digest = hashlib.blake2b(content, digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
-
-
-def _is_hash(name: str, sequence: str) -> bool:
-    """Return whether `name` is the hash of the sequence, or not a hash."""
-    digest = _HASHES.get(len(name))
-    if digest is None or not re.fullmatch("[0-9a-fA-F]+", name):
-        return True
-    # vsearch hashes upper case with T for U, QIIME 2 the letters as they are.
-    spellings = {sequence, sequence.upper(), as_dna(sequence)}
-    return any(digest(dna.encode()).hexdigest() == name.lower() for dna in spellings)
-
-
-def _refuse_letters(sequences: Sequence[str]) -> None:
-    known = {chr(byte) for byte in np.flatnonzero(_CODE_OF_BYTE != _UNKNOWN)}
-    letters = sorted(set("".join(sequences)) - known)
-    wrong = [sequence for sequence in sequences if not known.issuperset(sequence)]
-    gapped = not set(letters).isdisjoint("-.")
-    raise DataError(
-        f"Sequences with {'gaps' if gapped else 'letters'} that are not nucleotides",
-        f"{', '.join(repr(letter) for letter in letters)} in {first_few(wrong)} of "
-        f"{len(sequences)} sequences",
-        "give unaligned sequences" if gapped else "give DNA in IUPAC letters",
-    )
-
-
-def _report(sequences: Sequence[str], kept: Sequence[str], codes: NDArray[np.uint8]) -> None:
-    normalized = sum(1 for dna in kept if not dna.isupper() or "U" in dna)
-    if normalized:
-        info(f"Lower case or U is read as A, C, G, T in {normalized} of {len(kept)} sequences.")
-    cut = sum(1 for full, part in zip(sequences, kept, strict=True) if len(full) > len(part))
-    if cut:
-        longest = max(len(part) for part in kept)
-        info(f"Cut to {longest} nucleotides: {cut} of {len(kept)} sequences were longer.")
-    # Padding is not a letter, so equal rows are equal sequences.
-    equal = len(kept) - len({row.tobytes() for row in codes})
-    if equal:
-        info(f"Sequences that another feature has too: {equal} of {len(kept)}.")

@@ -170,6 +170,7 @@ def sum_equal_sequences(study: Study) -> Study:
     _, first, inverse = np.unique(sums_F, return_index=True, return_inverse=True)
     if len(first) == asvs:
         return study
+    info(f"Reads of equal sequences are summed: {asvs} ASVs have {len(first)} different ones.")
     kept = np.sort(first)
     column_F = np.searchsorted(kept, first[inverse]).astype(np.int32)
     return dataclasses.replace(

@@ -80,7 +80,10 @@ def test_everything_that_is_noteworthy_is_found_at_once(tmp_path: Path) -> None:
     assert status == 0
     assert found["warning", "reads"] == ["fewer than 1000 in samples 6 (s1, s2, s3, s4, s5, ...)"]
     assert any("several regions" in text for text in found["warning", "sequences"])
-    assert "Sequences that another feature has too: 1 of 4." in found["fact", "sequences"]
+    assert (
+        "Reads of equal sequences are summed: 4 ASVs have 3 different ones."
+        in found["fact", "sequences"]
+    )
     assert "more samples than ASVs" in found["warning", "table"][0]
     assert found["warning", "ids"] == ["samples without metadata: 1 (s6)"]
     assert found["warning", "batch"] == ["one value only, 'x'"]
@@ -196,7 +199,7 @@ def test_what_a_training_would_do_is_previewed(tmp_path: Path) -> None:
     status, found = inspected(*args)
     assert status == 0
     facts, warnings = " ".join(found["fact", "target"]), found["warning", "target"]
-    assert "Samples: 40 with 'age', of 4 ASVs; a number, 0.5 to 19.5, median 10." in facts
+    assert "Samples: 40 with 'age', of 3 ASVs; a number, 0.5 to 19.5, median 10." in facts
     assert "5 folds with 8 held-out samples" in facts
     (leak,) = [text for text in warnings if "the split divides" in text]
     assert leak.startswith("20 values of 'subject_id' have several samples")

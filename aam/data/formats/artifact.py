@@ -81,7 +81,37 @@ def open_payload(
     """Open the payload of an artifact, the content of a gzip file, or a plain file."""
     if is_artifact(path):
         with _report_damage(path), zipfile.ZipFile(path) as archive:
-            source: IO[bytes] = archive.open(_member(archive, path, name, semantic))
+            root, entries, wanted = _root(archive), archive.namelist(), semantic.split("[")[0]
+            if root is None:
+                raise DataError(
+                    "The zip file is not a QIIME 2 artifact",
+                    f"'{path}' has no VERSION entry",
+                    f"give a {wanted} artifact, or unpack it and give the file inside",
+                )
+            text = ""
+            if f"{root}/metadata.yaml" in entries:
+                with archive.open(f"{root}/metadata.yaml") as stream:
+                    text = stream.read(_MAX_METADATA_BYTES).decode("utf-8", "replace")
+            # `type` is a plain scalar on a line of its own.
+            types = [
+                line.removeprefix("type:") for line in text.splitlines() if line[:5] == "type:"
+            ]
+            artifact_type = types[0].strip().strip("'\"") if types else ""
+            if not artifact_type.startswith(semantic):
+                raise DataError(
+                    "The QIIME 2 artifact is of another type",
+                    f"'{path}' is {artifact_type or 'without a type'}",
+                    f"a {wanted} is needed here (the type must begin with '{semantic}')",
+                )
+            start = f"{root}/data/"
+            if f"{start}{name}" not in entries:
+                files = [entry[len(start) :] for entry in entries if entry.startswith(start)]
+                raise DataError(
+                    f"The QIIME 2 artifact does not hold '{name}'",
+                    f"the files of '{path}' are {first_few(files)}",
+                    f"a {artifact_type} is expected to hold it; export it again",
+                )
+            source: IO[bytes] = archive.open(f"{start}{name}")
     else:
         plain = path.open("rb")
         is_gzip = plain.peek(2)[:2] == _GZIP_MAGIC
@@ -132,36 +162,3 @@ def _root(archive: zipfile.ZipFile) -> str | None:
     """Return the folder of the zip that has a VERSION entry; None without one."""
     entries = (entry.partition("/") for entry in archive.namelist())
     return next((folder for folder, _, rest in entries if rest == "VERSION"), None)
-
-
-def _member(archive: zipfile.ZipFile, path: Path, name: str, semantic: str) -> str:
-    """Return the name of the zip entry `data/<name>`, after checking the artifact's type."""
-    root, entries, wanted = _root(archive), archive.namelist(), semantic.split("[")[0]
-    if root is None:
-        raise DataError(
-            "The zip file is not a QIIME 2 artifact",
-            f"'{path}' has no VERSION entry",
-            f"give a {wanted} artifact, or unpack it and give the file inside",
-        )
-    artifact_type = ""
-    if f"{root}/metadata.yaml" in entries:
-        with archive.open(f"{root}/metadata.yaml") as stream:
-            text = stream.read(_MAX_METADATA_BYTES).decode("utf-8", "replace")
-        # `type` is a plain scalar on a line of its own.
-        types = (line.partition(":")[2] for line in text.splitlines() if line.startswith("type:"))
-        artifact_type = next(types, "").strip().strip("'\"")
-    if not artifact_type.startswith(semantic):
-        raise DataError(
-            "The QIIME 2 artifact is of another type",
-            f"'{path}' is {artifact_type or 'without a type'}",
-            f"a {wanted} is needed here (the type must begin with '{semantic}')",
-        )
-    start = f"{root}/data/"
-    if f"{start}{name}" not in entries:
-        files = [entry[len(start) :] for entry in entries if entry.startswith(start)]
-        raise DataError(
-            f"The QIIME 2 artifact does not hold '{name}'",
-            f"the files of '{path}' are {first_few(files)}",
-            f"a {artifact_type} is expected to hold it; export it again",
-        )
-    return f"{start}{name}"

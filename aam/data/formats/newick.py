@@ -12,6 +12,7 @@ nodes are dropped.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,7 +65,12 @@ def parse(text: bytes, source: str) -> NewickTree:
     for token in _TOKEN.finditer(text):
         quoted, plain, end = token.groups()
         if end == b"'":
-            raise _quote_error(token, source)
+            if plain and plain.strip():
+                raise _newick_error("a quote inside a name", token.start(3), source)
+            place = token.start(1) if quoted else token.start(3)
+            is_closed = re.compile(_QUOTED).match(text, place)
+            what = "text after a closing quote" if is_closed else "a quote that is not closed"
+            raise _newick_error(what, place, source)
         label = quoted or plain.strip()
         if end == b"(":
             if children:
@@ -79,7 +85,16 @@ def parse(text: bytes, source: str) -> NewickTree:
                 raise _newick_error("two lengths for one branch", token.start(3), source)
             name = label
             continue
-        lengths.append(np.nan if name is None else _length(label, token.start(), source))
+        length = np.nan
+        if name is not None:
+            with suppress(ValueError):
+                length = float(label)
+            # float() accepts "1_000" and "nan", which are not valid branch lengths.
+            if not np.isfinite(length) or b"_" in label:
+                shown = label.decode("utf-8", "replace")[:40]
+                what = f"a branch length that is not a number, '{shown}'"
+                raise _newick_error(what, token.start(), source)
+        lengths.append(length)
         node = len(parents)
         parents.append(-1)
         starts.append(start if children else node)
@@ -87,7 +102,10 @@ def parse(text: bytes, source: str) -> NewickTree:
             parents[child] = node
         if not children:
             tips.append(node)
-            names.append(_unquoted(label if name is None else name))
+            tip = label if name is None else name
+            if tip[:1] == b"'":
+                tip = tip[1:-1].replace(b"''", b"'")
+            names.append(tip.decode("utf-8", "replace"))
         siblings.append(node)
         name, children = None, []
         if end == b",":
@@ -99,7 +117,12 @@ def parse(text: bytes, source: str) -> NewickTree:
             children = siblings
             _, start, siblings = opened.pop()
         else:
-            _check_end(text, token.end(), opened, source)
+            if opened:
+                what = f"{len(opened)} '(' not closed (is the file complete?), the first"
+                raise _newick_error(what, opened[0][0], source)
+            if rest := text[token.end() :].lstrip():
+                what = "text after the semicolon (a second tree?)"
+                raise _newick_error(what, len(text) - len(rest), source)
             break
     return NewickTree(np.array(parents), np.array(starts), np.array(lengths), np.array(tips), names)
 
@@ -120,47 +143,6 @@ def _without_comments(text: bytes, source: str) -> bytes:
         if found[0] == b"[":
             plain[found.start() : place] = b" " * (place - found.start())
     return bytes(plain)
-
-
-def _length(digits: bytes, place: int, source: str) -> float:
-    try:
-        value = float(digits)
-    except ValueError:
-        value = np.nan
-    # float() accepts "1_000" and "nan", which are not valid branch lengths.
-    if not np.isfinite(value) or b"_" in digits:
-        shown = digits.decode("utf-8", "replace")[:40]
-        raise _newick_error(f"a branch length that is not a number, '{shown}'", place, source)
-    return value
-
-
-def _unquoted(label: bytes) -> str:
-    if label[:1] == b"'":
-        label = label[1:-1].replace(b"''", b"'")
-    return label.decode("utf-8", "replace")
-
-
-def _check_end(
-    text: bytes, end: int, opened: list[tuple[int, int, list[int]]], source: str
-) -> None:
-    """Refuse open brackets, and text after the semicolon."""
-    if opened:
-        missing = f"{len(opened)} '(' not closed (is the file complete?), the first"
-        raise _newick_error(missing, opened[0][0], source)
-    if rest := text[end:].lstrip():
-        place = len(text) - len(rest)
-        raise _newick_error("text after the semicolon (a second tree?)", place, source)
-
-
-def _quote_error(token: re.Match[bytes], source: str) -> DataError:
-    """Return the error of a label that ends with a quote."""
-    quoted, plain, _ = token.groups()
-    if plain and plain.strip():
-        return _newick_error("a quote inside a name", token.start(3), source)
-    place = token.start(1) if quoted else token.start(3)
-    is_closed = re.compile(_QUOTED).match(token.string, place)
-    what = "text after a closing quote" if is_closed else "a quote that is not closed"
-    return _newick_error(what, place, source)
 
 
 def _newick_error(what: str, place: int, source: str) -> DataError:
