@@ -113,9 +113,6 @@ class Engine(Protocol):
     ) -> EngineFact:
         """Return the facts of the engine whose program is `path`, without starting it."""
 
-    def run_flags(self, plan: Plan) -> tuple[str, ...]:
-        """Return the options between the engine's program and the image, with the mounts."""
-
     def command(self, plan: Plan) -> tuple[str, ...]:
         """Return the command line that runs a plan; it starts with an absolute path."""
 

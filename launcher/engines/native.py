@@ -33,11 +33,8 @@ class NativeEngine(Engine):
     ) -> EngineFact:
         return EngineFact(self.name, path, traits=self.traits)
 
-    def run_flags(self, plan: Plan) -> tuple[str, ...]:
-        return ("-m", "aam")
-
     def command(self, plan: Plan) -> tuple[str, ...]:
-        return (plan.program, *self.run_flags(plan), *plan.argv)
+        return (plan.program, "-m", "aam", *plan.argv)
 
 
 ENGINE = NativeEngine()

@@ -49,9 +49,14 @@ class OciEngine(Engine, Builder):
     def build_flags(self, build: ImageBuild) -> list[str]:
         """Return the options that make two builds of the same inputs equal."""
 
-    def run_flags(self, plan: Plan) -> tuple[str, ...]:
-        argv = ["run", "--rm", "--interactive", "--pull=never", "--read-only"]
-        argv += ["--tty"] if plan.terminal else []
+    def runtime_flags(self, plan: Plan) -> list[str]:
+        """Return the options before `run`, which choose what starts a container."""
+        return []
+
+    def command(self, plan: Plan) -> tuple[str, ...]:
+        assert plan.place is not None
+        argv = [plan.program, *self.runtime_flags(plan), "run", "--rm", "--interactive"]
+        argv += ["--pull=never", "--read-only", *(["--tty"] if plan.terminal else [])]
         argv += ["--network=host", "--pid=host", "--log-driver=none", "--no-healthcheck"]
         argv += ["--security-opt=label=disable", *self.identity_flags(plan)]
         for device in (*plan.devices, *plan.cdi):
@@ -62,11 +67,8 @@ class OciEngine(Engine, Builder):
         for mount in plan.mounts:
             argv += mount_option(mount.source, mount.target, mount.writable)
         argv += [word for name in plan.unseen for word in ("--env", name)]
-        return (*argv, "--workdir", plan.workdir, "--entrypoint", ENV)
-
-    def command(self, plan: Plan) -> tuple[str, ...]:
-        assert plan.place is not None
-        return (plan.program, *self.run_flags(plan), plan.place, *program(plan)[1:])
+        argv += ["--workdir", plan.workdir, "--entrypoint", ENV]
+        return (*argv, plan.place, *program(plan)[1:])
 
     def needs(
         self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]

@@ -43,9 +43,8 @@ class Podman(OciEngine):
         lost = "" if not user_id or has_crun else "its runtime crun, which keeps them, is absent"
         return EngineFact(self.name, path, rootless or None, traits=self.traits, loses_groups=lost)
 
-    def run_flags(self, plan: Plan) -> tuple[str, ...]:
-        keeps = plan.groups and plan.user[0] != 0
-        return (*(("--runtime", "crun") if keeps else ()), *super().run_flags(plan))
+    def runtime_flags(self, plan: Plan) -> list[str]:
+        return ["--runtime", "crun"] if plan.groups and plan.user[0] != 0 else []
 
     def identity_flags(self, plan: Plan) -> list[str]:
         if plan.user[0] == 0:

@@ -108,8 +108,9 @@ class SifEngine(Engine, Builder):
             obstacle = f"{layers} in {place}: nothing can be mounted"
         return EngineFact(self.name, path, obstacle, traits=self.traits)
 
-    def run_flags(self, plan: Plan) -> tuple[str, ...]:
-        argv = ["exec", "--cleanenv", "--no-eval", "--no-home"]
+    def command(self, plan: Plan) -> tuple[str, ...]:
+        assert plan.place is not None
+        argv = [plan.program, "exec", "--cleanenv", "--no-eval", "--no-home"]
         if plan.host_devices:
             argv += ["--no-mount", "home,cwd,tmp,hostfs,bind-paths"]
             argv += [word for path in HOST_FILES for word in mount_option(path, path, False)]
@@ -124,11 +125,7 @@ class SifEngine(Engine, Builder):
             argv += mount_option(mount.source, mount.target, mount.writable)
         for device in () if plan.host_devices else plan.devices:
             argv += mount_option(device, device, True)
-        return tuple(argv)
-
-    def command(self, plan: Plan) -> tuple[str, ...]:
-        assert plan.place is not None
-        return (plan.program, *self.run_flags(plan), plan.place, *program(plan))
+        return (*argv, plan.place, *program(plan))
 
     def needs(
         self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]

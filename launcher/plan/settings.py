@@ -198,13 +198,9 @@ def merge(layers: Sequence[Layer]) -> LaunchSettings:
                 raise ConfigurationError("Not the name of a variable", evidence, remedy)
     single = {key: values[-1] if values else Sourced(SETTING_SPECS[key].default, "default")
               for key, values in found.items()}  # fmt: skip
+    whole = ("image", "runtime", "image_dir", "scratch", "site", "mount_home")
     return LaunchSettings(
-        image=single["image"],
-        runtime=single["runtime"],
-        image_dir=single["image_dir"],
-        scratch=single["scratch"],
-        site=single["site"],
-        mount_home=single["mount_home"],
+        **{key: single[key] for key in whole},
         libraries={key: single[key] for key in LIBRARY_SETTINGS},
         bind=tuple(Sourced(path, layer.source) for layer in found["bind"] for path in layer.value),
         pass_env=tuple(name for layer in found["pass_env"] for name in layer.value),

@@ -20,12 +20,9 @@ from tests.support.refused_builds import here, left, program
     ("args", "status", "message"),
     [
         (["bild", "cpu"], 64, "did you mean 'build'?"),
-        (["build"], 64, "NAME"),
         (["build", "cup"], 64, "did you mean 'cpu'?"),
-        (["build", "cpu", "--engin", "podman"], 64, "--engin"),
         (["build", "cpu", "--engine", "lxc"], 64, "No such engine: --engine lxc"),
         (["build", "cpu"], 69, "none of apptainer, singularity, podman, docker on PATH"),
-        (["build", "cpu", "--engine", "podman"], 69, "no podman on PATH"),
         (["build", "cpu", "--wheels", "/nonexistent"], 66, "pip download"),
         (["build", "cpu", "--from", "a.tar", "--engine", "podman"], 64, "--from takes one SIF"),
         (["build", "cpu", "--from", "a.tar", "--build-arg", "TORCH=1"], 64, "--from takes one SIF"),
@@ -45,7 +42,6 @@ def test_refused_at_once(tmp_path: Path, args: list[str], status: int, message: 
     ("name", "says", "needed"),
     [
         ("apptainer", "apptainer version 1.1.9-1.el8", "apptainer 1.2"),
-        ("singularity", "singularity-ce version 3.11.4", "singularity 4.0"),
         ("singularity", "apptainer version 1.1.0", "apptainer 1.2"),
         ("podman", "podman version 3.4.2", "podman 4.0"),
     ],

@@ -14,40 +14,28 @@ from tests.support.hosts import MI50, MI250X, MI300A, MI300X, RX7900, Tree, capt
 # --- captured hosts
 
 
-def test_four_mi300a() -> None:
-    host = detect(captured("mi300a-4apu-spx"))
-    assert [gpu.arch for gpu in host.gpus] == ["gfx942"] * 4
-    assert {gpu.product for gpu in host.gpus} == {"MI300A"}
-    assert [gpu.nodes[0][-3:] for gpu in host.gpus] == ["128", "136", "144", "152"]
-    # location_id is 512 on all four: only the domain differs
-    assert [gpu.pci for gpu in host.gpus] == [f"000{n}:02:00.0" for n in range(4)]
-    assert len({gpu.card for gpu in host.gpus}) == 4
+@pytest.mark.parametrize(
+    ("name", "count", "arch", "product", "first"),
+    [("mi300a-4apu-spx", 4, "gfx942", "MI300A", 4), ("mi210-8gpu", 8, "gfx90a", "MI210", 2),
+     ("mi300x-cpx", 63, "gfx942", "MI300X", 2), ("mi100", 1, "gfx908", "MI100", 0),
+     ("phoenix-igpu", 1, "gfx1103", "AMD gfx1103", 1)],
+)  # fmt: skip
+def test_captured_hosts(name: str, count: int, arch: str, product: str, first: int) -> None:
+    gpus = detect(captured(name)).gpus
+    assert [(gpu.arch, gpu.product) for gpu in gpus] == [(arch, product)] * count
+    indices = [gpu.index for gpu in gpus]
+    assert (indices, indices[0]) == (sorted(indices), first)
+    assert len({gpu.nodes for gpu in gpus}) == count
+    assert all(gpu.integrated == (name == "phoenix-igpu") for gpu in gpus)
 
 
-def test_eight_mi210() -> None:
-    host = detect(captured("mi210-8gpu"))
-    assert [gpu.arch for gpu in host.gpus] == ["gfx90a"] * 8
-    assert [gpu.index for gpu in host.gpus] == list(range(2, 10))
-    assert {gpu.product for gpu in host.gpus} == {"MI210"}
-
-
-def test_mi300x_in_63_partitions() -> None:
-    host = detect(captured("mi300x-cpx"))
-    assert len(host.gpus) == 63
-    assert [gpu.index for gpu in host.gpus] == sorted(gpu.index for gpu in host.gpus)
-    assert host.gpus[-1].index == 64
-    assert len({gpu.card for gpu in host.gpus}) == len({gpu.uuid for gpu in host.gpus}) == 8
-    assert len({gpu.nodes for gpu in host.gpus}) == 63
-
-
-def test_mi100() -> None:
-    (gpu,) = detect(captured("mi100")).gpus
-    assert (gpu.arch, gpu.product, gpu.nodes) == ("gfx908", "MI100", ("/dev/dri/renderD128",))
-
-
-def test_an_integrated_gpu_is_known_as_such() -> None:
-    (gpu,) = detect(captured("phoenix-igpu")).gpus
-    assert (gpu.arch, gpu.integrated, gpu.uuid) == ("gfx1103", True, None)
+def test_cards_of_captured_hosts() -> None:
+    # location_id is 512 on all four MI300A: only the domain differs
+    apus = detect(captured("mi300a-4apu-spx")).gpus
+    assert [gpu.pci for gpu in apus] == [f"000{n}:02:00.0" for n in range(4)]
+    assert [gpu.nodes[0][-3:] for gpu in apus] == ["128", "136", "144", "152"]
+    partitions = detect(captured("mi300x-cpx")).gpus
+    assert len({gpu.card for gpu in partitions}) == len({gpu.uuid for gpu in partitions}) == 8
 
 
 @pytest.mark.parametrize(

@@ -78,22 +78,9 @@ def test_the_chosen_gpus_and_one_mask(
     mask: str,
 ) -> None:
     before = GPUS.format(tree=gpus.root, owner="root:root", mode="666")
-    line = [
-        "env",
-        *(f"{n}={v}" for n, v in masks.items()),
-        PYTHON,
-        "-m",
-        "launcher.cli",
-        "pretrain",
-        "--table",
-        str(study(place)),
-        "--runtime",
-        engine,
-        "--image",
-        "rocm63",
-        "--output-dir",
-        str(place / "out"),
-    ]
+    line = ["env", *(f"{n}={v}" for n, v in masks.items()), PYTHON, "-m", "launcher.cli",
+            "pretrain", "--table", str(study(place)), "--runtime", engine, "--image", "rocm63",
+            "--output-dir", str(place / "out")]  # fmt: skip
     done = engines.run(line, user=user, before=before, cwd=engines.folder)
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)

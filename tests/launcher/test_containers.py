@@ -45,24 +45,9 @@ def test_the_environment(engines: Engines, place: Path, engine: str, user: str) 
                "HIP_VISIBLE_DEVICES": "0"}  # fmt: skip
     args = [f"{name}={value}" for name, value in hostile.items()]
     value = "a,b 'c' \"d\" $HOME `id` \\ \n;é"
-    line = [
-        "env",
-        *args,
-        PYTHON,
-        "-m",
-        "launcher.cli",
-        "--runtime",
-        engine,
-        "--image",
-        "cpu",
-        "example",
-        "--output-dir",
-        str(place / "out"),
-        "--env",
-        f"ODD={value}",
-        "--env",
-        "SECRET",
-    ]
+    line = ["env", *args, PYTHON, "-m", "launcher.cli", "--runtime", engine, "--image", "cpu",
+            "example", "--output-dir", str(place / "out"), "--env", f"ODD={value}",
+            "--env", "SECRET"]  # fmt: skip
     done = engines.run(line, user=user, cwd=engines.folder)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)["environment"]
@@ -70,14 +55,8 @@ def test_the_environment(engines: Engines, place: Path, engine: str, user: str) 
     assert seen["SECRET"] == "x"  # requested
     assert (seen["SLURM_JOB_ID"], seen["SLURM_PROCID"], seen["MASTER_ADDR"]) == ("7", "3", "node-1")
     assert seen["PYTHONNOUSERSITE"] == "1"
-    absent = (
-        "PYTHONPATH",
-        "LD_PRELOAD",
-        "EVIL",
-        "http_proxy",
-        "ROCR_VISIBLE_DEVICES",
-        "AAM_IMAGE_DIR",
-    )
+    absent = ("PYTHONPATH", "LD_PRELOAD", "EVIL", "http_proxy", "ROCR_VISIBLE_DEVICES",
+              "AAM_IMAGE_DIR")  # fmt: skip
     assert not [name for name in absent if name in seen]
     assert "nowhere" not in seen.get("LD_LIBRARY_PATH", "")
     assert seen["HOME"].endswith("/7-" + os.uname().nodename + "/home")

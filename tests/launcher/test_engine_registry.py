@@ -30,14 +30,11 @@ class Barge(Engine):
     ) -> EngineFact:
         return EngineFact(self.name, path, traits=self.traits)
 
-    def run_flags(self, plan: Plan) -> tuple[str, ...]:
-        mounts = (f"--load={m.source}:{m.target}:{'rw' if m.writable else 'ro'}"
-                  for m in plan.mounts)  # fmt: skip
-        return ("sail", *mounts)
-
     def command(self, plan: Plan) -> tuple[str, ...]:
         assert plan.place is not None
-        return (plan.program, *self.run_flags(plan), plan.place, *program(plan))
+        mounts = (f"--load={m.source}:{m.target}:{'rw' if m.writable else 'ro'}"
+                  for m in plan.mounts)  # fmt: skip
+        return (plan.program, "sail", *mounts, plan.place, *program(plan))
 
 
 @pytest.fixture

@@ -23,31 +23,6 @@ def test_explain_runs_nothing_and_tells_all(folder: Path) -> None:
     assert not (folder / "out").exists()
 
 
-@pytest.mark.parametrize("device_options", [["--device", "cuda"], ["--gpus", "2"], []])
-def test_a_launch_that_asks_for_a_gpu_is_refused_without_one(
-    folder: Path, device_options: list[str]
-) -> None:
-    job = {} if device_options else {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"}
-    for args in ([*RUN, *device_options], ["explain", *RUN, *device_options]):
-        done = launch(folder, *args, **job)
-        assert done.returncode == 69
-        assert "A GPU is requested and none can be used: there is no GPU" in done.stderr
-        assert "--device cpu" in done.stderr
-    cpu = [word for word in device_options if word not in ("--device", "cuda")]
-    assert launch(folder, "explain", *RUN, *cpu, "--device", "cpu", **job).returncode == 0
-    assert not (folder / "out").exists()
-
-
-def test_explain_refuses_what_a_launch_would_refuse(folder: Path) -> None:
-    tree = Tree(folder / "h").nvidia(0x102D, 1, 0, "Tesla K80").nvidia_driver("470.82")
-    done = launch(folder, "explain", *RUN, "--host", str(tree.root))
-    assert (done.returncode, done.stdout) == (69, "")
-    assert done.stderr.startswith("aam-launch: No image serves these GPUs: 1 x Tesla K80 (sm_37)")
-    done = launch(folder, "explain", *RUN, "--host", str(tree.root), "--device", "cpu")
-    assert done.returncode == 0
-    assert "the command computes on the processor" in done.stdout
-
-
 def test_explain_as_json_is_the_same_every_time(folder: Path) -> None:
     first = launch(folder, "explain", "--json", *RUN)
     assert first.stdout == launch(folder, "explain", *RUN, "--json").stdout
@@ -114,23 +89,6 @@ def test_what_was_captured_is_decided_alike(folder: Path) -> None:
     assert outputs[0] == outputs[1]
     assert outputs[0]["plan"]["engine"] == "podman"
     assert outputs[0]["plan"]["devices"] == ["/dev/kfd", "/dev/dri/renderD136"]
-
-
-@pytest.mark.parametrize("command", ["explain", "doctor"])
-@pytest.mark.parametrize("host", ["/dev/zero", "{d}/fifo"])
-def test_a_host_that_never_ends_is_refused(folder: Path, command: str, host: str) -> None:
-    os.mkfifo(folder / "fifo")
-    args = RUN if command == "explain" else []
-    done = launch(folder, command, *args, "--host", host)
-    assert done.returncode == 66
-    assert "it is not a regular file" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-def test_an_unreadable_capture(folder: Path) -> None:
-    done = launch(folder, "explain", *RUN, "--host", "{d}/t.biom")
-    assert done.returncode == 66
-    assert done.stderr.startswith("aam-launch: A capture that cannot be read")
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])

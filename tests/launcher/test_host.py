@@ -167,23 +167,13 @@ def test_a_tar_with_very_deep_names_is_read(tmp_path: Path) -> None:
     ("content", "named"),
     [
         ("[" * 100_000, "nested too deeply"),
-        ("[]", "the content is a list"),
-        ("{", "Input data was truncated"),
         ('{"user": {"uid": 1, "gid": 1}}', "user has no 'groups'"),
-        ('{"user": {"gid": 1, "groups": []}}', "user has no 'uid'"),
-        ('{"user": [1]}', "user is a list"),
-        ('{"environment": ["A"]}', "environment is a list"),
         ('{"environment": {"A": 1}}', "environment.A is 1, expected text"),
-        ('{"environment": {"A": "\\u0000"}}', "NUL character"),
         ('{"engines": [{"name": "podman"}]}', "engines[0] has no 'path'"),
-        ('{"nodes": {"/dev/kfd": 5}}', "nodes./dev/kfd is 5, expected a mapping"),
         (
             '{"nodes": {"/dev/kfd": {"mode": "rw"}}}',
             "nodes./dev/kfd.mode is 'rw', expected a whole number",
         ),
-        ('{"nodes": {"/dev/kfd": {"access": "no"}}}', "nodes./dev/kfd.access"),
-        ('{"archs": {"0000:01:00.0": []}}', "archs.0000:01:00.0 is a list"),
-        ('{"machine": 5}', "machine is 5, expected text"),
     ],
 )
 def test_a_damaged_manifest_is_one_sentence(tmp_path: Path, content: str, named: str) -> None:

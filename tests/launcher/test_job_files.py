@@ -22,9 +22,7 @@ FILES = {path.name: path.read_text() for path in sorted((ROOT / "slurm").glob("*
 # --- the files
 
 
-def test_a_file_is_short_and_the_folder_too() -> None:
-    assert {name: text.count("\n") for name, text in FILES.items() if text.count("\n") > 20} == {}
-    assert sum(len(path.read_text().splitlines()) for path in (ROOT / "slurm").iterdir()) < 200
+def test_a_file_can_be_run() -> None:
     assert all(os.access(ROOT / "slurm" / name, os.X_OK) for name in FILES)
 
 
@@ -63,12 +61,6 @@ def test_a_file_is_clean(name: str) -> None:
         check=False,
     )
     assert checked.returncode == 0, checked.stdout
-
-
-def test_every_line_can_be_read_by_bash() -> None:
-    for name, text in FILES.items():
-        done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
-        assert done.returncode == 0, (name, done.stderr)
 
 
 # --- parts of a job, without an image

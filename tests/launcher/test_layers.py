@@ -13,12 +13,6 @@ from launcher import config
 from launcher.plan.catalog import extended, shipped
 from launcher.plan.settings import SETTING_SPECS, from_flags, from_variables, merge
 
-LAUGHS = "bind:\n" + "\n".join(
-    f"  - &{name} [{', '.join([f'*{before}' if before else 'x'] * 9)}]"
-    for before, name in zip(["", *"abcdefgh"], "abcdefghi", strict=True)
-)
-"""Nine levels of nine aliases, which stand for 387 million values."""
-
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -71,23 +65,11 @@ def test_defaults_of_folders(home: Path) -> None:
     ("text", "args"),
     [
         ("\nimagee: x\n", ["'imagee'", "launch.yaml:2", "did you mean 'image'?"]),
-        ("image: [\n", ["Broken YAML", "launch.yaml:2"]),
-        ("- a\n", ["Not a mapping", "launch.yaml:1"]),
-        ("image: a\nimage: b\n", ["Duplicate key", "launch.yaml:2"]),
         ("image: [a]\n", ["image is a list, expected text in", "launch.yaml:1"]),
         ("mount_home: perhaps\n", ["mount_home is 'perhaps', expected true or false"]),
         ("bind: /a\n", ["bind is '/a', expected a list"]),
         ("runtime: dokcer\n", ["No such runtime", "did you mean 'docker'?"]),
         ("site: nowhere\n", ["No such site", "'nowhere'"]),
-        ("image: \tx: y\n", ["Broken YAML"]),
-        ("a: &a [*a]\n", ["An alias in YAML", "*a in", "launch.yaml:1"]),
-        (LAUGHS, ["An alias in YAML: *a in", "launch.yaml:3", "write its value out"]),
-        ("env: {DAY: 2020-13-45}\n", ["Not a value", "launch.yaml:1", "month must be in 1..12"]),
-        ('\nimage: "a\\0b"\n', ["NUL", "launch.yaml:2"]),
-        ("image: \0\n", ["Broken YAML", "launch.yaml"]),
-        (f"bind: {'[' * 100_000}\n", ["nested too deeply", "launch.yaml:1"]),
-        (f"image: {'9' * 5000}\nmount_home: {'9' * 5000}\n", ["Not a value", "launch.yaml:1"]),
-        ("bind: {a: [b, b, b, b]}\n", ["bind is a mapping, expected a list"]),
         ("env: {A=B: c}\n", ["Not the name of a variable", "'A=B'"]),
         ("env: {-S: c}\n", ["Not the name of a variable", "'-S'"]),
     ],
@@ -175,27 +157,23 @@ def test_only_regular_files_are_read(home: Path, sort: str) -> None:
         read(home)
 
 
-def test_the_home_folder_in_a_file(home: Path) -> None:
+def test_the_home_folder(home: Path) -> None:
+    """A shell leaves `~` alone in --image-dir='~/images'."""
     file = home / ".config/aam/launch.yaml"
     put(file, "image_dir: ~/images\nscratch: ~/s\nbind: [~/a:/a, /b]\nimage: ~/own.sif\n")
-    settings = read(home)
-    assert (settings.image_dir.value, settings.scratch.value) == (f"{home}/images", f"{home}/s")
-    assert [bind.value for bind in settings.bind] == [f"{home}/a:/a", "/b"]
-    assert settings.image.value == f"{home}/own.sif"
+    flags = {"--image-dir": "~/images", "--bind": ("~/a:/a", "/b")}
+    variables = {"AAM_LAUNCH_SCRATCH": "~/s", "AAM_LAUNCH_IMAGE": "~/own.sif"}
+    of_file = read(home)
+    file.unlink()
+    for settings in (of_file, read(home, flags=flags, **variables)):
+        assert settings.image_dir.value == f"{home}/images"
+        assert settings.scratch.value == f"{home}/s"
+        assert [bind.value for bind in settings.bind] == [f"{home}/a:/a", "/b"]
+        assert settings.image.value == f"{home}/own.sif"
     for text in ("image_dir: images", "\nscratch: ~other/x", "bind: [a]"):
         put(file, f"{text}\n")
         with pytest.raises(ConfigurationError, match="Not an absolute path: .*launch.yaml:"):
             read(home)
-
-
-def test_the_home_folder_in_an_option_and_a_variable(home: Path) -> None:
-    """A shell leaves `~` alone in --image-dir='~/images'."""
-    settings = read(home, flags={"--image-dir": "~/images", "--bind": ("~/a:/a",)},
-                    AAM_LAUNCH_SCRATCH="~/s", AAM_LAUNCH_IMAGE="~/own.sif")  # fmt: skip
-    assert settings.image_dir.value == f"{home}/images"
-    assert settings.scratch.value == f"{home}/s"
-    assert [bind.value for bind in settings.bind] == [f"{home}/a:/a"]
-    assert settings.image.value == f"{home}/own.sif"
 
 
 def test_the_site_that_counts_where_none_is_named_gives_settings_too(

@@ -32,7 +32,6 @@ from tests.support.hosts import (
     MI50,
     MI100,
     MI210,
-    MI250X,
     MI300A,
     PHOENIX,
     RX7900,
@@ -41,21 +40,6 @@ from tests.support.hosts import (
 )
 
 # --- captured hosts
-
-
-@pytest.mark.parametrize(
-    ("name", "image", "count"),
-    [
-        ("mi300a-4apu-spx", "rocm64", 4),
-        ("mi210-8gpu", "rocm72", 8),
-        ("mi300x-cpx", "rocm64", 63),
-        ("mi100", "rocm72", 1),
-        ("phoenix-igpu", "cpu", 0),
-    ],
-)
-def test_captured_hosts(name: str, image: str, count: int) -> None:
-    choice = decide(detect(captured(name)))
-    assert (name_of(choice), len(choice.gpus), choice.engine) == (image, count, "apptainer")
 
 
 def test_what_is_said_about_captured_hosts() -> None:
@@ -91,23 +75,17 @@ def test_captured_hosts_without_a_driver_are_refused(name: str, gpus: str, modul
     [
         (MI25, None, "rocm72"),  # listed for gfx900, which an old kernel does not state
         (MI50, "6.8.5", "rocm60"),  # the stack that is kept for it
-        (MI50, None, "rocm60"),
         (MI50, "6.10.5", "rocm63"),  # a driver that was not tested with ROCm 6.0
-        (MI250X, "6.8.5", "rocm64"),
         (MI300A, "6.10.5", "rocm64"),
         (MI300A, "6.16.13", "rocm64"),  # release 30.30
-        (MI300A, "6.14.14", "rocm64"),  # release 30.10
         (MI300A, "6.7.0", "rocm64"),  # ROCm 6.1, which supports 6.3 and 6.4
         (MI300A, "6.3.6", "rocm62"),  # ROCm 6.0, which does not support 6.3
-        (RX7900, "6.3.6", "rocm62"),
         (MI50, "6.3.6", "rocm60"),
         (MI210, "6.2.4", "rocm60"),  # ROCm 5.7
         (MI300A, "6.19.0", "rocm64"),  # no table has it
         (RX7900, None, "rocm72"),
-        ((120001, 0x7550), None, "rocm72"),  # Radeon 9070
         ((120001, 0x7550), "6.10.5", "rocm64"),
         ((90500, 0x75A0), None, "rocm72"),  # MI350X
-        ((90500, 0x75A0), "6.16.13", "rocm72"),
         ((90500, 0x75A0), "6.14.14", "rocm72"),
     ],
 )
@@ -121,13 +99,9 @@ def test_amd(tmp_path: Path, kind: tuple[int, int], driver: str | None, image: s
     ("device", "driver", "image"),
     [
         (0x15F8, "535.54.03", "cuda"),  # sm_60
-        (0x1DB1, "580.65.06", "cuda128"),  # sm_70, which CUDA 13 does not have
         (0x20B2, "525.60.13", "cuda128"),
         (0x2684, "555.42.02", "cuda128"),  # sm_89 runs what was compiled for sm_86
         (0x20B2, "580.65.06", "cuda132"),
-        (0x2B85, "580.65.06", "cuda132"),  # RTX 5090, sm_120
-        (0x2B85, "570.86.10", "cuda128"),
-        (0x2901, "580.65.06", "cuda132"),  # B200, sm_100
         (0x3182, "580.65.06", "cuda132"),  # B300, sm_103, runs what was compiled for sm_100
         (0x3182, "570.124.06", "cuda128"),
     ],
@@ -223,7 +197,6 @@ def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
 
 UNSERVED = [
     ("Tesla K80", 0x102D, 2, "sm_37"),
-    ("Tesla K40m", 0x1023, 1, "sm_35"),
 ]
 
 
