@@ -14,7 +14,7 @@ import json
 import math
 import platform
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -168,6 +168,21 @@ class GoldenResult:
     groups: dict[str, list[str]] = field(default_factory=dict)
 
 
+_STAGES = ("abundance", "distance", "head", "nucleotides", "profile", "profile_head", "samples")
+"""Modules whose output is a stage, beside the blocks and poolings of transformers."""
+
+
+def stage_of(name: str) -> str:
+    """Return the name of the stage of a module of the network.
+
+    >>> stage_of("encoder.samples.transformer.blocks.1"), stage_of("transformer.blocks.0")
+    ('samples.blocks.1', 'target.blocks.0')
+    """
+    whose, _, rest = name.partition(".")
+    within = rest if whose == "encoder" else f"target.{name}"
+    return ".".join(part for part in within.split(".") if part != "transformer")
+
+
 def measure(
     given: Tensors,
     batches: dict[str, Batch],
@@ -175,20 +190,13 @@ def measure(
     backends: Backends,
     precision: Precision,
 ) -> GoldenResult:
-    """Compute outputs and gradients of each batch, then the loss curve.
+    """Compute outputs and gradients of each batch from given weights, then the loss curve.
 
     The steps are written out (forward, backward, clip, step, as in `aam.training.loop`): the
     comparison needs the gradients before they are clipped, and a constant loss scale.
-
-    Args:
-        given: initial weights of the network, by name.
-        batches: batches of the golden case, by name.
-        device: device of the computation.
-        backends: attention backends without and with a mask.
-        precision: "none" (fp32), "bf16" or "fp16".
     """
     target = Target("golden", transform=TargetTransform("none", 0.0, 1.0))
-    values = _uniform("target", sum(map(len, SAMPLES.values()))).double().numpy()
+    labels = _uniform("target", sum(map(len, SAMPLES.values()))).double().numpy()
     dtype = torch.float16 if precision == "fp16" else torch.bfloat16
     scale = _LOSS_SCALE[precision]
     here = {name: batch.to(device) for name, batch in batches.items()}
@@ -196,7 +204,6 @@ def measure(
     def fresh() -> TrainingModule:
         network = Predictor(SHAPE, "unweighted", backends)
         network.load_state_dict(given)
-        labels = values.astype(np.float64)
         task = TrainingModule(network, LossWeights(), _LOOP, STEPS, target, labels)
         return task.to(device).train()
 
@@ -213,20 +220,61 @@ def measure(
         return loss.item(), learned
 
     measured, task = GoldenResult(), fresh()
-    modules = [*task.network.named_modules()]
-    stages = {name for name, module in modules if _is_stage(name, module)}
+    modules = dict(task.network.named_modules())
+    stages = {
+        name for name, module in modules.items()
+        if name.rpartition(".")[2] in _STAGES
+        or isinstance(module, (AttentionPooling, TransformerBlock))
+    }  # fmt: skip
     for parameter, _ in reversed([*task.network.named_parameters()]):
+        # The innermost stage around the parameter; an encoder is none of its parts.
         owner = parameter.rpartition(".")[0]
         above = [name for name in stages if owner == name or owner.startswith(f"{name}.")]
         within = [name for name in above if name.count(".") > 1 or not name.startswith("encoder.")]
         stage = stage_of(max(within, key=len) if within else owner)
         measured.groups.setdefault(stage, []).append(parameter)
-    for case, one in here.items():
-        with _recorded(task, measured, case, one):
+
+    def record_batch(case: str, one: Batch) -> None:
+        products = 0
+
+        def record(stage: str, value: Tensor) -> None:
+            measured.tensors[f"output/{case}/{stage}"] = value.detach().float().cpu()
+            measured.products[stage] = max(products, 1)
+
+        # Before the output layer of a block: there its input is the result of the attention alone.
+        def attended(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            nonlocal products
+            products += _ATTENTION
+            record(f"{stage_of(name)}.attention", inputs[0])
+
+        def done(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+            nonlocal products
+            products += isinstance(module, (nn.Linear, AttentionPooling))
+            if name not in stages:
+                return
+            value = output if isinstance(output, Tensor) else output[0]
+            if module is task.encoder.nucleotides.head:
+                # The logits [patches, C] of the patches with a masked nucleotide alone.
+                assert one.labels_UL is not None
+                scored_UL, tokens = one.labels_UL != PAD, value.shape[1]
+                patch = -(-scored_UL.shape[1] // tokens)
+                padded = F.pad(scored_UL, (0, tokens * patch - scored_UL.shape[1]))
+                value = value[padded.view(-1, tokens, patch).any(dim=-1)]
+            record(stage_of(name), value)
+
+        with ExitStack() as hooks:
+            for name, module in modules.items():
+                if isinstance(module, TransformerBlock):
+                    hook = partial(attended, name)
+                    hooks.enter_context(module.out.register_forward_pre_hook(hook))
+                hooks.enter_context(module.register_forward_hook(partial(done, name)))
             _, learned = backward(task, one)
         for name, weight in reversed(learned.items()):
             assert weight.grad is not None
             measured.tensors[f"gradient/{case}/{name}"] = weight.grad.float().cpu()
+
+    for case, one in here.items():
+        record_batch(case, one)
     task, turns, losses = fresh(), list(here.values()), []
     optimizer = make_optimizer(task, task.loop)
     schedule = make_schedule(optimizer, task.loop, task.steps)
@@ -238,67 +286,6 @@ def measure(
         losses.append(loss)
     measured.tensors["loss"] = torch.tensor(losses, dtype=torch.float64)
     return measured
-
-
-@contextmanager
-def _recorded(
-    task: TrainingModule, measured: GoldenResult, case: str, batch: Batch
-) -> Iterator[None]:
-    """Record the output of every stage while the block runs, and count matrix products."""
-    products = 0
-
-    def record(stage: str, value: Tensor) -> None:
-        measured.tensors[f"output/{case}/{stage}"] = value.detach().float().cpu()
-        measured.products[stage] = max(products, 1)
-
-    # Before the output layer of a block: there its input is the result of the attention alone.
-    def attended(stage: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        nonlocal products
-        products += _ATTENTION
-        record(f"{stage}.attention", inputs[0])
-
-    def done(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        nonlocal products
-        products += isinstance(module, (nn.Linear, AttentionPooling))
-        if not _is_stage(name, module):
-            return
-        value = output if isinstance(output, Tensor) else output[0]
-        if module is task.encoder.nucleotides.head:
-            # The logits [patches, C] of the patches with a masked nucleotide alone.
-            assert batch.labels_UL is not None
-            scored_UL, tokens = batch.labels_UL != PAD, value.shape[1]
-            patch = -(-scored_UL.shape[1] // tokens)
-            padded = F.pad(scored_UL, (0, tokens * patch - scored_UL.shape[1]))
-            value = value[padded.view(-1, tokens, patch).any(dim=-1)]
-        record(stage_of(name), value)
-
-    with ExitStack() as hooks:
-        for name, module in task.network.named_modules():
-            if isinstance(module, TransformerBlock):
-                hook = partial(attended, stage_of(name))
-                hooks.enter_context(module.out.register_forward_pre_hook(hook))
-            hooks.enter_context(module.register_forward_hook(partial(done, name)))
-        yield
-
-
-_STAGES = ("abundance", "distance", "head", "nucleotides", "profile", "profile_head", "samples")
-"""Modules whose output is a stage, beside the blocks and poolings of transformers."""
-
-
-def _is_stage(name: str, module: nn.Module) -> bool:
-    kinds = (AttentionPooling, TransformerBlock)
-    return name.rpartition(".")[2] in _STAGES or isinstance(module, kinds)
-
-
-def stage_of(name: str) -> str:
-    """Return the name of the stage of a module of the network.
-
-    >>> stage_of("encoder.samples.transformer.blocks.1"), stage_of("transformer.blocks.0")
-    ('samples.blocks.1', 'target.blocks.0')
-    """
-    whose, _, rest = name.partition(".")
-    within = rest if whose == "encoder" else f"target.{name}"
-    return ".".join(part for part in within.split(".") if part != "transformer")
 
 
 def first_not_finite(tensors: Tensors) -> str | None:
@@ -351,11 +338,7 @@ def case_digest() -> str:
 
 
 def write(folder: Path, stack: Stack, measured: GoldenResult) -> None:
-    """Write the golden file of a folder atomically.
-
-    Raises:
-        CannotCreate: it cannot be written.
-    """
+    """Write the golden file of a folder atomically."""
     tensors = {name: value.contiguous() for name, value in measured.tensors.items()}
     facts = {"format": FORMAT, "case": case_digest(), "stack": json.dumps(asdict(stack))}
     with atomic_write(folder / FILE) as temporary:
@@ -364,12 +347,7 @@ def write(folder: Path, stack: Stack, measured: GoldenResult) -> None:
 
 
 def read(folder: Path) -> tuple[Stack, Tensors]:
-    """Read the golden file of a folder.
-
-    Raises:
-        MissingInput: it is not there.
-        DataError: it is damaged, of another version, or of another model.
-    """
+    """Read the golden file of a folder; one of another version or another model is refused."""
     if not folder.is_dir():
         raise MissingInput("No golden folder", f"'{folder}' is not there", "check the path")
     file = require(folder / FILE, "golden run")
@@ -401,31 +379,21 @@ def read(folder: Path) -> tuple[Stack, Tensors]:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the comparison.
-
-    Attributes:
-        kind: "output", "gradient" or "loss".
-        stage: name of the stage, or the steps of a part of the loss curve.
-        difference: largest difference relative to the largest value (of a loss, to each), by case;
-            NaN where a value is not finite or absent.
-        allowed: tolerance, the difference that rounding explains.
-        differs: the cases that differ by more than rounding.
-    """
+    """One line of the comparison."""
 
     kind: Kind
-    stage: str
+    stage: str  # or the steps of a part of the loss curve
+    # The largest one by case, relative to the largest value (of a loss, to each); NaN where a value
+    # is not finite or absent.
     difference: dict[str, float]
-    allowed: float
-    differs: tuple[str, ...]
+    allowed: float  # the difference that rounding explains
+    differs: tuple[str, ...]  # the cases with a larger one
 
 
 def compare(golden: Tensors, found: GoldenResult, precisions: Iterable[Precision]) -> list[Row]:
     """Return the rows in the order of computation: outputs, then gradients, then the loss curve.
 
-    Args:
-        golden: tensors of the golden file.
-        found: measurement of this stack.
-        precisions: precisions of both runs; the coarser one decides the tolerance.
+    Of the precisions of both runs the coarser one decides the tolerance.
     """
     used, inner = [*precisions], FEED_FORWARD * SHAPE.embedding_dim
 
@@ -508,36 +476,28 @@ def conclusion(rows: list[Row]) -> str:
 
 def lines(rows: list[Row], there: Stack, here: Stack) -> Iterator[str]:
     """Yield the lines of the table and the conclusion: golden file `there`, this stack `here`."""
-
-    def figure(value: float | None) -> str:
-        if value is None:
-            return ""
-        return "not finite" if math.isnan(value) else f"{value:.1e}" if value else "0"
-
     yield from (f"golden: {there}", f"here:   {here}", "")
     yield f"{'largest difference':<38}{''.join(f'{case:>10}' for case in SAMPLES)}{'rounding':>11}"
     for row in rows:
-        cells = "".join(f"{figure(row.difference.get(case)):>10}" for case in SAMPLES)
+        figures = []
+        for case in SAMPLES:
+            value = row.difference.get(case)
+            text = "" if value is None else f"{value:.1e}" if value else "0"
+            figures.append("not finite" if value is not None and math.isnan(value) else text)
+        cells = "".join(f"{figure:>10}" for figure in figures)
         mark = "  differs" if row.differs else ""
         yield f"{row.kind:<9} {row.stage:<28}{cells}{row.allowed:>11.1e}{mark}"
     yield from ("", conclusion(rows))
 
 
 def as_plain(rows: list[Row], there: Stack, here: Stack) -> dict[str, Any]:
-    """Return the comparison as JSON values; values that are not finite are null."""
+    """Return the comparison as JSON values."""
     first = first_difference(rows)
-    plain = [
-        {
-            **asdict(row),
-            "difference": {c: None if math.isnan(v) else v for c, v in row.difference.items()},
-        }
-        for row in rows
-    ]
     return {
         "agree": first is None,
         "first_difference": first and {"kind": first.kind, "stage": first.stage},
         "verdict": conclusion(rows),
         "golden": vars(there),
         "here": vars(here),
-        "rows": plain,
+        "rows": [asdict(row) for row in rows],
     }

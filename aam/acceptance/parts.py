@@ -80,29 +80,17 @@ class PartFailure(Exception):
 
 @dataclass(frozen=True)
 class Context:
-    """Place of a measurement.
+    """Place of a measurement."""
 
-    Attributes:
-        folder: folder of this image's run: what commands print, reports, trained networks.
-        shared: folder of all runs: the simulated study, golden folders.
-        device: "cpu" or "cuda".
-        gpus: GPUs that this process sees.
-        small: a study and settings that a CPU of two cores computes in a minute.
-        started: unix time at which `aam acceptance` started.
-        until: time of the monotonic clock at which a command is ended.
-        overwrite: whether results of commands from before that are computed again.
-        rank: number of this process among those that measure together.
-    """
-
-    folder: Path
-    shared: Path
-    device: str
-    gpus: int
-    small: bool
-    started: float
-    until: float
-    overwrite: bool = False
-    rank: int = 0
+    folder: Path  # of this image's run: what commands print, reports, trained networks
+    shared: Path  # of all runs: the simulated study, golden folders
+    device: str  # "cpu" or "cuda"
+    gpus: int  # that this process sees
+    small: bool  # a study and settings that a CPU of two cores computes in a minute
+    started: float  # unix time at which `aam acceptance` started
+    until: float  # time of the monotonic clock at which a command is ended
+    overwrite: bool = False  # whether results of commands from before that are computed again
+    rank: int = 0  # of this process among those that measure together
 
     @property
     def gpu(self) -> bool:
@@ -133,7 +121,7 @@ class Context:
             steps: file in which a training logs its steps.
             after, act: number of steps after which the function is called with the process.
         """
-        command, log = arguments[0], self.folder / f"{arguments[0]}.txt"
+        command, log = arguments[0], self.folder / f"{arguments[0]}-{self.rank}.txt"
         # The stop request of a job is for this process; its commands would end with it.
         removed = {STOP_FILE, *without}
         kept = {name: value for name, value in os.environ.items() if name not in removed}
@@ -325,12 +313,12 @@ def measure_check(context: Context) -> Values:
         except PartFailure as failure:  # one GPU that hangs leaves the others
             devices.append({"name": name, "verdict": "", "backends": {}, "failed": str(failure)})
             continue
-        faults = {one: list(report.faults(one, report.dtypes)) for one in report.backends}
+        faults = {one: list(report.faults(one)) for one in report.backends}
         device = {
             "name": f"{name}, {report.identity['device']}",
             "quick": report.quick,
             "verdict": summary(report),
-            "backends": {one: worst(report.of(one, report.dtypes)) for one in report.backends},
+            "backends": {one: worst(report.of(one)) for one in report.backends},
             "faults": {one: names for one, names in faults.items() if names},
             "overhead": report.overhead,
         }
@@ -634,6 +622,8 @@ def measure_ranks(context: Context) -> Values:
         folder, steps = context.folder / name, context.folder / f"{name}-{context.rank}.jsonl"
         words = (*context.pretraining(), *options, "--output-dir", folder, *more)
         context.aam(*words, variables=network, without=without, steps=steps)
+        if context.rank:  # the first rank writes and compares
+            return RunResult(()), []
         with (folder / "metrics.csv").open(newline="") as stream:
             rows = list(csv.DictReader(stream))
         losses = [float(row[name]) for row in rows for name in ("train_loss", "val_loss")]
@@ -757,19 +747,12 @@ def evaluate_interruption(measured: Values) -> Verdict:
 
 @dataclass(frozen=True)
 class AcceptancePart:
-    """A part of the acceptance.
+    """A part of the acceptance."""
 
-    Attributes:
-        title: what it measures, on the terminal and the page.
-        limit: seconds after which it is ended.
-        measure: runs commands and returns measured values as JSON.
-        evaluate: compares them with what is expected.
-    """
-
-    title: str
-    limit: float
-    measure: Callable[[Context], Values]
-    evaluate: Callable[[Values], Verdict]
+    title: str  # what it measures, on the terminal and the page
+    limit: float  # seconds after which it is ended
+    measure: Callable[[Context], Values]  # runs commands and returns measured values as JSON
+    evaluate: Callable[[Values], Verdict]  # compares them with what is expected
 
 
 # fmt: off

@@ -71,38 +71,27 @@ SAVES = 0.95
 
 @dataclass(frozen=True)
 class PartResult:
-    """Result of a part.
-
-    Attributes:
-        summary: one sentence.
-        measured: figures of the part; `rates`, name -> speed (higher is faster), are compared with
-            those of another file.
-        busy: how others used the device when the command began; "" if they did not.
-    """
+    """Result of a part."""
 
     verdict: Outcome
-    summary: str
+    summary: str  # one sentence
     seconds: float
+    # Figures of the part; `rates`, name -> speed (higher is faster), are compared with those of
+    # another file.
     measured: dict[str, Any] = field(default_factory=dict)
-    busy: str = ""
+    busy: str = ""  # how others used the device when the command began
 
 
 @dataclass(frozen=True)
 class ImageRun:
-    """Parts that were measured with an image on a number of nodes.
+    """Parts that were measured with an image on a number of nodes."""
 
-    Attributes:
-        image, digest: name and digest of the image; "" without one.
-        torch, engine: version of PyTorch and name of the container engine, "native" without one.
-        date: time of the last part, in UTC.
-    """
-
-    image: str
+    image: str  # name; "" without one
     digest: str
     torch: str
-    engine: str
+    engine: str  # of the container; "native" without one
     nodes: int
-    date: str
+    date: str  # of the last part, in UTC
     parts: dict[str, PartResult] = field(default_factory=dict)
 
     @property

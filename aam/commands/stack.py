@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable
@@ -12,7 +11,7 @@ from rich.console import Console
 
 from aam.console import info, warn
 from aam.contract.errors import NotFinite, Unavailable
-from aam.contract.files import refuse_existing
+from aam.contract.files import dump_json, refuse_existing
 from aam.contract.options.commands.stack import Check, GoldenCompare, GoldenGenerate
 from aam.contract.options.device import DeviceOptions
 from aam.model.attention import BACKENDS, TORCH, Backend
@@ -74,11 +73,12 @@ def conclusion(report: CheckReport) -> str:
     """Return whether the backends are right, and which of them `aam` uses."""
     try:
         status_of = reported_status(report, report.dtypes)
-        uses = select_backends("auto", BACKENDS, status_of, "this device")
+        plain, masked, _ = select_backends("auto", BACKENDS, status_of, "this device")
     except Unavailable as error:
         return str(error)
-    bad = [name for name in report.backends if worst(report.of(name, report.dtypes)) in WRONG]
+    bad = [name for name in report.backends if worst(report.of(name)) in WRONG]
     found = f"Wrong here: {', '.join(bad)}" if bad else "Right here"
+    uses = plain if plain == masked else f"{plain}, and {masked} with masks"
     return f"{found}. aam uses {uses}. ({math.ceil(report.seconds)} s)"
 
 
@@ -113,7 +113,7 @@ def run_golden(options: GoldenGenerate | GoldenCompare) -> int:
         return 0
     rows = golden.compare(reference, measured, (there.precision, precision))
     if options.json:
-        print(json.dumps(golden.as_plain(rows, there, here), indent=2))
+        print(dump_json(golden.as_plain(rows, there, here), indent=2))
     else:
         print("\n".join(golden.lines(rows, there, here)))
     return 0 if golden.first_difference(rows) is None else 1

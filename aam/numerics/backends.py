@@ -8,7 +8,7 @@ backends and the device types are values, so that a test can pass faulty ones.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -21,8 +21,8 @@ from aam.contract.options.device import AttnImplementation, DeviceOptions
 from aam.contract.options.training import ModelOptions
 from aam.model.attention import TORCH, Backend, Backends, backend_name, runs
 from aam.model.shape import NetworkShape
-from aam.numerics.check import PATIENCE, CheckPlan, conclude, measure, measure_in_child
-from aam.numerics.device import Precision, dtypes_of, identify
+from aam.numerics.check import CheckPlan, conclude, measure, measure_in_child
+from aam.numerics.device import Precision, identify, is_gpu
 from aam.numerics.probes import DTYPES
 from aam.numerics.report import (
     UNUSABLE,
@@ -48,28 +48,9 @@ REPLACEMENTS = ("flash", "mem_efficient", "math", "auto")
 the kernel that computed."""
 
 
-@dataclass(frozen=True)
-class AttentionChoice:
-    """The backends of a run.
-
-    Attributes:
-        plain: used where no mask is needed.
-        masked: used where a mask is needed.
-        warnings: reasons for another backend than the requested one; empty if it is used.
-    """
-
-    plain: str
-    masked: str
-    warnings: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        both = f"{self.plain}, and {self.masked} with masks"
-        return self.plain if self.plain == self.masked else both
-
-
 def select_backends(
     requested: AttnImplementation, backends: Sequence[str], status_of: StatusOf, device: str
-) -> AttentionChoice:
+) -> tuple[str, str, str]:
     """Select the requested backend where it is correct, else the next correct one.
 
     Args:
@@ -78,13 +59,16 @@ def select_backends(
         status_of: status of a backend by its name and use.
         device: type of the device, for messages.
 
+    Returns:
+        The backends where no mask is needed and where one is, and the reason for another than the
+        requested one; "" if that is used.
+
     Raises:
         Unavailable: no backend is correct.
 
     >>> status = {"flash": "wrong", "math": "right"}
-    >>> choice = select_backends("flash", list(status), lambda name, use: status[name], "cuda")
-    >>> choice.plain, choice.masked, len(choice.warnings)
-    ('math', 'math', 1)
+    >>> select_backends("flash", list(status), lambda name, use: status[name], "cuda")
+    ('math', 'math', '--attn-implementation flash computes wrong on cuda; math runs instead.')
     """
     preferred = backend_name(requested)
     rest = [name for name in REPLACEMENTS if name in backends and name != preferred]
@@ -103,7 +87,7 @@ def select_backends(
 
     plain, masked = first("plain"), first("masked")
     if preferred == plain == masked:
-        return AttentionChoice(plain, masked)
+        return plain, masked, ""
     if preferred == plain:
         absent = status_of(preferred, "masked") == "absent"
         reason = f"{'supports no mask' if absent else 'computes wrong with masks'} on {device}"
@@ -113,19 +97,13 @@ def select_backends(
         reason = f"{'cannot run' if absent else 'computes wrong'} on {device}"
         used = f"{plain} runs" if plain == masked else f"{plain}, and {masked} with masks, run"
         used += " instead"
-    warning = f"--attn-implementation {preferred} {reason}; {used}."
-    return AttentionChoice(plain, masked, (warning,))
+    return plain, masked, f"--attn-implementation {preferred} {reason}; {used}."
 
 
 def reported_status(
     report: CheckReport, dtypes: Collection[str], recomputed: bool = False
 ) -> StatusOf:
-    """Return the status of each backend by a report; a backend wrong in one use is wrong in both.
-
-    Args:
-        dtypes: names of the types in which the run computes.
-        recomputed: whether the run uses gradient checkpointing.
-    """
+    """Return the status of each backend by a report; one wrong in one use is wrong in both."""
 
     def status_of(backend: str, use: Use) -> Status:
         cases = [
@@ -141,17 +119,10 @@ def reported_status(
 
 @dataclass(frozen=True)
 class BackendPolicy:
-    """Policy of the selection: the candidate backends, and the devices on which they are measured.
-
-    Attributes:
-        backends: candidate backends in order of preference.
-        devices: types of devices on which they are measured.
-        patience: seconds after which a GPU counts as hanging.
-    """
+    """Candidate backends, and the types of devices on which they are measured."""
 
     backends: tuple[Backend, ...] = TORCH
     devices: tuple[str, ...] = (GPU,)
-    patience: float = PATIENCE
 
 
 TORCH_POLICY = BackendPolicy()
@@ -160,102 +131,10 @@ TORCH_POLICY = BackendPolicy()
 
 @dataclass(frozen=True)
 class SelectedBackends:
-    """Selected backends of a run.
-
-    Attributes:
-        backends: attention backends without and with a mask.
-        warnings: sentences about backends that were replaced, and reports that are not used.
-        record: entry of the run record.
-    """
+    """Attention backends of a run, without and with a mask, and their entry of the run record."""
 
     backends: Backends
-    warnings: tuple[str, ...]
     record: dict[str, Any]
-
-
-def choose_backends(
-    options: DeviceOptions,
-    plan: CheckPlan,
-    device: torch.device,
-    environment: Mapping[str, str],
-    policy: BackendPolicy,
-) -> SelectedBackends:
-    """Select the backends of a run."""
-    by_name = {backend.name: backend for backend in policy.backends}
-    report, evidence, warnings = _report(options, plan, device, environment, policy)
-
-    def tried(name: str, use: Use) -> Status:
-        masked = use == "masked"
-        fine = all(runs(by_name[name], device, masked, DTYPES[d]) for d in plan.dtypes)
-        return "right" if fine else "absent"
-
-    # Where nothing was measured a backend that runs counts as right.
-    status_of: StatusOf = tried
-    if report is not None:
-        status_of = reported_status(report, plan.dtypes, plan.recomputed)
-    requested = options.attn_implementation
-    choice = select_backends(requested, list(by_name), status_of, device.type)
-    warnings += choice.warnings
-    record: dict[str, Any] = {
-        "requested": requested,
-        "without_mask": choice.plain,
-        "with_mask": choice.masked,
-        "evidence": evidence,
-    }
-    if report is not None:
-        wrong = {b: report.faults(b, plan.dtypes) for b in report.backends}
-        record["faults"] = {name: list(faults) for name, faults in wrong.items() if faults}
-        record["stack"] = report.identity
-        warnings += [
-            f"attention backend {name}: {', '.join(faults)}"
-            for name, faults in record["faults"].items()
-            if choice.warnings and name == backend_name(requested)
-        ]
-    backends = Backends(by_name[choice.plain], by_name[choice.masked])
-    return SelectedBackends(backends, tuple(warnings), record)
-
-
-def _report(
-    options: DeviceOptions,
-    plan: CheckPlan,
-    device: torch.device,
-    environment: Mapping[str, str],
-    policy: BackendPolicy,
-) -> tuple[CheckReport | None, str, list[str]]:
-    """Return a valid check report or None, its origin, and warnings."""
-    if device.type not in policy.devices:
-        return None, f"not measured on a {device.type}", []
-    if not options.check:
-        return None, "not measured: --no-check", []
-    here, folder, warnings = identify(device), reports_folder(environment), []
-    heads, width = plan.sizes
-    key = key_of(here, heads, width, environment) if folder else None
-    if folder and key:
-        report, problem = load_report(key, folder)
-        if problem:
-            warnings.append(f"A check report is not used: {problem}.")
-        elif report is not None and all(
-            report.identity.get(name) == getattr(here, name)
-            for name in ("torch", "vendor", "aotriton")
-        ):
-            if set(plan.dtypes) <= set(report.dtypes) and report.recomputed >= plan.recomputed:
-                return report, f"measured for this stack, {report.made}", []
-            # What the kept report has is measured again too: it replaces that report, and runs of
-            # another precision would otherwise measure in turns.
-            dtypes = tuple(name for name in DTYPES if name in {*plan.dtypes, *report.dtypes})
-            recomputed = plan.recomputed or report.recomputed
-            plan = replace(plan, dtypes=dtypes, recomputed=recomputed)
-    name = "CPU" if device.type == "cpu" else "GPU"
-    info(f"Measuring whether this {name} computes attention correctly.")
-    if device.type == "cpu":
-        events = measure(policy.backends, plan, device)
-    else:
-        # In a child: a faulty kernel may hang or end the process that runs it.
-        events = measure_in_child(policy.backends, plan, device, policy.patience)
-    report = replace(conclude(events, quick=True), key=key)
-    if folder and key and (problem := store_report(report, folder)):
-        warnings.append(f"The check report is not kept: {problem}.")
-    return report, "measured before this run", warnings
 
 
 def choose_attention(
@@ -279,9 +158,69 @@ def choose_attention(
     Raises:
         Unavailable: no backend computes correctly, or the GPU does not work.
     """
+    # Inference after the training uses fp32.
+    dtypes = ("fp32",) if precision == "none" else ("fp32", precision)
     heads, width = sizes.attention_heads, sizes.embedding_dim // sizes.attention_heads
-    plan = CheckPlan(True, dtypes_of(precision), recomputed, heads, width)
-    chosen = choose_backends(options, plan, device, os.environ, policy)
-    for sentence in chosen.warnings:
-        warn(sentence)
-    return chosen
+    plan = CheckPlan(True, dtypes, recomputed, heads, width)
+    by_name = {backend.name: backend for backend in policy.backends}
+    report, evidence = _report(options, plan, device, policy)
+
+    def tried(name: str, use: Use) -> Status:
+        masked = use == "masked"
+        fine = all(runs(by_name[name], device, masked, DTYPES[dtype]) for dtype in dtypes)
+        return "right" if fine else "absent"
+
+    # Where nothing was measured a backend that runs counts as right.
+    status_of = tried if report is None else reported_status(report, dtypes, recomputed)
+    requested = options.attn_implementation
+    plain, masked, warning = select_backends(requested, list(by_name), status_of, device.type)
+    record: dict[str, Any] = {
+        "requested": requested,
+        "without_mask": plain,
+        "with_mask": masked,
+        "evidence": evidence,
+    }
+    if warning:
+        warn(warning)
+    if report is not None:
+        wrong = {name: report.faults(name, dtypes) for name in report.backends}
+        record["faults"] = {name: list(faults) for name, faults in wrong.items() if faults}
+        record["stack"] = report.identity
+        if warning and (faults := wrong.get(backend_name(requested))):
+            warn(f"attention backend {backend_name(requested)}: {', '.join(faults)}")
+    return SelectedBackends(Backends(by_name[plain], by_name[masked]), record)
+
+
+def _report(
+    options: DeviceOptions, plan: CheckPlan, device: torch.device, policy: BackendPolicy
+) -> tuple[CheckReport | None, str]:
+    """Return a valid check report or None, and its origin."""
+    if device.type not in policy.devices:
+        return None, f"not measured on a {device.type}"
+    if not options.check:
+        return None, "not measured: --no-check"
+    here, folder = identify(device), reports_folder(os.environ)
+    key = key_of(here, *plan.sizes, os.environ) if folder else None
+    if folder and key:
+        report, problem = load_report(key, folder)
+        if problem:
+            warn(f"A check report is not used: {problem}.")
+        elif report is not None and all(
+            report.identity.get(name) == getattr(here, name)
+            for name in ("torch", "vendor", "aotriton")
+        ):
+            if set(plan.dtypes) <= set(report.dtypes) and report.recomputed >= plan.recomputed:
+                return report, f"measured for this stack, {report.made}"
+            # What the kept report has is measured again too: it replaces that report, and runs of
+            # another precision would otherwise measure in turns.
+            dtypes = tuple(name for name in DTYPES if name in {*plan.dtypes, *report.dtypes})
+            recomputed = plan.recomputed or report.recomputed
+            plan = replace(plan, dtypes=dtypes, recomputed=recomputed)
+    kind = "GPU" if is_gpu(device) else "CPU"
+    info(f"Measuring whether this {kind} computes attention correctly.")
+    # In a child on a GPU: a faulty kernel may hang or end the process that runs it.
+    events = (measure_in_child if is_gpu(device) else measure)(policy.backends, plan, device)
+    report = replace(conclude(events, quick=True), key=key)
+    if folder and key and (problem := store_report(report, folder)):
+        warn(f"The check report is not kept: {problem}.")
+    return report, "measured before this run"

@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from multiprocessing.connection import Connection
@@ -64,19 +64,12 @@ _DRIVER = ("cuda error", "hip error", "cublas", "hipblas", "miopen", "cudnn erro
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """The probes of a check.
-
-    Attributes:
-        quick: whether to run small probes alone and measure no times.
-        dtypes: names of `probes.DTYPES`.
-        recomputed: whether to probe recomputation too, for which torch imports its compiler.
-        heads, width: attention heads of the network and width of each; 0 for the default.
-    """
+    """The probes of a check: small ones alone and no times if it is quick."""
 
     quick: bool
     dtypes: tuple[str, ...] = tuple(DTYPES)
-    recomputed: bool = False
-    heads: int = 0
+    recomputed: bool = False  # for this torch imports its compiler
+    heads: int = 0  # of the network, and width of each; 0 for the default
     width: int = 0
 
     @property
@@ -85,28 +78,14 @@ class CheckPlan:
         first = shapes(self.quick, self.heads, self.width)[0]
         return first.heads, first.width
 
-    def probes(self) -> Iterator[Probe]:
-        """Yield every probe."""
-        for dtype in self.dtypes:
-            for shape in shapes(self.quick, self.heads, self.width):
-                for mask in MASKS if shape.members < LONG else ("none", "each"):
-                    if mask != "recomputed" or self.recomputed:
-                        yield Probe(shape, dtype, mask)
-
 
 @dataclass(frozen=True)
 class Begin:
-    """The start of a probe of a backend.
-
-    Attributes:
-        backend: its name; "" while the device starts.
-        probe: None while the device starts.
-        timing: the probe is timed, after all results are there.
-    """
+    """The start of a probe of a backend; without both while the device starts."""
 
     backend: str = ""
     probe: Probe | None = None
-    timing: bool = False
+    timing: bool = False  # after all results are there
 
     def __str__(self) -> str:
         if self.probe is None:
@@ -127,21 +106,21 @@ Event = Begin | Identity | Case | Cost | Overhead
 def measure(
     backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device
 ) -> Iterator[Event]:
-    """Run all probes in this process.
+    """Run all probes in this process; yield an event before each, and its result after it.
 
-    Args:
-        backends: implementations of attention.
-        plan: probes of the check.
-        device: device on which they run.
-
-    Yields:
-        An event before each probe (`Begin`), so that a probe that ends the process is known, and
-        its result after it.
+    A probe that ends the process is so known.
     """
     yield Begin()
     yield identify(device)
+    probes = [
+        Probe(shape, dtype, mask)
+        for dtype in plan.dtypes
+        for shape in shapes(plan.quick, plan.heads, plan.width)
+        for mask in (MASKS if shape.members < LONG else TIMED_MASKS)
+        if mask != "recomputed" or plan.recomputed
+    ]
     for backend in backends:
-        for probe in plan.probes():
+        for probe in probes:
             yield Begin(backend.name, probe)
             yield case_of(backend, probe, device)
     if is_gpu(device):
@@ -271,12 +250,7 @@ def overhead_of(device: torch.device) -> Overhead:
 
 
 def conclude(events: Iterable[Event], quick: bool) -> CheckReport:
-    """Collect the events of a check into a report.
-
-    Args:
-        events: events of `measure`, also from a child process.
-        quick: whether the probes were the small ones.
-    """
+    """Collect the events of a check into a report."""
     began = time.monotonic()
     identity: Identity | None = None
     overhead: int | None = None
@@ -320,82 +294,67 @@ _KILL_TIMEOUT = 5
 def measure_in_child(
     backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device, patience: float = PATIENCE
 ) -> Iterator[Event]:
-    """Run all probes in a child process.
-
-    Args:
-        backends: implementations of attention, whose functions must be picklable.
-        plan: probes of the check.
-        device: device on which they run.
-        patience: seconds to wait for each event.
+    """Run all probes in a child process, and in another one after a backend that crashed it.
 
     Yields:
-        The events of `aam.numerics.check.measure`, and a case "crashed" for each backend that ended
-        its process.
+        The events of `measure`, and a case "crashed" for each backend that ended its process.
 
     Raises:
-        Unavailable: no event comes in time, or the GPU cannot be initialized.
+        Unavailable: no event comes in `patience` seconds, or the GPU cannot be initialized.
     """
     left = backends
     while left:
-        crashed = yield from _round(left, plan, device, patience)
-        if crashed is None:
-            return
-        names = [backend.name for backend in left]
-        left = left[names.index(crashed) + 1 :]
-
-
-def _round(
-    backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device, patience: float
-) -> Generator[Event, None, str | None]:
-    """Yield the events of one child; return the backend that crashed it, if others are left."""
-    reading, writing = os.pipe()
-    # The path comes first, so that no module of the current folder is imported.
-    boot = (
-        f"import sys; sys.path[:] = {sys.path!r}; "
-        f"from aam.numerics.check import work; work({writing})"
-    )
-    arguments = [sys.executable, "-c", boot]
-    # No `multiprocessing.Process`: spawning imports the main module again, so a script that fits a
-    # model without `if __name__ == "__main__"` would start itself without end, and Python waits at
-    # its end for a child, even for one that is stuck in the driver.
-    process = subprocess.Popen(arguments, stdin=subprocess.PIPE, pass_fds=(writing,))
-    # The parent's copy: with it open, the end of the child would not be an end of file.
-    os.close(writing)
-    begun = Begin()
-    with contextlib.closing(Connection(reading, writable=False)) as events:
-        try:
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError), process.stdin as stream:
-                pickle.dump((backends, plan, device), stream)
-            while True:
-                if not events.poll(patience):
-                    evidence = f"no result for {patience:g} s since {begun}"
-                    cause = "The GPU responds but computes nothing"
-                    raise Unavailable(cause, evidence, _REMEDY)
-                event = events.recv()
-                if event is None:  # the end
-                    return None
-                if isinstance(event, str):  # an error
-                    raise Unavailable("The GPU cannot be used", event, _REMEDY)
-                if isinstance(event, Begin):
-                    begun = event
-                yield event
-        except EOFError:
-            status = process.wait()
-            cause = f"ended with status {status}"
-            if status < 0:
-                cause = f"was killed by {signal.Signals(-status).name}"
-            if begun.probe is None:
-                raise Unavailable(
-                    "The GPU cannot be started", f"the process that tried {cause}", _REMEDY
-                ) from None
-            yield case_for(begun.backend, begun.probe, "crashed", cause)
-            return None if begun.timing else begun.backend
-        finally:
-            process.kill()
-            # A process in an uninterruptible call of the driver does not end even by SIGKILL.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_KILL_TIMEOUT)
+        reading, writing = os.pipe()
+        # The path comes first, so that no module of the current folder is imported.
+        boot = (
+            f"import sys; sys.path[:] = {sys.path!r}; "
+            f"from aam.numerics.check import work; work({writing})"
+        )
+        # No `multiprocessing.Process`: spawning imports the main module again, so a script that
+        # fits a model without `if __name__ == "__main__"` would start itself without end, and
+        # Python waits at its end for a child, even for one that is stuck in the driver.
+        process = subprocess.Popen(
+            [sys.executable, "-c", boot], stdin=subprocess.PIPE, pass_fds=(writing,)
+        )
+        # The parent's copy: with it open, the end of the child would not be an end of file.
+        os.close(writing)
+        begun = Begin()
+        with contextlib.closing(Connection(reading, writable=False)) as events:
+            try:
+                assert process.stdin is not None
+                with contextlib.suppress(BrokenPipeError), process.stdin as stream:
+                    pickle.dump((left, plan, device), stream)
+                while True:
+                    if not events.poll(patience):
+                        evidence = f"no result for {patience:g} s since {begun}"
+                        cause = "The GPU responds but computes nothing"
+                        raise Unavailable(cause, evidence, _REMEDY)
+                    event = events.recv()
+                    if event is None:  # the end
+                        return
+                    if isinstance(event, str):  # an error
+                        raise Unavailable("The GPU cannot be used", event, _REMEDY)
+                    if isinstance(event, Begin):
+                        begun = event
+                    yield event
+            except EOFError:
+                status = process.wait()
+                cause = f"ended with status {status}"
+                if status < 0:
+                    cause = f"was killed by {signal.Signals(-status).name}"
+                if begun.probe is None:
+                    raise Unavailable(
+                        "The GPU cannot be started", f"the process that tried {cause}", _REMEDY
+                    ) from None
+                yield case_for(begun.backend, begun.probe, "crashed", cause)
+                if begun.timing:
+                    return
+                left = left[[backend.name for backend in left].index(begun.backend) + 1 :]
+            finally:
+                process.kill()
+                # A process in an uninterruptible call of the driver does not end even by SIGKILL.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_KILL_TIMEOUT)
 
 
 _REMEDY = "look at the kernel log (`dmesg`), use another node, or --device cpu"

@@ -32,14 +32,7 @@ CONTROL_BACKEND = "gloo"
 
 
 def choose_device(options: DeviceOptions) -> torch.device:
-    """Return the device of the options; of several GPUs the current one of the process.
-
-    Args:
-        options: options with --device: "auto", "cpu" or "cuda".
-
-    Raises:
-        Unavailable: a GPU was requested and there is none.
-    """
+    """Return the device of the options; of several GPUs the current one of the process."""
     if options.device == GPU and not torch.cuda.is_available():
         raise Unavailable("No GPU", f"--device {GPU}", "use --device auto or cpu")
     there = options.device != CPU and torch.cuda.is_available()
@@ -152,16 +145,6 @@ def choose_precision(requested: MixedPrecision, arch: str) -> Precision:
     'auto' is bf16 on a GPU known to support it, else none: fp16 needs loss scaling and can
     overflow, so it must be requested. A CPU gains nothing from either.
 
-    Args:
-        requested: value of --mixed-precision: "auto", "none", "bf16" or "fp16".
-        arch: architecture of the device, such as "gfx942", "sm_90" or "cpu".
-
-    Returns:
-        "none" (fp32), "bf16" or "fp16".
-
-    Raises:
-        UsageError: bf16 on a GPU without it, or fp16 on a CPU.
-
     >>> choose_precision("auto", "sm_90"), choose_precision("auto", "cpu")
     ('bf16', 'none')
     """
@@ -175,15 +158,6 @@ def choose_precision(requested: MixedPrecision, arch: str) -> Precision:
             "This GPU has no bf16", f"--mixed-precision bf16 on {arch}", "use fp16 or none"
         )
     return requested
-
-
-def dtypes_of(precision: Precision) -> tuple[str, ...]:
-    """Return the dtypes of a run; inference after the training uses fp32.
-
-    >>> dtypes_of("bf16")
-    ('fp32', 'bf16')
-    """
-    return ("fp32",) if precision == "none" else ("fp32", precision)
 
 
 UNIT = {"none": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
@@ -225,25 +199,16 @@ TRITON = ("triton", "triton-rocm", "pytorch-triton-rocm", "pytorch-triton")
 
 @dataclass(frozen=True)
 class Identity:
-    """Versions of a stack; None for an absent part, "unknown" for one that states no version.
+    """Versions of a stack; None for an absent part, "unknown" for one that states no version."""
 
-    Attributes:
-        vendor: name in `aam.contract.gpus.VENDORS`, or "cpu".
-        torch: version of the build, "2.7.1+rocm6.3".
-        runtime: "ROCm 6.3.42133", "CUDA 12.6", or None.
-        aotriton: version of AMD's attention kernels.
-        arch: "gfx942", "sm_90"; "cpu" without a GPU.
-        driver: version of the kernel driver; "kernel 6.8.0" for one that came with the kernel.
-    """
-
-    vendor: str
-    torch: str
-    runtime: str | None
-    aotriton: str | None
+    vendor: str  # name in `aam.contract.gpus.VENDORS`, or "cpu"
+    torch: str  # of the build, "2.7.1+rocm6.3"
+    runtime: str | None  # "ROCm 6.3.42133", "CUDA 12.6"
+    aotriton: str | None  # AMD's attention kernels
     triton: str | None
     device: str
-    arch: str
-    driver: str | None
+    arch: str  # "gfx942", "sm_90"; "cpu" without a GPU
+    driver: str | None  # "kernel 6.8.0" for one that came with the kernel
 
 
 def identify(device: torch.device, root: Path = Path("/")) -> Identity:

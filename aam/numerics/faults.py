@@ -16,7 +16,6 @@ from torch import Tensor
 from aam.numerics.probes import (
     ROUNDINGS,
     TF32_UNIT,
-    Difference,
     Probe,
     ProbeInput,
     ProbeResult,
@@ -30,19 +29,12 @@ from aam.numerics.probes import (
 
 @dataclass(frozen=True)
 class KernelFault:
-    """Known fault of an attention kernel.
-
-    Attributes:
-        name: name in tables and records.
-        what: description of the wrong result, with its source where the fault is published.
-        remedy: action that avoids it.
-        harmless: whether no model is affected.
-    """
+    """Known fault of an attention kernel, with the source of its description if it has one."""
 
     name: str
     what: str
     remedy: str
-    harmless: bool = False
+    harmless: bool = False  # whether no model is affected
 
 
 _OTHER = "use another backend (`--attn-implementation math` is the simplest one)"
@@ -144,7 +136,15 @@ def identify_fault(
         return TF32
     fault = UNKNOWN
     if within_tolerance(errors[0], allowed):
-        fault = _gradient_fault(found, true, errors, allowed)
+        # Whether one factor explains every wrong gradient.
+        fault = SCALED
+        for f, t, part in zip(found.parts[1:], true.parts[1:], errors[1:], strict=True):
+            slopes_N = torch.tensor(part.slopes_N, dtype=torch.float64)
+            factor = slopes_N[(slopes_N - 1).abs().argmax()]
+            if within_tolerance(part, allowed):
+                continue
+            if float(factor) == 0 or not within_tolerance(difference(f / factor, t), allowed):
+                fault = GRADIENT
     elif not found.parts[0].any():
         return NOTHING
     elif mask is not None:
@@ -166,17 +166,3 @@ def identify_fault(
             if all(within_tolerance(part, allowed) for part in differences(again(), true)):
                 return LAYOUT
     return fault
-
-
-def _gradient_fault(
-    found: ProbeResult, true: ProbeResult, errors: tuple[Difference, ...], allowed: float
-) -> KernelFault:
-    """Return `SCALED` if one factor explains every wrong gradient, else `GRADIENT`."""
-    for f, t, part in zip(found.parts[1:], true.parts[1:], errors[1:], strict=True):
-        slopes_N = torch.tensor(part.slopes_N, dtype=torch.float64)
-        factor = slopes_N[(slopes_N - 1).abs().argmax()]
-        if within_tolerance(part, allowed):
-            continue
-        if float(factor) == 0 or not within_tolerance(difference(f / factor, t), allowed):
-            return GRADIENT
-    return SCALED

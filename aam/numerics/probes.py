@@ -41,21 +41,13 @@ _NUCLEOTIDES = 150
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a probe.
-
-    Attributes:
-        name: name of the encoder that has these sizes.
-        sets: number of sets N, at least 2.
-        heads: number of heads H, at least 1.
-        members: members K of a set, at least 1.
-        width: width E of one head.
-    """
+    """Sizes of a probe, those of the encoder `name`."""
 
     name: str
-    sets: int
-    heads: int
-    members: int
-    width: int
+    sets: int  # N, at least 2
+    heads: int  # H
+    members: int  # K, of each set
+    width: int  # E, of one head
 
 
 @dataclass(frozen=True)
@@ -72,19 +64,12 @@ class Probe:
 
 @dataclass(frozen=True)
 class ProbeInput:
-    """Inputs of a probe.
+    """Inputs of a probe."""
 
-    Attributes:
-        qkv_NK3HE: packed queries, keys and values, in the dtype of the probe.
-        upstream_NHKE: gradient of the loss by the output.
-        mask_N11K: True where a member exists; None: no mask is passed.
-        recomputed: whether it is computed under gradient checkpointing.
-    """
-
-    qkv_NK3HE: Tensor
-    upstream_NHKE: Tensor
-    mask_N11K: Tensor | None
-    recomputed: bool = False
+    qkv_NK3HE: Tensor  # packed queries, keys and values, in the dtype of the probe
+    upstream_NHKE: Tensor  # gradient of the loss by the output
+    mask_N11K: Tensor | None  # True where a member exists; None: no mask is passed
+    recomputed: bool = False  # whether it is computed under gradient checkpointing
 
 
 @dataclass(frozen=True)
@@ -121,22 +106,17 @@ def probe_input(probe: Probe) -> ProbeInput:
     dtype = DTYPES[probe.dtype]
     qkv = torch.randn(n, k, 3, h, e, generator=generator).to(dtype)
     upstream = torch.randn(n, h, k, e, generator=generator).to(dtype)
-    return ProbeInput(qkv, upstream, _mask(probe), probe.mask == "recomputed")
-
-
-def _mask(probe: Probe) -> Tensor | None:
-    n, k = probe.shape.sets, probe.shape.members
-    if probe.mask == "none":
-        return None
-    # The first set is neither the largest nor the smallest: its mask is wrong for any other.
-    parts = torch.tensor([0.6, 1.0, 0.3, 0.8])[torch.arange(n) % 4]
-    sizes_N = (parts * k).long().clamp(1, k)
-    if probe.mask == "shared":
-        sizes_N = sizes_N[:1].expand(n)
-    if probe.mask == "empty":
-        sizes_N = sizes_N.clone()
-        sizes_N[-1] = 0
-    return (torch.arange(k) < sizes_N[:, None])[:, None, None, :]
+    mask = None
+    if probe.mask != "none":
+        # The first set is neither the largest nor the smallest: its mask is wrong for any other.
+        parts = torch.tensor([0.6, 1.0, 0.3, 0.8])[torch.arange(n) % 4]
+        sizes_N = (parts * k).long().clamp(1, k)
+        if probe.mask == "shared":
+            sizes_N[:] = int(sizes_N[0])
+        if probe.mask == "empty":
+            sizes_N[-1] = 0
+        mask = (torch.arange(k) < sizes_N[:, None])[:, None, None, :]
+    return ProbeInput(qkv, upstream, mask, probe.mask == "recomputed")
 
 
 @cache
@@ -206,16 +186,10 @@ SLOPE_FACTOR = 8
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference of one part of a result from the expected one.
+    """Difference of one part of a result from the expected one."""
 
-    Attributes:
-        largest: largest difference over the largest true value; NaN where one is not finite.
-        slopes_N: slope of the result over the expected one in each set; 1 where all expected
-            values are zero.
-    """
-
-    largest: float
-    slopes_N: tuple[float, ...]
+    largest: float  # over the largest true value; NaN where one is not finite
+    slopes_N: tuple[float, ...]  # of each set; 1 where all expected values are zero
     finite: bool
 
 
@@ -239,12 +213,7 @@ def differences(found: ProbeResult, true: ProbeResult) -> tuple[Difference, ...]
 
 
 def difference(found: Tensor, true: Tensor) -> Difference:
-    """Compare one part of a result, output or gradient, with the expected one.
-
-    >>> true = torch.ones(1, 1, 2, 2, dtype=torch.float64)
-    >>> [round(slope, 6) for slope in difference(1.01 * true, true).slopes_N]
-    [1.01]
-    """
+    """Compare one part of a result, output or gradient, with the expected one."""
     finite = bool(found.isfinite().all())
     # Relative to the largest value: single values near 0 have rounding errors of any relative size.
     scale = true.abs().max().clamp_min(torch.finfo(torch.float32).tiny)

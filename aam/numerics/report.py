@@ -13,7 +13,7 @@ import json
 import os
 import stat
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -48,17 +48,7 @@ WORST_FIRST: tuple[Outcome, ...] = (*WRONG, *UNUSABLE, "harmless", "right")
 
 @dataclass(frozen=True)
 class Case:
-    """Result of one probe of one backend.
-
-    Attributes:
-        outcome: result of the probe, one of `Outcome`.
-        shape, members: name of the probe's shape and its number of members.
-        forward: largest difference of the output, relative to the largest true value.
-        backward: largest relative difference of the three gradients.
-        allowed: tolerance of both.
-        fault: name of a fault of `aam.numerics.faults`; "" if none.
-        note: first line of the backend's error, where it raised one.
-    """
+    """Result of one probe of one backend."""
 
     backend: str
     dtype: str
@@ -66,46 +56,34 @@ class Case:
     outcome: Outcome
     shape: str = ""
     members: int = 0
-    forward: float | None = None
-    backward: float | None = None
-    allowed: float = 0.0
-    fault: str = ""
-    note: str = ""
+    forward: float | None = None  # largest difference of the output over the largest true value
+    backward: float | None = None  # of the three gradients
+    allowed: float = 0.0  # tolerance of both
+    fault: str = ""  # name in `aam.numerics.faults`
+    note: str = ""  # first line of the backend's error
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Time and memory of one forward and backward pass.
-
-    Attributes:
-        milliseconds: median of several.
-        peak_bytes: memory beyond the inputs; None on a CPU, where it is not measured.
-    """
+    """Time and memory of one forward and backward pass."""
 
     backend: str
     dtype: str
     mask: str
     shape: str
-    milliseconds: float
-    peak_bytes: int | None = None
+    milliseconds: float  # median of several
+    peak_bytes: int | None = None  # beyond the inputs; None on a CPU, where it is not measured
 
 
 @dataclass(frozen=True)
 class StackKey:
-    """Stack for which a report is valid.
+    """Stack for which a report is valid."""
 
-    Attributes:
-        image: digest of the image; "file:..." of a file without one, "native:..." and the version
-            of PyTorch without an image.
-        driver: version of its kernel driver; "kernel ..." of one that is part of the kernel.
-        attention: number and width of the heads that were probed.
-    """
-
-    image: str
+    image: str  # digest; "native:..." and the version of PyTorch without an image
     arch: str
-    driver: str
+    driver: str  # "kernel ..." of one that is part of the kernel
     aam: str
-    attention: str
+    attention: str  # number and width of the heads that were probed
 
     def __str__(self) -> str:
         image = self.image if len(self.image) < 30 else f"{self.image[:19]}..."
@@ -114,31 +92,26 @@ class StackKey:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Result of one `aam check`.
+    """Result of one `aam check`."""
 
-    Attributes:
-        made: time in UTC.
-        identity: `Identity` of the stack, as plain values.
-        key: stack for which it is valid; None for a report that is not stored.
-        overhead: bytes of GPU memory that are no tensors: driver, kernels, BLAS workspace, and
-            other processes; None on a CPU.
-    """
-
-    made: str
+    made: str  # time in UTC
     quick: bool
     seconds: float
-    identity: dict[str, Any]
+    identity: dict[str, Any]  # `Identity` of the stack
     cases: tuple[Case, ...]
     costs: tuple[Cost, ...] = ()
-    key: StackKey | None = None
+    key: StackKey | None = None  # None for a report that is not stored
+    # Bytes of GPU memory that are no tensors: driver, kernels, BLAS workspace, and other processes;
+    # None on a CPU.
     overhead: int | None = None
 
-    def of(self, backend: str, dtypes: Collection[str]) -> tuple[Case, ...]:
-        """Return the cases of a backend in some dtypes."""
-        return tuple(c for c in self.cases if c.backend == backend and c.dtype in dtypes)
+    def of(self, backend: str, dtypes: Collection[str] | None = None) -> tuple[Case, ...]:
+        """Return the cases of a backend, in all or some dtypes."""
+        cases = (case for case in self.cases if case.backend == backend)
+        return tuple(case for case in cases if dtypes is None or case.dtype in dtypes)
 
-    def faults(self, backend: str, dtypes: Collection[str]) -> tuple[str, ...]:
-        """Return the names of a backend's faults in some dtypes, each once."""
+    def faults(self, backend: str, dtypes: Collection[str] | None = None) -> tuple[str, ...]:
+        """Return the names of a backend's faults in all or some dtypes, each once."""
         names = (c.fault for c in self.of(backend, dtypes) if c.fault)
         return tuple(dict.fromkeys(names))
 
@@ -173,7 +146,7 @@ def summary(report: CheckReport) -> str:
     """Return one line with the result and the faults of each backend."""
     parts = []
     for backend in report.backends:
-        cases = [c for c in report.of(backend, report.dtypes) if c.mask != "recomputed"]
+        cases = [c for c in report.of(backend) if c.mask != "recomputed"]
         outcome = worst(cases)
         faults = dict.fromkeys(c.fault for c in cases if c.outcome in WRONG and c.fault)
         text = "wrong" if outcome in WRONG else "right"
@@ -197,11 +170,7 @@ def to_json(report: CheckReport) -> str:
 
 
 def from_json(text: str) -> CheckReport:
-    """Decode the JSON of `to_json`.
-
-    Raises:
-        DataError: the document is damaged, or of another format.
-    """
+    """Decode the JSON of `to_json`."""
     try:
         version = msgspec.json.decode(text, type=_Version).format
         if version != FORMAT:
@@ -237,11 +206,8 @@ def key_of(
 ) -> StackKey | None:
     """Return the key of the reports of this stack; None if nothing identifies the image.
 
-    Args:
-        here: identity of the stack.
-        heads: number of attention heads of the network.
-        width: width of one head.
-        environment: holds the launcher's record, which names the image.
+    The launcher's record in the environment names the image. `heads` and their `width` are those
+    of the network.
     """
     launch = launched_by(environment) or {}
     image = launch.get("digest") if launch.get("image") else f"native:{here.torch}"
@@ -284,12 +250,7 @@ def latest_reports(folder: Path) -> list[CheckReport]:
 
 
 def store_report(report: CheckReport, folder: Path) -> str:
-    """Write a report for later runs; return why it cannot be written, or "".
-
-    Args:
-        report: report with a key.
-        folder: folder of the reports, which is made if it is absent.
-    """
+    """Write a report with a key for later runs; return why it cannot be written, or ""."""
     assert report.key is not None
     file = report_file(report.key, folder)
     try:
@@ -362,13 +323,7 @@ def page(report: CheckReport, conclusion: str) -> RenderableType:
     for name, value in named.items():
         if value:
             grid.add_row(Text(f" {name}", style="dim"), str(value))
-    style = "bold green" if conclusion.startswith("Right") else "bold red"
-    notes = [*_notes(report), Text(conclusion, style=style)]
-    padded = [Padding(note, (0, 0, 0, 1), expand=False) for note in notes]
-    return Group(grid, _table(report), *padded)
 
-
-def _table(report: CheckReport) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     masks = [mask for mask in HEADS if any(case.mask == mask for case in report.cases)]
     ratios = ["speed"] if report.costs else []
@@ -411,7 +366,25 @@ def _table(report: CheckReport) -> Table:
                 label, style = "right, no masks", "green"
             end = place == len(report.dtypes) - 1
             table.add_row(*cells, Text(label, style=style), end_section=end)
-    return table
+
+    figures_of = "Figures: largest difference from float64, of output and gradients"
+    if ratios:
+        figures_of += f"; {' and '.join(ratios)} relative to math"
+    legend = ", ".join(": ".join(HEADS[mask]) for mask in masks if HEADS[mask][1])
+    notes = [Text(f"{figures_of}. Masks: {legend}.", style="dim")]
+    for name in report.backends:
+        for fault in report.faults(name):
+            dtypes = [d for d in report.dtypes if fault in report.faults(name, [d])]
+            # A fault of half precision alone has the name of what is wrong there behind it.
+            first, _, rest = fault.partition(": ")
+            known = FAULTS[rest or first]
+            what = f"{HALF.what}; {known.what}" if rest else known.what
+            title = (f"{name}, {', '.join(dtypes)}: {fault}", "bold")
+            notes.append(Text.assemble(title, f": {what}; {known.remedy}."))
+        for note in sorted({c.note for c in report.of(name) if c.outcome in NOTED}):
+            notes.append(Text.assemble((name, "bold"), f": {note}"))
+    notes.append(Text(conclusion, style="bold red" if report.wrong else "bold green"))
+    return Group(grid, table, *(Padding(note, (0, 0, 0, 1), expand=False) for note in notes))
 
 
 def _cell(cases: Sequence[Case]) -> Text:
@@ -426,28 +399,3 @@ def _cell(cases: Sequence[Case]) -> Text:
         if lacking or not figures:
             return Text("NaN" if outcome != "crashed" else "crash", style=style)
     return Text(f"{max(figures):.0e}", style=style)
-
-
-def _notes(report: CheckReport) -> Iterator[Text]:
-    """Yield the explanation of the figures and of faults."""
-    figures = "Figures: largest difference from float64, of output and gradients"
-    if report.costs:
-        figures += "; speed" + (" and memory" if report.costs[0].peak_bytes is not None else "")
-        figures += " relative to math"
-    masks = {case.mask for case in report.cases}
-    legend = ", ".join(f"{name}: {what}" for mask, (name, what) in HEADS.items()
-                      if what and mask in masks)  # fmt: skip
-    yield Text(f"{figures}. Masks: {legend}.", style="dim")
-    for name in report.backends:
-        for fault in report.faults(name, report.dtypes):
-            dtypes = [d for d in report.dtypes if fault in report.faults(name, [d])]
-            # A fault of half precision alone has the name of what is wrong there behind it.
-            first, _, rest = fault.partition(": ")
-            known = FAULTS[rest or first]
-            what = f"{HALF.what}; {known.what}" if rest else known.what
-            yield Text.assemble(
-                (f"{name}, {', '.join(dtypes)}: {fault}", "bold"), f": {what}; {known.remedy}."
-            )
-        noted = (c for c in report.of(name, report.dtypes) if c.outcome in NOTED)
-        for note in sorted({case.note for case in noted}):
-            yield Text.assemble((name, "bold"), f": {note}")

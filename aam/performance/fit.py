@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
@@ -62,24 +62,14 @@ Learn = TypeVar("Learn", Pretrain, Train)
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """Memory of a device.
-
-    Attributes:
-        total: bytes that a process can use.
-        overhead: bytes that driver and libraries take.
-        place: name of the device, for messages.
-    """
+    """Bytes that a process can use of a device, and those that driver and libraries take."""
 
     total: int
     overhead: int = ASSUMED
     place: str = "of the GPU"
 
     def holds(self, peak: int) -> bool:
-        """Return whether a step with a predicted peak, in bytes, fits.
-
-        >>> MemoryLimit(16 * GIB).holds(12 * GIB), MemoryLimit(16 * GIB).holds(13 * GIB)
-        (True, False)
-        """
+        """Return whether a step with a predicted peak, in bytes, fits."""
         return needed(peak, self.overhead) <= self.total
 
     def __str__(self) -> str:
@@ -114,15 +104,8 @@ def measured_overhead(report: Path | None) -> int | None:
 def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
     """Replace --batch-size auto and --asv-chunk auto by the largest values that fit.
 
-    The batch of a resumed run stays that of the run that it resumes.
-
-    Args:
-        options: options of the run.
-        read: function that reads the study, to predict the memory of the run.
-
-    Raises:
-        UsageError: no batch fits, or several ranks share the memory of a CPU.
-        AamError: see `read`.
+    The batch of a resumed run stays that of the run that it resumes. `read` reads the study of the
+    run, whose memory is predicted.
     """
     if "auto" not in (options.loop.batch_size, options.speed.asv_chunk):
         return options
@@ -221,13 +204,11 @@ def largest_chunk(run: TrainingRun, settings: StepSettings, limit: MemoryLimit) 
         return chosen if fits(chosen) else None
     if fits(0):
         return 0
-    asvs = run.batches.asvs(settings.batch_size)
-    powers: list[int] = [2**k for k in range(MIN_CHUNK.bit_length() - 1, (asvs - 1).bit_length())]
-    if run.frozen or not powers or not fits(powers[0]):
+    if run.frozen:
         return None
+    asvs = run.batches.asvs(settings.batch_size)
     # Each trial predicts a complete step, so powers of two are bisected.
-    above = largest(1, len(powers) - 1, lambda k: fits(powers[k]))
-    return powers[above]
+    return largest([2**k for k in range(MIN_CHUNK.bit_length() - 1, (asvs - 1).bit_length())], fits)
 
 
 def with_chunk(settings: StepSettings, chunk: int | Literal["auto"]) -> StepSettings:
@@ -235,29 +216,21 @@ def with_chunk(settings: StepSettings, chunk: int | Literal["auto"]) -> StepSett
     return dataclasses.replace(settings, speed=dataclasses.replace(settings.speed, asv_chunk=chunk))
 
 
-def largest(lowest: int, highest: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number that fits, by bisection after the highest; 0 if none does.
+def largest(candidates: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+    """Return the largest of ascending numbers that fits, by bisection after the last one.
 
-    >>> largest(1, 100, lambda n: n <= 37)
+    >>> largest(range(1, 100), lambda n: n <= 37)
     37
     """
-    if lowest <= highest and fits(highest):
-        return highest
-    fitting = bisect_left(range(lowest, highest), True, key=lambda number: not fits(number))
-    return lowest + fitting - 1 if fitting else 0
+    if not candidates or fits(candidates[-1]):
+        return candidates[-1] if candidates else None
+    end = len(candidates) - 1
+    fitting = bisect_left(candidates, True, hi=end, key=lambda number: not fits(number))
+    return candidates[fitting - 1] if fitting else None
 
 
 def show_training(run: TrainingRun, options: Pretrain | Train, gpu: Memory) -> None:
-    """Print the memory of a step, where it fits, and the largest settings for --device-memory.
-
-    Args:
-        run: training run of which a step is predicted.
-        options: options of that run.
-        gpu: options of `aam memory`.
-
-    Raises:
-        MissingInput, DataError: the check report of --check-report cannot be read.
-    """
+    """Print the memory of a step, where it fits, and the largest settings for --device-memory."""
     settings = StepSettings(
         min(options.loop.batch_samples, run.batches.samples),
         options.speed,
@@ -291,9 +264,8 @@ def show_training(run: TrainingRun, options: Pretrain | Train, gpu: Memory) -> N
     def holds(size: int) -> bool:
         return limit.holds(run.memory(dataclasses.replace(settings, batch_size=size)).peak)
 
-    most = largest(settings.parallel.ranks, run.batches.samples, holds)
     text = f"No --batch-size fits on {gib}: try --gradient-checkpointing or --asv-chunk."
-    if most:
+    if most := largest(range(settings.parallel.ranks, run.batches.samples + 1), holds):
         text = f"Largest --batch-size on {gib}: {most} of {run.batches.samples}."
     console.print(text)
     if run.frozen:
@@ -318,15 +290,7 @@ def show_step(
 ) -> int:
     """Print memory, and the GPUs on which the subject fits; return the overhead of a GPU.
 
-    Args:
-        memory: predicted memory, in bytes.
-        subject: subject of the sentence about the GPUs, such as "A batch of 32 samples".
-        gpu: options of `aam memory`.
-        title: title of the table.
-        facts: further entries of the JSON.
-
-    Raises:
-        MissingInput, DataError: the check report of --check-report cannot be read.
+    `subject` begins the sentence about the GPUs; `facts` are further entries of the JSON.
     """
     measured, console = measured_overhead(gpu.check_report), Console(highlight=False)
     overhead, how = (ASSUMED, "assumed") if measured is None else (measured, "measured")

@@ -96,20 +96,13 @@ def fake_process_group(parallel: Parallel) -> Iterator[DeviceMesh | None]:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes of a training step of one rank, as the allocator counts them.
+    """Bytes of a training step of one rank, as the allocator counts them."""
 
-    Attributes:
-        parameters, optimizer: bytes of weights and buffers, and of the optimizer's states.
-        gradients: bytes of the gradients of all trained parameters.
-        activations: bytes that the forward pass stores for the backward pass.
-        peak: largest number of bytes at any time, with the batch and temporary tensors.
-    """
-
-    parameters: int
+    parameters: int  # and buffers
     optimizer: int
     gradients: int
-    activations: int
-    peak: int
+    activations: int  # what the forward pass stores for the backward pass
+    peak: int  # at any time, with the batch and temporary tensors
 
 
 def predict_step(
@@ -136,9 +129,16 @@ def predict_step(
             # exists from the beginning; each gradient is copied there when it is complete.
             sizes = [p.numel() for p in trained]
             parts = torch.split(torch.empty(sum(sizes)), sizes)
-            for parameter, part in zip(trained, parts, strict=True):
-                hook = partial(_keep, part.view_as(parameter))
-                parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            views: dict[Tensor, Tensor] = {
+                p: part.view_as(p) for p, part in zip(trained, parts, strict=True)
+            }
+
+            def keep(weight: Tensor) -> None:
+                if weight.grad is not None and weight.grad is not views[weight]:
+                    weight.grad = views[weight].copy_(weight.grad)
+
+            for parameter in trained:
+                parameter.register_post_accumulate_grad_hook(keep)  # type: ignore[no-untyped-call]
         steps = TrainingSteps(task, fake(batch), precision, foreach)
         for parameter in trained:
             parameter.grad = torch.empty_like(parameter)
@@ -157,22 +157,11 @@ def predict_step(
         )
 
 
-def _keep(view: Tensor, parameter: Tensor) -> None:
-    """Copy the gradient of a parameter to its view of the bucket."""
-    if parameter.grad is not None and parameter.grad is not view:
-        view.copy_(parameter.grad)
-        parameter.grad = view
-
-
 class TrainingSteps:
     """Training steps in the order of `aam.training.loop`: gradients end before the next step.
 
-    Args:
-        task: module that is trained, sharded if it is.
-        batch: batch of every step.
-        precision: precision of the forward pass.
-        foreach: whether the optimizer updates all parameters at once, as on a GPU.
-        forward: module that computes the loss; None: `task`.
+    `foreach`: whether the optimizer updates all parameters at once, as on a GPU. `forward`: module
+    that computes the loss, where it is not `task` itself.
     """
 
     def __init__(
@@ -221,13 +210,9 @@ def fake(batch: Batch) -> Batch:
 
 
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count of the bytes of all storages that operations make, and of its maximum.
+    """Count of the bytes of all storages that operations make, and of its maximum."""
 
-    Args:
-        block: bytes to which the allocator rounds every tensor up.
-    """
-
-    def __init__(self, block: int = BLOCK) -> None:
+    def __init__(self, block: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.block = block
         self.live = self.peak = 0
@@ -253,13 +238,11 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Tell PyTorch not to wrap each operation for its compiler, which takes a tenth of all."""
-        return False
+        return False  # PyTorch wraps each operation for its compiler otherwise: a tenth of all time
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run an operation and count the storages of its results."""
         if any(issubclass(found, DTensor) for found in types):
             return NotImplemented  # its operations on local tensors follow
         result = func(*args, **(kwargs or {}))
@@ -274,7 +257,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _set(self, key: int, size: int) -> None:
-        size = rounded(size, self.block)
+        size = -(-size // self.block) * self.block
         self.live += size - self._sizes.get(key, 0)
         self._sizes[key] = size
         self.peak = max(self.peak, self.live)
@@ -283,19 +266,10 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live -= self._sizes.pop(key)
 
 
-def rounded(size: int, block: int) -> int:
-    """Return a number of bytes rounded up to whole blocks.
-
-    >>> rounded(1, 512), rounded(1024, 512)
-    (512, 1024)
-    """
-    return -(-size // block) * block
-
-
 def size_of(values: Iterable[Any], block: int) -> int:
     """Return the bytes of all tensors in `values`; of sharded ones the part of this rank."""
-    tensors = [local_tensor(value) for value in values if isinstance(value, Tensor)]
-    return sum(rounded(tensor.untyped_storage().nbytes(), block) for tensor in tensors)
+    sizes = [local_tensor(v).untyped_storage().nbytes() for v in values if isinstance(v, Tensor)]
+    return sum(-(-size // block) * block for size in sizes)
 
 
 MAX_SAMPLES = 4096
@@ -306,9 +280,6 @@ class LargestBatches:
     """Batches of the samples with most ASVs of a study, of any size, with shapes and no values.
 
     The reads of the samples are drawn once. Shape suffixes: see `aam.data.batches`; N samples.
-
-    Attributes:
-        samples: largest batch size.
     """
 
     def __init__(self, study: Study, plan: BatchPlan) -> None:
@@ -344,25 +315,27 @@ class LargestBatches:
         length = max(int(self.longest[distinct - 1]), 1)
         widest = int(self.widest_N[samples - 1])
         shape = (samples, widest)
-        by_diversity = self.plan.metric == "faith_pd" and not self.by_matrix
-        related = self.plan.metric is not None and (self.by_matrix or self.by_tree)
         values: dict[str, Any] = {
             "rows_B": torch.from_numpy(self.rows_N[:samples]),
             "asvs_U": torch.empty(distinct, dtype=torch.int64),
             "tokens_UL": torch.empty(asvs, length, dtype=torch.uint8),
-            "labels_UL": torch.empty(asvs, length, dtype=torch.uint8)
-            if self.plan.mask_ratio
-            else None,
+            "labels_UL": None,
             "shortest": int(self.shortest[distinct - 1]),
             "slots_BS": torch.empty(shape, dtype=torch.int64),
             "counts_BS": torch.empty(shape),
-            "attend_BS": torch.empty(shape, dtype=torch.bool)
-            if self.narrowest_N[samples - 1] < widest
-            else None,
-            "distances_BB": torch.empty(samples, size) if related and not by_diversity else None,
-            "diversity_B": torch.empty(samples) if related and by_diversity else None,
-            "hidden_BS": torch.empty(shape, dtype=torch.bool) if self.plan.hidden_ratio else None,
+            "attend_BS": None,
+            "distances_BB": None,
         }
+        if self.plan.mask_ratio:
+            values["labels_UL"] = torch.empty(asvs, length, dtype=torch.uint8)
+        if self.plan.hidden_ratio:
+            values["hidden_BS"] = torch.empty(shape, dtype=torch.bool)
+        if self.narrowest_N[samples - 1] < widest:
+            values["attend_BS"] = torch.empty(shape, dtype=torch.bool)
+        if self.plan.metric == "faith_pd" and not self.by_matrix and self.by_tree:
+            values["diversity_B"] = torch.empty(samples)
+        elif self.plan.metric is not None and (self.by_matrix or self.by_tree):
+            values["distances_BB"] = torch.empty(samples, size)
         if ranks == 1:
             return Batch(**values)
         if sequences:
@@ -388,28 +361,16 @@ class StepSettings:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """The network, losses and batches of a training run.
-
-    Attributes:
-        config: configuration of the model.
-        study: study of the run.
-        weights: weights of the loss terms.
-        loop: options of the training loop.
-        batches: largest batches of the study.
-        backends: attention backends, whose activations are counted.
-        values: the target of each row of the study; None in pretraining.
-        frozen: whether the encoder is frozen, and every ASV of the study is encoded once.
-        covariates: covariates of every sample of the study; None: the network reads none.
-    """
+    """The network, losses and batches of a training run."""
 
     config: ModelConfig
     study: Study
     weights: LossWeights
     loop: LoopOptions
     batches: LargestBatches
-    backends: Backends = AUTO
-    values: npt.NDArray[np.float64] | None = None
-    frozen: bool = False
+    backends: Backends
+    values: npt.NDArray[np.float64] | None = None  # the target of each row; None in pretraining
+    frozen: bool = False  # whether the encoder is, so that every ASV is encoded once
     covariates: CovariateInputs | None = None
 
     def memory(self, settings: StepSettings) -> StepMemory:
@@ -445,26 +406,15 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class InferenceMemory:
-    """Bytes of inference.
+    """Bytes of inference."""
 
-    Attributes:
-        parameters: bytes of the parameters and buffers of all networks.
-        vectors: bytes of the vectors of all ASVs of the table.
-        peak: largest number of bytes at any time.
-    """
-
-    parameters: int
-    vectors: int
+    parameters: int  # and buffers, of all networks
+    vectors: int  # of all ASVs of the table
     peak: int
 
 
 def pretraining_run(options: Pretrain) -> TrainingRun:
-    """Read the study of a pretraining run.
-
-    Raises:
-        AamError: see the readers.
-        UsageError: the heads do not divide the width.
-    """
+    """Read the study of a pretraining run."""
     if (base := read_pretrained_encoder(options.pretrained_encoder)) is None:
         check_heads(options.model)
     study, metric, plan = load_pretraining_study(options, base)
@@ -476,16 +426,7 @@ def pretraining_run(options: Pretrain) -> TrainingRun:
 
 
 def training_run(options: Train, labelled: LabelledStudy | None = None) -> TrainingRun:
-    """Read the study and the labels of a training run; of several folds, the first is taken.
-
-    Args:
-        options: options of the run.
-        labelled: the study, if it is read already.
-
-    Raises:
-        AamError: see the readers.
-        UsageError: the heads do not divide the width.
-    """
+    """Read the study and the labels of a training run; of several folds, the first is taken."""
     # As the run does, since a transformer takes long to train.
     options = dataclasses.replace(options, folds=1 if options.folds == "auto" else options.folds)
     if (base := read_pretrained_encoder(options.pretrained_encoder)) is None:
@@ -511,23 +452,19 @@ def _backends(options: Pretrain | Train) -> Backends:
 
 
 def predict_inference(
-    config: ModelConfig, study: Study, batch_size: int = 0, networks: int = 1, block: int = BLOCK
+    config: ModelConfig, study: Study, batch_size: int = 0, networks: int = 1
 ) -> InferenceMemory:
     """Return the memory of encoding all ASVs of a study, and of reading its samples in batches.
 
-    Args:
-        config: configuration of the model.
-        study: study whose samples are read.
-        batch_size: samples at a time; 0: the ASVs are encoded alone.
-        networks: number of networks, such as those of the folds, which are used in turn.
-        block: bytes to which the allocator rounds up.
+    Without a `batch_size` the ASVs are encoded alone. Several `networks`, such as those of the
+    folds, are used in turn.
     """
     number, longest = study.tokens_FL.shape
     batch = None
     if batch_size:
         largest = LargestBatches(study, reading_plan(config.plan))
         batch = largest.batch(min(batch_size, largest.samples))
-    with FakeTensorMode(), LiveStorages(block) as storages, torch.no_grad():
+    with FakeTensorMode(), LiveStorages(BLOCK) as storages, torch.no_grad():
         models = [config.network().eval() for _ in range(networks)]
         network = models[-1]
         vectors_FD = torch.empty(number, config.shape.embedding_dim)
@@ -537,4 +474,4 @@ def predict_inference(
             terms_FW = torch.empty(number, PROFILE_HIDDEN) if profile else None
             apply_to_batch(network, fake(batch), vectors_FD, terms_FW)
         values = [value for model in models for value in (*model.parameters(), *model.buffers())]
-        return InferenceMemory(size_of(values, block), size_of([vectors_FD], block), storages.peak)
+        return InferenceMemory(size_of(values, BLOCK), size_of([vectors_FD], BLOCK), storages.peak)

@@ -33,36 +33,22 @@ Interval = tuple[str, float, float]
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Total of all calls of one kernel, or of one direction of memory copies.
+    """Total of all calls of one kernel, or of one direction of memory copies."""
 
-    Attributes:
-        name: name in the profiler's output, without the suffix `.kd` of a kernel descriptor.
-        calls: number of calls.
-        total_ns: sum of their durations in nanoseconds.
-    """
-
-    name: str
+    name: str  # without the suffix `.kd` of a kernel descriptor
     calls: int
     total_ns: float
 
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """Kernels of one run.
+    """Kernels of one run; times are not known in a file of totals."""
 
-    Attributes:
-        source: name of the profiler and its file format.
-        kernels: kernels and memory copies, longest total first.
-        span_ns: time from the start of the first to the end of the last; None in a file of totals.
-        busy_ns: length of the union of their intervals; None in a file of totals.
-        device: "GPU", or "CPU" for operations of PyTorch, each without those that it calls.
-    """
-
-    source: str
-    kernels: tuple[KernelTime, ...]
-    span_ns: float | None = None
-    busy_ns: float | None = None
-    device: str = "GPU"
+    source: str  # name of the profiler and its file format
+    kernels: tuple[KernelTime, ...]  # and memory copies, longest total first
+    span_ns: float | None = None  # from the start of the first to the end of the last
+    busy_ns: float | None = None  # length of the union of their intervals
+    device: str = "GPU"  # "CPU" for operations of PyTorch, each without those that it calls
 
     @property
     def calls(self) -> int:
@@ -96,12 +82,7 @@ CSV_FORMATS: tuple[tuple[str, str, str, str], ...] = (
 
 
 def read_profile(path: Path) -> KernelProfile:
-    """Read the profile in `path`, which may be compressed with gzip.
-
-    Raises:
-        MissingInput: the file does not exist.
-        DataError: unknown format, damaged, without kernels, or larger than `MAX_BYTES`.
-    """
+    """Read the profile in `path`, which may be compressed with gzip."""
     with require(path, "profile").open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     try:
@@ -282,11 +263,7 @@ PRECISIONS: tuple[tuple[str, str], ...] = (
 
 
 def category(name: str) -> str:
-    """Return the category of a kernel.
-
-    >>> category("Cijk_Ailk_Bljk_SB_MT64x64"), category("ncclDevKernel_AllReduce")
-    ('matrix product', 'communication')
-    """
+    """Return the category of a kernel."""
     lower = name.lower()
     return next((label for label, pattern in CATEGORIES if re.search(pattern, lower)), "other")
 
@@ -321,60 +298,44 @@ MIN_SHARE = 0.3
 def verdict(profile: KernelProfile, wait: float = 0.0) -> tuple[str, str]:
     """Return what limits a run and a remedy: the host first, then the largest category.
 
-    Args:
-        profile: kernels of the run.
-        wait: fraction of the time in which the network waits for a batch, where it is measured.
+    `wait`: fraction of the time in which the network waits for a batch, where it is measured.
 
     >>> calls = [("Cijk_Ailk_Bljk_SB_MT64x64", 0.0, 9e6), ("Memcpy DtoH", 9e6, 1e7)]
     >>> verdict(profile_of_calls("trace", calls))[0]
     'compute-bound'
     """
-    share = shares(profile)
+    share: dict[str, float] = defaultdict(float, shares(profile))
     workers = "more --num-workers, or a study of `aam prepare`"
-    if wait >= MIN_IDLE:
-        return "data-bound", f"the network waits for batches {wait:.0%} of the time: {workers}"
-    if (profile.idle or 0.0) >= MIN_IDLE:
-        if profile.device == "CPU":
-            return (
-                "launch-bound",
-                "Python between the operations takes most time: a larger --batch-size",
-            )
-        if profile.total_ns / max(profile.calls, 1) < SHORT_NS:
-            return (
-                "launch-bound",
-                "the kernels are short and the GPU waits for launches: a larger --batch-size, "
-                "--compile-model, or fewer and larger matrix products",
-            )
-        return "data-bound", f"the GPU waits between long kernels: {workers}"
-    if share.get("communication", 0) >= MIN_SHARE:
-        return (
-            "communication",
-            "ranks wait for each other: --even-batches, a larger --batch-size, or fewer GPUs",
-        )
-    if share.get("attention", 0) >= MIN_SHARE:
-        return (
-            "attention-bound",
-            "compare backends with `aam check`; a smaller --token-limit shortens the sets",
-        )
+    waits = (profile.idle or 0.0) >= MIN_IDLE
+    short = profile.total_ns / max(profile.calls, 1) < SHORT_NS
     moved = ("elementwise", "normalization", "memory copy", "reduction", "indexing", "optimizer")
-    if sum(share.get(label, 0) for label in moved) >= 0.5:
-        return (
-            "memory-bound",
-            "kernels that move data take most time: --compile-model fuses them, and "
-            "--mixed-precision halves their bytes",
-        )
-    if share.get("matrix product", 0) >= MIN_SHARE:
-        slow = precisions(profile).get("fp32", 0) >= 0.5
-        remedy = "--mixed-precision auto" if slow else f"the {profile.device} is used well"
-        return "compute-bound", f"matrix products take most time: {remedy}"
-    return "mixed", "no category takes most of the time"
+    slow = precisions(profile).get("fp32", 0) >= 0.5
+    precision = "--mixed-precision auto" if slow else f"the {profile.device} is used well"
+    rules = (
+        (wait >= MIN_IDLE, "data-bound",
+         f"the network waits for batches {wait:.0%} of the time: {workers}"),
+        (waits and profile.device == "CPU", "launch-bound",
+         "Python between the operations takes most time: a larger --batch-size"),
+        (waits and short, "launch-bound",
+         "the kernels are short and the GPU waits for launches: a larger --batch-size, "
+         "--compile-model, or fewer and larger matrix products"),
+        (waits, "data-bound", f"the GPU waits between long kernels: {workers}"),
+        (share["communication"] >= MIN_SHARE, "communication",
+         "ranks wait for each other: --even-batches, a larger --batch-size, or fewer GPUs"),
+        (share["attention"] >= MIN_SHARE, "attention-bound",
+         "compare backends with `aam check`; a smaller --token-limit shortens the sets"),
+        (sum(share[label] for label in moved) >= 0.5, "memory-bound",
+         "kernels that move data take most time: --compile-model fuses them, and "
+         "--mixed-precision halves their bytes"),
+        (share["matrix product"] >= MIN_SHARE, "compute-bound",
+         f"matrix products take most time: {precision}"),
+        (True, "mixed", "no category takes most of the time"),
+    )  # fmt: skip
+    return next((limit, advice) for holds, limit, advice in rules if holds)
 
 
 def as_plain(profile: KernelProfile, number: int, wait: float = 0.0) -> dict[str, Any]:
-    """Return the figures of a profile as JSON, with its `number` longest kernels.
-
-    `wait`: fraction of the time in which the network waits for a batch.
-    """
+    """Return the figures of a profile as JSON, with its `number` longest kernels."""
     limit, advice = verdict(profile, wait)
     return {
         "source": profile.source,

@@ -65,23 +65,14 @@ Decision = Literal["kept", "not faster", "rejected", "failed", "another training
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """Facts about the device of a workload.
+    """Facts about the device of a workload."""
 
-    Attributes:
-        name: name such as "NVIDIA H200" or "CPU, 2 cores".
-        arch: architecture such as gfx942 or sm_90; "cpu" for a CPU.
-        torch: version of PyTorch.
-        cores: CPU cores of this process.
-        busy: how others use the device at the same time; "" if they do not.
-        compile_fault: why torch.compile fails with this PyTorch; "" if it does not.
-    """
-
-    name: str
-    arch: str
-    torch: str
-    cores: int
-    busy: str = ""
-    compile_fault: str = ""
+    name: str  # such as "NVIDIA H200" or "CPU, 2 cores"
+    arch: str  # such as gfx942 or sm_90; "cpu" for a CPU
+    torch: str  # version
+    cores: int  # CPU cores of this process
+    busy: str = ""  # how others use the device at the same time
+    compile_fault: str = ""  # why torch.compile fails with this PyTorch
 
     @property
     def gpu(self) -> bool:
@@ -117,21 +108,13 @@ def _device_facts(device: str, load: float) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting to try.
+    """A setting to try."""
 
-    Attributes:
-        label: name of the setting, unique in its subject.
-        values: flag or name -> value.
-        parity: change of the losses that it may cause.
-        reason: reason for which it may be faster.
-        redraws: whether it changes what dropout draws; it is then compared without dropout.
-    """
-
-    label: str
+    label: str  # unique in its subject
     values: Settings = field(default_factory=dict)
-    parity: Parity = "same numbers"
-    reason: str = ""
-    redraws: bool = False
+    parity: Parity = "same numbers"  # change of the losses that it may cause
+    reason: str = ""  # for which it may be faster
+    redraws: bool = False  # it changes what dropout draws, and is compared without dropout
 
 
 Propose = Callable[[Settings, DeviceFacts], list[Setting]]
@@ -287,54 +270,31 @@ def compare_losses(
 
 @dataclass(frozen=True)
 class Trial:
-    """A setting that was measured.
+    """A setting that was measured, as tune.json has it."""
 
-    Attributes:
-        subject: what was varied.
-        setting: name of the setting.
-        values: its values, flag or name -> value.
-        parity, reason: see `Setting`.
-        options: all values of its runs, with those that were chosen before.
-        rates: rates of the successful runs; None if no run succeeded.
-        gain: times as fast as the setting that it is compared with, median of the rounds.
-        rounds: gain of each round.
-        failure: cause of the first run that failed; "" if none did.
-        decision: decision about the setting; None for a reference.
-        evidence: sentences with the reasons of the decision.
-    """
-
-    subject: str
-    setting: str
+    subject: str  # what was varied
+    setting: str  # label
     values: Settings
     parity: Parity
     reason: str
-    options: Settings
-    rates: Rates | None
-    gain: float
-    rounds: tuple[float, ...]
-    failure: str
-    decision: Decision | None = None
-    evidence: tuple[str, ...] = ()
+    options: Settings  # all values of its runs, with those that were chosen before
+    rates: Rates | None  # of the successful runs
+    gain: float  # times as fast as the setting that it is compared with, median of the rounds
+    rounds: tuple[float, ...]  # gain of each
+    failure: str  # cause of the first run that failed
+    decision: Decision | None = None  # None for a reference
+    evidence: tuple[str, ...] = ()  # sentences with the reasons of the decision
 
 
 @dataclass
 class SettingSearch:
-    """Search for faster settings of a workload.
-
-    Args:
-        workload: program that is measured.
-        options: rounds, steps, warm-up, --compare-by and time limit.
-        folder: folder of the run in progress.
-        no_dropout: values that switch dropout off.
-        chosen: subject -> setting that was kept.
-        trials: settings that were measured.
-    """
+    """Search for faster settings of a workload."""
 
     workload: Workload
-    options: Tune
-    folder: Path
-    no_dropout: Settings
-    chosen: dict[str, Setting] = field(default_factory=dict)
+    options: Tune  # rounds, steps, warm-up, --compare-by and time limit
+    folder: Path  # of the run in progress
+    no_dropout: Settings  # values that switch dropout off
+    chosen: dict[str, Setting] = field(default_factory=dict)  # subject -> setting that was kept
     trials: list[Trial] = field(default_factory=list)
     _losses: dict[str, list[float]] = field(default_factory=dict)
 

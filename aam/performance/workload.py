@@ -86,23 +86,15 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Rates:
-    """Speed and memory of a setting over all blocks of its runs.
+    """Speed and memory of a setting over all blocks of its runs."""
 
-    Attributes:
-        samples, asvs: numbers per second, medians over the blocks.
-        spread: half the interquartile range of `samples`.
-        cpu_seconds: CPU time per sample, median over the blocks.
-        wait: fraction of the time in which the network waits for a batch.
-        rss, allocated, reserved: peaks in bytes; the last two are of a GPU.
-    """
-
-    samples: float
-    spread: float
-    asvs: float
-    cpu_seconds: float
-    wait: float
-    rss: int
-    allocated: int
+    samples: float  # per second, median over the blocks
+    spread: float  # half their interquartile range
+    asvs: float  # per second, median
+    cpu_seconds: float  # per sample, median
+    wait: float  # fraction of the time in which the network waits for a batch
+    rss: int  # peak in bytes
+    allocated: int  # peak of a GPU
     reserved: int
 
 
@@ -224,13 +216,8 @@ def run_workload(
 ) -> RunResult:
     """Run a program in a child process and return its steps.
 
-    Args:
-        argv: its command line.
-        steps: number of training steps, at least 1.
-        folder: folder of the run's files; an existing one is replaced.
-        timeout: seconds without a step after which it counts as hanging.
-        noise_seed: seed of noise on the initial weights; None for no noise.
-        variables: further environment variables.
+    The folder of the run's files is replaced. Without a step for `timeout` seconds the program
+    counts as hanging. `noise_seed` is the seed of noise on the initial weights; None for no noise.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -308,12 +295,7 @@ def read_steps(log: Path) -> tuple[tuple[Step, ...], str]:
 
 
 def blocks(run: RunResult, warmup: int) -> list[tuple[Step, ...]]:
-    """Divide the steps after the warm-up into blocks; a rest joins the last one.
-
-    >>> run = RunResult(tuple(Step(loss=1.0, seconds=1.0, samples=8) for _ in range(14)))
-    >>> [len(block) for block in blocks(run, warmup=2)]
-    [5, 7]
-    """
+    """Divide the steps after the warm-up into blocks; a rest joins the last one."""
     steps = run.steps[min(warmup, len(run.steps) - 1) :]
     number = max(1, len(steps) // BLOCK)
     ends = [BLOCK * k for k in range(number)] + [len(steps)]

@@ -62,13 +62,6 @@ def test_a_usable_backend_that_is_wrong_gives_status_1(capsys: pytest.CaptureFix
     assert "Wrong here: auto. aam uses flash, and math with masks." in " ".join(page.split())
 
 
-def test_json_output_is_a_report(capsys: pytest.CaptureFixture[str]) -> None:
-    assert aam("check", "--quick", "--device", "cpu", "--json") == 0
-    found = from_json(capsys.readouterr().out)
-    assert found.backends == ("auto", "flash", "mem_efficient", "math")
-    assert found.key is None
-
-
 def test_without_a_gpu_the_cpu_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
@@ -127,16 +120,20 @@ def of_torch() -> CheckReport:
     return report(*TORCH)
 
 
-def test_speed_and_memory_are_relative_to_math(of_torch: CheckReport) -> None:
+def test_the_table_has_the_stack_and_costs_relative_to_math(of_torch: CheckReport) -> None:
     costs = tuple(
         Cost(name, "fp32", mask, "sample encoder", time, memory)
         for name, time, memory in (("flash", 2.0, 100), ("math", 5.0, 400))
         for mask in ("none", "each")
     )
-    page = shown(CheckReport(**{**vars(of_torch), "costs": costs}), width=120)
+    identity = {**of_torch.identity, "aotriton": "unknown", "arch": "gfx942", "driver": "6.8.5"}
+    changed = {**vars(of_torch), "costs": costs, "identity": identity}
+    page = shown(CheckReport(**changed), width=120)
     assert "2.5 x  0.25 x" in row(page, "flash")
     assert "1.0 x  1.00 x" in row(page, "math")
     assert "relative to math" in page
+    assert "unknown: libraries before 0.9 have no version" in page
+    assert "(gfx942)" in page and "6.8.5" in page
 
 
 def test_a_faulty_figure_is_shown_as_such() -> None:
@@ -164,14 +161,6 @@ def test_the_version_of_aotriton_is_read_or_unknown(
 ) -> None:
     (tmp_path / "libaotriton_v2.so").write_bytes(content)
     assert aotriton_version(tmp_path) == expected
-
-
-def test_an_unknown_aotriton_is_reported(of_torch: CheckReport) -> None:
-    identity = {**of_torch.identity, "aotriton": "unknown", "arch": "gfx942", "driver": "6.8.5"}
-    page = shown(CheckReport(**{**vars(of_torch), "identity": identity}))
-    assert "unknown: libraries before 0.9 have no version" in page
-    assert "(gfx942)" in page
-    assert "6.8.5" in page
 
 
 def test_kernel_drivers(tmp_path: Path) -> None:

@@ -109,9 +109,6 @@ def test_a_correct_stack_uses_the_requested_backend(
     assert (record["without_mask"], record["with_mask"]) == ("auto", "auto")
     assert record["faults"] == {}
     assert "attention backend" not in capsys.readouterr().err
-
-
-def test_a_cpu_is_not_measured_by_default(runs: Runs) -> None:
     record = attention(runs(TORCH, measured=False))
     assert record["evidence"] == "not measured on a cpu"
     assert "faults" not in record

@@ -13,9 +13,10 @@ import torch
 
 from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.options.device import DeviceOptions
+from aam.contract.options.training import ModelOptions
 from aam.model.attention import TORCH, Backend
-from aam.numerics.backends import BackendPolicy, SelectedBackends, choose_backends
-from aam.numerics.check import CheckPlan
+from aam.numerics.backends import BackendPolicy, SelectedBackends, choose_attention
+from aam.numerics.device import Precision
 from aam.numerics.report import (
     CheckReport,
     from_json,
@@ -89,11 +90,14 @@ def chosen(
     cache: Path,
     backends: tuple[Backend, ...] = TORCH,
     launch: dict[str, object] | None = None,
-    **needs: object,
+    precision: Precision = "none",
+    **sizes: int,
 ) -> SelectedBackends:
-    plan = CheckPlan(True, **{"dtypes": ("fp32",), **needs})  # type: ignore[arg-type]
-    variables = {CHECK_REPORTS: str(cache), "AAM_PLAN": json.dumps(launch)}
-    return choose_backends(DeviceOptions(), plan, CPU, variables, BackendPolicy(backends, ("cpu",)))
+    policy, model = BackendPolicy(backends, ("cpu",)), ModelOptions(**sizes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CHECK_REPORTS, str(cache))
+        patch.setenv("AAM_PLAN", json.dumps(launch))
+        return choose_attention(DeviceOptions(), CPU, model, policy, precision)
 
 
 def measured(found: SelectedBackends) -> bool:
@@ -112,9 +116,9 @@ def test_a_stack_is_measured_once(tmp_path: Path) -> None:
     content = json.loads(file.read_text())
     assert content["verdict"].startswith("auto wrong (first mask for all), flash right")
     assert str(torch.__version__) in content["stack"]
-    assert measured(chosen(tmp_path, heads=2, width=8))  # other sizes
-    assert measured(chosen(tmp_path, dtypes=("fp32", "bf16")))  # what the report lacks
-    assert not measured(chosen(tmp_path, dtypes=("fp32", "bf16")))
+    assert measured(chosen(tmp_path, attention_heads=2, embedding_dim=16))  # other sizes
+    assert measured(chosen(tmp_path, precision="bf16"))  # what the report lacks
+    assert not measured(chosen(tmp_path, precision="bf16"))
     assert not measured(chosen(tmp_path))  # and what it had is still there
 
 
@@ -137,13 +141,15 @@ def test_a_report_of_another_torch_is_measured_again(tmp_path: Path, name: str, 
     assert from_json(file.read_text()).identity[name] != value
 
 
-def test_a_report_that_is_not_used_is_named(tmp_path: Path) -> None:
+def test_a_report_that_is_not_used_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     chosen(tmp_path)
     (file,) = tmp_path.glob("*.json")
     file.write_text('{"format": 1, "cases"')
-    found = chosen(tmp_path)
-    assert f"A check report is not used: '{file}', A damaged check report" in found.warnings[0]
-    assert measured(found)
+    assert measured(chosen(tmp_path))
+    message = f"A check report is not used: '{file}', A damaged check report"
+    assert message in capsys.readouterr().err
     assert not measured(chosen(tmp_path))
 
 

@@ -7,7 +7,6 @@ Elsewhere every test is skipped with the reason.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -71,13 +70,6 @@ def test_the_library_is_the_one_of_the_build() -> None:
     assert "/.singularity.d/libs/" not in maps
 
 
-def test_attention_is_right(capsys: pytest.CaptureFixture[str]) -> None:
-    """With masks of their own for several samples; see `aam check`."""
-    status = main(["check", "--device", "cuda", "--quick", "--json"])
-    report = json.loads(capsys.readouterr().out)
-    assert status == 0, report
-
-
 def test_training_gives_what_the_processor_gives(studied: Path, tmp_path: Path) -> None:
     """In full precision the first epochs of both differ by rounding alone."""
     weights = {}
@@ -89,16 +81,6 @@ def test_training_gives_what_the_processor_gives(studied: Path, tmp_path: Path) 
         weights[device] = read_networks(tmp_path / device)[0].encoder_weights
     for name, expected in weights["cpu"].items():
         torch.testing.assert_close(weights["cuda"][name].cpu(), expected, atol=1e-2, rtol=1e-2)
-
-
-def test_half_precision_stays_finite(studied: Path, tmp_path: Path) -> None:
-    args = ["pretrain", *SMALL, "--table", str(studied / "table.biom"), "--tree",
-            str(studied / "tree.nwk"), "--device", "cuda", "--mixed-precision", "bf16",
-            "--output-dir", str(tmp_path / "bf16")]  # fmt: skip
-    assert main(args) == 0
-    text = (tmp_path / "bf16/metrics.csv").read_text().lower()
-    assert "nan" not in text
-    assert "inf" not in text
 
 
 def test_what_is_freed_can_be_used_again() -> None:

@@ -15,18 +15,7 @@ from aam.contract.errors import DataError, Unavailable
 from aam.model.attention import TORCH, Backend
 from aam.numerics import faults
 from aam.numerics.check import CheckPlan, case_of, conclude, measure, measure_in_child
-from aam.numerics.probes import (
-    DTYPES,
-    MASKS,
-    Probe,
-    differences,
-    expected_result,
-    probe_input,
-    run_probe,
-    shapes,
-    tolerance,
-    within_tolerance,
-)
+from aam.numerics.probes import DTYPES, MASKS, Probe, shapes
 from aam.numerics.report import FORMAT, CheckReport, from_json, to_json, worst
 from tests.support import faulty_backends as emulated
 from tests.support.faulty_backends import RIGHT, faulty
@@ -128,26 +117,7 @@ def test_one_set_or_one_mask_finds_nothing() -> None:
     assert case.outcome == "right"
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_correct_results_are_far_from_the_tolerance(dtype: str) -> None:
-    """Half of the tolerance leaves room for kernels that round more often than the CPU's."""
-    for shape in shapes(True):
-        for mask in MASKS:
-            probe = Probe(shape, dtype, mask)
-            found = run_probe(RIGHT, probe_input(probe), CPU)
-            errors = differences(found, expected_result(probe))
-            assert all(within_tolerance(part, tolerance(probe) / 2) for part in errors), probe
-
-
 # --- what does not answer
-
-
-def test_other_errors_are_kept() -> None:
-    report = check(faulty(emulated.broken), faulty(emulated.full, "flash"))
-    assert {c.outcome for c in report.of("auto", DTYPES)} == {"failed"}
-    assert {c.note for c in report.of("auto", DTYPES)} == {"HIP error: invalid device function"}
-    assert {c.outcome for c in report.of("flash", DTYPES)} == {"memory"}
-    assert not report.wrong
 
 
 @pytest.mark.medium
@@ -178,20 +148,11 @@ def test_a_backend_that_kills_its_process_is_left_out() -> None:
 # --- the document
 
 
-def test_a_report_survives_json() -> None:
+def test_a_report_survives_json_and_a_damaged_one_is_refused() -> None:
     report = check(faulty(emulated.nan_empty), RIGHT, plan=CheckPlan(True, ("fp32",)))
-    assert from_json(to_json(report)) == report
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda text: text[:-20],
-        lambda text: text.replace(f'"format":{FORMAT}', f'"format":{FORMAT + 1}'),
-        lambda text: text.replace('"outcome":"right"', '"outcome":"splendid"', 1),
-    ],
-)
-def test_a_damaged_report_is_refused(change: Callable[[str], str]) -> None:
-    text = to_json(check(RIGHT, plan=CheckPlan(True, ("fp32",))))
-    with pytest.raises(DataError, match="run the check again"):
-        from_json(change(text))
+    text = to_json(report)
+    assert from_json(text) == report
+    newer = text.replace(f'"format":{FORMAT}', f'"format":{FORMAT + 1}')
+    for damaged in (text[:-20], newer, text.replace('"outcome":"right"', '"outcome":"fine"', 1)):
+        with pytest.raises(DataError, match="run the check again"):
+            from_json(damaged)

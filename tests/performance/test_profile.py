@@ -100,7 +100,6 @@ def test_category_and_precision_follow_from_the_name() -> None:
         "Cijk_Alik_Bljk_HHS_BH_Bias_HA_S_SAV": "fp16",
         GEMM: "fp32",
         "cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128": "bf16",
-        "ampere_sgemm_128x64_tn": "fp32",
         "void mul_mat_q<(ggml_type)2, 128, false>(char const*, float*)": "unknown",
     }
     for name, precision in products.items():
@@ -110,25 +109,20 @@ def test_category_and_precision_follow_from_the_name() -> None:
 @pytest.mark.parametrize(
     ("kernels", "idle", "limit"),
     [
-        ([KernelTime("gemm", 1000, 1e6)], 0.5, "launch-bound"),
-        ([KernelTime("gemm", 10, 1e6)], 0.5, "data-bound"),
-        ([KernelTime("gemm", 10, 6e5), KernelTime("rccl_main", 5, 4e5)], 0.0, "communication"),
-        ([KernelTime("gemm", 10, 6e5), KernelTime("attn_fwd", 5, 4e5)], None, "attention-bound"),
-        (
-            [KernelTime("gemm", 10, 4e5), KernelTime("elementwise_kernel", 5, 6e5)],
-            0.1,
-            "memory-bound",
-        ),
-        ([KernelTime("gemm", 10, 9e5), KernelTime("x", 5, 1e5)], 0.1, "compute-bound"),
-        ([KernelTime("x", 5, 1e5)], 0.1, "mixed"),
+        ([("gemm", 1000, 1e6)], 0.5, "launch-bound"),
+        ([("gemm", 10, 1e6)], 0.5, "data-bound"),
+        ([("gemm", 10, 6e5), ("rccl_main", 5, 4e5)], 0.0, "communication"),
+        ([("gemm", 10, 6e5), ("attn_fwd", 5, 4e5)], 0.0, "attention-bound"),
+        ([("gemm", 10, 4e5), ("elementwise_kernel", 5, 6e5)], 0.1, "memory-bound"),
+        ([("gemm", 10, 9e5), ("x", 5, 1e5)], 0.1, "compute-bound"),
+        ([("x", 5, 1e5)], 0.1, "mixed"),
     ],
 )
 def test_the_verdict_names_the_limit(
-    kernels: list[KernelTime], idle: float | None, limit: str
+    kernels: list[tuple[str, int, float]], idle: float, limit: str
 ) -> None:
-    span = None if idle is None else 1e6
-    busy = None if idle is None else 1e6 * (1 - idle)
-    assert verdict(KernelProfile("", tuple(kernels), span, busy))[0] == limit
+    times = tuple(KernelTime(*kernel) for kernel in kernels)
+    assert verdict(KernelProfile("", times, 1e6, 1e6 * (1 - idle)))[0] == limit
 
 
 def test_two_profiles_are_compared_by_category(
@@ -150,9 +144,7 @@ BAD = {
     "cut short": (b'{"traceEvents": [{"ph": "X", "cat": "ker', "damaged or incomplete"),
     "no kernels": (b'{"traceEvents": []}', "has no kernels"),
     "cut gzip": (gzip.compress(b'{"traceEvents": []}')[:-6], "damaged or incomplete"),
-    "database": (b"SQLite format 3\0" + b"\0" * 100, "Not the output of a known profiler"),
     "host API": (b'"Name","Calls","TotalDurationNs"\n"hipFree",1,5\n', "Calls of the host's API"),
-    "not a number": (b'"Name","Calls","TotalDurationNs"\n"k",x,5\n', "damaged or incomplete"),
 }
 
 
@@ -177,42 +169,30 @@ PRODUCTS, RANKS = "matrix product", "communication"
     [
         ("rocprof_v1_results.stats.mi250.csv", "rocprof statistics", 1004, "other", "mixed"),
         ("rocprof_v1_results.mi250.head.csv", "rocprof", 5, "other", "mixed"),
-        ("rocprofv3_kernel_stats_resnet_mi300.csv", STATISTICS, 17311, PRODUCTS, "memory-bound"),
         ("rocprofv3_kernel_stats_resnet_ddp_mi300.csv", STATISTICS, 16185, RANKS, RANKS),
         ("rocprofv3_kernel_trace_rocm62.csv", "rocprofv3 kernel trace", 7, "other", "mixed"),
+        ("rocprofv3_memory_copy_trace_rocm62.csv", "rocprofv3 copy trace", 2, "memory copy",
+         "data-bound"),
         ("torch_trace_bert_small_mi300x_rocm64.json.gz", TRACE, 61, PRODUCTS, "launch-bound"),
-        ("torch_trace_bert_small_h100_cuda124.json.gz", TRACE, 61, PRODUCTS, "launch-bound"),
         ("torch_trace_gpu_only_mi210_rocm64.json.gz", TRACE, 562, PRODUCTS, "compute-bound"),
     ],
-)
+)  # fmt: skip
 def test_genuine_profiles(file: str, source: str, calls: int, largest: str, limit: str) -> None:
     profile = read_profile(GENUINE / file)
-    assert profile.source == source
-    assert sum(kernel.calls for kernel in profile.kernels) == calls
+    assert (profile.source, profile.calls) == (source, calls)
     assert next(iter(shares(profile))) == largest
     assert verdict(profile)[0] == limit
 
 
-@pytest.mark.skipif(not GENUINE.is_dir(), reason="AAM_SHARED_DATA has no profiles")
-def test_genuine_copies_and_calls_of_the_host() -> None:
-    copies = read_profile(GENUINE / "rocprofv3_memory_copy_trace_rocm62.csv")
-    assert shares(copies) == {"memory copy": 1.0}
-    with pytest.raises(DataError, match="Calls of the host's API"):
-        read_profile(GENUINE / "rocprofv3_hip_api_stats.csv")
-
-
 def test_a_trace_of_a_cpu_counts_each_operation_without_those_it_calls(tmp_path: Path) -> None:
-    def operation(
-        name: str, start: float, microseconds: float, thread: int = 1
-    ) -> dict[str, object]:
-        event = {"ph": "X", "cat": "cpu_op", "name": name, "tid": thread}
-        return {**event, "ts": start, "dur": microseconds}
-
-    linear, product = operation("aten::linear", 0, 10), operation("aten::addmm", 2, 6)
-    later = operation("aten::addmm", 15, 5)
-    other_thread = operation("aten::gelu", 4, 8, thread=2)
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": f"aten::{name}", "tid": thread, "ts": at, "dur": time}
+        for name, thread, at, time in (
+            ("addmm", 1, 2, 6), ("linear", 1, 0, 10), ("addmm", 1, 15, 5), ("gelu", 2, 4, 8)
+        )
+    ]  # fmt: skip
     path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"traceEvents": [product, linear, later, other_thread]}))
+    path.write_text(json.dumps({"traceEvents": events}))
     found = read_profile(path)
     assert found.device == "CPU"
     assert found.kernels == (

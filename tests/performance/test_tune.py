@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 import yaml
 
-from aam.contract.errors import UsageError
 from aam.performance.tune import EARLY, SUBJECTS, DeviceFacts, compare_losses, gain
 from aam.performance.workload import (
     BLOCK,
     RunResult,
     Step,
     blocks,
-    program_workload,
     rates,
     run_workload,
 )
@@ -40,7 +38,6 @@ def test_a_run_has_the_steps_that_the_program_logs(tmp_path: Path) -> None:
     assert len(found.steps) == 15
     assert all(step.samples == 8 and step.seconds > 0 for step in found.steps)
     assert found.losses == result("none", tmp_path).losses
-    assert found.losses != result("gradient", tmp_path).losses
 
 
 @pytest.mark.medium
@@ -84,12 +81,6 @@ def test_rates_and_gain_leave_the_warm_up_out() -> None:
     assert found.wait == pytest.approx(0.25)
     assert gain(run_of(0.25), slow_start, 5) == pytest.approx(2)
     assert [len(part) for part in blocks(run_of(1.0, 13), 0)] == [BLOCK, 13 - BLOCK]
-
-
-@pytest.mark.parametrize("text", ["{missing}", "{", "{0}", "{a.b}"])
-def test_a_command_line_that_cannot_be_filled_in_is_a_usage_error(text: str) -> None:
-    with pytest.raises(UsageError, match="give --values NAME=VALUE,VALUE"):
-        program_workload(("run", text), {"a": "1"})
 
 
 CPU = DeviceFacts("CPU, 4 cores", "cpu", "2.13.0", 4)
@@ -177,25 +168,22 @@ def test_tune_keeps_what_is_faster_and_the_same(
     assert aam(*command) == 73
 
 
-def test_options_that_do_not_fit_are_usage_errors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_options_that_do_not_fit_and_several_tasks_are_usage_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ("tune", "--values", "cost=1,2", "--output-dir", tmp_path / "out")
     program = ("--", *WORDS, "--cost", "{cost}")
     assert aam(*command, "--half", "speed", *program) == 64
     assert aam(*command, "--steps", "5", "--warmup-steps", "5", *program) == 64
     assert aam("tune", "--values", "cost", "--output-dir", tmp_path / "b", *program) == 64
-    assert not (tmp_path / "out").exists()
-
-
-def test_one_task_of_several_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    assert aam(*command, "--", *WORDS, "--cost", "{a.b}") == 64
+    assert "give --values NAME=VALUE,VALUE" in capsys.readouterr().err
     step = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "1"}
     for name, value in {**step, "SLURM_JOB_ID": "7"}.items():
         monkeypatch.setenv(name, value)
-    assert aam("tune", "--output-dir", tmp_path / "run", "--", *WORDS) == 64
+    assert aam(*command, *program) == 64
     assert "2 processes of srun; start it once" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.nightly
