@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -128,37 +129,64 @@ class Inspection:
 
 
 def inspect(input: TableOptions, tree: Path | None, metadata: Path | None) -> Inspection:
-    """Inspect the files of a study.
-
-    Args:
-        input: options of the feature table and its sequences.
-        tree: Newick file of the phylogeny; None: not inspected.
-        metadata: TSV file with metadata of the samples; None: not inspected.
-    """
+    """Inspect the files of a study: table and sequences, tree and metadata where they are given."""
     found = Inspection()
-    table = found.read("table", lambda: load_table(input))
-    names = _names(input.table) if table is None else table
+    names: FeatureTable | TableBlocks | None
+    names = table = found.read("table", lambda: load_table(input))
     if table is not None:
         _table(found, table)
+    else:
+        # The ids of a table whose counts are refused may still be compared.
+        with collected(), suppress(AamError):
+            names = open_blocks(input.table)
     if names is not None and len(names.feature_ids):
-        tokens_FL = _sequences(found, names.feature_ids, input.sequences)
+        asvs = names.feature_ids
+        tokens_FL = _sequences(found, asvs, input.sequences)
         if table is not None:
             study = Study(table, tokens_FL)
             found.study = found.read("sequences", lambda: sum_equal_sequences(study))
         if tree is not None:
-            _tree(found, tree, names.feature_ids, table)
+
+            def columns_of_tree() -> npt.NDArray[np.int64]:
+                with collected():  # the warning below is about the ASVs that are left out, too
+                    return read_phylogeny(tree, asvs, drop_missing=True)[1]
+
+            columns = found.read("tree", columns_of_tree)
+            if columns is not None:
+                found.overlaps.append(("ASVs in the tree", len(columns), len(asvs)))
+                found.fact("tree", f"has {len(columns)} of {len(asvs)} ASVs")
+                if absent := len(asvs) - len(columns):
+                    of_reads = ""
+                    if table is not None:
+                        share = 1 - table.counts[:, columns].sum() / table.counts.sum()
+                        of_reads = f" with {share:.1%} of the reads"
+                    found.warn(
+                        "tree",
+                        f"lacks {absent} ASVs{of_reads}: --drop-missing-asvs leaves them out",
+                    )
     if metadata is None:
         return found
-    described = found.read("metadata", lambda: read_metadata(metadata))
+    described = found.metadata = found.read("metadata", lambda: read_metadata(metadata))
     if described is None:
         return found
-    found.metadata = described
     known = set(described.ids)
     ids = described.ids if names is None else names.sample_ids
     shared = [name for name in ids if name in known]
     found.fact("metadata", f"{len(known)} samples, {len(described.columns)} columns")
     if names is not None:
-        _overlap(found, ids, described, shared)
+        found.fact("ids", f"{len(shared)} of {len(ids)} samples of the table have metadata")
+        found.overlaps += [
+            ("samples of the table with metadata", len(shared), len(ids)),
+            ("samples of the metadata in the table", len(shared), len(described.ids)),
+        ]
+        if not shared:
+            error = described.no_common_sample(ids)
+            found.findings.append(StudyFinding("error", "ids", str(error), error.status))
+        elif len(shared) < len(ids):
+            likely = described.likely_reason(ids)
+            reason = f"; they differ in {likely} from ids of the metadata" if likely else ""
+            shown = first_few(name for name in ids if name not in known)
+            found.warn("ids", f"samples without metadata: {shown}{reason}")
     if shared:
         found.columns = [_column(found, described, name, shared) for name in described.columns]
         # A deposit has dozens of columns that say the same of every sample.
@@ -172,15 +200,6 @@ def inspect(input: TableOptions, tree: Path | None, metadata: Path | None) -> In
                 found.findings = [one for one in found.findings if one not in alike]
                 found.warn("columns", f"{text}: {first_few(one.subject for one in alike)}")
     return found
-
-
-def _names(path: Path) -> TableBlocks | None:
-    """Return the ids of a table whose counts are refused; None if they are refused too."""
-    with collected():
-        try:
-            return open_blocks(path)
-        except AamError:
-            return None
 
 
 def _table(found: Inspection, table: FeatureTable) -> None:
@@ -236,44 +255,6 @@ def _sequences(found: Inspection, names: Sequence[str], path: Path | None) -> np
     if agreement_F.mean() < mean or (agreement_F < low).mean() > most:
         found.warn("sequences", "unlike each other from the start: several regions or strands?")
     return none if tokens_FL is None else tokens_FL
-
-
-def _tree(found: Inspection, path: Path, names: Sequence[str], table: FeatureTable | None) -> None:
-    def read() -> npt.NDArray[np.int64]:
-        with collected():  # the warning below is about the ASVs that are left out, too
-            return read_phylogeny(path, names, drop_missing=True)[1]
-
-    columns = found.read("tree", read)
-    if columns is None:
-        return
-    absent = len(names) - len(columns)
-    found.overlaps.append(("ASVs in the tree", len(columns), len(names)))
-    found.fact("tree", f"has {len(columns)} of {len(names)} ASVs")
-    if absent:
-        of_reads = ""
-        if table is not None:
-            share = 1 - table.counts[:, columns].sum() / table.counts.sum()
-            of_reads = f" with {share:.1%} of the reads"
-        found.warn("tree", f"lacks {absent} ASVs{of_reads}: --drop-missing-asvs leaves them out")
-
-
-def _overlap(
-    found: Inspection, ids: Sequence[str], metadata: Metadata, shared: Sequence[str]
-) -> None:
-    found.fact("ids", f"{len(shared)} of {len(ids)} samples of the table have metadata")
-    found.overlaps += [
-        ("samples of the table with metadata", len(shared), len(ids)),
-        ("samples of the metadata in the table", len(shared), len(metadata.ids)),
-    ]
-    if not shared:
-        error = metadata.no_common_sample(ids)
-        found.findings.append(StudyFinding("error", "ids", str(error), error.status))
-    elif len(shared) < len(ids):
-        known = set(shared)
-        absent = [name for name in ids if name not in known]
-        likely = metadata.likely_reason(ids)
-        reason = f"; they differ in {likely} from ids of the metadata" if likely else ""
-        found.warn("ids", f"samples without metadata: {first_few(absent)}{reason}")
 
 
 def _column(found: Inspection, metadata: Metadata, name: str, ids: Sequence[str]) -> MetadataColumn:

@@ -103,8 +103,34 @@ def read_phylogeny(
                 f"the root of '{path}' has {branches} branches, a rooted tree has 2",
                 "root it (`qiime phylogeny midpoint-root`), or add --root-at-midpoint",
             )
-        columns, tips = _match(tree, feature_ids, path, drop_missing)
-        read = _shear(tree, tips, path, budget), columns
+        # Find the features in the tree.
+        column_of = {name: column for column, name in enumerate(feature_ids)}
+        get = column_of.get
+        column_T = np.fromiter((get(name, -1) for name in tree.names), np.int64, len(tree.names))
+        matched = np.flatnonzero(column_T >= 0)
+        counts = np.bincount(column_T[matched], minlength=len(feature_ids))
+        if (twice := np.flatnonzero(counts > 1)).size:
+            raise DataError(
+                "Features are in the tree more than once",
+                f"{first_few(feature_ids[column] for column in twice.tolist())} in '{path}'",
+                "give every tip a unique name",
+            )
+        if matched.size == 0:
+            raise DataError(
+                "None of the table's features is in the tree",
+                f"the table has {first_few(feature_ids)}, '{path}' has {first_few(tree.names)}",
+                "use the tree that was made for this table",
+            )
+        missing = [feature_ids[column] for column in np.flatnonzero(counts == 0).tolist()]
+        if missing and not drop_missing:
+            raise DataError(
+                "Features of the table are not in the tree",
+                f"{first_few(missing)} of {len(feature_ids)} are absent from '{path}'",
+                "use the tree made for this table, or leave them out with --drop-missing-asvs",
+            )
+        order = np.argsort(column_T[matched])
+        columns = column_T[matched][order]
+        read = _shear(tree, tree.tips[matched[order]], path, budget), columns
         if cache is not None:
             # A cache that cannot be written, as on many clusters, only costs time.
             with suppress(OSError, AamError), atomic_write(cache) as temporary:
@@ -148,38 +174,6 @@ def _rooted_at_midpoint(tree: NewickTree, path: Path) -> NewickTree:
         ) from error
     found = parse(rooted.getvalue().encode(), f"'{path}', rooted at its midpoint")
     return replace(found, names=[tree.names[int(name[1:])] for name in found.names])
-
-
-def _match(
-    tree: NewickTree, feature_ids: Sequence[str], path: Path, drop_missing: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find the features in the tree: their columns [F], ascending, and the nodes of their tips."""
-    column_of = {name: column for column, name in enumerate(feature_ids)}
-    get = column_of.get
-    found = np.fromiter((get(name, -1) for name in tree.names), np.int64, len(tree.names))
-    matched = np.flatnonzero(found >= 0)
-    counts = np.bincount(found[matched], minlength=len(feature_ids))
-    if (twice := np.flatnonzero(counts > 1)).size:
-        raise DataError(
-            "Features are in the tree more than once",
-            f"{first_few(feature_ids[column] for column in twice.tolist())} in '{path}'",
-            "give every tip a unique name",
-        )
-    missing = [feature_ids[column] for column in np.flatnonzero(counts == 0).tolist()]
-    if matched.size == 0:
-        raise DataError(
-            "None of the table's features is in the tree",
-            f"the table has {first_few(feature_ids)}, '{path}' has {first_few(tree.names)}",
-            "use the tree that was made for this table",
-        )
-    if missing and not drop_missing:
-        raise DataError(
-            "Features of the table are not in the tree",
-            f"{first_few(missing)} of {len(feature_ids)} are absent from '{path}'",
-            "use the tree made for this table, or leave them out with --drop-missing-asvs",
-        )
-    order = np.argsort(found[matched])
-    return found[matched][order], tree.tips[matched[order]]
 
 
 def _shear(tree: NewickTree, tips: NDArray[np.int64], path: Path, budget: int) -> Phylogeny:

@@ -100,7 +100,12 @@ ENGINES: dict[str, Callable[[sparse.csr_array, Phylogeny, Metric, float], NDArra
 def _inputs(counts: sparse.csr_array, phylogeny: Phylogeny) -> Iterator[Path]:
     """Write table and tree into a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="aam-unifrac-") as name:
-        _write_table(Path(name) / TABLE, counts)
+        import biom  # 0.25 CPU-seconds, which training does without
+
+        samples, features = counts.shape
+        ids = [f"f{column}" for column in range(features)], [f"s{row}" for row in range(samples)]
+        with h5py.File(Path(name) / TABLE, "w") as file:
+            biom.Table(sparse.csr_matrix(counts.T, dtype=float), *ids).to_hdf5(file, "aam")
         (Path(name) / TREE).write_text(newick(phylogeny))
         yield Path(name)
 
@@ -130,15 +135,6 @@ def newick(phylogeny: Phylogeny) -> str:
         pieces.append(")" if column is None else f"{'(' * opened[branch]}f{column}")
         pieces.append(f":{length!r}" if parents[branch] == branch + 1 else f":{length!r},")
     return "".join(pieces) + ");\n"
-
-
-def _write_table(path: Path, counts: sparse.csr_array) -> None:
-    import biom  # 0.25 CPU-seconds, which training does without
-
-    samples, features = counts.shape
-    names = [f"f{column}" for column in range(features)], [f"s{row}" for row in range(samples)]
-    with h5py.File(path, "w") as file:
-        biom.Table(sparse.csr_matrix(counts.T, dtype=float), *names).to_hdf5(file, "aam")
 
 
 def _aligned(
