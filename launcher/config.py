@@ -36,10 +36,7 @@ def read(
 ) -> LaunchSettings:
     """Return the settings of all layers, with image_dir and scratch filled in.
 
-    Args:
-        flags: the launcher's own options of the command line, flag -> value.
-        variables: the environment.
-        usual_site: site whose settings count where none is named.
+    `flags` are the launcher's options by flag, `usual_site` is the site where none is named.
     """
     home = who(variables).get("HOME", "/")
     cache = user_folder("XDG_CACHE_HOME", variables)
@@ -111,12 +108,7 @@ def catalog(settings: LaunchSettings) -> Catalog:
 
 
 def site(name: str, variables: Mapping[str, str] = os.environ) -> Site:
-    """Return the facts of a site.
-
-    Args:
-        name: of a file in one of SITES, or a path.
-        variables: the environment, with `$USER` and `$HOME`.
-    """
+    """Return the facts of a site by the name of its file in SITES, or by a path."""
     from launcher.slurm.site import HELP, site_of  # with msgspec's types: 4 ms of a start without
 
     places = [folder / f"{name}.yaml" for folder in SITES]

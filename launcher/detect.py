@@ -48,9 +48,7 @@ NUMBER = re.compile(r"\d+(?:\.\d+)+[^\s,]*")
 def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None) -> Host:
     """Read a host below `root`: "/", a folder holding sys/, proc/ and dev/, or a tar of one.
 
-    Args:
-        environment: variables of the process; those of this one by default, and for a capture
-            those that it recorded.
+    The environment is that of this process, of a capture the recorded one, unless it is given.
     """
     tree = open_tree(root)
     live = tree.name == "/"

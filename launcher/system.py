@@ -39,11 +39,7 @@ def regular(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
 
 
 def user_folder(name: str, variables: Mapping[str, str]) -> Path:
-    """Return this program's folder below one of a user's base folders.
-
-    Args:
-        name: variable of the XDG Base Directory Specification.
-    """
+    """Return this program's folder below a base folder of XDG, by the name of its variable."""
     home = Path(variables.get("HOME", "/"))
     return Path(variables.get(name) or home / XDG[name]) / "aam"
 
@@ -61,14 +57,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     text: str = "",
 ) -> CompletedProcess[str]:
-    """Run a program and return its exit status and output.
-
-    Args:
-        argv: the program and its arguments.
-        timeout: seconds after which it is killed.
-        environment: its variables; by default those of this process.
-        text: its input.
-    """
+    """Run a program with `text` as its input; kill it after `timeout` seconds."""
     # A start that runs no program saves the 2 ms of this import.
     import subprocess
 

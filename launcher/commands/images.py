@@ -177,17 +177,15 @@ def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:
     if options.sha256 and not options.from_:
         raise UsageError("--sha256 without --from", options.sha256, "name the file with --from")
     found = build.find_builder(options.engine, SIF if options.from_ else None)
-    jobs = [
-        build.BuildJob(image, found, folder,
-                       {} if options.from_ else definitions.arguments(image, options.build_arg),
-                       options)
-        for image in chosen
-    ]  # fmt: skip
-    for job in jobs if not options.from_ else ():
-        definitions.require_locked(job.image.name, job.arguments)
-    for job in jobs:
-        made = build.build(job)
-        _print_made(job.image.name, made, folder)
+    # Every image is checked before the first is built.
+    arguments: list[dict[str, str]] = [{} for _ in chosen]
+    if not options.from_:
+        arguments = [definitions.arguments(image, options.build_arg) for image in chosen]
+        for image, given in zip(chosen, arguments, strict=True):
+            definitions.require_locked(image.name, given)
+    for image, given in zip(chosen, arguments, strict=True):
+        made = build.build(image, found, folder, options, given)
+        _print_made(image.name, made, folder)
 
 
 def _pull(options: ImagesPull, catalog: Catalog, folder: Path) -> None:
@@ -204,13 +202,11 @@ def _pull(options: ImagesPull, catalog: Catalog, folder: Path) -> None:
     found = build.find_builder(options.engine)
     for image in chosen:
         # Apptainer and podman take a digest only without a tag, and compare what they get with it.
-        end = (
-            f"@{options.digest}"
-            if options.digest
-            else f":{options.tag or f'{image.name}-v{__version__}'}"
-        )
-        job = build.BuildJob(image, found, folder, {}, ImagesBuild(engine=options.engine, names=()))
-        _print_made(image.name, build.pull(job, f"{options.registry}{end}"), folder)
+        tag = f":{options.tag or f'{image.name}-v{__version__}'}"
+        reference = options.registry + (f"@{options.digest}" if options.digest else tag)
+        plain = ImagesBuild(engine=options.engine, names=())
+        made = build.build(image, found, folder, plain, {}, reference)
+        _print_made(image.name, made, folder)
 
 
 def _print_made(name: str, made: Mapping[str, Any], folder: Path) -> None:

@@ -52,22 +52,17 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         require_inputs(request)
     host, plan = plan_launch(request, capture or Path("/"), starting=not request.dry_run)
     warn(plan.findings)
-    if record := _recorded(argv):
-        warn(_differences(record, request, host, plan))
+    # The run record that --config names, if it names one.
+    path: Path | None = parse_known([CONFIG], argv)[0].get(CONFIG.flag)
+    path = path / "run.json" if path is not None and path.is_dir() else path
+    if path is not None and path.suffix == ".json":
+        warn(_differences(path, request, host, plan))
     if request.dry_run:
         print(shell_line(plan))
         return 0
     sys.stdout.flush()
     sys.stderr.flush()
     exec_plan(plan)
-
-
-def _recorded(argv: Sequence[str]) -> Path | None:
-    """Return the run record that --config names in a command line, or None."""
-    given, _ = parse_known([CONFIG], argv)
-    path: Path | None = given.get(CONFIG.flag)
-    path = path / "run.json" if path is not None and path.is_dir() else path
-    return path if path is not None and path.suffix == ".json" else None
 
 
 def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterator[Finding]:

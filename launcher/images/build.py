@@ -84,21 +84,6 @@ class InstalledBuilder(msgspec.Struct, frozen=True):
     version: str
 
 
-class BuildJob(msgspec.Struct, frozen=True):
-    """A build of an image of the catalog in the image folder."""
-
-    image: Image
-    builder: InstalledBuilder
-    folder: Path
-    arguments: Mapping[str, str]  # all build arguments
-    options: ImagesBuild  # those of the command line, with absolute paths
-
-    @property
-    def sif(self) -> Path:
-        """The file of the image in the image folder."""
-        return self.folder / f"{self.image.name}.sif"
-
-
 def suitable(image_format: str | None) -> tuple[Builder, ...]:
     """Return the engines that build images of a format of `EngineTraits`; None: any."""
     known = tuple(e for e in BUILDERS.values() if image_format in (None, e.traits.image_format))
@@ -135,13 +120,29 @@ def find_builder(requested: str | None, image_format: str | None = None) -> Inst
     return InstalledBuilder(engine, fact.path, f"{match[2]}.{match[3]}")
 
 
-def build(job: BuildJob) -> Mapping[str, Any]:
-    """Build, and return the entry of images.json; of a build that fails only the log is left."""
-    name, builder, options = job.image.name, job.builder, job.options
-    image_format = builder.engine.traits.image_format
-    with _scratch(job.folder, name) as scratch:
-        context, facts = scratch / "context", dict[str, Any]()
-        if options.from_ is not None:
+def build(
+    image: Image,
+    builder: InstalledBuilder,
+    folder: Path,
+    options: ImagesBuild,
+    arguments: Mapping[str, str],
+    reference: str = "",
+) -> Mapping[str, Any]:
+    """Build an image, or pull it, and return the entry of images.json; a failure leaves its log.
+
+    Args:
+        options: those of the command line, with absolute paths.
+        arguments: all build arguments.
+        reference: name in a registry of an image to pull that a release has published; the engine
+            checks one that ends in @sha256:...
+    """
+    name, engine, program = image.name, builder.engine, builder.program
+    image_format, sif = engine.traits.image_format, folder / f"{name}.sif"
+    with _scratch(folder, name) as scratch:
+        context, facts, needs = scratch, dict[str, Any](), list[SpaceRequirement]()
+        if reference:
+            facts = {"from": reference}
+        elif options.from_ is not None:
             expected = options.sha256
             if expected is not None and not re.fullmatch("[0-9a-f]{64}", expected):
                 remedy = "give 64 hexadecimal digits"
@@ -153,41 +154,45 @@ def build(job: BuildJob) -> Mapping[str, Any]:
                 remedy = "copy or pull it again, or give the SHA-256 that its publisher states"
                 raise MissingInput("The file is another one", evidence, remedy)
             facts = {"from": str(options.from_)}
-            context = scratch
             # The image takes at most as much as its file; unpacking an archive is the engine's.
             size, remedy = options.from_.stat().st_size, "set AAM_IMAGE_DIR to a folder with room"
-            needs = [SpaceRequirement("image", job.folder, size, remedy)]
+            needs = [SpaceRequirement("image", folder, size, remedy)]
         else:
+            context = scratch / "context"
             content = definitions.stage(definitions.sources(), context)
-            parts = [content, image_format, json.dumps(dict(job.arguments), sort_keys=True)]
+            parts = [content, image_format, json.dumps(dict(arguments), sort_keys=True)]
             facts = {"inputs": hashlib.sha256("\0".join(parts).encode()).hexdigest()}
-            recorded = index.entry(index.read(job.folder), name, image_format)
+            recorded = index.entry(index.read(folder), name, image_format)
             same = not options.rebuild and recorded.get("inputs") == facts["inputs"]
-            if same and builder.engine.exists(builder.program, recorded, job.sif):
+            if same and engine.exists(program, recorded, sif):
                 return {**recorded, "new": False}
-            needs = builder.engine.needs(builder.program, job.image.room, job.folder, os.environ)
+            needs = engine.needs(program, image.room, folder, os.environ)
         require_space(needs)
-        log = _log(job)
-        log.step(f"{name} with {builder.engine.name} {builder.version}; log {log.path}")
-        made = builder.engine.build(_inputs(job, context, scratch), log)
-        return _recorded(job, {**facts, **made, "arguments": dict(job.arguments)}, log)
-
-
-def pull(job: BuildJob, reference: str) -> Mapping[str, Any]:
-    """Pull an image that a release has published, and return the entry of images.json.
-
-    Args:
-        reference: its name in a registry; one that ends in @sha256:... is checked by the engine.
-    """
-    with _scratch(job.folder, job.image.name) as scratch:
-        log = _log(job, "The image was not pulled")
-        log.step(
-            f"{reference} with {job.builder.engine.name} {job.builder.version}; log {log.path}"
+        cause = f"The image was not {'pulled' if reference else 'built'}"
+        log = BuildLog(folder / "logs" / f"{name}-{engine.name}.log", cause)
+        log.step(f"{reference or name} with {engine.name} {builder.version}; log {log.path}")
+        base = {"BASE": definitions.by_digest(arguments["BASE"])} if arguments else {}
+        inputs = ImageBuild(
+            program=program,
+            name=name,
+            arguments={**arguments, **base},
+            context=context,
+            scratch=scratch,
+            epoch=epoch(arguments),
+            wheels=options.wheels,
+            archive=options.from_,
+            test=options.test,
+            place=sif,
         )
-        made = job.builder.engine.pull(_inputs(job, scratch, scratch), reference, log)
-        digest = reference.partition("@")[2]
-        return _recorded(job, {"from": reference, **made, **({"digest": digest} if digest else {})},
-                         log)  # fmt: skip
+        if reference:
+            digest = reference.partition("@")[2]
+            facts |= engine.pull(inputs, reference, log) | ({"digest": digest} if digest else {})
+        else:
+            facts |= {**engine.build(inputs, log), "arguments": dict(arguments)}
+        facts |= {"engine": f"{engine.name} {builder.version}", "built": int(time.time())}
+        index.write(folder, name, image_format, facts)
+        log.step(f"{name} is there: {facts.get('reference') or sif}")
+        return {**facts, "new": True}
 
 
 @contextmanager
@@ -223,36 +228,6 @@ def require_space(needs: Sequence[SpaceRequirement]) -> None:
             needed = f"{taken[device] / GIB:.1f} needed"
             evidence = f"{free / GIB:.1f} GiB free at '{need.folder}' ({need.what}), {needed}"
             raise CannotCreate("No room to build", evidence, need.remedy)
-
-
-def _inputs(job: BuildJob, context: Path, scratch: Path) -> ImageBuild:
-    base = {"BASE": definitions.by_digest(job.arguments["BASE"])} if job.arguments else {}
-    return ImageBuild(
-        program=job.builder.program,
-        name=job.image.name,
-        arguments={**job.arguments, **base},
-        context=context,
-        scratch=scratch,
-        epoch=epoch(job.arguments),
-        wheels=job.options.wheels,
-        archive=job.options.from_,
-        test=job.options.test,
-        place=job.sif,
-    )
-
-
-def _log(job: BuildJob, cause: str = "The image was not built") -> BuildLog:
-    name = f"{job.image.name}-{job.builder.engine.name}.log"
-    return BuildLog(job.folder / "logs" / name, cause)
-
-
-def _recorded(job: BuildJob, facts: Mapping[str, Any], log: BuildLog) -> Mapping[str, Any]:
-    name, builder = job.image.name, job.builder
-    engine = f"{builder.engine.name} {builder.version}"
-    entry = {**facts, "engine": engine, "built": int(time.time())}
-    index.write(job.folder, name, builder.engine.traits.image_format, entry)
-    log.step(f"{name} is there: {facts.get('reference') or job.sif}")
-    return {**entry, "new": True}
 
 
 def epoch(arguments: Mapping[str, str]) -> int:

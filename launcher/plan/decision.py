@@ -99,9 +99,7 @@ class Assessment(msgspec.Struct, frozen=True):
 def assess(inputs: LaunchInputs, requested: bool = True) -> Assessment:
     """Return the candidates of a launch in order of preference, with the reason against each.
 
-    Args:
-        inputs: of the launch; the host may be one that is only described.
-        requested: consider the image and the engine that are requested.
+    Without `requested` any image and engine may be chosen, whatever --image and --runtime say.
     """
     if not requested:
         settings = replace(inputs.settings, image=AUTO, runtime=AUTO)

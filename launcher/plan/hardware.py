@@ -201,11 +201,7 @@ def misfits(
 ) -> dict[str, str]:
     """Return why an image does not fit the processor and a group of GPUs: kind -> evidence.
 
-    Args:
-        image: of the catalog, or one that is requested by a path.
-        group: None: the command computes on the processor.
-        groups: all groups of the host.
-        inputs: of the launch.
+    Without a group the command computes on the processor; `groups` are all of the host.
     """
     found, host = {}, inputs.host
     if not built_for(image, host.machine):
