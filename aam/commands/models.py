@@ -76,7 +76,7 @@ def run_embed(options: Embed) -> dict[str, object]:
     Of a cross-validated run it is the embedding of the first fold.
     """
     # PyTorch takes 2 CPU-seconds to import, which kernel and forest do without.
-    from aam.inference.outputs import build_networks, embed, load_samples
+    from aam.inference.outputs import build_networks, embed, warn_of_shallow
     from aam.inference.stored_networks import read_networks
     from aam.numerics.device import choose_device, print_device
 
@@ -88,7 +88,8 @@ def run_embed(options: Embed) -> dict[str, object]:
             print_device(choose_device(options.device))
         # One network: embeddings of different networks have no common axes.
         network = build_networks(read_networks(options.model)[:1], options.device)[0]
-        study = load_samples(options.input, network.config)
+        study = load_study(options.input, max_bp=network.config.shape.max_bp)
+        warn_of_shallow(study, network.config)
         settings = InferenceSettings(options.batch_size, vectors=options.vectors)
         part = share.take(study, options.batch_size)
         embeddings_ND = np.concatenate(share.gather(embed(network, part, settings)))

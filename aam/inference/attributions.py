@@ -22,7 +22,7 @@ from aam.data.covariates import Covariates
 from aam.data.study import Study
 from aam.data.targets import contrasts
 from aam.inference.outputs import LoadedNetwork, encode_asvs, profile_terms
-from aam.inference.stored_networks import StoredNetwork, Target
+from aam.inference.stored_networks import StoredNetwork
 from aam.model.attention import Backend, Backends
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Predictor
@@ -51,20 +51,6 @@ class Contributions:
     baselines_NC: F64
 
 
-def score_matrix(target: Target) -> F64:
-    """Return the matrix from network outputs to scores: those of `contrasts`, or a number.
-
-    A number is in the units of the target, or of its logarithm with a logarithmic transform.
-
-    >>> score_matrix(Target("diet", ("carnivore", "herbivore"))).ravel().tolist()
-    [-1.0, 1.0]
-    """
-    if target.classes:
-        return contrasts(len(target.classes))
-    assert target.transform is not None
-    return np.eye(target.outputs)[:, [target.middle]] * target.transform.scale
-
-
 def integrated_gradients(
     model: LoadedNetwork,
     study: Study,
@@ -85,8 +71,8 @@ def integrated_gradients(
             samples.
 
     Returns:
-        Contributions in the units of the scores of `score_matrix`; those of a sample sum to its
-        score minus that of its baseline.
+        Contributions to the scores: the number, or the `contrasts` of the classes; those of a
+        sample sum to its score minus that of its baseline.
     """
     network, target, device = model.network, model.config.target, model.device
     assert isinstance(network, Predictor) and target is not None
@@ -112,7 +98,14 @@ def integrated_gradients(
     inputs = vectors_FD, mean_D, terms_FW, mean_W
 
     covariate_inputs = model.config.inputs(covariates)
-    scores_OC = torch.from_numpy(score_matrix(target)).to(vectors_FD)
+    # From outputs to scores: those of `contrasts`, or a number in the units of the target, of its
+    # logarithm with a logarithmic transform.
+    if target.classes:
+        matrix_OC = contrasts(len(target.classes))
+    else:
+        assert target.transform is not None
+        matrix_OC = np.eye(target.outputs)[:, [target.middle]] * target.transform.scale
+    scores_OC = torch.from_numpy(matrix_OC).to(vectors_FD)
     batches = FixedBatches(study, reading_plan(model.config.plan), np.arange(samples), batch_size)
     rows, columns, entries, ends = [], [], [], []
     for k in track(range(len(batches)), "Integrated gradients", len(batches), "batches"):
@@ -237,17 +230,7 @@ def sample_attention(
     device: torch.device,
     covariates: Covariates | None = None,
 ) -> SampleAttention:
-    """Compute the attention of the target's readout to the ASVs of one sample.
-
-    Args:
-        stored: network with a target.
-        sample: study with one sample.
-        device: device of the computation.
-        covariates: metadata of the sample, for a model that reads metadata; else None.
-
-    Returns:
-        Weights of the ASVs that the network reads of the sample, after rarefaction.
-    """
+    """Return the attention to the ASVs that a network reads of a study's only sample."""
     recorder, pooled = _Recorder(), list[tuple[Tensor, Tensor | None]]()
     # The backends of PyTorch return no weights, so a backend in plain operations replaces them.
     backend = Backend("recorded", recorder)

@@ -16,11 +16,10 @@ from torch import Tensor
 from aam.console import track, warn
 from aam.contract.errors import DataError, first_few
 from aam.contract.options.device import DeviceOptions
-from aam.contract.options.study import AsvVectorOptions, TableOptions
+from aam.contract.options.study import AsvVectorOptions
 from aam.data.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches, reading_plan
-from aam.data.covariates import Covariates
 from aam.data.sequences import PAD, hash_sequences
-from aam.data.study import Study, load_study
+from aam.data.study import Study
 from aam.inference.asv_vectors import digest, open_vectors
 from aam.inference.stored_networks import ModelConfig, StoredNetwork
 from aam.inference.tables import NO_VECTORS, InferenceSettings, require_finite, write_embeddings
@@ -32,19 +31,6 @@ from aam.numerics.device import choose_device
 
 CHUNK = 512
 """Sequences encoded at a time."""
-
-
-@dataclass(frozen=True)
-class NetworkOutput:
-    """Embeddings and outputs of a network for samples, in the order of the given rows.
-
-    Attributes:
-        embeddings_ND: float32.
-        outputs_NC: float32; None for an encoder.
-    """
-
-    embeddings_ND: npt.NDArray[np.float32]
-    outputs_NC: Tensor | None
 
 
 def encode_asvs(
@@ -66,9 +52,6 @@ def encode_asvs(
 
     Returns:
         float32 [F, D] on `device`.
-
-    Raises:
-        UsageError, DataError, CannotCreate: see `open_vectors` and `AsvVectors.add`.
     """
     encoder.to(device).eval()
     tokens_FL = study.tokens_FL
@@ -109,8 +92,8 @@ def apply_network(
     asv_vectors_FD: Tensor,
     reads_pass: int = 0,
     covariates: CovariateInputs | None = None,
-) -> NetworkOutput:
-    """Apply a network to samples.
+) -> tuple[npt.NDArray[np.float32], Tensor | None]:
+    """Return embeddings [N, D] and outputs [N, C] of samples, None for an encoder, in float32.
 
     Args:
         network: network in any mode; it is left in evaluation mode on `device`.
@@ -138,12 +121,11 @@ def apply_network(
         embeddings_ND[part] = embedding_BD
         if outputs_NC is not None and outputs_BC is not None:
             outputs_NC[part] = outputs_BC
-    output = NetworkOutput(embeddings_ND.numpy(), outputs_NC)
     ids = [study.table.sample_ids[row] for row in rows.tolist()]
-    require_finite("embeddings", ids, output.embeddings_ND)
-    if output.outputs_NC is not None:
-        require_finite("predictions", ids, output.outputs_NC.numpy())
-    return output
+    require_finite("embeddings", ids, embeddings_ND.numpy())
+    if outputs_NC is not None:
+        require_finite("predictions", ids, outputs_NC.numpy())
+    return embeddings_ND.numpy(), outputs_NC
 
 
 @torch.no_grad()
@@ -270,11 +252,6 @@ def build_networks(
 ) -> list[LoadedNetwork]:
     """Build the networks of a model.
 
-    Args:
-        stored: configurations and weights, of one fold each.
-        device: requested device and attention backend.
-        policy: attention backends to choose from, and how they are checked.
-
     Raises:
         DataError: the networks have different shapes or targets.
         Unavailable: no attention backend computes correctly, or the GPU does not work.
@@ -299,13 +276,6 @@ def _output_signature(config: ModelConfig) -> tuple[object, ...]:
     shape = dataclasses.replace(config.shape, covariates=None)
     outputs = target and (target.column, target.classes, target.quantiles, target.levels)
     return shape, columns, outputs
-
-
-def load_samples(input: TableOptions, config: ModelConfig) -> Study:
-    """Read a table for a network; samples below the rarefaction depth are kept and named."""
-    study = load_study(input, max_bp=config.shape.max_bp)
-    warn_of_shallow(study, config)
-    return study
 
 
 def warn_of_shallow(study: Study, config: ModelConfig) -> None:
@@ -333,34 +303,6 @@ def encode_for_networks(
         yield vectors_FD
 
 
-def apply_to_study(
-    loaded: LoadedNetwork,
-    study: Study,
-    settings: InferenceSettings,
-    asv_vectors_FD: Tensor,
-    covariates: Covariates | None = None,
-) -> list[NetworkOutput]:
-    """Apply a network to every sample of a study, once per rarefaction.
-
-    Args:
-        loaded: network on its device.
-        study: N samples with F ASVs.
-        settings: batch size and number of rarefactions.
-        asv_vectors_FD: vectors of the ASVs, see `encode_for_networks`.
-        covariates: metadata of the samples; None where the network reads none.
-
-    Returns:
-        The outputs of each rarefaction.
-    """
-    rows = np.arange(len(study.table.sample_ids))
-    plan, inputs = reading_plan(loaded.config.plan), loaded.config.inputs(covariates)
-    how = settings.batch_size, loaded.device, asv_vectors_FD
-    return [
-        apply_network(loaded.network, study, plan, rows, *how, k, inputs)
-        for k in range(settings.passes)
-    ]
-
-
 def embed(
     loaded: LoadedNetwork, study: Study, settings: InferenceSettings
 ) -> npt.NDArray[np.float32]:
@@ -368,8 +310,7 @@ def embed(
 
     The encoder alone is applied: no target is computed, and no covariate is read.
     """
-    encoder = dataclasses.replace(loaded, network=loaded.network.encoder)
-    asv_vectors_FD = encode_asvs(encoder.network.encoder, study, loaded.device, settings.vectors)
-    one_pass = dataclasses.replace(settings, passes=1)
-    (output,) = apply_to_study(encoder, study, one_pass, asv_vectors_FD)
-    return output.embeddings_ND
+    encoder, device = loaded.network.encoder, loaded.device
+    asv_vectors_FD = encode_asvs(encoder, study, device, settings.vectors)
+    rows, plan = np.arange(len(study.table.sample_ids)), reading_plan(loaded.config.plan)
+    return apply_network(encoder, study, plan, rows, settings.batch_size, device, asv_vectors_FD)[0]

@@ -107,8 +107,6 @@ def require_finite(
 
     Raises:
         NotFinite: a sample, which is named, has a value that is NaN or infinite.
-
-    >>> require_finite("predictions", ["a"], np.array([[1.0]]))
     """
     invalid = np.flatnonzero(~np.isfinite(values_BC).all(axis=1))
     if len(invalid):

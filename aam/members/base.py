@@ -38,11 +38,6 @@ class Samples:
             right, 1 to 4 for A, C, G and T.
         covariates: metadata columns; None if the model reads the counts alone.
         sample_ids: N names, which seed the reads that a network draws; estimators need none.
-
-    >>> counts = sparse.csr_array(np.array([[3, 1, 0], [0, 0, 5]]))
-    >>> samples = Samples(counts, np.array([[1, 2], [3, 4], [1, 1]], dtype=np.uint8))
-    >>> samples.relative.toarray().tolist()
-    [[0.75, 0.25, 0.0], [0.0, 0.0, 1.0]]
     """
 
     counts: sparse.csr_array
@@ -71,17 +66,6 @@ class Samples:
             return self, seen
         samples = replace(self, counts=self.counts[:, seen], tokens_FL=self.tokens_FL[seen])
         return samples, seen
-
-    @property
-    def metadata_alone(self) -> Samples:
-        """The same samples without ASVs."""
-        counts = sparse.csr_array((self.counts.shape[0], 0), dtype=self.counts.dtype)
-        return Samples(counts, self.tokens_FL[:0], self.covariates, self.sample_ids)
-
-    @property
-    def counts_alone(self) -> Samples:
-        """The same samples without metadata."""
-        return replace(self, covariates=None)
 
     @property
     def relative(self) -> sparse.csr_array:
@@ -122,17 +106,7 @@ class Labels:
         groups: Sequence[str] | None,
         levels: tuple[str, ...] = (),
     ) -> Labels:
-        """Number the groups, which are given by name.
-
-        Args:
-            values: float64 [N], see `Labels`.
-            classes: C names; empty for a number and for ranks.
-            groups: N names; None makes each sample a group of its own.
-            levels: ordered categories, the lowest first; empty for other targets.
-
-        >>> Labels.of(np.array([1.0, 0.0, 1.0]), ("no", "yes"), ["b", "a", "b"]).groups.tolist()
-        [1, 0, 1]
-        """
+        """Number the groups, which are given by name; None makes each sample its own group."""
         if groups is None:
             return cls(values, classes, np.arange(len(values)), levels)
         numbered = np.unique(groups, return_inverse=True)[1].astype(np.int64)

@@ -50,11 +50,6 @@ def choose_weights(left_out: Mapping[str, F64 | None], labels: Labels) -> dict[s
         left_out: member -> predictions [N, C] of the training samples; None without, and NaN
             where only some samples have one, which is as good as none.
         labels: labels of the training samples.
-
-    >>> y_N = np.arange(20.0)
-    >>> noise_N1 = np.random.default_rng(0).normal(9.5, 9, (20, 1))
-    >>> choose_weights({"good": y_N[:, None] + 1, "noise": noise_N1}, Labels.of(y_N, (), None))
-    {'good': 1.0, 'noise': 0.0}
     """
     equal = dict.fromkeys(left_out, 1 / len(left_out))
     known = {
@@ -96,12 +91,7 @@ def choose_weights(left_out: Mapping[str, F64 | None], labels: Labels) -> dict[s
 
 
 def weighted_mean(predictions: Mapping[str, F64], weights: Weights) -> F64:
-    """Return the weighted mean of the members' predictions [M, C].
-
-    >>> members = {"kernel": np.array([[1.0]]), "forest": np.array([[3.0]])}
-    >>> weighted_mean(members, {"kernel": 0.75, "forest": 0.25}).tolist()
-    [[1.5]]
-    """
+    """Return the weighted mean of the members' predictions [M, C]."""
     terms = [weights[name] * found_MC for name, found_MC in predictions.items()]
     mean_MC: F64 = np.sum(terms, axis=0)
     return mean_MC

@@ -1,7 +1,12 @@
 """Evaluation of an ensemble and its members: the content of `scores.json` in the run folder.
 
-    verdict         `ModelVerdict`: whether the ensemble is better than the dummy, from the paired
-                    interval and the permutation test
+    verdict         whether the ensemble is better than the dummy: {outcome, sentence, metric,
+                    model, dummy (values of the metric), difference, lower, upper (the paired
+                    interval), p, shufflings (of the permutation test; null and 0 without one),
+                    units}. outcome: "better" where the interval is above 0 and the test is
+                    significant or missing; "worse" where the interval is below 0; "undecided" where
+                    it is above 0 and the test is not significant, or none exists; else "not
+                    better", also where repeated subjects that the split divides explain the score
     column, kind    column of the metadata; "regression", "classification" or "ordinal"
     classes         names of the classes, of an ordinal target the lowest first; empty for a number
     part            scored samples: "test" or "validation"
@@ -52,8 +57,8 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 from sklearn.metrics import log_loss
@@ -94,37 +99,6 @@ _GUESSES = {
     "ordinal": "the mean rank of the training samples",
 }
 """Predictions of the dummy."""
-
-
-@dataclass(frozen=True)
-class ModelVerdict:
-    """Whether the ensemble is better than the dummy, of the interval and the test together.
-
-    Attributes:
-        outcome: "better" where the paired interval is above 0 and the permutation test is
-            significant or missing; "worse" where the interval is below 0; "undecided" where the
-            interval is above 0 and the test is not significant, or no interval exists; else "not
-            better", also where repeated subjects that the split divides explain the score.
-        sentence: the same for readers, with the numbers.
-        metric: metric that compares models.
-        model, dummy: values of the metric; None where it is not defined.
-        difference, lower, upper: the model minus the dummy, with its paired interval.
-        p: of the permutation test; None without one.
-        shufflings: of the test; 0 without one.
-        units: number and name of the units of the bootstrap ("42 groups of infant").
-    """
-
-    outcome: Literal["better", "not better", "worse", "undecided"]
-    sentence: str
-    metric: str
-    model: float | None
-    dummy: float | None
-    difference: float | None
-    lower: float | None
-    upper: float | None
-    p: float | None
-    shufflings: int
-    units: str
 
 
 def evaluate(
@@ -184,9 +158,8 @@ def evaluate(
             "uncalibrated_log_loss": float(log_loss(codes_M, before_MC, labels=names)),
         }
     compared = (ENSEMBLE, *combined.members) if len(combined.members) > 1 else ()
-    verdict = verdict_of(column, drawn[ENSEMBLE], drawn[DUMMY], folds, test, repeated)
     return {
-        "verdict": asdict(verdict),
+        "verdict": _verdict(column, drawn[ENSEMBLE], drawn[DUMMY], folds, test, repeated),
         **({} if repeated is None else {"repeated_samples": repeated}),
         "column": column,
         "kind": labels.type,
@@ -213,15 +186,15 @@ def evaluate(
     }
 
 
-def verdict_of(
+def _verdict(
     column: str,
     model: ResampledMetrics,
     dummy: ResampledMetrics,
     folds: Folds,
     test: PermutationTest | None,
-    repeated: Mapping[str, Any] | None = None,
-) -> ModelVerdict:
-    """Compare the ensemble with the dummy, see `ModelVerdict`.
+    repeated: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Compare the ensemble with the dummy.
 
     Where the split divides repeated subjects, interval and test are those of a model that may know
     the subjects: "better" also requires that the kernel is better with the subjects kept together.
@@ -230,7 +203,7 @@ def verdict_of(
     values = model.whole[metric], dummy.whole[metric]
     p = None if test is None else test.p
     lower, upper = difference.lower, difference.upper
-    outcome: Literal["better", "not better", "worse", "undecided"] = "not better"
+    outcome = "not better"
     start = f"The model is not shown to predict '{column}' better than a dummy"
     if lower is None or upper is None:
         outcome = "undecided"
@@ -271,31 +244,25 @@ def verdict_of(
         text += "; the interval is above 0, but labels shuffled at random often do as well"
     text += divided
     known = [None if math.isnan(value) else value for value in values]
-    return ModelVerdict(
-        outcome,
-        f"{text}.",
-        metric,
-        known[0],
-        known[1],
-        difference.value,
-        lower,
-        upper,
-        p,
-        test.shufflings if test else 0,
-        folds.units,
-    )
+    return {
+        "outcome": outcome,
+        "sentence": f"{text}.",
+        "metric": metric,
+        "model": known[0],
+        "dummy": known[1],
+        "difference": difference.value,
+        "lower": lower,
+        "upper": upper,
+        "p": p,
+        "shufflings": test.shufflings if test else 0,
+        "units": folds.units,
+    }
 
 
 def compare(
     drawn: Mapping[str, ResampledMetrics], model: str, reference: str, units: str
 ) -> dict[str, Any]:
-    """Return an entry of `differences`: a model minus a reference, on the same draws.
-
-    Args:
-        drawn: metrics of the models by name.
-        model, reference: names.
-        units: number and name of the units of the bootstrap ("42 groups of infant").
-    """
+    """Return an entry of `differences`: a model minus a reference, on the same draws."""
     metric, difference = drawn[model].paired_difference(drawn[reference])
     return {
         "model": model,
@@ -308,12 +275,7 @@ def compare(
 
 
 def shown_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> str:
-    """Format the metrics that have an interval, with that of the first, which compares models.
-
-    >>> score = {"value": 0.7, "lower": 0.6, "upper": 0.8}
-    >>> shown_metrics({"r2": score, "mae": score, "median_error": {"value": 3.0}})
-    'r2 0.700 (0.600 to 0.800), mae 0.700'
-    """
+    """Format the metrics that have an interval, with that of the first, which compares models."""
     parts: list[str] = []
     for name, score in metrics.items():
         if score["value"] is None or "lower" not in score:
@@ -326,11 +288,7 @@ def shown_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> str:
 
 
 def sentence(model: str, reference: str, metric: str, difference: Score, units: str) -> str:
-    """Describe a paired difference.
-
-    >>> sentence("ensemble", "forest", "r2", Score(0.031, 0.004, 0.058), "42 groups of infant")
-    'ensemble is ahead of forest by 0.031 R² (95 % 0.004 to 0.058, 42 groups of infant)'
-    """
+    """Describe a paired difference."""
     if difference.value is None:
         return f"{model} and {reference} cannot be compared: {TITLES[metric]} is not defined"
     text = f"{model} is {'ahead of' if difference.value >= 0 else 'behind'} {reference} by "
@@ -356,12 +314,7 @@ def learning_curve(
     The parts are drawn at random, each inside the next. All are scored on the same samples, so the
     last doubling has a paired difference.
 
-    Args:
-        name: name of the estimator.
-        estimator: estimator that is fitted to the parts.
-        samples: N samples.
-        folds: their labels and splits.
-        predictions_MC: held-out predictions of the estimator fitted to all groups.
+    `predictions_MC` are those of the estimator fitted to all groups.
 
     Returns:
         {model, metric, units, points, sentence}; points: [{units, value, lower, upper}], of which

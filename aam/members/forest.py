@@ -256,16 +256,7 @@ class Forest(Estimator[ForestInputs]):
         return ForestInputs(relative, samples.covariates, clades(relations) if trained_on else None)
 
     def fit(self, inputs: ForestInputs, labels: Labels, seed: int) -> ForestModel:
-        """Grow the trees on all samples.
-
-        >>> counts = sparse.csr_array(np.array([[9, 1], [8, 2], [1, 9], [2, 8]]))
-        >>> samples = Samples(counts, np.array([[1, 2], [3, 4]], dtype=np.uint8))
-        >>> forest = Forest(n_estimators=20, n_jobs=1)
-        >>> inputs = forest.read(samples, AsvRelations(samples.tokens_FL))
-        >>> labels = Labels.of(np.array([0.0, 0.0, 1.0, 1.0]), ("low", "high"), None)
-        >>> forest.fit(inputs, labels, seed=0).predict(inputs).argmax(axis=1).tolist()
-        [0, 0, 1, 1]
-        """
+        """Grow the trees on all samples."""
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
         forest_class = RandomForestClassifier if labels.classes else RandomForestRegressor
@@ -322,13 +313,10 @@ class Forest(Estimator[ForestInputs]):
     def left_out(
         self, model: FittedModel[ForestInputs], inputs: ForestInputs, labels: Labels, seed: int
     ) -> F64 | None:
-        """Predict each training sample by trees that know no sample of its group.
-
-        With groups, a quarter of the trees is grown on either half of the groups, which takes a
-        quarter of the time of the fit: the bags of scikit-learn divide groups, so that out-of-bag
-        predictions knew the group (in a study of 42 infants they preferred the forest in every
-        fold, where the kernel was the better member).
-        """
+        # With groups, a quarter of the trees is grown on either half of the groups, which takes a
+        # quarter of the time of the fit: the bags of scikit-learn divide groups, so that out-of-bag
+        # predictions knew the group (in a study of 42 infants they preferred the forest in every
+        # fold, where the kernel was the better member).
         assert isinstance(model, ForestModel)
         groups, group_N = np.unique(labels.groups, return_inverse=True)
         if model.left_out_NC is not None or len(groups) < 2:

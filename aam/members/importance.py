@@ -75,11 +75,7 @@ class Stability:
 
 
 def stability(ranks_KU: F64) -> Stability:
-    """Compare the ranks of U ASVs in K folds, at least two of each.
-
-    >>> stability(np.array([[1.0, 2.0, 3.0], [2.0, 1.0, 3.0]])).correlation
-    0.5
-    """
+    """Compare the ranks of U ASVs in K folds, at least two of each."""
     first = min(FIRST, ranks_KU.shape[1])
     among_KU = np.argsort(np.argsort(ranks_KU, axis=1, kind="stable"), axis=1) < first
     pairs = list(combinations(range(len(ranks_KU)), 2))

@@ -500,15 +500,6 @@ class Kernel(Estimator[KernelInputs]):
     Attributes:
         largest: samples up to which the kernel is exact; the number of landmarks beyond.
         clades: whether to add the kernel of the clades.
-
-    >>> from scipy import sparse
-    >>> counts = sparse.csr_array(np.array([[9, 1], [7, 3], [3, 7], [1, 9]]))
-    >>> samples = Samples(counts, np.array([[1, 2], [3, 4]], dtype=np.uint8))
-    >>> kernel = Kernel()
-    >>> inputs = kernel.read(samples, AsvRelations(samples.tokens_FL))
-    >>> labels = Labels.of(np.array([1.0, 2.0, 3.0, 4.0]), (), None)
-    >>> kernel.fit(inputs, labels, seed=0).predict(inputs).round().ravel().tolist()
-    [1.0, 2.0, 3.0, 4.0]
     """
 
     largest: int = 4000

@@ -45,13 +45,6 @@ def fit_ridge(
 
     The centred kernel, or its Nyström approximation from the landmarks, with rows and columns
     multiplied by the square roots of the weights, is U diag(values) U^T.
-
-    >>> x_N = np.arange(6.0)
-    >>> labels = Labels.of(2 * x_N, (), None)
-    >>> ridge = fit_ridge(np.outer(x_N, x_N), np.arange(6), labels)
-    >>> predicted = np.outer([6.0], x_N) @ ridge.dual_RC + ridge.offset_C
-    >>> float(predicted[0, 0].round(2))
-    12.0
     """
     y_NC = labels.outputs_NC
     samples = len(y_NC)
@@ -137,9 +130,6 @@ def huber_weights(residuals_N: F64) -> F64:
     The scale is 1.4826 times the median of the absolute residuals. The constant 1.345 has 95 % of
     the efficiency of least squares where errors are normal (Holland and Welsch 1977,
     doi:10.1080/03610927708827533).
-
-    >>> huber_weights(np.array([1.0, -1.0, 1.0, 10.0])).round(2).tolist()
-    [1.0, 1.0, 1.0, 0.2]
     """
     size_N = np.abs(residuals_N)
     limit = 1.345 * 1.4826 * np.median(size_N)

@@ -196,13 +196,14 @@ class TrainingSamples:
     @property
     def metadata_alone(self) -> TrainingSamples:
         """The same samples without ASVs."""
-        without = self.samples.metadata_alone
-        return TrainingSamples(without, AsvRelations(without.tokens_FL))
+        counts, tokens_FL = self.samples.counts[:, :0], self.samples.tokens_FL[:0]
+        without = dataclasses.replace(self.samples, counts=counts, tokens_FL=tokens_FL)
+        return TrainingSamples(without, AsvRelations(tokens_FL))
 
     @property
     def counts_alone(self) -> TrainingSamples:
         """The same samples without metadata."""
-        return TrainingSamples(self.samples.counts_alone, self.relations)
+        return TrainingSamples(dataclasses.replace(self.samples, covariates=None), self.relations)
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,6 @@ def resolve(options: Train) -> Train:
 
     `auto` folds remain without the transformer, see `split_samples`; with it they are one split,
     since it takes long to train.
-
-    Raises:
-        UsageError: options that contradict each other.
-        DataError: the metadata have no such column.
     """
     check_options(options.split, options.target)
     several, number = several_processes(options), options.scale.processes
@@ -65,11 +61,7 @@ def several_processes(options: Train) -> bool:
 
 
 def choose_members(options: Train) -> tuple[str, ...]:
-    """Return the members of the options, or the default ones.
-
-    Raises:
-        UsageError: a member twice, or a checkpoint to resume without the transformer.
-    """
+    """Return the members of the options, or the default ones."""
     members = options.members
     if not members:
         members = options.chosen_members
@@ -88,11 +80,7 @@ def choose_members(options: Train) -> tuple[str, ...]:
 
 
 def check_targets(options: Train, columns: Sequence[str]) -> None:
-    """Refuse options that one target alone can have.
-
-    Raises:
-        UsageError: see the messages.
-    """
+    """Refuse options that one target alone can have."""
     evidence = f"--metadata-column {options.target.metadata_column}"
     if len(set(columns)) < len(columns):
         raise UsageError("Duplicate target", evidence, "name each column once")

@@ -45,12 +45,10 @@ class PermutationTest:
     Attributes:
         p: part of the shufflings, with the labels as they are, that reach the statistic of these.
         shufflings: number of shufflings.
-        reached: shufflings that reach the statistic.
     """
 
     p: float
     shufflings: int
-    reached: int
 
 
 def permutation_test(samples: TrainingSamples, folds: Folds) -> PermutationTest | None:
@@ -58,14 +56,8 @@ def permutation_test(samples: TrainingSamples, folds: Folds) -> PermutationTest 
 
     Labels are shuffled among the samples of a fold, with groups among its groups: a group receives
     the labels of another one in random order, repeated where that has fewer samples. With few
-    groups in a fold they are shuffled among all folds.
-
-    Args:
-        samples: N samples.
-        folds: their labels and splits.
-
-    Returns:
-        None with more than `MAX_SAMPLES`, or where all shufflings are the same.
+    groups in a fold they are shuffled among all folds. There is no test of more than `MAX_SAMPLES`
+    samples, or where all labels are equal.
     """
     if (standard_NC := standard_outputs(folds)) is None:
         return None
@@ -83,7 +75,7 @@ def permutation_test(samples: TrainingSamples, folds: Folds) -> PermutationTest 
     # Shufflings that restore the labels reach the statistic despite the rounding of float32.
     reached = int((gains_B[1:] >= gains_B[0] - 1e-4 * (1 + abs(gains_B[0]))).sum())
     # The labels as they are count as a shuffling: p is never 0 (Phipson and Smyth 2010).
-    return PermutationTest((reached + 1) / (number + 1), number, reached)
+    return PermutationTest((reached + 1) / (number + 1), number)
 
 
 def standard_outputs(folds: Folds) -> F64 | None:

@@ -208,10 +208,6 @@ def mismatches(one_UL: Tokens, two_VL: Tokens) -> F32:
     """Return the positions at which each pair of sequences differs, float32 [U, V].
 
     A position counts half where one of the two has no nucleotide (its end, or an ambiguous letter).
-
-    >>> one = np.array([[1, 2, 3]], dtype=np.uint8)
-    >>> mismatches(one, np.array([[1, 2, 4], [1, 2, 0]], dtype=np.uint8)).tolist()
-    [[1.0, 0.5]]
     """
     length = min(one_UL.shape[1], two_VL.shape[1])
     (one, one_U), (two, two_V) = _letters(one_UL, length), _letters(two_VL, length)

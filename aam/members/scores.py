@@ -47,7 +47,7 @@ LEVEL = 0.95
 """Level of the confidence intervals."""
 
 _BLOCK = 2**20
-"""BootstrapResamples times samples that are scored at once, 8 MiB for each array."""
+"""Resamples times samples that are scored at once, 8 MiB for each array."""
 
 SCORED: dict[TargetType, dict[str, ResampledMetric]] = {
     "regression": {
@@ -132,10 +132,6 @@ def resample_groups(
             samples in another order have the same draws.
         seed: seed of the generator.
         draws: number of draws; there are none of a single group.
-
-    >>> (weights_ZM,) = resample_groups(np.array([7, 7, 9]), seed=0, draws=100).weights()
-    >>> weights_ZM.shape, bool((weights_ZM[:, 0] == weights_ZM[:, 1]).all())
-    ((100, 3), True)
     """
     names, group_M = np.unique(groups, return_inverse=True)
     return BootstrapResamples(group_M, seed, draws if len(names) > 1 else 0)
@@ -204,14 +200,7 @@ class ResampledMetrics:
 def resample_metrics(scored: ScoredPredictions, draws: BootstrapResamples) -> ResampledMetrics:
     """Compute the metrics of `SCORED` on all samples and on each draw.
 
-    Args:
-        scored: predictions and labels of M samples; their type chooses the metrics.
-        draws: resamples of the groups of the same samples.
-
-    >>> scored = ScoredPredictions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 4.0]))
-    >>> drawn = resample_metrics(scored, resample_groups(np.arange(3), seed=0))
-    >>> round(drawn.score()["mae"].value, 3), len(drawn.draws["mae"])
-    (0.333, 1000)
+    The type of the predictions chooses the metrics.
     """
     metrics = SCORED[scored.type]
     # Ranks within folds of a resample are further from the truth than those of all samples, by an
@@ -263,12 +252,6 @@ class Folds:
     Raises:
         DataError: a split without test and validation samples, or some with test samples and some
             with validation samples alone.
-
-    >>> empty = np.empty(0, dtype=np.int64)
-    >>> split = Split(train=np.arange(4), validation=empty, test=np.array([4, 5]))
-    >>> folds = Folds(Labels.of(np.arange(6.0), (), None), (split,), seed=0)
-    >>> folds.part, folds.rows_M.tolist(), folds.dummy_MC.ravel().tolist()
-    ('test', [4, 5], [1.5, 1.5])
     """
 
     labels: Labels
@@ -331,7 +314,7 @@ class Folds:
 
     @cached_property
     def draws(self) -> BootstrapResamples:
-        """BootstrapResamples of the bootstrap over the groups of the held-out samples."""
+        """Resamples of the groups of the held-out samples."""
         return resample_groups(self.held_out.groups)
 
     @cached_property

@@ -36,8 +36,8 @@ from aam.inference.attributions import (
 )
 from aam.inference.outputs import (
     LoadedNetwork,
+    apply_network,
     apply_to_batch,
-    apply_to_study,
     build_networks,
     embed,
     encode_for_networks,
@@ -146,17 +146,23 @@ class TransformerModel(FittedModel[TransformerInputs]):
             print_device(self.networks[0].device)
             warn_of_shallow(study, self.networks[0].config)
             vectors = encode_for_networks(self.networks, study, settings.vectors)
+            rows = np.arange(len(study.reads))
             for network, vectors_FD in zip(self.networks, vectors, strict=True):
-                for output in apply_to_study(network, study, settings, vectors_FD, covariates):
-                    assert output.outputs_NC is not None
-                    values.append(_target(network).decode(output.outputs_NC))
+                plan, known = reading_plan(network.config.plan), network.config.inputs(covariates)
+                how = settings.batch_size, network.device, vectors_FD
+                for k in range(settings.passes):
+                    _, outputs_NC = apply_network(
+                        network.network, study, plan, rows, *how, k, known
+                    )
+                    assert outputs_NC is not None
+                    values.append(_target(network).decode(outputs_NC))
             if len(self.networks) > 1:
                 info(f"Predictions are the mean of {len(self.networks)} models, one of each fold.")
         else:
-            _, known = self.encoded.relations.known(study.tokens_FL)
-            rows, size = torch.from_numpy(known), settings.batch_size
+            _, places = self.encoded.relations.known(study.tokens_FL)
+            asvs, size = torch.from_numpy(places), settings.batch_size
             for network, of_asvs in zip(self.networks, self.encoded.of_networks, strict=True):
-                encoded_FD, terms_FW = (None if each is None else each[rows] for each in of_asvs)
+                encoded_FD, terms_FW = (None if each is None else each[asvs] for each in of_asvs)
                 assert encoded_FD is not None
                 # `prepared` has drawn the reads. A sample that a permutation gives more reads than
                 # the depth must not be drawn again.

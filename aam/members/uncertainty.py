@@ -37,9 +37,6 @@ def half_width(residuals_M: F64, groups: Rows, coverage: float = COVERAGE) -> fl
     """Return the half width of the prediction interval of a new group's sample.
 
     It is infinite with too few groups: 1 / (groups + 1) must not exceed 1 - coverage.
-
-    >>> half_width(np.arange(1.0, 20.0), np.arange(19)), half_width(np.ones(5), np.arange(5))
-    (18.0, inf)
     """
     _, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     weights = 1 / sizes[group_of] / (len(sizes) + 1)
@@ -80,11 +77,7 @@ def fit_temperature(probabilities_MC: F64, codes_M: Rows) -> float:
 
 
 def calibrate(probabilities_MC: F64, temperature: float) -> F64:
-    """Divide log probabilities by a temperature; the most probable class stays the same.
-
-    >>> calibrate(np.array([[0.9, 0.1]]), 2.0).round(2).tolist()
-    [[0.75, 0.25]]
-    """
+    """Divide log probabilities by a temperature; the most probable class stays the same."""
     scaled = np.log(probabilities_MC.clip(min=_SMALLEST)) / temperature
     scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))
     calibrated: F64 = scaled / scaled.sum(axis=1, keepdims=True)
@@ -116,10 +109,6 @@ def fit_proportional_odds(ranks_M: F64, codes_M: Rows, levels: int) -> Proportio
     Each sample is an observation for each cutpoint (Li and Lin 2007, "Ordinal regression by
     extended binary classification"). Half an observation on either side of each cutpoint keeps a
     category without samples finite. Predictions that fall with the truth get the slope 0.
-
-    >>> odds = fit_proportional_odds(np.array([0.1, 0.9, 2.1]), np.array([0, 1, 2]), 3)
-    >>> median_codes(odds.probabilities(np.array([0.0, 1.0, 2.0]))).tolist()
-    [0, 1, 2]
     """
     from sklearn.linear_model import LogisticRegression
 

@@ -157,11 +157,11 @@ def _apply_to_held_out(
     predictions = {}
     # The levels of an ordered target are fitted to the validation samples.
     for name in (part, "validation") if target.levels else (part,):
-        output = apply_network(
+        _, outputs_NC = apply_network(
             trained, study, plan, getattr(split, name), *how, covariates=covariates
         )
-        assert output.outputs_NC is not None
-        predictions[name] = target.decode(output.outputs_NC)
+        assert outputs_NC is not None
+        predictions[name] = target.decode(outputs_NC)
     predictions_NC, labels_N = predictions[part], labelled.values[rows]
     require_finite("predictions", [study.table.sample_ids[row] for row in rows], predictions_NC)
     if fold == 1:

@@ -45,7 +45,6 @@ def test_a_signal_is_found(setting: str) -> None:
     found = permutation_test(samples, folds)
     assert found is not None
     assert found.p < 0.02
-    assert found.p == (found.reached + 1) / (found.shufflings + 1)
 
 
 @pytest.mark.medium

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from aam.data.batches import BatchPlan, make_batch
+from aam.data.batches import BatchPlan, make_batch, reading_plan
 from aam.data.study import Study
 from aam.data.targets import TargetTransform
 from aam.inference.attributions import integrated_gradients
@@ -17,7 +17,6 @@ from aam.inference.outputs import (
     LoadedNetwork,
     apply_network,
     apply_to_batch,
-    apply_to_study,
     encode_asvs,
     fit_profile,
     profile_terms,
@@ -76,9 +75,10 @@ def test_contributions_sum_to_the_difference_from_the_baseline(
     assert expected_NC.std(axis=0).min() > 1e-3
     assert sums_NC == pytest.approx(expected_NC, abs=1e-3 * np.abs(expected_NC).max())
     vectors_FD = encode_asvs(model.network.encoder, samples, CPU)
-    (output,) = apply_to_study(model, samples, InferenceSettings(9), vectors_FD)
-    assert output.outputs_NC is not None
-    predicted_NC = target.decode(output.outputs_NC)
+    how = reading_plan(model.config.plan), np.arange(12), 9, CPU, vectors_FD
+    outputs_NC = apply_network(model.network, samples, *how)[1]
+    assert outputs_NC is not None
+    predicted_NC = target.decode(outputs_NC)
     if target.classes:
         logs = np.log(predicted_NC)
         wanted = (
