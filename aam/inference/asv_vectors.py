@@ -48,16 +48,11 @@ Vectors = npt.NDArray[np.float32] | npt.NDArray[np.float16]
 
 @dataclass(frozen=True)
 class AsvVectors:
-    """Vectors of one encoder in a folder.
+    """Vectors of one encoder in a folder."""
 
-    Attributes:
-        folder: folder of the encoder.
-        dtype: numbers of the vectors that are added, and to which known ones are rounded.
-        segments: hashes [n] and vectors [n, D] of each segment, memory-mapped.
-    """
-
-    folder: Path
-    dtype: torch.dtype
+    folder: Path  # folder of the encoder
+    dtype: torch.dtype  # numbers of the vectors that are added, and to which known ones are rounded
+    # hashes [n] and vectors [n, D] of each segment, memory-mapped
     segments: tuple[tuple[Hashes, Vectors], ...]
 
     def fill(self, hashes_F: Hashes, vectors_FD: Tensor) -> npt.NDArray[np.bool_]:

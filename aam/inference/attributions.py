@@ -39,14 +39,11 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Contributions:
-    """Contributions of the ASVs of samples to C scores.
+    """Contributions of the ASVs of samples to C scores."""
 
-    Attributes:
-        values: C arrays float64 [N, F]; an ASV without reads has no entry.
-        scores_NC, baselines_NC: float64, scores of the samples and of their baselines.
-    """
-
+    # C arrays float64 [N, F]; an ASV without reads has no entry
     values: tuple[sparse.csr_array, ...]
+    # scores_NC, baselines_NC: float64, scores of the samples and of their baselines
     scores_NC: F64
     baselines_NC: F64
 
@@ -194,19 +191,13 @@ def _integrate(
 
 @dataclass(frozen=True)
 class SampleAttention:
-    """Attention to the S ASVs of a sample.
+    """Attention to the S ASVs of a sample."""
 
-    Attributes:
-        asvs_S: int64, columns of the study.
-        abundance_S: relative abundances of the reads that the network reads, of sum 1.
-        pooling_S: weight of each ASV in the mean that predicts the target; the sum is 1.
-        mixing_SS: weight of each ASV (column) for each ASV (row) in the layer before, the mean of
-            its heads; the sum of a row is 1.
-    """
-
-    asvs_S: npt.NDArray[np.int64]
-    abundance_S: F64
-    pooling_S: F64
+    asvs_S: npt.NDArray[np.int64]  # int64, columns of the study
+    abundance_S: F64  # relative abundances of the reads that the network reads, of sum 1
+    pooling_S: F64  # weight of each ASV in the mean that predicts the target; the sum is 1
+    # weight of each ASV (column) for each ASV (row) in the layer before, the mean of its heads; the
+    # sum of a row is 1
     mixing_SS: F64
 
 

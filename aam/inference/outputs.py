@@ -227,19 +227,12 @@ def fit_profile(
 
 @dataclass(frozen=True)
 class LoadedNetwork:
-    """A network with its weights and configuration.
+    """A network with its weights and configuration."""
 
-    Attributes:
-        stored: its configuration and weights.
-        network: network with its weights, in any mode.
-        device: device that computes.
-        attention: entry of the run record about attention (`aam.numerics.backends`).
-    """
-
-    stored: StoredNetwork
-    network: Encoder | Predictor
-    device: torch.device
-    attention: dict[str, Any]
+    stored: StoredNetwork  # its configuration and weights
+    network: Encoder | Predictor  # network with its weights, in any mode
+    device: torch.device  # device that computes
+    attention: dict[str, Any]  # entry of the run record about attention (`aam.numerics.backends`)
 
     @property
     def config(self) -> ModelConfig:

@@ -43,14 +43,10 @@ class InferenceSettings:
 
 @dataclass(frozen=True)
 class RankShare:
-    """Share of this rank in a prediction.
+    """Share of this rank in a prediction."""
 
-    Attributes:
-        ranks: rank of this process, and the number of all.
-        gather: returns the values of all ranks, in their order.
-    """
-
-    ranks: Ranks = SINGLE_RANK
+    ranks: Ranks = SINGLE_RANK  # rank of this process, and the number of all
+    # returns the values of all ranks, in their order
     gather: Callable[[Any], list[Any]] = lambda value: [value]
 
     def take(self, study: Study, batch_size: int) -> Study:

@@ -67,21 +67,13 @@ _NEAR = 0.05
 
 @dataclass(frozen=True)
 class Association:
-    """Prediction of the target by one column.
+    """Prediction of the target by one column."""
 
-    Attributes:
-        column: name of the column, or `DEPTH`.
-        metric: name of the metric that compares models, see `SCORED`.
-        value: metric of the predictions of the held-out samples.
-        predictions_MC: predictions of the held-out samples.
-        other_form: whether the column determines the target nearly without exception.
-    """
-
-    column: str
-    metric: str
-    value: float
-    predictions_MC: F64
-    other_form: bool
+    column: str  # name of the column, or `DEPTH`
+    metric: str  # name of the metric that compares models, see `SCORED`
+    value: float  # metric of the predictions of the held-out samples
+    predictions_MC: F64  # predictions of the held-out samples
+    other_form: bool  # whether the column determines the target nearly without exception
 
 
 def associations(

@@ -99,18 +99,13 @@ def weighted_mean(predictions: Mapping[str, F64], weights: Weights) -> F64:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """How the members are combined for new samples; stored in the model.
+    """How the members are combined for new samples; stored in the model."""
 
-    Attributes:
-        weights: weight of each member, which add up to 1.
-        half_width: half width of the prediction interval of a number; infinite with too few groups.
-        temperature: temperature of class probabilities; 1 for a number.
-        odds: model from a rank to the probabilities of ordered categories; None for other targets.
-    """
-
-    weights: Weights
+    weights: Weights  # weight of each member, which add up to 1
+    # half width of the prediction interval of a number; infinite with too few groups
     half_width: float
-    temperature: float
+    temperature: float  # temperature of class probabilities; 1 for a number
+    # model from a rank to the probabilities of ordered categories; None for other targets
     odds: ProportionalOdds | None = None
 
     def combine(self, predictions: Mapping[str, F64], classifier: bool) -> F64:
@@ -121,24 +116,16 @@ class Ensemble:
 
 @dataclass(frozen=True)
 class Combined:
-    """An ensemble, and predictions of the held-out samples.
+    """An ensemble, and predictions of the held-out samples."""
 
-    Attributes:
-        ensemble: for new samples.
-        members: float64 [M, C], predictions of each member.
-        predictions_MC: float64, predictions of the ensemble, calibrated by other folds.
-        uncalibrated_MC: float64, the same before calibration; equal for numbers.
-        half_widths_M: half widths of the prediction intervals, by the residuals of the other
-            groups; None for classes.
-        fold_weights: weights of the members in each fold.
-    """
-
-    ensemble: Ensemble
-    members: Mapping[str, F64]
-    predictions_MC: F64
-    uncalibrated_MC: F64
+    ensemble: Ensemble  # for new samples
+    members: Mapping[str, F64]  # float64 [M, C], predictions of each member
+    predictions_MC: F64  # float64, predictions of the ensemble, calibrated by other folds
+    uncalibrated_MC: F64  # float64, the same before calibration; equal for numbers
+    # half widths of the prediction intervals, by the residuals of the other groups; None for
+    # classes
     half_widths_M: F64 | None
-    fold_weights: Sequence[Weights]
+    fold_weights: Sequence[Weights]  # weights of the members in each fold
 
 
 def combine_members(

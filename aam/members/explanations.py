@@ -58,21 +58,13 @@ def quadrature(nodes: int) -> tuple[F64, F64]:
 
 @dataclass(frozen=True)
 class ExplainedSamples:
-    """N samples whose predictions are explained.
+    """N samples whose predictions are explained."""
 
-    Attributes:
-        samples: as `aam predict` reads them, with U ASVs.
-        joint: the same with V ASVs: those of the training study, then others of the table.
-        columns_U: column of each ASV in `joint`.
-        class_N: class whose probability is explained; 0 for a number.
-        means_NC: mean label of the training samples, see `ModelFacts`.
-    """
-
-    samples: Samples
-    joint: Samples
-    columns_U: Rows
-    class_N: Rows
-    means_NC: F64
+    samples: Samples  # as `aam predict` reads them, with U ASVs
+    joint: Samples  # the same with V ASVs: those of the training study, then others of the table
+    columns_U: Rows  # column of each ASV in `joint`
+    class_N: Rows  # class whose probability is explained; 0 for a number
+    means_NC: F64  # mean label of the training samples, see `ModelFacts`
 
     @classmethod
     def of(
@@ -139,15 +131,10 @@ class ExplainedSamples:
 
 @dataclass(frozen=True)
 class SampleEffects:
-    """Effects on the predictions of N samples, in their units.
+    """Effects on the predictions of N samples, in their units."""
 
-    Attributes:
-        asvs_NV: effect of each ASV, also of one that a sample lacks.
-        metadata: effect of each metadata column, [N].
-    """
-
-    asvs_NV: F64
-    metadata: Mapping[str, F64]
+    asvs_NV: F64  # effect of each ASV, also of one that a sample lacks
+    metadata: Mapping[str, F64]  # effect of each metadata column, [N]
 
 
 def explain(

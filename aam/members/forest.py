@@ -47,16 +47,11 @@ _AT_ONCE = 256
 
 @dataclass(frozen=True)
 class ForestInputs:
-    """Abundances of samples.
+    """Abundances of samples."""
 
-    Attributes:
-        abundances: float32 [N, F], relative, of the ASVs of the training study.
-        covariates: metadata columns; None without any.
-        clades_VF: clades of the ASVs, see `clades`; None for samples of another study.
-    """
-
-    abundances: sparse.csr_array
-    covariates: Covariates | None = None
+    abundances: sparse.csr_array  # float32 [N, F], relative, of the ASVs of the training study
+    covariates: Covariates | None = None  # metadata columns; None without any
+    # clades of the ASVs, see `clades`; None for samples of another study
     clades_VF: Rows | None = None
 
     def take(self, rows: Rows) -> ForestInputs:
@@ -85,29 +80,21 @@ class _ForestSettings(msgspec.Struct):
 
 @dataclass(frozen=True)
 class ForestModel(FittedModel[ForestInputs]):
-    """Nodes of all trees, one tree after the other; a child comes after its parent.
+    """Nodes of all trees, one tree after the other; a child comes after its parent."""
 
-    Attributes:
-        roots: int64 [T], first node of each tree.
-        left, right: int64 [nodes], children; the node itself for a leaf.
-        asvs: int64 [nodes], column of `ForestInputs.columns` that decides, of the F ASVs first; 0
-            for a leaf.
-        thresholds: float64 [nodes], largest abundance that leads to the left.
-        values: float64 [nodes, C], predictions of a leaf.
-        encoder: encoder of the covariates; None without any.
-        clades_VF: clades of the ASVs, see `clades`; None to read the ASVs alone.
-        left_out_NC: out-of-bag predictions of the training samples, which are not stored; None
-            with groups, since other samples of a group are in the bag.
-    """
-
-    roots: Rows
+    roots: Rows  # int64 [T], first node of each tree
+    # left, right: int64 [nodes], children; the node itself for a leaf
     left: Rows
     right: Rows
+    # int64 [nodes], column of `ForestInputs.columns` that decides, of the F ASVs first; 0 for a
+    # leaf
     asvs: Rows
-    thresholds: F64
-    values: F64
-    encoder: CovariateEncoder | None = None
-    clades_VF: Rows | None = None
+    thresholds: F64  # float64 [nodes], largest abundance that leads to the left
+    values: F64  # float64 [nodes, C], predictions of a leaf
+    encoder: CovariateEncoder | None = None  # encoder of the covariates; None without any
+    clades_VF: Rows | None = None  # clades of the ASVs, see `clades`; None to read the ASVs alone
+    # out-of-bag predictions of the training samples, which are not stored; None with groups, since
+    # other samples of a group are in the bag
     left_out_NC: F64 | None = None
 
     def predict(self, inputs: ForestInputs) -> F64:
@@ -230,19 +217,12 @@ class ForestModel(FittedModel[ForestInputs]):
 
 @dataclass(frozen=True)
 class Forest(Estimator[ForestInputs]):
-    """Random forest of scikit-learn (Breiman 2001), see `member.Estimator`.
+    """Random forest of scikit-learn (Breiman 2001), see `member.Estimator`."""
 
-    Attributes:
-        n_estimators: number of trees.
-        max_features: part of the columns among which a node chooses, above 0, at most 1.
-        min_samples_leaf: samples in a leaf, at least.
-        n_jobs: threads; -1 for all CPUs.
-    """
-
-    n_estimators: int = 200
-    max_features: float = 0.3
-    min_samples_leaf: int = 2
-    n_jobs: int = -1
+    n_estimators: int = 200  # number of trees
+    max_features: float = 0.3  # part of the columns among which a node chooses, above 0, at most 1
+    min_samples_leaf: int = 2  # samples in a leaf, at least
+    n_jobs: int = -1  # threads; -1 for all CPUs
 
     def read(self, samples: Samples, relations: AsvRelations) -> ForestInputs:
         """Compute the relative abundances of the ASVs of the training study, and its clades."""

@@ -46,21 +46,13 @@ UNSTABLE = 0.5
 
 @dataclass(frozen=True)
 class Stability:
-    """Agreement of K folds about U ASVs.
+    """Agreement of K folds about U ASVs."""
 
-    Attributes:
-        folds: K.
-        correlation: mean Spearman correlation of the ranks of two folds.
-        common: mean number of the first `FIRST` ASVs that two folds have in common.
-        first: `FIRST`, or U if that is less.
-        times_U: number of folds in which an ASV is among the first.
-    """
-
-    folds: int
-    correlation: float
-    common: float
-    first: int
-    times_U: Rows
+    folds: int  # K
+    correlation: float  # mean Spearman correlation of the ranks of two folds
+    common: float  # mean number of the first `FIRST` ASVs that two folds have in common
+    first: int  # `FIRST`, or U if that is less
+    times_U: Rows  # number of folds in which an ASV is among the first
 
     @property
     def sentence(self) -> str:

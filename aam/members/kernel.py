@@ -97,27 +97,18 @@ class KernelTerms:
 
 @dataclass(frozen=True)
 class KernelInputs:
-    """Samples as sums over their ASVs.
+    """Samples as sums over their ASVs."""
 
-    Attributes:
-        weights: float32 [N, ASVs of the samples' study], log abundance.
-        smoothed_NF: float32, summed similarity to each ASV of the training study.
-        norms_N: float64, kernel of each sample with itself.
-        nearest: most similar ASV of the training study of each ASV of the samples.
-        dendrogram: dendrogram of the ASVs of the training study; None for samples of another study.
-        covariates: metadata columns; None without any.
-        clades_NG: float64, scaled features of the clades, see `with_features`; else None.
-        features_NW: float64, scaled features of the covariates; else None.
-    """
-
-    weights: sparse.csr_array
-    smoothed_NF: F32
-    norms_N: F64
-    nearest: NearestAsvs
+    weights: sparse.csr_array  # float32 [N, ASVs of the samples' study], log abundance
+    smoothed_NF: F32  # float32, summed similarity to each ASV of the training study
+    norms_N: F64  # float64, kernel of each sample with itself
+    nearest: NearestAsvs  # most similar ASV of the training study of each ASV of the samples
+    # dendrogram of the ASVs of the training study; None for samples of another study
     dendrogram: Dendrogram | None = None
-    covariates: Covariates | None = None
+    covariates: Covariates | None = None  # metadata columns; None without any
+    # float64, scaled features of the clades, see `with_features`; else None
     clades_NG: sparse.csr_array | None = None
-    features_NW: F64 | None = None
+    features_NW: F64 | None = None  # float64, scaled features of the covariates; else None
 
     def take(self, rows: Rows) -> KernelInputs:
         """Return the samples at `rows`."""
@@ -147,19 +138,13 @@ class KernelInputs:
 
 @dataclass(frozen=True)
 class Landmarks:
-    """Training samples with which others are compared.
+    """Training samples with which others are compared."""
 
-    Attributes:
-        weights: float32 [R, F], log abundance.
-        norms_R: float64, kernel of each landmark with itself.
-        clades_RG: float64, scaled features of the clades; None without any.
-        features_RW: float64, scaled features of the covariates; None without any.
-    """
-
-    weights: sparse.csr_array
-    norms_R: F64
+    weights: sparse.csr_array  # float32 [R, F], log abundance
+    norms_R: F64  # float64, kernel of each landmark with itself
+    # float64, scaled features of the clades; None without any
     clades_RG: sparse.csr_array | None = None
-    features_RW: F64 | None = None
+    features_RW: F64 | None = None  # float64, scaled features of the covariates; None without any
 
     @classmethod
     def of(cls, inputs: KernelInputs, rows: Rows) -> Landmarks:
@@ -241,28 +226,20 @@ class _KernelSettings(msgspec.Struct):
 
 @dataclass(frozen=True)
 class KernelModel(FittedModel[KernelInputs]):
-    """Coefficients of the landmarks.
+    """Coefficients of the landmarks."""
 
-    Attributes:
-        landmarks: all or some of the training samples.
-        gamma: factor of the Gaussian kernel exp(-gamma distance²); 0 for the linear kernel.
-        dual_RC: float64, coefficients.
-        offset_C: float64, intercepts.
-        logits: float64 [C + 1, C], slopes and, last, intercepts of the logistic regression; empty
-            for a number.
-        terms: kernels besides that of the sequences.
-        limits: float64 [2], lowest and highest training label: a linear kernel extrapolates to
-            any number for samples unlike those of the training. Empty for classes.
-        left_out_NC: predictions of the training samples without their group; not stored.
-    """
-
-    landmarks: Landmarks
-    gamma: float
-    dual_RC: F64
-    offset_C: F64
+    landmarks: Landmarks  # all or some of the training samples
+    gamma: float  # factor of the Gaussian kernel exp(-gamma distance²); 0 for the linear kernel
+    dual_RC: F64  # float64, coefficients
+    offset_C: F64  # float64, intercepts
+    # float64 [C + 1, C], slopes and, last, intercepts of the logistic regression; empty for a
+    # number
     logits: F64
-    terms: KernelTerms
+    terms: KernelTerms  # kernels besides that of the sequences
+    # float64 [2], lowest and highest training label: a linear kernel extrapolates to any number for
+    # samples unlike those of the training. Empty for classes.
     limits: F64
+    # predictions of the training samples without their group; not stored
     left_out_NC: F64 | None = None
 
     @property
@@ -453,15 +430,10 @@ class KernelModel(FittedModel[KernelInputs]):
 
 @dataclass(frozen=True)
 class _Gram:
-    """Linear kernel of the samples.
+    """Linear kernel of the samples."""
 
-    Attributes:
-        kernel_NR: float64, of the samples and the landmarks.
-        norms_N: float64, of each sample with itself.
-    """
-
-    kernel_NR: F64
-    norms_N: F64
+    kernel_NR: F64  # float64, of the samples and the landmarks
+    norms_N: F64  # float64, of each sample with itself
 
     @property
     def variance(self) -> float:
@@ -495,15 +467,10 @@ class _Gram:
 
 @dataclass(frozen=True)
 class Kernel(Estimator[KernelInputs]):
-    """Ridge regression on a kernel of sequences, clades and covariates, see `member.Estimator`.
+    """Ridge regression on a kernel of sequences, clades and covariates, see `member.Estimator`."""
 
-    Attributes:
-        largest: samples up to which the kernel is exact; the number of landmarks beyond.
-        clades: whether to add the kernel of the clades.
-    """
-
-    largest: int = 4000
-    clades: bool = True
+    largest: int = 4000  # samples up to which the kernel is exact; the number of landmarks beyond
+    clades: bool = True  # whether to add the kernel of the clades
 
     def read(self, samples: Samples, relations: AsvRelations) -> KernelInputs:
         """Compute the similarity of each sample to each ASV of the training study."""

@@ -23,19 +23,12 @@ _NEVER = -1e9
 
 @dataclass(frozen=True)
 class Ridge:
-    """Fitted ridge regression.
+    """Fitted ridge regression."""
 
-    Attributes:
-        error: mean squared error of the left-out predictions, weighted as in the fit.
-        left_out_NC: float64, prediction of each sample without its group.
-        dual_RC: float64, coefficients of the landmarks.
-        offset_C: float64, intercepts.
-    """
-
-    error: float
-    left_out_NC: F64
-    dual_RC: F64
-    offset_C: F64
+    error: float  # mean squared error of the left-out predictions, weighted as in the fit
+    left_out_NC: F64  # float64, prediction of each sample without its group
+    dual_RC: F64  # float64, coefficients of the landmarks
+    offset_C: F64  # float64, intercepts
 
 
 def fit_ridge(

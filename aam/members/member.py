@@ -40,45 +40,30 @@ Reads = TypeVar("Reads", bound=Inputs, contravariant=True)
 
 @dataclass(frozen=True)
 class Importance:
-    """Importance of U ASVs for one member.
+    """Importance of U ASVs for one member."""
 
-    Attributes:
-        columns: columns of the table of importance, by name, each [U].
-        size_U: measure by which the ASVs are ranked; the larger, the more important.
-        folds: the same of the model of each fold; empty where the member has one model.
-    """
-
-    columns: dict[str, F64]
-    size_U: F64
+    columns: dict[str, F64]  # columns of the table of importance, by name, each [U]
+    size_U: F64  # measure by which the ASVs are ranked; the larger, the more important
+    # the same of the model of each fold; empty where the member has one model
     folds: tuple[F64, ...] = ()
 
 
 @dataclass(frozen=True)
 class MemberPrediction:
-    """Predictions of N samples.
+    """Predictions of N samples."""
 
-    Attributes:
-        values_NC: numbers in the units of the target, or probabilities.
-        columns: further columns of the table of predictions, each [N].
-    """
-
-    values_NC: F64
+    values_NC: F64  # numbers in the units of the target, or probabilities
+    # further columns of the table of predictions, each [N]
     columns: Mapping[str, F64] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model predicts.
+    """What a model predicts."""
 
-    Attributes:
-        column: metadata column that is predicted.
-        classes: names; empty for a number and for ranks.
-        scale: on which estimators predict a number.
-    """
-
-    column: str
-    classes: tuple[str, ...]
-    scale: TargetScale
+    column: str  # metadata column that is predicted
+    classes: tuple[str, ...]  # names; empty for a number and for ranks
+    scale: TargetScale  # on which estimators predict a number
 
 
 class FittedModel(Protocol[Reads]):
@@ -176,14 +161,10 @@ class TrainingSamples:
 
     The inputs of an estimator do not depend on labels and folds: all folds of a run, and all trials
     of a search, share them.
-
-    Attributes:
-        samples: counts, sequences and covariates of the N samples.
-        relations: relations of the ASVs of the samples.
     """
 
-    samples: Samples
-    relations: AsvRelations
+    samples: Samples  # counts, sequences and covariates of the N samples
+    relations: AsvRelations  # relations of the ASVs of the samples
     _inputs: dict[Estimator[Any], Any] = field(default_factory=dict)
 
     def inputs(self, estimator: Estimator[T]) -> T:
@@ -208,30 +189,24 @@ class TrainingSamples:
 
 @dataclass(frozen=True)
 class CrossValidated:
-    """A member's predictions of the held-out samples.
+    """A member's predictions of the held-out samples."""
 
-    Attributes:
-        predictions_MC: float64, numbers in the units of the target, class probabilities, or ranks
-            followed by the probability of each level (`Folds.with_levels`).
-        cpu_seconds: CPU time of this process.
-        fold_models: models of the splits, where they explain its stability over the folds.
-        model: fitted to all samples of the splits; None if it was not requested, or if the models
-            of the folds are averaged for new samples.
-        inputs: the samples as the models read them.
-        columns: further columns of predictions.tsv by name, [M].
-        facts: facts for the run record.
-        left_out: predictions [N, C] of the samples of each of `Folds.fitted_rows`, see
-            `Estimator.left_out`; NaN for samples that have none, None where the member has none,
-            empty where they are not requested.
-    """
-
+    # float64, numbers in the units of the target, class probabilities, or ranks followed by the
+    # probability of each level (`Folds.with_levels`)
     predictions_MC: F64
-    cpu_seconds: float
+    cpu_seconds: float  # CPU time of this process
+    # models of the splits, where they explain its stability over the folds
     fold_models: tuple[FittedModel[Any], ...] = ()
+    # fitted to all samples of the splits; None if it was not requested, or if the models of the
+    # folds are averaged for new samples
     model: FittedModel[Any] | None = None
-    inputs: Any = None
+    inputs: Any = None  # the samples as the models read them
+    # further columns of predictions.tsv by name, [M]
     columns: Mapping[str, F64] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)  # facts for the run record
+    # predictions [N, C] of the samples of each of `Folds.fitted_rows`, see `Estimator.left_out`;
+    # NaN for samples that have none, None where the member has none, empty where they are not
+    # requested
     left_out: tuple[F64 | None, ...] = ()
 
 

@@ -119,23 +119,16 @@ def largest_bp(models: Models) -> int:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """Model that predicts a target.
+    """Model that predicts a target."""
 
-    Attributes:
-        facts: plain values.
-        models: fitted members.
-        relations: relations of the ASVs of the training study, with their sequences.
-        training: data about the training samples, with which new ones are compared.
-        fold_importance: estimator -> float64 [K, F], `Importance.size_U` of the models of K folds
-            in the training study; empty with one split.
-        q_values_F: float64, see `importance.q_values`; None of a study of too many samples.
-    """
-
-    facts: ModelFacts
-    models: Models
-    relations: AsvRelations
-    training: TrainingSummary
+    facts: ModelFacts  # plain values
+    models: Models  # fitted members
+    relations: AsvRelations  # relations of the ASVs of the training study, with their sequences
+    training: TrainingSummary  # data about the training samples, with which new ones are compared
+    # estimator -> float64 [K, F], `Importance.size_U` of the models of K folds in the training
+    # study; empty with one split
     fold_importance: Mapping[str, F64] = field(default_factory=dict)
+    # float64, see `importance.q_values`; None of a study of too many samples
     q_values_F: F64 | None = None
 
     @property

@@ -58,19 +58,12 @@ Note = tuple[str, bool]
 
 @dataclass(frozen=True)
 class SummaryNumbers:
-    """Numbers of a training summary.
+    """Numbers of a training summary."""
 
-    Attributes:
-        seed: seed of the landmarks and of rarefaction.
-        rarefy_depth: reads at which the richness is compared; 0 for all.
-        length: median number of nucleotides of an ASV.
-        limit: distance that `QUANTILE` of the landmarks have from those of other groups.
-    """
-
-    seed: Seed
-    rarefy_depth: Count
-    length: Positive
-    limit: NonNegative
+    seed: Seed  # seed of the landmarks and of rarefaction
+    rarefy_depth: Count  # reads at which the richness is compared; 0 for all
+    length: Positive  # median number of nucleotides of an ASV
+    limit: NonNegative  # distance that `QUANTILE` of the landmarks have from those of other groups
 
 
 _ARRAYS = {
@@ -85,26 +78,17 @@ _ARRAYS = {
 
 @dataclass(frozen=True, eq=False)
 class TrainingSummary:
-    """Summary of the training samples of a model, and some of them with their log abundances.
+    """Summary of the training samples of a model, and some of them with their log abundances."""
 
-    Attributes:
-        plain: its numbers.
-        train_N, validation_N: hashes of the sample ids.
-        asvs_F: hashes of the sequences of the ASVs in training samples.
-        prefixes_F: hashes of the first `PREFIX` nucleotides of the same.
-        frequencies_L4: frequency of A, C, G and T at each of the first positions.
-        richness_R: ASVs of each landmark at the rarefaction depth.
-        landmarks: samples with which new ones are compared.
-    """
-
-    plain: SummaryNumbers
+    plain: SummaryNumbers  # its numbers
+    # train_N, validation_N: hashes of the sample ids
     train_N: Rows
     validation_N: Rows
-    asvs_F: Rows
-    prefixes_F: Rows
-    frequencies_L4: F32
-    richness_R: Rows
-    landmarks: Landmarks
+    asvs_F: Rows  # hashes of the sequences of the ASVs in training samples
+    prefixes_F: Rows  # hashes of the first `PREFIX` nucleotides of the same
+    frequencies_L4: F32  # frequency of A, C, G and T at each of the first positions
+    richness_R: Rows  # ASVs of each landmark at the rarefaction depth
+    landmarks: Landmarks  # samples with which new ones are compared
 
     @classmethod
     def of(
@@ -236,16 +220,11 @@ def read_covariates(
 
 @dataclass(frozen=True)
 class KnownAsvs:
-    """ASVs of a table that occur in training samples.
+    """ASVs of a table that occur in training samples."""
 
-    Attributes:
-        known_F: whether each ASV does.
-        compared_by: end of a sentence about ASVs of other lengths; else empty.
-        region: a warning if the sequences begin elsewhere than those of training; else empty.
-    """
-
-    known_F: npt.NDArray[np.bool_]
-    compared_by: str
+    known_F: npt.NDArray[np.bool_]  # whether each ASV does
+    compared_by: str  # end of a sentence about ASVs of other lengths; else empty
+    # a warning if the sequences begin elsewhere than those of training; else empty
     region: tuple[Note, ...]
 
 
@@ -285,16 +264,12 @@ def find_known_asvs(summary: TrainingSummary, study: Study, required: bool) -> K
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of N samples with the training data.
+    """Comparison of N samples with the training data."""
 
-    Attributes:
-        columns: columns of the table of predictions: split (train, validation or new), known_reads
-            (0 to 1), distance and unlike_training (yes or no), each [N].
-        notes: sentences for the user.
-    """
-
+    # columns of the table of predictions: split (train, validation or new), known_reads (0 to 1),
+    # distance and unlike_training (yes or no), each [N]
     columns: dict[str, object]
-    notes: tuple[Note, ...]
+    notes: tuple[Note, ...]  # sentences for the user
 
     def show(self) -> None:
         """Print the notes."""

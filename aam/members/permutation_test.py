@@ -40,15 +40,11 @@ _PENALTIES = PENALTIES[::4]
 
 @dataclass(frozen=True)
 class PermutationTest:
-    """Result of a permutation test.
+    """Result of a permutation test."""
 
-    Attributes:
-        p: part of the shufflings, with the labels as they are, that reach the statistic of these.
-        shufflings: number of shufflings.
-    """
-
+    # part of the shufflings, with the labels as they are, that reach the statistic of these
     p: float
-    shufflings: int
+    shufflings: int  # number of shufflings
 
 
 def permutation_test(samples: TrainingSamples, folds: Folds) -> PermutationTest | None:

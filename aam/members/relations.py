@@ -31,15 +31,10 @@ F32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class NearestAsvs:
-    """Most similar ASVs of the training study.
+    """Most similar ASVs of the training study."""
 
-    Attributes:
-        nearest_U: int64, row of the ASV with the fewest mismatches, the first of several.
-        mismatches_U: float32, its mismatches; 0 for an ASV of the training study.
-    """
-
-    nearest_U: Rows
-    mismatches_U: F32
+    nearest_U: Rows  # int64, row of the ASV with the fewest mismatches, the first of several
+    mismatches_U: F32  # float32, its mismatches; 0 for an ASV of the training study
 
     @classmethod
     def of_training(cls, asvs: int) -> NearestAsvs:
@@ -49,15 +44,10 @@ class NearestAsvs:
 
 @dataclass(frozen=True)
 class Dendrogram:
-    """Binary tree of F ASVs, which are its first nodes; 2F - 1 nodes.
+    """Binary tree of F ASVs, which are its first nodes; 2F - 1 nodes."""
 
-    Attributes:
-        parents_G: int64, parent of each node; the last node is the root, its own parent.
-        heights_G: float64, mean mismatches between the two clades of a node; 0 for an ASV.
-    """
-
-    parents_G: Rows
-    heights_G: F64
+    parents_G: Rows  # int64, parent of each node; the last node is the root, its own parent
+    heights_G: F64  # float64, mean mismatches between the two clades of a node; 0 for an ASV
 
     @classmethod
     def of(cls, merges: F64) -> Dendrogram:
@@ -134,13 +124,9 @@ _CHUNK = 1024
 
 @dataclass(frozen=True, eq=False)
 class AsvRelations:
-    """Relations of the F ASVs of a training study, each computed when it is first used.
+    """Relations of the F ASVs of a training study, each computed when it is first used."""
 
-    Attributes:
-        tokens_FL: sequence of each ASV, codes of `aam.data.sequences`.
-    """
-
-    tokens_FL: Tokens
+    tokens_FL: Tokens  # sequence of each ASV, codes of `aam.data.sequences`
 
     def mismatches(self, tokens_UL: Tokens) -> Iterator[tuple[slice, F32]]:
         """Yield blocks of ASVs of the study, and the mismatches [U, K] of U ASVs with them."""

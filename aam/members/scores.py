@@ -90,17 +90,11 @@ class Score:
 
 @dataclass(frozen=True)
 class BootstrapResamples:
-    """Resamples of the groups, drawn again from the seed for each model.
+    """Resamples of the groups, drawn again from the seed for each model."""
 
-    Attributes:
-        group_M: number of the group of each sample, from 0.
-        seed: seed of the draws.
-        number: number of draws; none with fewer than two groups.
-    """
-
-    group_M: Rows
-    seed: int
-    number: int
+    group_M: Rows  # number of the group of each sample, from 0
+    seed: int  # seed of the draws
+    number: int  # number of draws; none with fewer than two groups
 
     @property
     def groups(self) -> int:
@@ -168,17 +162,11 @@ def joint_groups(
 
 @dataclass(frozen=True)
 class ResampledMetrics:
-    """Metrics of a model on all samples and on each draw.
+    """Metrics of a model on all samples and on each draw."""
 
-    Attributes:
-        scored: all samples.
-        whole: metric -> value; NaN where it is not defined.
-        draws: metric -> value of each draw, float64 [draws].
-    """
-
-    scored: ScoredPredictions
-    whole: dict[str, float]
-    draws: dict[str, F64]
+    scored: ScoredPredictions  # all samples
+    whole: dict[str, float]  # metric -> value; NaN where it is not defined
+    draws: dict[str, F64]  # metric -> value of each draw, float64 [draws]
 
     def score(self) -> dict[str, Score]:
         """Return each metric with its interval."""

@@ -103,14 +103,10 @@ class _Encoded:
 
 @dataclass(frozen=True)
 class TransformerModel(FittedModel[TransformerInputs]):
-    """Networks of the folds, or a pretrained encoder.
+    """Networks of the folds, or a pretrained encoder."""
 
-    Attributes:
-        networks: one for each fold.
-        encoded: ASVs that are encoded already, of samples whose reads are drawn already; else None.
-    """
-
-    networks: tuple[LoadedNetwork, ...]
+    networks: tuple[LoadedNetwork, ...]  # one for each fold
+    # ASVs that are encoded already, of samples whose reads are drawn already; else None
     encoded: _Encoded | None = None
 
     @property
@@ -320,21 +316,13 @@ def _target(network: LoadedNetwork) -> Target:
 
 @dataclass(frozen=True)
 class Transformer:
-    """Network of a study, see `member.Member`.
+    """Network of a study, see `member.Member`."""
 
-    Attributes:
-        options: options of the run; the checkpoints are in its folder.
-        study: the samples with their phylogeny and metadata.
-        base: pretrained encoder; None without one.
-        runtime: device, precision and ranks.
-        record_fact: adds facts to the run record.
-    """
-
-    options: Train
-    study: LabelledStudy
-    base: PretrainedEncoder | None
-    runtime: Runtime
-    record_fact: RecordFact
+    options: Train  # options of the run; the checkpoints are in its folder
+    study: LabelledStudy  # the samples with their phylogeny and metadata
+    base: PretrainedEncoder | None  # pretrained encoder; None without one
+    runtime: Runtime  # device, precision and ranks
+    record_fact: RecordFact  # adds facts to the run record
 
     def cross_validate(
         self, samples: TrainingSamples, folds: Folds, final: bool = True

@@ -86,15 +86,10 @@ def calibrate(probabilities_MC: F64, temperature: float) -> F64:
 
 @dataclass(frozen=True)
 class ProportionalOdds:
-    """Model of K ordered categories given a predicted rank.
+    """Model of K ordered categories given a predicted rank."""
 
-    Attributes:
-        slope: change of the log odds for one rank.
-        cutpoints: K - 1 numbers, ascending.
-    """
-
-    slope: NonNegative
-    cutpoints: tuple[float, ...]
+    slope: NonNegative  # change of the log odds for one rank
+    cutpoints: tuple[float, ...]  # K - 1 numbers, ascending
 
     def probabilities(self, ranks_N: F64) -> F64:
         """Return the probability of each category, float64 [N, K]."""

@@ -144,14 +144,12 @@ def test_importance_reads_the_columns(run: Path, study: Path, tmp_path: Path) ->
 
 @pytest.mark.medium
 def test_a_damaged_encoder_is_refused(run: Path, study: Path, tmp_path: Path) -> None:
-    args = ("--metadata", study / "metadata.tsv")
-    for wrong in ("{", {"categories": {}, "numbers": {}}, {"numbers": {}}):
+    def change(content: Editable) -> None:
+        content.settings["kernel"]["covariates"] = {"numbers": {}}
 
-        def change(content: Editable, wrong: object = wrong) -> None:
-            content.settings["kernel"]["covariates"] = wrong
-
-        model = rewrite(run, tmp_path / "changed", change)
-        assert predict(study, model, tmp_path / "p.tsv", *args) == DataError.status
+    model, metadata = rewrite(run, tmp_path / "changed", change), study / "metadata.tsv"
+    status = predict(study, model, tmp_path / "p.tsv", "--metadata", metadata)
+    assert status == DataError.status
 
 
 @pytest.mark.parametrize("name", ["kernel", "forest"])

@@ -178,13 +178,6 @@ def test_a_skewed_target_is_fitted_with_equal_weights(samples: Samples, numbers:
         assert (np.abs(model.dual_RC - plain.dual_RC).max() < 1e-9) == equal
 
 
-def test_the_memory_of_a_large_kernel_is_named() -> None:
-    assert approximation(20_000, Kernel().largest) == (
-        "The exact kernel of 20000 samples needs 29.8 GiB; it is approximated from 4000 of them "
-        "(Nyström), which needs 6.0 GiB."
-    )
-
-
 def test_probabilities_of_the_kernel(samples: Samples, sites: Labels) -> None:
     kernel = Kernel()
     inputs = kernel.read(samples, AsvRelations(samples.tokens_FL))

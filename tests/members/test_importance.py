@@ -29,7 +29,7 @@ from aam.members.kernel import Kernel, KernelInputs, KernelModel, KernelTerms, L
 from aam.members.member import Outputs
 from aam.members.relations import AsvRelations, mismatches, similarity
 from tests.support.artifacts import write_artifact
-from tests.support.commands import aam, pretrain
+from tests.support.commands import TINY, aam, pretrain
 from tests.support.commands import train as train_network
 
 PLANTED = 20
@@ -97,15 +97,25 @@ def test_planted_asvs_are_found(run: Path, study: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-def test_a_forest_finds_planted_asvs(study: Path, tmp_path: Path) -> None:
-    """Of the first 20 ASVs 7 are planted."""
-    folds = ("--folds", 2, "--members", "forest")
-    forest = _train(study, tmp_path / "forest", "response", *folds)
-    assert _importance(study, forest, tmp_path / "i.tsv") == 0
-    found = _read(tmp_path / "i.tsv")
-    assert _planted_among_first(study, found) >= 0.2
-    assert list(found)[:2] == ["forest", "prevalence"]
-    assert found["forest"].sum() == pytest.approx(1)
+@pytest.mark.parametrize("network", [False, True])
+def test_a_run_ranks_asvs_by_the_samples_that_it_splits(
+    study: Path, tmp_path: Path, network: bool
+) -> None:
+    """With a network shallow samples are left out, of the splits and of every member."""
+    table = biom.load_table(str(study / "table.biom")).to_dataframe(dense=True).astype(int)
+    table.iloc[:, :5] //= 10
+    table.to_csv(tmp_path / "table.tsv", sep="\t", index_label="#OTU ID")
+    data = ("--table", tmp_path / "table.tsv", "--metadata", study / "metadata.tsv")
+    given = ("--metadata-column", "ph", "--output-dir", tmp_path / "run", "--folds", 2)
+    members = ("--members", "kernel", *(("transformer", *TINY) if network else ()))
+    assert aam("train", *data, *given, *members, "--rarefy-depth", 500) == 0
+    read = pd.read_csv(tmp_path / "run" / "splits.tsv", sep="\t")["sample-id"].unique()
+    assert len(read) == (115 if network else 120)
+    found = _read(tmp_path / "run" / "importance.tsv")
+    prevalence = (table[read] > 0).mean(axis=1)
+    assert found["prevalence"].to_dict() == pytest.approx(
+        prevalence[prevalence > 0].to_dict(), rel=1e-6
+    )
 
 
 @pytest.mark.medium
@@ -163,7 +173,9 @@ def test_effects_follow_the_simulated_niches(study: Path, tmp_path: Path) -> Non
     """The first 20 ASVs rise with pH where their niche is above its mean, and fall below it."""
     folder = _train(study, tmp_path / "ph", "ph")
     assert _importance(study, folder, tmp_path / "i.tsv") == 0
-    first = _read(tmp_path / "i.tsv")[:20]
+    found = _read(tmp_path / "i.tsv")
+    assert found["forest"].sum() == pytest.approx(1)
+    first = found[:20]
     truth = json.loads((study / "truth.json").read_text())
     mean = np.mean(list(truth["gradient_ph"].values()))
     side = np.array([truth["niches_ph"][name][0] > mean for name in first.index])

@@ -86,7 +86,7 @@ def test_the_verdict_reconciles_interval_and_test(
     rng = np.random.default_rng(0)
     _, folds = study(rng, "numbers", False)
     predictions_MC = folds.held_out.outputs_NC + noise * rng.normal(size=(len(folds.rows_M), 1))
-    test = None if p is None else PermutationTest(p, 999, round(p * 1000) - 1)
+    test = None if p is None else PermutationTest(p, 999)
     scores = evaluate("ph", folds, combine_members({"kernel": predictions_MC}, folds), {}, test)
     assert next(iter(scores)) == "verdict"
     verdict = scores["verdict"]

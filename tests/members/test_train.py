@@ -409,13 +409,10 @@ def test_options_of_the_network_without_it_are_named(
 @pytest.mark.medium
 def test_damaged_ensembles_are_refused(run: Path, study: Path, tmp_path: Path) -> None:
     for changed in (
-        lambda content: content.facts.pop("training"),
-        lambda content: content.facts.update(temperature=0.0),
         lambda content: content.facts.update(levels=["a"]),
         lambda content: content.settings["kernel"].update(gamma="wide"),
         lambda content: content.arrays["forest"].pop("values"),
         lambda content: content.settings.pop("forest"),
-        lambda content: content.settings.clear(),
         lambda content: content.arrays.pop("training"),
         lambda content: content.arrays["training"].update(tokens=np.full((300, 60), 9, np.uint8)),
     ):
