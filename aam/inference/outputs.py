@@ -201,11 +201,7 @@ def write_study_embeddings(
     batch_size: int,
     asv_vectors_FD: Tensor,
 ) -> None:
-    """Write embeddings.tsv of every sample of the study, batch by batch.
-
-    Raises:
-        NotFinite: an embedding is NaN or infinite.
-    """
+    """Write embeddings.tsv of every sample of the study, batch by batch."""
     ids = study.table.sample_ids
     batches = FixedBatches(study, reading_plan(plan), np.arange(len(ids)), batch_size)
     applied = _applied(network.encoder, study, batches, asv_vectors_FD.device, asv_vectors_FD)

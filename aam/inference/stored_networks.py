@@ -201,12 +201,7 @@ class _StoredVersion(msgspec.Struct):
 
 
 def from_plain(stored: Any, source: str) -> ModelConfig:
-    """Build a configuration from the output of `to_plain`; `source` is named in errors.
-
-    Raises:
-        DataError: the format is another, or the vocabulary differs.
-        Mismatch: an entry is missing, of another type or out of range.
-    """
+    """Build a configuration from the output of `to_plain`; `source` is named in errors."""
     version = convert(stored, _StoredVersion, "aam")
     check_format("checkpoint", version.format, FORMAT, f"{source}, aam {version.version}")
     if version.vocabulary != "".join(LETTERS):
@@ -253,11 +248,7 @@ class _ShapesOnly(TorchFunctionMode):
 
 
 def check_weights(config: ModelConfig, weights: dict[str, Tensor]) -> None:
-    """Compare names, shapes and types of weights with the network of a configuration.
-
-    Raises:
-        Mismatch: one differs.
-    """
+    """Compare names, shapes and types of weights with the network of a configuration."""
     try:
         # Shapes alone: a damaged configuration must not allocate memory.
         with torch.device("meta"), _ShapesOnly():
@@ -307,11 +298,7 @@ def network_state(networks: Sequence[StoredNetwork]) -> State:
 
 
 def restore_networks(state: State) -> list[StoredNetwork]:
-    """Build networks from their state, and validate their weights.
-
-    Raises:
-        Mismatch: the state is not one of `network_state`.
-    """
+    """Build networks from their state, and validate their weights."""
     entries = convert(state.settings, dict[str, list[Any]], TRANSFORMER).get("networks", [])
     networks = []
     for fold, entry in enumerate(entries, start=1):

@@ -50,11 +50,7 @@ class RankShare:
     gather: Callable[[Any], list[Any]] = lambda value: [value]
 
     def take(self, study: Study, batch_size: int) -> Study:
-        """Return the samples of this rank: whole batches, so that all products have one shape.
-
-        Raises:
-            UsageError: there are more ranks than batches.
-        """
+        """Return the samples of this rank: whole batches, so that all products have one shape."""
         if self.ranks.world_size == 1:
             return study
         samples = len(study.table.sample_ids)
@@ -100,9 +96,6 @@ def require_finite(
         what: name of the values in the message, such as "predictions".
         sample_ids: B names.
         values_BC: values of the samples.
-
-    Raises:
-        NotFinite: a sample, which is named, has a value that is NaN or infinite.
     """
     invalid = np.flatnonzero(~np.isfinite(values_BC).all(axis=1))
     if len(invalid):
@@ -129,9 +122,6 @@ def write_embeddings(
         path: file, written atomically.
         sample_ids: N names.
         blocks: float32 [n, D] of consecutive samples, N rows together.
-
-    Raises:
-        NotFinite: an embedding is NaN or infinite.
     """
     ids = iter(sample_ids)
     with (

@@ -45,11 +45,7 @@ def choose_weights(left_out: Mapping[str, F64 | None], labels: Labels) -> dict[s
     than the mean of the other groups has the weight 0. The others have equal weights, unless the
     best of a coarse grid has a lower loss beyond noise. Members without such predictions have 1 / K
     each; where fewer than two have them, or none is better than the mean, all weights are equal.
-
-    Args:
-        left_out: member -> predictions [N, C] of the training samples; None without, and NaN
-            where only some samples have one, which is as good as none.
-        labels: labels of the training samples.
+    NaN, where only some samples have a prediction, is as good as none.
     """
     equal = dict.fromkeys(left_out, 1 / len(left_out))
     known = {
@@ -133,17 +129,10 @@ def combine_members(
     folds: Folds,
     left_out: Mapping[str, Sequence[F64 | None]] | None = None,
 ) -> Combined:
-    """Combine the members' predictions of the held-out samples.
+    """Combine the members' predictions [M, C] of the held-out samples.
 
-    Args:
-        members: float64 [M, C] by name, see `CrossValidated.predictions_MC`.
-        folds: labels and splits; the held-out samples are in the order of the predictions.
-        left_out: member -> predictions of the samples of each of `folds.fitted_rows`, see
-            `CrossValidated.left_out`; without them all weights are equal.
-
-    Returns:
-        The ensemble for new samples, and its predictions of the held-out samples, whose temperature
-        comes from the other folds, or from other groups of a single split.
+    The temperature of a held-out sample comes from the other folds, or from other groups of a
+    single split. Without `left_out`, see `CrossValidated`, all weights are equal.
     """
     weights_of: list[dict[str, float]] = []
     means: list[F64 | None] = []

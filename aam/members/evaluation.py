@@ -113,8 +113,7 @@ def evaluate(
 
     Args:
         column: metadata column that is predicted.
-        folds: labels and splits.
-        combined: the ensemble and its members.
+        folds, combined: labels and splits, and the ensemble of them.
         seconds: CPU-seconds of each member, by name.
         test: permutation test of the same samples; None without one.
         repeated: `repeated_samples` of the content; None without such a column.

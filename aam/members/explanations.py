@@ -103,14 +103,9 @@ class ExplainedSamples:
     def slopes(self, outputs: Outputs, ends_NC: F64) -> F64:
         """Return the mean slopes of what is explained between the mean label and a prediction.
 
-        Args:
-            outputs: what is predicted.
-            ends_NC: transformed numbers, or logits of the classes: the scale on which a member is
-                additive.
-
-        Returns:
-            float64 [N, C]. Slopes times the change of the scale from the mean label are the change
-            of the number in its units, or of the probability of the class.
+        `ends_NC` are predictions on the scale on which a member is additive: transformed numbers,
+        or logits of the classes. Slopes [N, C] times the change of the scale from the mean label
+        are the change of the number in its units, or of the probability of the class.
         """
         if outputs.classes:
             starts_NC = np.log(self.means_NC.clip(min=1e-9))

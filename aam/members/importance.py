@@ -99,15 +99,8 @@ def q_values(samples: TrainingSamples, folds: Folds) -> F64 | None:
     Shuffled labels have the null distribution, of all ASVs together, by which Benjamini and
     Hochberg's q-values are computed. None is below the part of the shufflings of which the least
     q-value of all ASVs is as low: without any association, at most a part q of the studies has an
-    ASV at q.
-
-    Args:
-        samples: N samples.
-        folds: their labels and splits, within which labels are shuffled (`shuffled_rows`).
-
-    Returns:
-        Values above 0 up to 1, which an ASV of fewer than `MIN_SAMPLES` samples has; None with too
-        many samples, or where all labels are equal.
+    ASV at q. An ASV of fewer than `MIN_SAMPLES` samples has 1. There are none of too many samples,
+    or where all labels are equal.
     """
     if (outputs_NC := standard_outputs(folds)) is None:
         return None
@@ -254,13 +247,8 @@ def rank_by_permutation(
 
     It is the mean change of the model's predictions over all samples if the reads of an ASV are
     permuted. A number changes by the absolute difference, in its units; classes by half the sum of
-    the absolute differences of their probabilities (total variation, 0 to 1).
-
-    Args:
-        table: result of `importance_table`.
-        loaded, study, covariates: arguments of which the table was made.
-        first: number of ASVs to permute; the others keep their order, after these.
-        groups_N: groups within which samples are permuted; None for all together.
+    the absolute differences of their probabilities (total variation, 0 to 1). Samples are permuted
+    within `groups_N`. The rows after the first keep their order.
     """
     column = {name: number for number, name in enumerate(study.table.feature_ids)}
     asvs = [column[name] for name in table["feature-id"][:first]]
@@ -330,9 +318,6 @@ def clade_table(table: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Rows with taxon, level (1 for the highest rank), asvs (their number), the sums, and the
         rank within the level; by level, the most important first.
-
-    Raises:
-        DataError: no ASV has a taxon.
     """
     members: dict[tuple[str, ...], list[int]] = {}
     for row, named in enumerate(map(named_ranks, table["taxon"])):
@@ -375,9 +360,6 @@ def attention_table(
 
     The columns are feature-id, taxon (with a taxonomy), relative_abundance, and attention, whose
     sum is 1; the ASV with the highest attention is the first.
-
-    Raises:
-        DataError: the model has no network, or the table no such sample.
     """
     ids = study.table.sample_ids
     if sample not in ids:

@@ -242,11 +242,7 @@ def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
 
 
 def trained(model: TrainedModel | PretrainedModel, path: Path) -> TrainedModel:
-    """Return a model that predicts a target.
-
-    Raises:
-        DataError: it was only pretrained.
-    """
+    """Return a model that predicts a target."""
     if isinstance(model, TrainedModel):
         return model
     evidence = f"'{path}' was only pretrained"

@@ -103,14 +103,8 @@ class TrainingSummary:
     ) -> TrainingSummary:
         """Summarize the training samples of the final members.
 
-        Args:
-            study: contains the samples.
-            relations: relations of the ASVs of the study.
-            splits: splits of the samples.
-            groups_N: group of each sample of the study; every sample its own without groups.
-            seed, rarefy_depth: see `SummaryNumbers`.
-            refitted: whether a member is fitted to the samples of all splits; otherwise models of
-                the splits are averaged, and a sample that trained none may have chosen an epoch.
+        `refitted`: a member is fitted to the samples of all splits; otherwise models of the splits
+        are averaged, and a sample that trained none of them may have chosen an epoch.
         """
         parts = [rows for split in splits for rows in vars(split).values()]
         train = np.unique(np.concatenate(parts if refitted else [split.train for split in splits]))
@@ -229,11 +223,7 @@ class KnownAsvs:
 
 
 def find_known_asvs(summary: TrainingSummary, study: Study, required: bool) -> KnownAsvs:
-    """Find the ASVs of a table that occur in the training data.
-
-    Raises:
-        DataError: one is `required` and there is none, as in a table of another region.
-    """
+    """Find the ASVs of a table that occur in the training data."""
     here, there = _median_length(study.tokens_FL), summary.plain.length
     if here == there:
         known_F, by = np.isin(hash_sequences(study.tokens_FL), summary.asvs_F), ""
@@ -282,15 +272,7 @@ def compare(
 ) -> Comparison:
     """Compare the samples of a study with the training data of a model.
 
-    Args:
-        summary: summary of the training samples.
-        study: the N samples.
-        known: its ASVs that occur in training samples.
-        distances_N: float64, distance of each sample from the training samples, relative to the
-            limit: above 1 a sample is unlike them.
-
-    Returns:
-        Columns for the table of predictions, and sentences for the user.
+    `distances_N` are those of `TrainingSummary.distances`: above 1 a sample is unlike training.
     """
     samples, notes = len(study.table.sample_ids), list[Note]()
     weights_F = known.known_F.astype(np.float64)

@@ -138,12 +138,7 @@ class AsvRelations:
                 yield chunk, mismatches(tokens_UL, self.tokens_FL[chunk])
 
     def smooth(self, weights: sparse.csr_array, tokens_VL: Tokens) -> F32:
-        """Return the sum over V ASVs of weight times similarity to each of the study, [N, F].
-
-        Args:
-            weights: float32 [N, V].
-            tokens_VL: sequences of the V ASVs.
-        """
+        """Return the sum over V ASVs of weight [N, V] times similarity to each ASV, [N, F]."""
         smoothed_NF = np.empty((weights.shape[0], len(self.tokens_FL)), dtype=np.float32)
         for chunk, mismatches_VK in self.mismatches(tokens_VL):
             smoothed_NF[:, chunk] = weights @ similarity(mismatches_VK)

@@ -119,13 +119,9 @@ def resample_groups(
 ) -> BootstrapResamples:
     """Draw groups with replacement.
 
-    This is the cluster bootstrap (Field and Welsh 2007, doi:10.1111/j.1467-9868.2007.00593.x).
-
-    Args:
-        groups: [M], the group of each sample, numbers in the order of the names or the names:
-            samples in another order have the same draws.
-        seed: seed of the generator.
-        draws: number of draws; there are none of a single group.
+    This is the cluster bootstrap (Field and Welsh 2007, doi:10.1111/j.1467-9868.2007.00593.x). The
+    groups of the M samples are names, or numbers in their order: samples in another order have the
+    same draws. There are none of a single group.
     """
     names, group_M = np.unique(groups, return_inverse=True)
     return BootstrapResamples(group_M, seed, draws if len(names) > 1 else 0)
@@ -137,11 +133,8 @@ def joint_groups(
     """Return the groups by which samples of several runs are resampled, str [M].
 
     Samples that share a group in any of the runs, also through other samples, are resampled
-    together: the result does not depend on the order of the runs.
-
-    Args:
-        groups_of: for each run the group of samples by id; a sample without is its own group.
-        sample_ids: ids of the M samples, of which each run has all.
+    together: the result does not depend on the order of the runs. A sample without a group in one
+    of them is its own.
 
     >>> joint_groups([{"a": "x", "b": "x"}, {"b": "y", "c": "y"}], ["a", "b", "c", "d"]).tolist()
     ['a', 'a', 'a', 'd']
@@ -324,10 +317,6 @@ class Folds:
         The model from a rank to the levels is fitted to predictions inside the training part of the
         fold. Held-out predictions of other folds would not do: their models were trained on the
         labels of this one (random labels in groups: weighted kappa 0.027, 500 studies).
-
-        Args:
-            predictions_MC: ranks of the held-out samples [M, 1], or other predictions.
-            left_out: predictions of the samples of each of `fitted_rows`, see `fit_odds`.
         """
         if not self.labels.levels:
             return predictions_MC

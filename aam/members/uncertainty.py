@@ -128,10 +128,7 @@ def fit_proportional_odds(ranks_M: F64, codes_M: Rows, levels: int) -> Proportio
 def fit_odds(left_out_NC: F64 | None, labels: Labels) -> ProportionalOdds:
     """Fit the model to predicted ranks of training samples that do not know their group.
 
-    Args:
-        left_out_NC: float64 [N, 1], NaN for samples without such a prediction; None without any.
-            Of none at all ranks belong to the nearest category.
-        labels: labels of the N samples.
+    A sample without such a prediction has NaN. Of none at all ranks belong to the nearest category.
     """
     if left_out_NC is None or not np.isfinite(left_out_NC).any():
         left_out_NC = labels.outputs_NC
