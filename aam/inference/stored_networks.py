@@ -42,29 +42,21 @@ from aam.serialization.model_folder import State
 
 @dataclass(frozen=True)
 class Target:
-    """Metadata column to predict.
+    """Metadata column to predict."""
 
-    Attributes:
-        column: name of the metadata column.
-        classes: names of the categories; empty for a number.
-        class_weights: weight of each category in the loss; empty for equal weights.
-        transform: transform of a number; None for a category.
-        loss_type: loss of a number, on the transformed scale.
-        quantiles: levels predicted by the quantile loss, rising; empty otherwise.
-        over_penalty, under_penalty: weights of errors above and below in the asymmetric loss.
-        range: range of the predictions of a number, in its units.
-        levels: ordered categories, the lowest first, whose ranks are the number; else empty.
-    """
-
-    column: str
-    classes: tuple[str, ...] = ()
+    column: str  # name of the metadata column
+    classes: tuple[str, ...] = ()  # names of the categories; empty for a number
+    # weight of each category in the loss; empty for equal weights
     class_weights: tuple[NonNegative, ...] = ()
-    transform: TargetTransform | None = None
-    loss_type: LossType = "huber"
+    transform: TargetTransform | None = None  # transform of a number; None for a category
+    loss_type: LossType = "huber"  # loss of a number, on the transformed scale
+    # levels predicted by the quantile loss, rising; empty otherwise
     quantiles: tuple[InsideOne, ...] = ()
+    # over_penalty, under_penalty: weights of errors above and below in the asymmetric loss
     over_penalty: NonNegative = 1.0
     under_penalty: NonNegative = 1.0
-    range: OutputRange = UNLIMITED
+    range: OutputRange = UNLIMITED  # range of the predictions of a number, in its units
+    # ordered categories, the lowest first, whose ranks are the number; else empty
     levels: tuple[str, ...] = ()
 
     @property

@@ -28,17 +28,11 @@ NO_VECTORS = AsvVectorOptions()
 
 @dataclass(frozen=True)
 class InferenceSettings:
-    """How a model is applied to samples; only networks read these settings.
+    """How a model is applied to samples; only networks read these settings."""
 
-    Attributes:
-        batch_size: samples at a time; the outputs depend on it by rounding alone.
-        passes: number of rarefactions.
-        vectors: folder of ASV vectors, see `aam.inference.asv_vectors`.
-    """
-
-    batch_size: int = 32
-    passes: int = 1
-    vectors: AsvVectorOptions = NO_VECTORS
+    batch_size: int = 32  # samples at a time; the outputs depend on it by rounding alone
+    passes: int = 1  # number of rarefactions
+    vectors: AsvVectorOptions = NO_VECTORS  # folder of ASV vectors, see `aam.inference.asv_vectors`
 
 
 @dataclass(frozen=True)

@@ -30,19 +30,15 @@ FINEST = 1e4
 
 @dataclass(frozen=True)
 class Samples:
-    """Counts of samples, the sequences of their ASVs, and metadata that the model reads.
+    """Counts of samples, the sequences of their ASVs, and metadata that the model reads."""
 
-    Attributes:
-        counts: [N, F] reads; every sample has some.
-        tokens_FL: uint8, sequence of each ASV, codes of `aam.data.sequences`: 0 for padding on the
-            right, 1 to 4 for A, C, G and T.
-        covariates: metadata columns; None if the model reads the counts alone.
-        sample_ids: N names, which seed the reads that a network draws; estimators need none.
-    """
-
-    counts: sparse.csr_array
+    counts: sparse.csr_array  # [N, F] reads; every sample has some
+    # uint8, sequence of each ASV, codes of `aam.data.sequences`: 0 for padding on the right, 1 to 4
+    # for A, C, G and T
     tokens_FL: Tokens
+    # metadata columns; None if the model reads the counts alone
     covariates: Covariates | None = None
+    # N names, which seed the reads that a network draws; estimators need none
     sample_ids: Sequence[str] = ()
 
     @classmethod
@@ -84,18 +80,12 @@ class Samples:
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of N samples.
+    """Labels of N samples."""
 
-    Attributes:
-        values: float64 [N], numbers, ranks of `levels`, or codes of `classes`.
-        classes: C names; empty for a number and for ranks.
-        groups: int64 [N], the group of each sample; every sample its own without groups.
-        levels: ordered categories, the lowest first, whose ranks are the number; else empty.
-    """
-
-    values: F64
-    classes: tuple[str, ...]
-    groups: Rows
+    values: F64  # float64 [N], numbers, ranks of `levels`, or codes of `classes`
+    classes: tuple[str, ...]  # C names; empty for a number and for ranks
+    groups: Rows  # int64 [N], the group of each sample; every sample its own without groups
+    # ordered categories, the lowest first, whose ranks are the number; else empty
     levels: tuple[str, ...] = ()
 
     @classmethod

@@ -38,35 +38,23 @@ _TRAINING, _IMPORTANCE, _Q_VALUES = "training", "importance/", "q_values"
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Plain values of a model.
+    """Plain values of a model."""
 
-    Attributes:
-        column: metadata column that is predicted.
-        classes: names; empty for a number and for ranks.
-        levels: ordered categories, the lowest first, whose ranks are the number; else empty.
-        transform: transform of a number; the estimators read its forward values.
-        range: range of the predictions of a number.
-        weights: weight of each member in the ensemble.
-        half_width: half width of the prediction intervals; None without intervals.
-        temperature: temperature of class probabilities.
-        odds: model from a rank to the probabilities of the levels; None without levels.
-        options: options of `aam train`.
-        training: numbers of the training summary.
-        means: mean label of the training samples, of a logarithmic transform the geometric mean,
-            or the frequency of each class.
-    """
-
-    column: str
-    classes: tuple[str, ...]
+    column: str  # metadata column that is predicted
+    classes: tuple[str, ...]  # names; empty for a number and for ranks
+    # ordered categories, the lowest first, whose ranks are the number; else empty
     levels: tuple[str, ...]
-    transform: TransformName
-    range: OutputRange
-    weights: dict[str, NonNegative]
-    half_width: NonNegative | None
-    temperature: AboveZero
+    transform: TransformName  # transform of a number; the estimators read its forward values
+    range: OutputRange  # range of the predictions of a number
+    weights: dict[str, NonNegative]  # weight of each member in the ensemble
+    half_width: NonNegative | None  # half width of the prediction intervals; None without intervals
+    temperature: AboveZero  # temperature of class probabilities
+    # model from a rank to the probabilities of the levels; None without levels
     odds: ProportionalOdds | None
-    options: PlainOptions
-    training: SummaryNumbers
+    options: PlainOptions  # options of `aam train`
+    training: SummaryNumbers  # numbers of the training summary
+    # mean label of the training samples, of a logarithmic transform the geometric mean, or the
+    # frequency of each class
     means: tuple[float, ...]
 
     @classmethod

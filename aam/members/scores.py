@@ -223,22 +223,16 @@ class Folds:
     The held-out samples are ordered by fold. A sample is held out in several folds where the splits
     file has it so.
 
-    Attributes:
-        labels: labels of all N samples, in the units of the target.
-        splits: one split, or one per fold.
-        seed: seed of the estimators.
-        group_column: column of the metadata with the groups; None without groups.
-        scale: transform of a number; estimators are fitted to transformed labels.
-
     Raises:
         DataError: a split without test and validation samples, or some with test samples and some
             with validation samples alone.
     """
 
-    labels: Labels
-    splits: tuple[Split, ...]
-    seed: int
-    group_column: str | None = None
+    labels: Labels  # labels of all N samples, in the units of the target
+    splits: tuple[Split, ...]  # one split, or one per fold
+    seed: int  # seed of the estimators
+    group_column: str | None = None  # column of the metadata with the groups; None without groups
+    # transform of a number; estimators are fitted to transformed labels
     scale: TargetScale = UNSCALED
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from aam.contract.errors import CannotCreate, DataError
+from aam.contract.errors import CannotCreate
 from aam.contract.options.study import TableOptions
 from aam.data.study import load_study
 from aam.inference.stored_networks import read_networks
@@ -37,16 +37,3 @@ def test_the_encoder_of_any_number_of_asvs(study_dir: Path, tmp_path: Path) -> N
         found = encoder.run(None, {"tokens": study.tokens_FL[:number]})[0]
         np.testing.assert_allclose(found, expected[:number].numpy(), rtol=1e-4, atol=1e-5)
     assert aam("export", "--model", run, "--output-dir", out) == CannotCreate.status
-
-
-@pytest.mark.medium
-def test_a_forest_alone_is_refused(
-    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = ("--metadata", study_dir / "metadata.tsv", "--metadata-column", "ph")
-    table = ("--table", study_dir / "table.biom", "--rarefy-depth", 0)
-    members = ("--members", "forest", "--folds", 2)
-    assert aam("train", *table, *given, *members, "--output-dir", tmp_path / "run") == 0
-    out = ("--output-dir", tmp_path / "onnx")
-    assert aam("export", "--model", tmp_path / "run", *out) == DataError.status
-    assert "Nothing that can be exported: " in capsys.readouterr().err

@@ -154,17 +154,6 @@ def test_compare_has_the_intervals_of_the_training(
 
 
 @pytest.mark.medium
-def test_evaluate_and_report_read_the_run(run: Path, study: Path, tmp_path: Path) -> None:
-    args = ("--predictions", run / "predictions.tsv", "--metadata", study / "metadata.tsv")
-    again = tmp_path / "again.json"
-    assert aam("evaluate", *args, "--metadata-column", "ph", "--output", again) == 0
-    scores = json.loads((run / "scores.json").read_text())
-    r2 = scores["models"]["ensemble"]["metrics"]["r2"]["value"]
-    assert json.loads(again.read_text())["overall"]["r2"] == pytest.approx(r2)
-    assert aam("report", "--run-dir", run, "--output", tmp_path / "report.html") == 0
-
-
-@pytest.mark.medium
 def test_predict_needs_the_checkpoint_alone(
     run: Path, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
