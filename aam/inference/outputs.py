@@ -92,6 +92,8 @@ def apply_network(
     asv_vectors_FD: Tensor,
     reads_pass: int = 0,
     covariates: CovariateInputs | None = None,
+    terms_FW: Tensor | None = None,
+    title: str = "Reading samples",
 ) -> tuple[npt.NDArray[np.float32], Tensor | None]:
     """Return embeddings [N, D] and outputs [N, C] of samples, None for an encoder, in float32.
 
@@ -106,6 +108,8 @@ def apply_network(
         reads_pass: number of the rarefaction; validation uses 0.
         covariates: metadata of every sample of the study; None where they are unknown, or where
             the network reads none.
+        terms_FW: `profile_terms` of the ASVs, if they are computed already.
+        title: name of the progress bar; empty for none.
 
     Raises:
         NotFinite: an embedding or an output is NaN or infinite.
@@ -115,7 +119,8 @@ def apply_network(
     # Small tensors that stay between the large ones of each batch would fragment the heap.
     embeddings_ND = torch.empty(len(rows), shape.embedding_dim)
     outputs_NC = None if isinstance(network, Encoder) else torch.empty(len(rows), shape.outputs)
-    applied = _applied(network, study, batches, device, asv_vectors_FD, covariates)
+    how = device, asv_vectors_FD, covariates, terms_FW, title
+    applied = _applied(network, study, batches, *how)
     for k, (embedding_BD, outputs_BC) in enumerate(applied):
         part = slice(k * batch_size, k * batch_size + len(embedding_BD))
         embeddings_ND[part] = embedding_BD
@@ -136,11 +141,15 @@ def _applied(
     device: torch.device,
     asv_vectors_FD: Tensor,
     covariates: CovariateInputs | None = None,
+    terms_FW: Tensor | None = None,
+    title: str = "Reading samples",
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield the embeddings [B, D] and outputs [B, C] of each batch, in float32 on the CPU."""
     network.to(device).eval()
-    terms_FW = profile_terms(network, study.tokens_FL, device)
-    for k in track(range(len(batches)), "Reading samples", len(batches), "batches"):
+    if terms_FW is None:
+        terms_FW = profile_terms(network, study.tokens_FL, device)
+    steps = range(len(batches))
+    for k in track(steps, title, len(batches), "batches") if title else steps:
         batch = batches[k].to(device)
         embedding_BD, outputs_BC = apply_to_batch(
             network, batch, asv_vectors_FD, terms_FW, covariates

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from aam.contract.errors import Interrupted
 from aam.contract.options.commands.train import Train
 from aam.contract.options.device import DeviceOptions
 from aam.contract.records import Mismatch
-from aam.data.batches import FIXED_DRAW, make_batch, reading_plan
+from aam.data.batches import FIXED_DRAW, reading_plan
 from aam.data.covariates import CovariateEncoder
 from aam.data.study import Study
 from aam.data.table import FeatureTable, rarefy
@@ -37,7 +37,6 @@ from aam.inference.attributions import (
 from aam.inference.outputs import (
     LoadedNetwork,
     apply_network,
-    apply_to_batch,
     build_networks,
     embed,
     encode_for_networks,
@@ -137,45 +136,35 @@ class TransformerModel(FittedModel[TransformerInputs]):
         The further columns are the quantiles, and the standard deviation of a number.
         """
         study, covariates = inputs.study, inputs.samples.covariates
-        values = []
+        rows, values = np.arange(len(study.reads)), []
+        encoded: Iterable[tuple[Tensor, Tensor | None]]
         if self.encoded is None:
             print_device(self.networks[0].device)
             warn_of_shallow(study, self.networks[0].config)
             vectors = encode_for_networks(self.networks, study, settings.vectors)
-            rows = np.arange(len(study.reads))
-            for network, vectors_FD in zip(self.networks, vectors, strict=True):
-                plan, known = reading_plan(network.config.plan), network.config.inputs(covariates)
-                how = settings.batch_size, network.device, vectors_FD
-                for k in range(settings.passes):
-                    _, outputs_NC = apply_network(
-                        network.network, study, plan, rows, *how, k, known
-                    )
-                    assert outputs_NC is not None
-                    values.append(_target(network).decode(outputs_NC))
-            if len(self.networks) > 1:
-                info(f"Predictions are the mean of {len(self.networks)} models, one of each fold.")
+            encoded, title = ((vectors_FD, None) for vectors_FD in vectors), "Reading samples"
         else:
-            _, places = self.encoded.relations.known(study.tokens_FL)
-            asvs, size = torch.from_numpy(places), settings.batch_size
-            for network, of_asvs in zip(self.networks, self.encoded.of_networks, strict=True):
-                encoded_FD, terms_FW = (None if each is None else each[asvs] for each in of_asvs)
-                assert encoded_FD is not None
+            asvs = torch.from_numpy(self.encoded.relations.known(study.tokens_FL)[1])
+            encoded = (
+                (vectors_FD[asvs], None if terms_FW is None else terms_FW[asvs])
+                for vectors_FD, terms_FW in self.encoded.of_networks
+            )
+            title = ""  # the permutation shows its progress
+        for network, (vectors_FD, terms_FW) in zip(self.networks, encoded, strict=True):
+            plan, known = reading_plan(network.config.plan), network.config.inputs(covariates)
+            if self.encoded is not None:
                 # `prepared` has drawn the reads. A sample that a permutation gives more reads than
                 # the depth must not be drawn again.
-                plan = dataclasses.replace(reading_plan(network.config.plan), rarefy_depth=0)
-                known_N, outputs = network.config.inputs(covariates), []
-                network.network.to(network.device).eval()
-                for start in range(0, len(study.reads), size):
-                    part = np.arange(start, min(start + size, len(study.reads)))
-                    batch = make_batch(study, plan, part).to(network.device)
-                    with torch.no_grad():
-                        outputs_BC = apply_to_batch(
-                            network.network, batch, encoded_FD, terms_FW, known_N
-                        )[1]
-                    assert outputs_BC is not None
-                    # NumPy has no bfloat16.
-                    outputs.append(outputs_BC.float().cpu())
-                values.append(_target(network).decode(torch.cat(outputs)))
+                plan = dataclasses.replace(plan, rarefy_depth=0)
+            how = settings.batch_size, network.device, vectors_FD
+            for k in range(settings.passes):
+                _, outputs_NC = apply_network(
+                    network.network, study, plan, rows, *how, k, known, terms_FW, title
+                )
+                assert outputs_NC is not None
+                values.append(_target(network).decode(outputs_NC))
+        if self.encoded is None and len(self.networks) > 1:
+            info(f"Predictions are the mean of {len(self.networks)} models, one of each fold.")
         target, mean_NC = _target(self.networks[0]), np.mean(values, axis=0)
         if target.classes:
             return MemberPrediction(mean_NC)
