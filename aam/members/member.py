@@ -301,11 +301,6 @@ class Estimator(Reader[T]):
         )
 
 
-def estimators() -> tuple[str, ...]:
-    """Return the names of the members that are fitted in memory."""
-    return tuple(name for name, entry in MEMBERS.items() if not entry.network)
-
-
 def reader(name: str) -> Reader[Any]:
     """Return the reader of the member that `MEMBERS` lists under a name."""
     found: Reader[Any] = importlib.import_module(MEMBERS[name].module).MEMBER
