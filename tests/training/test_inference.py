@@ -22,7 +22,6 @@ from aam.inference.outputs import (
     profile_terms,
 )
 from aam.inference.stored_networks import DiversityScale, ModelConfig, Target
-from aam.inference.tables import InferenceSettings
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
 from tests.support.models import loaded
