@@ -241,6 +241,8 @@ class _ShapesOnly(TorchFunctionMode):
 
 def check_weights(config: ModelConfig, weights: dict[str, Tensor]) -> None:
     """Compare names, shapes and types of weights with the network of a configuration."""
+    if config.shape.embedding_dim % config.shape.attention_heads:
+        raise Mismatch(f"the heads ({config.shape.attention_heads}) do not divide the width")
     try:
         # Shapes alone: a damaged configuration must not allocate memory.
         with torch.device("meta"), _ShapesOnly():
