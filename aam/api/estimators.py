@@ -23,25 +23,23 @@ from sklearn.utils import check_array, check_X_y
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_non_negative
 
-from aam.api.arguments import (
-    aligned,
-    arguments,
-    as_parameters,
-    library_call,
-    metadata_ids,
-    path_argument,
-    shown,
-)
 from aam.api.model import IN_MEMORY, Model, Results, fitted
 from aam.api.tables import (
     MetadataTable,
     Sequences,
     Table,
     Taxonomy,
+    aligned,
+    arguments,
     as_biom,
+    as_parameters,
     is_array,
+    library_call,
     metadata_file,
+    metadata_ids,
+    path_argument,
     sequences_in_memory,
+    shown,
     taxonomy_file,
     tree_file,
 )

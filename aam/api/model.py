@@ -15,14 +15,18 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pandas as pd
 
-from aam.api.arguments import arguments, as_parameters, library_call, path_argument, shown
 from aam.api.tables import (
     MetadataTable,
     Sequences,
     Table,
     Taxonomy,
+    arguments,
+    as_parameters,
     has_sample_ids,
+    library_call,
     metadata_file,
+    path_argument,
+    shown,
     table_files,
     taxonomy_file,
 )

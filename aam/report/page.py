@@ -21,7 +21,7 @@ from aam.console import warn
 from aam.contract.errors import AamError, CannotCreate
 from aam.contract.files import make_parent, refuse_existing, write_text
 from aam.data.table import FeatureTable
-from aam.number_format import metric_text, significant
+from aam.number_format import significant
 from aam.report import methods
 from aam.report.asvs import read_abundances
 from aam.report.figures import data_link
@@ -35,7 +35,7 @@ from aam.report.run import (
     result_sentences,
 )
 from aam.report.sections import draw_section, tabulate
-from aam.report.terminal import TITLES, Table, digits_of, with_interval
+from aam.report.terminal import TITLES, Table, with_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,21 +78,13 @@ def write_report(
         metadata, color_by, categories: see `choose_colours`.
         unit: unit of a numeric target, such as months; "" if unknown.
         abundances: see `read_abundances`.
-
-    Raises:
-        MissingInput, DataError, UsageError: see `choose_colours`.
-        CannotCreate: it cannot be written.
     """
     colours = choose_colours(run, metadata, color_by, categories)
     write_page(place, page(ReportInput(run, colours, unit, abundances), place))
 
 
 def require_page(place: Path) -> None:
-    """Refuse a path to which `write_page` cannot write, before the work for the page.
-
-    Raises:
-        CannotCreate: the file is no page, or cannot be written.
-    """
+    """Refuse a path to which `write_page` cannot write, before the work for the page."""
     refuse_existing(place, overwrite=True)
     make_parent(place)
     if place.is_file():
@@ -110,14 +102,10 @@ def write_page(place: Path, text: str) -> None:
 
 
 def write_report_of_run(folder: Path, table: FeatureTable) -> Path | None:
-    """Write the page of a run that has just ended; a fault of a page leaves the run as it is.
+    """Write the page of a run that has just ended, and return its path.
 
-    Args:
-        folder: run folder.
-        table: its samples, which are not read again.
-
-    Returns:
-        The path of the page; None without a page.
+    A fault of a page leaves the run as it is, without a page. The samples of the run are not read
+    again.
     """
     place = folder / "report.html"
     try:
@@ -158,7 +146,7 @@ def page(given: ReportInput, place: Path) -> str:
         asvs=draw_section("asvs", given),
         embeds=NETWORK in run.members,
         embedding=draw_section("embedding", given),
-        colours=given.colours if run.has_ordination else (),
+        colours=given.colours if run.embeddings is not None or run.ordination else (),
         missing=list(missing(given)),
         links=[
             (quote(os.path.relpath(run.folder / name, place.parent)), name, what)
@@ -224,14 +212,9 @@ def tiles(given: ReportInput) -> list[Tile]:
         names = ("accuracy", "balanced_accuracy", "auc", "macro_f1")
     for name in names:
         if name in metrics and metrics[name].value is not None:
-            lower, upper = metrics[name].lower, metrics[name].upper
-            digits = digits_of(lower, upper)
-            value, *ends = (
-                metric_text(name, one, digits) for one in (metrics[name].value, lower, upper)
-            )
-            note = "" if lower is None else " to ".join(ends)
+            value, _, interval = with_interval(name, metrics[name]).partition(" (")
             unit = given.unit if name in ("mae", "rmse") else ""
-            figures.append(Tile(value, TITLES[name], note, unit))
+            figures.append(Tile(value, TITLES[name], interval.rstrip(")"), unit))
     # Without predictions: the validation figures of the epoch with the lowest validation loss.
     curve = next(iter(run.curves.values())) if len(run.curves) == 1 else {}
     loss = curve.get("val_loss", np.array([]))
@@ -256,7 +239,7 @@ def tiles(given: ReportInput) -> list[Tile]:
         figures.append(
             Tile(f"{number / size:.3g}{unit}" if size else str(number), "parameters", note)
         )
-    if isinstance(facts.get("seconds"), (int, float)):
+    if "seconds" in facts:
         epochs = facts.get("epochs")
         value, _, unit = duration(facts["seconds"]).partition(" ")
         figures.append(Tile(value, "time", f"{epochs} epochs" if epochs else "", unit))
@@ -343,14 +326,9 @@ def missing(given: ReportInput) -> Iterator[tuple[str, str]]:
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a template of this package, with the style sheet and the script.
+    """Render a Jinja template of this package to an HTML page, which needs no other file.
 
-    Args:
-        template: file name of a Jinja template of `aam.report`.
-        values: variables of the template; texts are escaped, and a missing variable is an error.
-
-    Returns:
-        The HTML page, which needs no other file.
+    The texts among `values` are escaped, and a missing variable is an error.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
@@ -373,8 +351,8 @@ def render(template: str, **values: Any) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
     def unbroken(cell: str) -> str:
-        # A value with its interval or deviation breaks before the bracket alone.
-        if len(cell) > _UNBROKEN or not {"(", "±"} & set(cell):
+        # A value with its interval breaks before the bracket alone.
+        if len(cell) > _UNBROKEN or "(" not in cell:
             return cell
         return cell.replace(" ", "\N{NO-BREAK SPACE}").replace("\N{NO-BREAK SPACE}(", " (")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from aam.report.figures import (
     styled,
 )
 from aam.report.run import ReportInput, scores_of
-from aam.report.terminal import OTHER_FORM, TITLES, Table, metric_cells, spread, with_interval
+from aam.report.terminal import OTHER_FORM, TITLES, Table, metrics_table, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -367,13 +368,7 @@ def folds_table(given: ReportInput) -> Table | None:
     scored = given.run.scored
     if scored is None or not scored.folds:
         return None
-    found = summary(scored, given.run.target or "")
-    names = [name for name in TITLES if name in found["overall"]]
-    rows = [[f"fold {fold}", *metric_cells(names, one)] for fold, one in found["folds"].items()]
-    spreads = (spread(name, found["folds"]) for name in names)
-    rows.append(["mean ± sd", *(" ± ".join(filter(None, both)) for both in spreads)])
-    rows.append(["all samples", *metric_cells(names, found["overall"])])
-    return Table("By fold", ["", *(TITLES[name] for name in names)], rows, "", (len(rows) - 1,))
+    return replace(metrics_table(summary(scored, "")), title="By fold")
 
 
 def bins_table(given: ReportInput) -> Table | None:
@@ -396,13 +391,12 @@ def classes_table(given: ReportInput) -> Table | None:
         return None
     from sklearn.metrics import precision_recall_fscore_support
 
-    codes = np.arange(len(scored.classes))
-    columns = precision_recall_fscore_support(
-        scored.actual, scored.predicted, labels=codes, zero_division=0
+    parts = precision_recall_fscore_support(
+        scored.actual, scored.predicted, labels=np.arange(len(scored.classes)), zero_division=0
     )
     rows = [
-        [name, str(int(columns[3][k])), *(f"{columns[part][k]:.3f}" for part in range(3))]
-        for k, name in enumerate(scored.classes)
+        [name, str(samples), *(f"{figure:.3f}" for figure in figures)]
+        for name, *figures, samples in zip(scored.classes, *parts, strict=True)
     ]
     note = "Precision: right among those predicted to be of the class; recall: found of the class."
     return Table("By class", ["", "Samples", "Precision", "Recall", "F1"], rows, note)

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 F64 = npt.NDArray[np.float64]
 
-OFFERED = 5
-"""Columns to choose from without --color-by."""
+OFFERED = 5  # columns to choose from without --color-by
 
 NETWORK = "transformer"
 """Member whose epoch the validation samples choose."""
@@ -167,11 +166,6 @@ class Run:
         return self.ordination[0]
 
     @property
-    def has_ordination(self) -> bool:
-        """Whether samples can be drawn as points of a plane."""
-        return self.embeddings is not None or self.ordination is not None
-
-    @property
     def members(self) -> tuple[str, ...]:
         """Members of the model."""
         return tuple(self.facts.get("members") or (NETWORK,))
@@ -204,8 +198,6 @@ def read_run(folder: Path) -> Run:
         MissingInput: the folder does not exist or has no run.json.
         DataError: a file of it is damaged or has another format.
     """
-    if not folder.is_dir():
-        raise MissingInput("No run folder", f"'{folder}'", "name the --output-dir of a run")
     if not (folder / "run.json").is_file():
         raise MissingInput(
             "Not a run folder",

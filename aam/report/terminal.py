@@ -38,10 +38,7 @@ TITLES = {
 }
 """Heading of each figure of `aam.data.metrics`, in their order."""
 
-MAX_CLASSES = 12
-
-_LONGEST_CLASS = 16
-"""Characters of the name of a class in a table of confusions."""
+MAX_CLASSES, _LONGEST_CLASS = 12, 16  # classes of a table of confusions, and their characters
 
 _NUMBER = re.compile(r"[-+<±\N{EN DASH}]?\d|\N{EN DASH}$")
 """Start of a cell with a number, and the cell of one that is not defined."""
@@ -114,13 +111,25 @@ def show(summary: Mapping[str, Any]) -> None:
 
 
 def metrics_table(summary: Mapping[str, Any]) -> Table:
-    """Return the metrics of all samples and of each fold."""
+    """Return the metrics of each fold, their mean and standard deviation (n - 1), and of all.
+
+    >>> folds = {"1": {"r2": 0.5}, "2": {"r2": 0.7}, "3": {"r2": None}}
+    >>> table = metrics_table({"column": "ph", "overall": {"r2": 0.6}, "folds": folds})
+    >>> table.rows[3:]
+    [['mean', '0.600'], ['sd', '0.141'], ['all samples', '0.600']]
+    """
     overall, folds = summary["overall"], summary["folds"]
     names = [name for name in TITLES if name in overall]
     rows = [[f"fold {fold}", *metric_cells(names, found)] for fold, found in folds.items()]
     if folds:
-        means, deviations = zip(*(spread(name, folds) for name in names), strict=True)
-        rows += [["mean", *means], ["sd", *deviations]]
+        rows += [["mean"], ["sd"]]
+    for name in names if folds else ():
+        values = [value for found in folds.values() if (value := found.get(name)) is not None]
+        defined = name != "samples" and len(values) > 1
+        figures = (np.mean(values), np.std(values, ddof=1)) if defined else ()
+        ends = [metric_text(name, float(figure)) for figure in figures] or ["", ""]
+        for row, text in zip(rows[-2:], ends, strict=True):
+            row.append(text)
     rows.append(["all samples", *metric_cells(names, overall)])
     heads = ["", *(TITLES[name] for name in names)]
     return Table(str(summary["column"]), heads, rows, strong=(len(rows) - 1,) if folds else ())
@@ -156,19 +165,6 @@ def with_interval(name: str, score: Score | None) -> str:
     if score.lower is None or score.upper is None:
         return value
     return f"{value} ({lower} to {upper})"
-
-
-def spread(name: str, folds: Mapping[str, Mapping[str, float | None]]) -> tuple[str, str]:
-    """Format mean and standard deviation (n - 1) of a metric over the folds.
-
-    >>> spread("r2", {"1": {"r2": 0.5}, "2": {"r2": 0.7}, "3": {"r2": None}})
-    ('0.600', '0.141')
-    """
-    values = [value for found in folds.values() if (value := found.get(name)) is not None]
-    if name == "samples" or len(values) < 2:
-        return "", ""
-    mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
-    return metric_text(name, mean), metric_text(name, deviation)
 
 
 def rich_table(content: Table) -> rich.table.Table:

@@ -21,14 +21,9 @@ from tempfile import mkdtemp
 from aam.contract.errors import CannotCreate
 from aam.contract.files import make_parent, report_full_disk, try_lock
 
-_PARTIAL = ".partial"
-"""Suffix of the name of an incomplete folder."""
-
-_REPLACED = f".replaced{_PARTIAL}"
-"""Suffix, after that of the incomplete folder, of the name of the one that it replaces."""
-
-_ABANDONED = 24 * 3600.0
-"""Seconds without a change after which an unlocked incomplete folder has no writer."""
+_PARTIAL = ".partial"  # ends the name of an incomplete folder
+_REPLACED = f".replaced{_PARTIAL}"  # ends, after that, the name of the folder that it replaces
+_ABANDONED = 24 * 3600.0  # seconds without a change: an unlocked incomplete folder has no writer
 
 
 @contextmanager
@@ -57,9 +52,10 @@ def atomic_folder(path: Path, overwrite: bool) -> Iterator[Path]:
         if local and (lock := _locked(leftover)) >= 0:
             _remove(leftover, lock)
         else:
-            _print(
+            print(
                 f"warning: '{leftover}' is incomplete: another host wrote it, or a process still "
-                "writes it."
+                "writes it.",
+                file=sys.stderr,
             )
     temporary, lock = path.with_name(f"{host}{os.getpid()}{_PARTIAL}"), -1
     replaced = temporary.with_name(temporary.name + _REPLACED)
@@ -95,20 +91,10 @@ def atomic_folder(path: Path, overwrite: bool) -> Iterator[Path]:
 
 @contextmanager
 def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
-    """Make a folder in `parent` for the time of the block; remove those that killed processes left.
-
-    It is locked as that of `atomic_folder`. Leftovers of other hosts are removed after a day.
-    """
-    here = f".{name}.{os.uname().nodename}-"
-    for leftover in sorted(parent.glob(f"{glob.escape(here)}*{_PARTIAL}")):
-        with suppress(OSError):  # Another process removes it.
-            if (lock := _locked(leftover)) >= 0:
-                _remove(leftover, lock)
+    """Make a locked folder in `parent` for the time of the block, and remove abandoned ones."""
     remove_abandoned(parent)
-    made = Path(mkdtemp(prefix=f".{name}-", dir=parent))
-    lock = _locked(made)
-    # Only now may other processes find it.
-    folder = made.rename(parent / f"{here}{made.name.rpartition('-')[2]}{_PARTIAL}")
+    folder = Path(mkdtemp(prefix=f".{name}-", suffix=_PARTIAL, dir=parent))
+    lock = _locked(folder)
     try:
         yield folder
     finally:
@@ -137,11 +123,7 @@ def _remove(leftover: Path, lock: int) -> None:
     shutil.rmtree(leftover, ignore_errors=True)
     os.close(lock)
     if not leftover.exists():
-        _print(f"Removed '{leftover}', which a stopped run left incomplete.")
-
-
-def _print(message: str) -> None:
-    print(message, file=sys.stderr)
+        print(f"Removed '{leftover}', which a stopped run left incomplete.", file=sys.stderr)
 
 
 def _locked(folder: Path) -> int:

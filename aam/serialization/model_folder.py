@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,8 +24,8 @@ from msgspec import Meta
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from aam import __version__, run_record
-from aam.contract.errors import AamError, DataError, MissingInput
+from aam import __version__
+from aam.contract.errors import DataError, MissingInput
 from aam.contract.files import dump_json, require
 from aam.contract.preflight import MODEL, target_folders
 from aam.contract.records import Count, Mismatch, check_format, convert, read_json
@@ -47,12 +46,7 @@ _Part = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,100}$")]
 
 @dataclass(frozen=True)
 class State:
-    """State of a fitted member.
-
-    Attributes:
-        settings: plain values, which JSON can hold.
-        arrays: arrays by name.
-    """
+    """State of a fitted member: plain values, which JSON can hold, and arrays by name."""
 
     settings: dict[str, Any]
     arrays: Arrays
@@ -154,9 +148,6 @@ def write(
         members: state of each member.
         facts: further plain entries of `model.json`.
         others: arrays of further parts.
-
-    Raises:
-        CannotCreate: see `atomic_folder`.
     """
     parts = {name: state.arrays for name, state in members.items()} | dict(others or {})
     with atomic_folder(path, overwrite=True) as folder:
@@ -195,19 +186,10 @@ def find(path: Path) -> Path:
             f"'{path}' has {', '.join(folder.name for folder in targets)}",
             "name the folder of one target",
         )
+    evidence = f"'{path}' has no {MODEL}/{HEADER}"
     if next(path.glob("checkpoints/*.ckpt"), None) or next(path.glob("fold-*"), None):
-        ended = False
-        with suppress(AamError):
-            ended = "finished" in run_record.read(path / "run.json")
-        if ended or (path / "checkpoints" / "ensemble.ckpt").exists():
-            evidence = f"'{path}' has checkpoints and no {MODEL}/{HEADER}"
-            raise DataError("The model was trained by an earlier version", evidence, "train again")
-        raise MissingInput(
-            "The run has not ended", f"'{path}' has no {MODEL}/{HEADER}", "resume it first"
-        )
-    raise MissingInput(
-        "No model", f"'{path}' has no {MODEL}/{HEADER}", "name the --output-dir of a run"
-    )
+        raise MissingInput("The run has not ended", evidence, "resume it first")
+    raise MissingInput("No model", evidence, "name the --output-dir of a run")
 
 
 def read(path: Path) -> ModelFolder:

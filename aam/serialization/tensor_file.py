@@ -13,8 +13,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +27,11 @@ from aam.contract.errors import DataError
 from aam.contract.files import atomic_write, require
 from aam.memory import memory_available, shown_size
 
-_CONTENT, _CRC = "aam", "crc32"
-"""Entries of the metadata."""
-
-_TENSOR = "$tensor"
-"""Key of the only entry of a dictionary that is in place of a tensor."""
-
-_ZIP = b"PK\x03\x04"
-"""First bytes of a file of torch.save, in which earlier versions kept models."""
+_CONTENT, _CRC = "aam", "crc32"  # entries of the metadata
+_TENSOR = "$tensor"  # key of the only entry of a dictionary that is in place of a tensor
 
 _ERRORS = (SafetensorError, OSError, RuntimeError, ValueError, LookupError, TypeError, MemoryError)
 """Exceptions of safetensors, json and torch on damaged files."""
-
-
-class Damaged(ValueError):
-    """Error of content that is damaged or not of this program."""
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
@@ -80,38 +69,28 @@ def read(path: Path) -> dict[str, Any]:
         DataError: it is damaged, of an earlier version or another program, or exceeds the memory.
     """
     size, free = require(path, "checkpoint").stat().st_size, memory_available()
-    with refused(path):
+    try:
         if size > free:
-            raise Damaged(f"it has {shown_size(size)}, and {shown_size(free)} of memory are free")
-        with path.open("rb") as stream:
-            if stream.read(len(_ZIP)) == _ZIP:
-                raise Damaged("it is a file of torch.save, as of earlier versions of this program")
+            raise ValueError(
+                f"it has {shown_size(size)}, and {shown_size(free)} of memory are free"
+            )
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if not metadata.keys() >= {_CONTENT, _CRC}:
-                raise Damaged("it is a safetensors file of another program")
+                raise ValueError("it is a safetensors file of another program")
             # A copy: the tensors of safetensors are parts of the mapped file.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         text = metadata[_CONTENT]
         if metadata[_CRC] != str(_crc(text, tensors)):
-            raise Damaged("its CRC-32 differs, so its content has changed")
+            raise ValueError("its CRC-32 differs, so its content has changed")
         content = _with_tensors(json.loads(text), tensors)
         if not isinstance(content, dict):
-            raise Damaged("it holds no dictionary")
+            raise ValueError("it holds no dictionary")
         return content
-
-
-@contextmanager
-def refused(path: Path) -> Iterator[None]:
-    """Raise the exceptions of readers on a damaged file as a DataError."""
-    try:
-        yield
     except _ERRORS as error:
-        lines = str(error).splitlines()
-        reason = lines[0] if lines else type(error).__name__
         raise DataError(
             "The checkpoint cannot be read",
-            f"'{path}', {reason}",
+            f"'{path}', {str(error).partition(chr(10))[0] or type(error).__name__}",
             "choose another one, or train it again with this version",
         ) from error
 

@@ -72,36 +72,20 @@ def written(path: Path) -> pd.DataFrame:
     return pd.read_csv(path, sep="\t", index_col=0)
 
 
-def test_predictions_are_those_of_the_command(
+def test_predictions_and_embeddings_are_those_of_the_command(
     run: Path, study_dir: Path, table: biom.Table, tmp_path: Path
 ) -> None:
+    """For tables of every type."""
     data = ["--table", str(study_dir / "table.biom"), "--output", str(tmp_path / "p.tsv")]
     assert main(["predict", "--model", str(run), *data, "--device", "cpu"]) == 0
-    found = aam.load(run).predict(table)
+    model, expected = aam.load(run), written(tmp_path / "p.tsv")
+    found = model.predict(table)
     assert list(found.index) == list(table.ids())
-    expected = written(tmp_path / "p.tsv")
     assert list(found.columns) == list(expected.columns)
     assert_allclose(found["predicted"], expected["predicted"], rtol=1e-6)
-
-
-def test_embeddings_are_those_of_the_run(run: Path, study_dir: Path) -> None:
-    found = aam.load(run).embed(study_dir / "table.biom")
-    expected = written(run / "embeddings.tsv")
-    assert_allclose(found.loc[expected.index], expected, rtol=1e-4, atol=1e-5)
-
-
-def anndata(table: biom.Table, names: list[str]) -> Any:
-    """Return the table as AnnData, or as what that is to this interface where it is missing."""
-    var = pd.DataFrame({"sequence": list(table.ids("observation"))}, index=names)
-    X, obs = sparse.csr_matrix(table.matrix_data.T), pd.DataFrame(index=list(table.ids()))
-    if find_spec("anndata"):
-        return import_module("anndata").AnnData(X, obs, var)
-    return SimpleNamespace(X=X, obs_names=obs.index, var_names=var.index, var=var)
-
-
-def test_tables_of_every_type_are_equal(run: Path, table: biom.Table) -> None:
-    model = aam.load(run)
-    expected = model.predict(table)["predicted"]
+    embeddings = written(run / "embeddings.tsv")
+    found = model.embed(study_dir / "table.biom")
+    assert_allclose(found.loc[embeddings.index], embeddings, rtol=1e-4, atol=1e-5)
     frame = table.to_dataframe(dense=True).T
     names = [f"asv{column}" for column in range(frame.shape[1])]
     dna = dict(zip(names, frame.columns, strict=True))
@@ -112,7 +96,17 @@ def test_tables_of_every_type_are_equal(run: Path, table: biom.Table) -> None:
         (anndata(table, names), None),
         (frame.to_numpy(), arrays),
     ):
-        assert_allclose(model.predict(other, sequences)["predicted"], expected, rtol=1e-5)
+        found = model.predict(other, sequences)
+        assert_allclose(found["predicted"], expected["predicted"], rtol=1e-5)
+
+
+def anndata(table: biom.Table, names: list[str]) -> Any:
+    """Return the table as AnnData, or as what that is to this interface where it is missing."""
+    var = pd.DataFrame({"sequence": list(table.ids("observation"))}, index=names)
+    X, obs = sparse.csr_matrix(table.matrix_data.T), pd.DataFrame(index=list(table.ids()))
+    if find_spec("anndata"):
+        return import_module("anndata").AnnData(X, obs, var)
+    return SimpleNamespace(X=X, obs_names=obs.index, var_names=var.index, var=var)
 
 
 def test_a_regressor_is_the_command_in_memory(
@@ -127,17 +121,6 @@ def test_a_regressor_is_the_command_in_memory(
     assert_allclose(again.predict(table), regressor.predict(table))
 
 
-def test_an_earlier_run_is_replaced_with_overwrite_alone(
-    table: biom.Table, metadata: pd.DataFrame, tmp_path: Path
-) -> None:
-    regressor = aam.AAMRegressor(members="kernel", output_dir=tmp_path)
-    regressor.fit(table, metadata.ph)
-    with pytest.raises(CannotCreate, match="overwrite"):
-        regressor.fit(table, metadata.ph)
-    regressor.set_params(overwrite=True).fit(table, metadata.ph.rename("acidity"))
-    assert aam.load(tmp_path).column == "acidity"
-
-
 def test_a_classifier_returns_the_labels_it_was_given(
     table: biom.Table, metadata: pd.DataFrame
 ) -> None:
@@ -147,39 +130,29 @@ def test_a_classifier_returns_the_labels_it_was_given(
     assert classifier.classes_.tolist() == [1, 2, 3]
     assert_allclose(probabilities_NC.sum(axis=1), 1, rtol=1e-6)
     assert (classifier.predict(table) == 1 + probabilities_NC.argmax(axis=1)).all()
-
-
-@pytest.mark.medium
-def test_the_default_is_the_ensemble_of_the_command(
-    study_dir: Path, table: biom.Table, metadata: pd.DataFrame, tmp_path: Path
-) -> None:
-    regressor = aam.AAMRegressor(output_dir=tmp_path / "fit").fit(table, metadata.ph)
-    assert "Most important ASVs" in (tmp_path / "fit" / "report.html").read_text(encoding="utf-8")
-    data = ["--table", str(study_dir / "table.biom"), "--output", str(tmp_path / "p.tsv")]
-    assert main(["predict", "--model", str(tmp_path / "fit"), *data]) == 0
-    expected = written(tmp_path / "p.tsv")
-    again = pickle.loads(pickle.dumps(regressor))
-    assert_allclose(again.predict(table), expected["predicted"], rtol=1e-6)
-    model = aam.load(tmp_path / "fit")
-    assert repr(model).endswith("\n  predicts 'ph', members kernel, forest")
-    assert model.column == "ph"
-    assert list(model.predict(table).columns) == list(expected.columns)
-    with pytest.raises(DataError, match="The model has no embedding"):
-        model.embed(table)
+    for label in ("none", "site "):  # means a missing value, or is not read back
+        with pytest.raises(DataError, match=f"that metadata cannot hold: 1 \\({label}\\)"):
+            classifier.fit(table, metadata.site.replace("site-1", label))
 
 
 @pytest.mark.medium
 def test_a_fit_keeps_the_results_of_its_run(
-    table: biom.Table, metadata: pd.DataFrame, tmp_path: Path
+    study_dir: Path, table: biom.Table, metadata: pd.DataFrame, tmp_path: Path
 ) -> None:
     """In memory as in a run folder: scores, tables, plots, page and comparison."""
-    kernel = aam.AAMRegressor(members="kernel")
-    stored = kernel.set_params(output_dir=tmp_path / "run").fit(table, metadata.ph)
-    again = aam.AAMRegressor(members="kernel").fit(table, metadata.ph)
-    held = pickle.loads(pickle.dumps(again))
+    stored = aam.AAMRegressor(output_dir=tmp_path / "run").fit(table, metadata.ph)
+    held = pickle.loads(pickle.dumps(aam.AAMRegressor().fit(table, metadata.ph)))
+    assert "Most important ASVs" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    data = ["--table", str(study_dir / "table.biom"), "--output", str(tmp_path / "p.tsv")]
+    assert main(["predict", "--model", str(tmp_path / "run"), *data]) == 0
+    assert_allclose(held.predict(table), written(tmp_path / "p.tsv")["predicted"], rtol=1e-6)
+    assert repr(held.model_).endswith("\n  predicts 'ph', members kernel, forest")
+    with pytest.raises(DataError, match="The model has no embedding"):
+        held.model_.embed(table)
     expected = json.loads((tmp_path / "run" / "scores.json").read_text())
     for model in (stored, held):
-        del model.scores_["models"]["kernel"]["cpu_seconds"]
+        for name in ("kernel", "forest"):
+            del model.scores_["models"][name]["cpu_seconds"]
     assert held.scores_ == stored.scores_
     assert held.scores_["verdict"] == expected["verdict"]
     assert 0 < held.scores_["verdict"]["p"] <= 1
@@ -188,7 +161,6 @@ def test_a_fit_keeps_the_results_of_its_run(
     oof = held.oof_predictions_
     assert_allclose(oof["actual"], metadata.ph.loc[oof.index])
     assert sorted(oof.index) == sorted(table.ids())
-    assert set(held.splits_["split"]) == {"train", "validation", "test"}
     model = held.model_
     points = np.asarray(model.plot_predictions().collections[-1].get_offsets())
     assert_allclose(points, oof[["actual", "predicted"]])
@@ -208,6 +180,10 @@ def test_a_fit_keeps_the_results_of_its_run(
     assert_allclose(loaded.predict(table)["predicted"], held.predict(table))
     with pytest.raises(CannotCreate, match="already holds a run"):
         model.save(tmp_path / "saved")
+    with pytest.raises(CannotCreate, match="overwrite"):
+        stored.fit(table, metadata.ph)
+    stored.set_params(overwrite=True).fit(table, metadata.ph.rename("acidity"))
+    assert aam.load(tmp_path / "run").column == "acidity"
 
 
 def test_a_fit_without_evaluation_has_no_results(table: biom.Table, metadata: pd.DataFrame) -> None:
@@ -229,13 +205,6 @@ def test_the_model_reads_metadata_of_the_estimator(
     given = {"members": "kernel", "categorical_columns": "site", "evaluate": False}
     regressor = aam.AAMRegressor(**given, metadata=metadata.sample(frac=1, random_state=1))
     found = regressor.fit(frame, metadata.ph).predict(frame.iloc[:5])
-    assert (
-        np.abs(
-            found
-            - aam.AAMRegressor(members="kernel").fit(frame, metadata.ph).predict(frame.iloc[:5])
-        ).max()
-        > 1e-6
-    )
     other = regressor.model_.predict(frame.iloc[:5], metadata=metadata)["predicted"]
     assert_allclose(found, other)
     with pytest.raises(UsageError, match="Metadata of an array"):
@@ -253,7 +222,6 @@ def test_ordered_classes_are_predicted_by_their_rank(
     given = {"members": "kernel", "evaluate": False}
     classifier = aam.AAMClassifier(**given, ordinal=(3, 1, 2)).fit(table, labels)
     probabilities_NC = classifier.predict_proba(table)
-    assert classifier.classes_.tolist() == [1, 2, 3]
     assert_allclose(probabilities_NC.sum(axis=1), 1)
     # The median of the order 3, 1, 2.
     below_N = probabilities_NC[:, 2]
@@ -277,7 +245,7 @@ def test_a_taxonomy_in_memory_names_the_asvs(table: biom.Table, metadata: pd.Dat
         fitted.model_.importance(table, taxonomy=frame[["Feature ID"]])
 
 
-def test_errors_name_parameters(table: biom.Table, metadata: pd.DataFrame) -> None:
+def test_errors_and_warnings_name_parameters(table: biom.Table, metadata: pd.DataFrame) -> None:
     given = {"freeze_base": True, "members": "kernel"}
     with pytest.raises(UsageError, match="freeze_base without pretrained_encoder") as caught:
         aam.AAMRegressor(**given).fit(table, metadata.ph)
@@ -289,20 +257,6 @@ def test_errors_name_parameters(table: biom.Table, metadata: pd.DataFrame) -> No
     assert not any("--" in one for one in messages)
 
 
-def test_errors_name_the_table_and_no_temporary_file(run: Path, table: biom.Table) -> None:
-    model, frame = aam.load(run), table.to_dataframe(dense=True).T
-    with pytest.raises(DataError, match="Fractional counts in the table: "):
-        model.predict(frame / 2)
-    with pytest.raises(DataError, match="Duplicated sample ids"):
-        model.predict(pd.concat([frame, frame]))
-    with pytest.raises(DataError, match="give their representative sequences"):
-        model.predict(frame.to_numpy())
-    with pytest.raises(DataError, match="Not a table: int of 0 dimensions"):
-        model.predict(3)
-    with pytest.raises(MissingInput, match="No model"):
-        aam.load(run / "no-such-folder")
-
-
 def _fit(**change: Any) -> Callable[[aam.Model, biom.Table], Any]:
     return lambda model, table: aam.AAMRegressor(**SMALL | change).fit(table, range(36))
 
@@ -311,22 +265,15 @@ def _fit(**change: Any) -> Callable[[aam.Model, biom.Table], Any]:
     ("call", "message"),
     [
         (_fit(loss_type="hubr"), "Invalid loss_type: 'hubr'; did you mean 'huber'?"),
-        (_fit(epochs="10"), "Invalid epochs: '10'"),
         (_fit(evaluate="no"), "Invalid evaluate: 'no'"),
         (_fit(epochs=0), "Invalid epochs: 0; give 1 or more"),
-        (_fit(epochs=np.zeros(2)), "Invalid epochs"),
         (_fit(members="kernal"), r"Invalid members: \('kernal',\); did you mean 'kernel'?"),
-        (_fit(pretrained_encoder=3), "Invalid pretrained_encoder: 3"),
         (_fit(output_dir=3), "Invalid output_dir: 3; give a path"),
         (lambda m, t: m.predict(t, batch_size=0), "Invalid batch_size: 0; give 1 or more"),
         (lambda m, t: m.predict(t, drop_empty_samples="no"), "Invalid drop_empty_samples: 'no'"),
-        (lambda m, t: m.predict(t, metadata={}), "Invalid metadata: {}; give a path"),
         (lambda m, t: m.predict(t, 3), "Invalid sequences: 3; give a path"),
-        (lambda m, t: m.embed(t, batch_size=0), "Invalid batch_size: 0"),
-        (lambda m, t: m.importance(t, taxonomy=3), "Invalid taxonomy: 3"),
         (lambda m, t: aam.load(m.path, device="tpu"), "Invalid device: 'tpu'"),
         (lambda m, t: aam.load(3), "Invalid run: 3"),
-        (lambda m, t: aam.unifrac(t, "t.nwk", metric="braycurtis"), "Invalid metric: 'braycurtis'"),
         (lambda m, t: aam.unifrac(t, "t.nwk", alpha=2), "Invalid alpha: 2; give 0 to 1"),
         (lambda m, t: aam.unifrac(t, 3), "Invalid tree: 3; give a path or a skbio.TreeNode"),
     ],
@@ -341,19 +288,19 @@ def test_an_argument_of_another_type_or_range_is_refused(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: f.set_axis([None, *f.index[1:]]), "neither text nor numbers: 1"),
         (lambda f: f.rename(index={"S01": float("nan")}), r"neither text nor numbers: 1 \(nan\)"),
-        (lambda f: f.rename(index={"S01": " "}), "Samples without an id: 1"),
         (lambda f: f.rename(index={"S01": "S01 "}), r"begin or end with a blank: 1 \('S01 '\)"),
         (lambda f: f.rename(index={"S01": "S02"}), r"Duplicated sample ids: 1 \(S02\)"),
         (lambda f: f.rename(columns={f.columns[0]: None}), "Feature ids that are neither"),
         (lambda f: f.astype(complex), "Counts that are not numbers: values of type complex128"),
-        (lambda f: f.astype(object).replace(0, "a"), "Counts that are not numbers"),
         (lambda f: f.replace(0, float("nan")), "Counts that are NaN or infinite"),
+        (lambda f: f / 2, "Fractional counts in the table: "),
+        (lambda f: f.to_numpy(), "give their representative sequences"),
+        (lambda f: 3, "Not a table: int of 0 dimensions"),
     ],
 )
 def test_a_table_that_files_cannot_hold_is_refused(
-    run: Path, table: biom.Table, change: Callable[[pd.DataFrame], pd.DataFrame], message: str
+    run: Path, table: biom.Table, change: Callable[[pd.DataFrame], Any], message: str
 ) -> None:
     frame = table.to_dataframe(dense=True).T
     assert "S01" in frame.index
@@ -416,19 +363,11 @@ def test_samples_of_an_array_are_not_those_of_the_training(
         fitted.predict(np.vstack([array[:2] / 2, array[2:]]))
 
 
-def test_a_notebook_shows_a_model_as_a_table(run: Path) -> None:
-    model = aam.load(run, device="cpu")
-    assert repr(model).splitlines() == [
-        f"aam.Model('{run}', device='cpu')",
-        "  predicts 'ph', members transformer",
-    ]
+def test_plots_are_those_of_the_report(run: Path, table: biom.Table) -> None:
+    model = aam.load(run / "model", device="cpu")  # beside the files of its run
     shown = replace(model, path=Path("<b>&"))._repr_html_()
     cells = dict(re.findall("<tr><th>(.*?)</th><td>(.*?)</td></tr>", shown))
     assert cells["path"] == "&lt;b&gt;&amp;" and cells["members"] == "transformer"
-
-
-def test_plots_are_those_of_the_report(run: Path, table: biom.Table) -> None:
-    model = aam.load(run / "model")  # beside the files of its run
     scored = read_run(run).scored
     assert scored is not None
     axes = model.plot_predictions(unit="pH")
@@ -455,23 +394,20 @@ def test_plots_are_those_of_the_report(run: Path, table: biom.Table) -> None:
     plt.close("all")
 
 
-def test_the_report_is_that_of_the_command(
+def test_the_report_and_the_plots_need_the_run_folder(
     run: Path, metadata: pd.DataFrame, tmp_path: Path
 ) -> None:
-    page = aam.load(run).report(
-        tmp_path / "page.html", metadata=metadata, color_by="site", unit="pH"
-    )
-    assert page == tmp_path / "page.html"
+    page, model = tmp_path / "page.html", aam.load(run)
+    assert model.report(page, metadata=metadata, color_by="site", unit="pH") == page
     assert "ph (pH)" in page.read_text()
     with pytest.raises(DataError, match="sitee"):
-        aam.load(run).report(page, metadata=metadata, color_by="sitee")
-
-
-def test_a_model_without_its_run_folder_says_what_to_load(run: Path, tmp_path: Path) -> None:
+        model.report(page, metadata=metadata, color_by="sitee")
     copy = aam.load(shutil.copytree(run / "model", tmp_path / "copied" / "model"))
     for call in (copy.report, copy.plot_predictions, copy.plot_importance):
         with pytest.raises(MissingInput, match="No run folder of the model: .*copied.* load the"):
             call()
+    with pytest.raises(MissingInput, match="No model"):
+        aam.load(run / "no-such-folder")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -480,15 +416,6 @@ def test_a_gpu_is_called_gpu_or_cuda(run: Path, table: biom.Table) -> None:
         aam.load(run, device="gpu")
     with pytest.raises(Unavailable, match="No GPU: device cuda"):
         aam.AAMRegressor(**SMALL | {"device": "cuda"}).fit(table, range(36))
-
-
-def test_labels_that_mean_a_missing_value_are_refused(
-    table: biom.Table, metadata: pd.DataFrame
-) -> None:
-    for label in ("none", "site "):
-        labels = metadata.site.replace("site-1", label)
-        with pytest.raises(DataError, match=f"that metadata cannot hold: 1 \\({label}\\)"):
-            aam.AAMClassifier(**SMALL).fit(table, labels)
 
 
 def test_unifrac_is_that_of_the_command(study_dir: Path, table: biom.Table, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.model_selection import GroupKFold, cross_val_score, cross_validate
-from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from aam import AAMClassifier, AAMRegressor, AamWarning
 from aam.contract.options import specs
@@ -39,47 +39,6 @@ SMALL = {
     "members": ("transformer",),
     "evaluate": False,
 }
-_FRACTIONS = "draws fractional numbers, and the estimator takes counts of reads alone"
-_MESSAGE = "draws fractional numbers in a sparse matrix, and the refusal names the counts"
-
-EXPECTED_FAILED_CHECKS = {
-    **dict.fromkeys(
-        (
-            "check_classifiers_classes",
-            "check_classifiers_train",
-            "check_dict_unchanged",
-            "check_dont_overwrite_parameters",
-            "check_dtype_object",
-            "check_estimators_dtypes",
-            "check_estimators_fit_returns_self",
-            "check_estimators_nan_inf",
-            "check_estimators_overwrite_params",
-            "check_estimators_pickle",
-            "check_f_contiguous_array_estimator",
-            "check_fit2d_1feature",
-            "check_fit2d_predict1d",
-            "check_fit_check_is_fitted",
-            "check_fit_idempotent",
-            "check_fit_score_takes_y",
-            "check_methods_sample_order_invariance",
-            "check_methods_subset_invariance",
-            "check_n_features_in",
-            "check_n_features_in_after_fitting",
-            "check_pipeline_consistency",
-            "check_readonly_memmap_input",
-            "check_regressor_data_not_an_array",
-            "check_regressors_int",
-            "check_regressors_no_decision_function",
-            "check_regressors_train",
-            "check_supervised_y_2d",
-        ),
-        _FRACTIONS,
-    ),
-    "check_estimator_sparse_array": _MESSAGE,
-    "check_estimator_sparse_matrix": _MESSAGE,
-    "check_estimator_sparse_tag": _MESSAGE,
-}
-"""Name of a check -> reason; the same checks on counts pass."""
 SCORE = "needs a score that a network of width 8 does not reach in one epoch on random DNA"
 NOT_APPLICABLE = {
     "Regressor": {"check_regressors_train": SCORE},
@@ -132,19 +91,6 @@ def test_checks_of_scikit_learn(
     estimator: BaseEstimator, check: Callable[[BaseEstimator], None]
 ) -> None:
     check(estimator)
-
-
-@pytest.mark.medium
-@pytest.mark.filterwarnings("ignore")
-def test_only_expected_checks_fail_on_fractional_numbers() -> None:
-    """The list has a reason for every check that fails, and none that passes."""
-    failed = set()
-    for estimator_class in (AAMRegressor, AAMClassifier):
-        estimator = estimator_class(sequences=DNA, members="kernel", device="cpu")
-        expected = EXPECTED_FAILED_CHECKS
-        results = check_estimator(estimator, expected_failed_checks=expected, on_skip=None)
-        failed |= {result["check_name"] for result in results if result["status"] == "xfail"}
-    assert failed == set(EXPECTED_FAILED_CHECKS)
 
 
 def _study() -> tuple[pd.DataFrame, pd.Series, pd.Series]:

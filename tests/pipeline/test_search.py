@@ -268,20 +268,11 @@ def test_trials_without_a_score_count_and_are_no_result(tmp_path: Path) -> None:
 @pytest.mark.parametrize("storage", [None, "journal", "sqlite"])
 def test_a_storage_of_another_search_is_refused(tmp_path: Path, storage: str | None) -> None:
     given = f"sqlite:///{tmp_path / 'shared.db'}" if storage == "sqlite" else storage
-
-    def identify(**facts: str) -> None:
-        open_studies(tmp_path, given, ["fold 1"], facts)
-
-    identify(table="a", members="kernel")
-    identify(table="a", members="kernel")
-    with pytest.raises(
-        UsageError, match=r"other input or options: '.*', changed: 1 \(table\); give"
-    ):
-        identify(table="b", members="kernel")
-    with pytest.raises(
-        UsageError, match=r"other input or options: '.*', changed: 1 \(tree\); give"
-    ):
-        identify(table="a", members="kernel", tree="c")
+    for _ in range(2):
+        open_studies(tmp_path, given, ["fold 1"], {"table": "a", "members": "kernel"})
+    for other, changed in (({"table": "b"}, "table"), ({"table": "a", "tree": "c"}, "tree")):
+        with pytest.raises(UsageError, match=rf"other input or options: '.*{changed}"):
+            open_studies(tmp_path, given, ["fold 1"], {"members": "kernel", **other})
     with pytest.raises(CannotCreate, match="has files, and no search in this --storage"):
         open_studies(tmp_path, "journal" if storage is None else None, ["fold 1"], {})
 

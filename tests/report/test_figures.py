@@ -87,18 +87,14 @@ def test_the_area_of_roc_curves_is_the_auc_within_folds(run_folder: Path) -> Non
         assert precision == pytest.approx(chance.get_ydata()[0])
 
 
-def test_columns_become_numbers_or_categories() -> None:
+@pytest.mark.medium
+def test_numbers_that_are_names_are_categories(study_folder: Path) -> None:
+    """A subject's number is a category: as the group column of the run, or by --categories."""
     many = [str(number) for number in range(9)]
     assert as_colour("age", [*many, ""]).values is not None
     assert as_colour("age", many, category=True).labels == tuple(many)
     assert as_colour("plate", ["1", "2", "1", "2"] * 5).labels is not None
-    assert as_colour("name", [*many, "x"]).labels is not None
     assert as_colour("odd", [*many, "inf"]).labels is not None
-
-
-@pytest.mark.medium
-def test_numbers_that_are_names_are_categories(study_folder: Path) -> None:
-    """A subject's number is a category: as the group column of the run, or by --categories."""
     text = report(study_folder / "numbers", "--color-by", "subject")
     legend = re.search(r'aria-label="Colours of subject">(.*?)</ul>', text, re.DOTALL)
     assert legend is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,9 @@ from aam.cli import main
 from aam.contract.errors import DataError
 from aam.data.metrics import compute_metrics
 from aam.report.page import Tile, tiles
-from aam.report.predictions import bins_table
 from aam.report.run import ReportInput, read_run
 from tests.report.test_page_parts import write_importance
 from tests.support.report_pages import report
-
-
-def test_folds_are_overlaid_and_tabled(page: Callable[[str], str]) -> None:
-    text = page("classes")
-    assert "Thin: 3 folds; thick: their mean." in text
-    assert "test in fold 1" in text
-    for name in ("fold 1", "fold 3", "mean ± sd", "all samples"):
-        assert f'<th scope="row"><bdi>{name}</bdi></th>' in text
-    assert "Confusion matrix. " in text
-    assert "ROC curves, mean AUC" in text
-    assert "AUC: part of the pairs of samples of the same fold" in text
-    assert "3-fold cross-validation" in text
 
 
 @pytest.mark.medium
@@ -50,17 +36,6 @@ def test_worst_samples_and_points_are_named(study_folder: Path) -> None:
     assert f"{wrong.mean():.2f} <small>pH units</small>" in text
 
 
-def test_scores_by_bin_and_by_group(study_folder: Path, page: Callable[[str], str]) -> None:
-    text = page("numbers")
-    found = read_run(study_folder / "numbers")
-    assert found.scored is not None
-    assert "<h3><bdi>By ph</bdi>" in text
-    table = bins_table(ReportInput(found))
-    assert table is not None
-    assert sum(int(row[1]) for row in table.rows) == len(found.scored.actual)
-    assert all(f"site: site-{k}" in text for k in (1, 2, 3))
-
-
 @pytest.mark.medium
 def test_a_run_without_embedding_has_scores_by_category(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
@@ -78,7 +53,7 @@ def test_a_run_without_embedding_has_scores_by_category(
 
 
 @pytest.mark.medium
-def test_the_headline_names_its_samples(page: Callable[[str], str], run_folder: Path) -> None:
+def test_the_headline_names_its_samples(run_folder: Path) -> None:
     text = report(run_folder)
     assert "24 validation samples, which did not train the model but chose its epoch" in text
     predictions = run_folder / "predictions.tsv"
@@ -97,9 +72,6 @@ def test_the_headline_names_its_samples(page: Callable[[str], str], run_folder: 
             tile for tile in tiles(ReportInput(read_run(run_folder))) if tile.label == "samples"
         ]
         assert samples == [Tile("675", "samples", note)]
-    assert "test samples of 3 folds: each was predicted by a model that it did not train" in page(
-        "classes"
-    )
 
 
 def scores_of(folder: Path) -> dict[str, Any]:

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from aam.contract.errors import DataError, MissingInput
+from aam.contract.errors import MissingInput
 from aam.serialization import model_folder
 from aam.serialization.model_folder import State
 from tests.support.commands import aam, train
@@ -184,8 +183,6 @@ def test_hostile_files_with_right_checksums(
     "change",
     [
         lambda c: c.update(column="other"),
-        lambda c: c["files"]["transformer"].update(bytes=1),
-        lambda c: c["members"].update(network={}),
         lambda c: c.update(checksum="0"),
     ],
 )
@@ -199,9 +196,7 @@ def test_an_edited_header(
     assert "model.json' was changed: its checksum differs" in sentence(capsys)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "3", "[" * 10**5, '{"format": 1}', "\0", "9" * 10**5]
-)
+@pytest.mark.parametrize("text", ["", "[]", "[" * 10**5, '{"format": 1}', "9" * 10**5])
 def test_a_header_that_is_none(
     model: Path, predict: Callable[[Path], int], capsys: Capture, text: str
 ) -> None:
@@ -230,16 +225,10 @@ def weight(change: Callable[[Any], Any]) -> Callable[[Editable], None]:
     "change",
     [
         shape(embedding_dim=2**62),
-        shape(attention_heads=3),
         shape(embedding_dim="8"),
         weight(lambda array: array[:1]),
-        weight(lambda array: array.astype(np.int8)),
-        lambda c: c.arrays["transformer"].popitem(),
         lambda c: c.arrays.pop("transformer"),
-        lambda c: c.settings["transformer"].update(networks=[]),
-        lambda c: c.settings["transformer"]["networks"][0].update(vocabulary="ABC"),
         lambda c: c.settings["transformer"]["networks"][0].update(target=None),
-        lambda c: c.settings["transformer"]["networks"][0].update(command="rm"),
         lambda c: c.settings["transformer"]["networks"][0]["plan"].update(rarefy_depth=-1),
     ],
 )
@@ -254,19 +243,7 @@ def test_networks_that_contradict_themselves(
     assert sentence(capsys)
 
 
-def test_a_member_that_is_not_registered(
-    run: Path, tmp_path: Path, predict: Callable[[Path], int], capsys: Capture
-) -> None:
-    def change(content: Editable) -> None:
-        content.settings["boosting"] = {}
-
-    assert predict(rewrite(run, tmp_path / "changed", change)) == DATA
-    found = sentence(capsys)
-    assert "The model has an unknown member" in found
-    assert "'boosting', known are kernel, forest, transformer" in found
-
-
-def test_networks_of_different_runs(
+def test_an_unknown_member_and_networks_of_different_runs(
     run: Path, tmp_path: Path, predict: Callable[[Path], int], capsys: Capture
 ) -> None:
     def twice(column: str) -> Callable[[Editable], None]:
@@ -280,6 +257,9 @@ def test_networks_of_different_runs(
 
         return change
 
+    unknown = rewrite(run, tmp_path / "unknown", lambda c: c.settings.update(boosting={}))
+    assert predict(unknown) == DATA
+    assert "'boosting', known are kernel, forest, transformer" in sentence(capsys)
     assert predict(rewrite(run, tmp_path / "same", twice("ph"))) == 0
     assert "mean of 2 models" in capsys.readouterr().err
     assert predict(rewrite(run, tmp_path / "other", twice("depth"))) == DATA
@@ -315,9 +295,3 @@ def test_paths_that_are_no_model(study_dir: Path, tmp_path: Path, capsys: Captur
     (tmp_path / "folder/model.json").mkdir()
     with pytest.raises(MissingInput):
         model_folder.read(tmp_path / "folder")
-
-
-def test_a_file_of_torch_is_no_model(run: Path, model: Path) -> None:
-    torch.save({"a": torch.zeros(2)}, model / "transformer.safetensors")
-    with pytest.raises(DataError):
-        model_folder.read(model).arrays("transformer")
