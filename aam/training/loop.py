@@ -272,15 +272,14 @@ class TrainingLoop:
         """Return the metrics of the validation samples; none without them."""
         if self.validation is None:
             return {}
-        for observer in self.observers:
-            observer.validation_begins()
+        began = time.monotonic()
         self.task.eval()
         for batch in self.validation:
             with self.step.autocast():
                 self.task.validation_step(batch.to(self.task.device))
         metrics = self.task.validation_metrics()
         for observer in self.observers:
-            observer.validation_ends()
+            observer.validation_ends(time.monotonic() - began)
         self.check.check_validation(metrics["val_loss"], self.progress.epoch, self.progress.step)
         return metrics
 

@@ -90,7 +90,7 @@ class Observer:
                 batch_begins                    for each batch
                     step_ends                   only with the last batch of an optimizer step
                 batch_ends
-            validation_begins, validation_ends  with validation samples
+            validation_ends                     with validation samples
             epoch_ends
         end
     """
@@ -110,11 +110,8 @@ class Observer:
     def step_ends(self, progress: TrainingProgress) -> None:
         """An optimizer step is done; its clipped gradients are still there."""
 
-    def validation_begins(self) -> None:
-        """The validation of an epoch begins."""
-
-    def validation_ends(self) -> None:
-        """The validation of an epoch ends."""
+    def validation_ends(self, seconds: float) -> None:
+        """The validation of an epoch ends, which took so long."""
 
     def epoch_ends(self, history: Sequence[Row]) -> None:
         """An epoch and its validation are complete; the last row is its own."""
@@ -153,7 +150,7 @@ class Progress(Observer):
         self.step = self.epoch = self.steps = self.epochs = 0
         self.step_seconds: float | None = None
         self.validation_seconds = 0.0
-        self._start, self._first_step, self._validation = 0.0, 0, 0.0
+        self._start, self._first_step = 0.0, 0
         self._updated = self._written = 0.0
         self._done = threading.Event()
         self._lines: threading.Thread | None = None
@@ -219,12 +216,9 @@ class Progress(Observer):
                 f"{duration(self.seconds_left or 0)} left",
             )
 
-    def validation_begins(self) -> None:
-        self._validation = time.monotonic()
-
-    def validation_ends(self) -> None:
-        self.validation_seconds = time.monotonic() - self._validation
-        self._start += self.validation_seconds
+    def validation_ends(self, seconds: float) -> None:
+        self.validation_seconds = seconds
+        self._start += seconds
 
     def epoch_ends(self, history: Sequence[Row]) -> None:
         self.epoch += 1

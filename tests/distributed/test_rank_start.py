@@ -20,7 +20,7 @@ from aam.distributed import process_group
 from aam.distributed.collectives import Communicator
 from aam.distributed.environment import Ranks, check_options, read_environment
 from aam.training import run_folder
-from tests.support.commands import TINY, pretrain
+from tests.support.commands import TINY
 from tests.support.local_ranks import NEEDS_FSDP, start, together
 
 DDP = ScaleOptions(distributed=True, rank_timeout=2)
@@ -195,21 +195,6 @@ def test_aam_starts_processes_and_ends_with_their_status(study_dir: Path, tmp_pa
     assert "2 processes (FSDP), cpu, batches of 8 samples: 4 each." in printed
     assert "Nothing to resume from; starting." in printed
     assert "go on with --resume-from auto" in printed
-
-
-def test_a_batch_script_of_several_tasks_starts_one_process(
-    study_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`#SBATCH --ntasks=4` without srun: the batch script has SLURM_NTASKS too."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "srun").write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "bin" / "srun").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    for name, value in {"NTASKS": "4", "JOB_ID": "7", "PROCID": "0", "LOCALID": "0",
-                        "NODEID": "0", "JOB_NAME": "train", "NODELIST": "n1"}.items():  # fmt: skip
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    args = ("--tree", study_dir / "tree.nwk")
-    assert pretrain(study_dir, tmp_path / "run", *args) == 0
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ class Recorder(Observer):
                 if p.grad is not None
             }
 
-    def validation_begins(self) -> None:
+    def validation_ends(self, seconds: float) -> None:
         if self.case.killed:
             raise PowerCut
 

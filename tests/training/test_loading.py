@@ -20,12 +20,11 @@ from aam.data.batches import BatchPlan, balanced_order
 from aam.data.splits import even_slice, write_splits
 from aam.data.study import Study, load_study
 from aam.data.targets import split_samples
-from aam.distributed.environment import Ranks
 from aam.inference.outputs import encode_asvs, write_study_embeddings
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
 from aam.training.labelled_study import choose_depth, deep_enough
-from aam.training.loader import EpochSampler, TrainingBatches, loader
+from aam.training.loader import TrainingBatches
 from tests.support.commands import aam
 
 costs = st.lists(st.integers(0, 1000), min_size=1, max_size=60)
@@ -142,23 +141,3 @@ def test_memory_of_pretraining_is_that_of_lists_of_rows(
     peak(stores[2000])  # What is imported on the way counts once.
     growth = peak(stores[2000]) - peak(stores[200])
     assert growth < 300 * (2000 - 200)
-
-
-def test_ranks_and_resumed_runs_see_the_samples_of_one_process(stores: dict[int, Path]) -> None:
-    study = opened(stores[2000])
-    rows = np.arange(0, 2000, 3)
-
-    def seen(rank: int, size: int, resumed: tuple[int, int] = (0, 0)) -> list[list[int]]:
-        batches = TrainingBatches(
-            study, PLAN, rows, 16, True, ranks=Ranks(rank=rank, world_size=size)
-        )
-        sampler = EpochSampler(batches.steps)
-        sampler.start(*resumed)
-        first = iter(loader(batches, sampler, workers=0, pin=False))
-        return [next(first).rows_B.tolist() for _ in range(4)]
-
-    whole = seen(0, 1, (3, 0))
-    shares = zip(seen(0, 2, (3, 0)), seen(1, 2, (3, 0)), strict=True)
-    assert [one + two for one, two in shares] == whole
-    assert seen(0, 1, (3, 2))[:2] == whole[2:]
-    assert seen(0, 1, (4, 0)) != whole

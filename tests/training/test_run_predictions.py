@@ -33,21 +33,15 @@ def test_a_model_alone_predicts_what_the_run_did(
             assert found[column].tolist() == expected[column].tolist()
 
 
-@pytest.mark.parametrize(("number", "version"), [(0, "an earlier"), (99, "a newer")])
 def test_a_model_of_another_format_is_refused(
-    study_dir: Path,
-    numbers: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    number: int,
-    version: str,
+    study_dir: Path, numbers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = Path(shutil.copytree(numbers / "model", tmp_path / "model"))
-    content = json.loads((model / "model.json").read_text()) | {"format": number}
+    content = json.loads((model / "model.json").read_text()) | {"format": 99}
     (model / "model.json").write_text(json.dumps(content))
     args = ("--table", study_dir / "table.biom", "--model", model)
     assert aam("predict", *args, "--output", tmp_path / "p.tsv") == DataError.status
-    assert f"was written by {version} version: " in " ".join(capsys.readouterr().err.split())
+    assert "was written by a newer version: " in " ".join(capsys.readouterr().err.split())
 
 
 def test_predictions_do_not_depend_on_the_other_samples_or_on_any_order(
