@@ -184,9 +184,7 @@ def _steps(
 
     timed, task = Timed(), TrainingModule(network, LossWeights(), loop, steps + 3)
     rows = np.flatnonzero(loaded.reads >= plan.rarefy_depth)[: batch * (steps + 3)]
-    training = TrainingBatches(
-        loaded, plan, rows, batch, fresh_reads=True, ranks=communicator.ranks
-    )
+    training = TrainingBatches(loaded, plan, rows, batch, fresh_reads=True)
     with tempfile.TemporaryDirectory() as out:
         options = Pretrain(
             TableOptions(table=folder), PhylogenyOptions(), RunOptions(Path(out)),

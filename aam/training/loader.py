@@ -7,6 +7,7 @@ stopped and resumed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,6 @@ from aam.data.batches import (
     FIXED_DRAW,
     Batch,
     BatchPlan,
-    FixedBatches,
     balanced_order,
     make_batch,
     shard_batch,
@@ -37,15 +37,11 @@ _ORDER = 3
 class TrainingBatches(Dataset[Batch]):
     """Shuffled training batches of nearly equal size; an epoch contains every sample once.
 
-    The batch of a step is the same on any number of ranks; each takes its share of it.
-
     Args:
         study, plan, rows: the study, settings of the batches, and training samples.
         batch_size: largest number of samples of a batch over all ranks.
         fresh_reads: whether each epoch draws other reads (--rarefy-each-epoch).
         even: whether the batches of an epoch have about as many distinct ASVs each.
-        ranks: rank of this process.
-        sequences: whether to add the sequences of the samples to a shard (see `shard_batch`).
     """
 
     def __init__(
@@ -56,12 +52,9 @@ class TrainingBatches(Dataset[Batch]):
         batch_size: int,
         fresh_reads: bool,
         even: bool = False,
-        ranks: Ranks = SINGLE_RANK,
-        sequences: bool = False,
     ) -> None:
         self.study, self.plan, self.rows = study, plan, rows
         self.fresh_reads, self.even = fresh_reads, even
-        self.ranks, self.sequences = ranks, sequences
         self.steps = -(-len(rows) // batch_size)
         self._order: tuple[int, Rows] = (-1, rows)
 
@@ -80,27 +73,7 @@ class TrainingBatches(Dataset[Batch]):
         rows = self._order[1][even_slice(len(self.rows), self.steps, step)]
         reads_draw = epoch if self.fresh_reads else FIXED_DRAW
         masks = epoch * self.steps + step
-        batch = make_batch(self.study, self.plan, rows, reads_draw, masks)
-        return share_of(batch, self.ranks, self.sequences)
-
-
-class ValidationBatches(FixedBatches):
-    """A rank's share of the validation batches, see `share_of`."""
-
-    def __init__(
-        self,
-        study: Study,
-        plan: BatchPlan,
-        rows: Rows,
-        batch_size: int,
-        ranks: Ranks,
-        sequences: bool,
-    ) -> None:
-        super().__init__(study, plan, rows, batch_size)
-        self.ranks, self.sequences = ranks, sequences
-
-    def __getitem__(self, step: int) -> Batch:
-        return share_of(super().__getitem__(step), self.ranks, self.sequences)
+        return make_batch(self.study, self.plan, rows, reads_draw, masks)
 
 
 def share_of(batch: Batch, ranks: Ranks, sequences: bool) -> Batch:
@@ -137,14 +110,17 @@ def loader(
     workers: int,
     pin: bool,
     prefetch: int = 2,
+    ranks: Ranks = SINGLE_RANK,
+    sequences: bool = False,
 ) -> DataLoader[Batch]:
-    """Build the data loader; each item of the dataset is a complete batch."""
+    """Build the data loader of a rank's share of batches; see `shard_batch` for `sequences`."""
     # Automatic batching is off, since `make_batch` collects the samples: it needs all of them to
-    # hold each distinct ASV once.
+    # hold each distinct ASV once. The batch of a step is the same on any number of ranks.
     return DataLoader(
         batches,
         batch_size=None,
         sampler=sampler,
+        collate_fn=partial(share_of, ranks=ranks, sequences=sequences),
         num_workers=workers,
         prefetch_factor=prefetch if workers else None,
         persistent_workers=workers > 0,

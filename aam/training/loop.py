@@ -48,7 +48,7 @@ from aam.training.checkpoints import (
 )
 from aam.training.compilation import Fp32Report, compile_encoder, eager_again
 from aam.training.finite import FiniteCheck
-from aam.training.loader import EpochSampler, TrainingBatches, ValidationBatches, loader
+from aam.training.loader import EpochSampler, TrainingBatches, loader
 from aam.training.losses import LossTerm
 from aam.training.module import (
     GradientStep,
@@ -434,13 +434,11 @@ def check_split(split: Split, loop: LoopOptions) -> None:
 def fit_split(settings: FitConfig, task: TrainingModule, study: Study, split: Split) -> FitResult:
     """Train a module on the training samples of a split, with its validation samples."""
     options, plan = settings.options, settings.config.plan
-    ranks, batch_size = settings.runtime.communicator.ranks, options.loop.batch_samples
-    sequences = task.target is not None  # the target reads those of all samples
+    batch_size, sample = options.loop.batch_samples, options.sample
     training = TrainingBatches(
-        study, plan, split.train, batch_size, options.sample.rarefy_each_epoch,
-        options.loop.even_batches, ranks, sequences,
-    )  # fmt: skip
-    validation = ValidationBatches(study, plan, split.validation, batch_size, ranks, sequences)
+        study, plan, split.train, batch_size, sample.rarefy_each_epoch, options.loop.even_batches
+    )
+    validation = FixedBatches(study, plan, split.validation, batch_size)
     return fit(settings, task, training, validation if len(split.validation) else None)
 
 
@@ -519,7 +517,12 @@ def _make_loop(
     model = strategies.parallelize(task, options.scale, communicator.ranks, device)
     step = GradientStep(task, model, runtime.precision)
     load = partial(
-        loader, workers=runtime.workers, pin=is_gpu(device), prefetch=options.speed.prefetch_factor
+        loader,
+        workers=runtime.workers,
+        pin=is_gpu(device),
+        prefetch=options.speed.prefetch_factor,
+        ranks=communicator.ranks,
+        sequences=task.target is not None,  # it reads those of all samples
     )
     speed, record_fact = options.speed, settings.record_fact
     observers: list[Observer] = []

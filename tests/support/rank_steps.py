@@ -15,7 +15,7 @@ from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.device import ScaleOptions
 from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.contract.options.training import LoopOptions, RunOptions
-from aam.data.batches import Batch, BatchPlan
+from aam.data.batches import Batch, BatchPlan, FixedBatches
 from aam.data.study import Study, load_study
 from aam.distributed.collectives import SINGLE_PROCESS, Communicator
 from aam.distributed.strategies import full_tensor, local_tensor, parallelize
@@ -25,7 +25,7 @@ from aam.model.shape import NetworkShape
 from aam.training import checkpoints
 from aam.training.checkpoints import TrainingProgress
 from aam.training.finite import FiniteCheck, replay
-from aam.training.loader import EpochSampler, TrainingBatches, ValidationBatches, loader
+from aam.training.loader import EpochSampler, TrainingBatches, loader
 from aam.training.loop import FitConfig, TrainingLoop, fit, freeze_unused, optimizer_steps
 from aam.training.module import GradientStep, LossWeights, TrainingModule
 from aam.training.observers import Observer
@@ -143,13 +143,9 @@ def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case)
         asv_chunk=case.asv_chunk,
     )
     recorder = Recorder(case, communicator.ranks.rank)
-    shard: dict[str, Any] = {"ranks": communicator.ranks, "sequences": case.target is not None}
-    training = TrainingBatches(
-        study, case.plan, np.arange(23), case.loop.batch_size, fresh_reads=True, **shard
-    )
-    validation = ValidationBatches(
-        study, case.plan, np.arange(23, 23 + case.validation), 6, **shard
-    )
+    size = case.loop.batch_size
+    training = TrainingBatches(study, case.plan, np.arange(23), size, fresh_reads=True)
+    validation = FixedBatches(study, case.plan, np.arange(23, 23 + case.validation), 6)
     options = fit_options(
         folder, case.loop, case.scale, resume_from=case.resume, checkpoint_every_n_steps=case.every
     )
@@ -208,9 +204,7 @@ def repeat_steps(communicator: Communicator, study_dir: Path, scale: ScaleOption
     shape = NetworkShape(60, 16, 2, 1, 5, dropout=0.2)
     config = ModelConfig("pretrain", shape, "unweighted", PLAN, DiversityScale(), None, {})
     loop = dataclasses.replace(LOOP, gradient_accumulation_steps=2, epochs=2)
-    training = TrainingBatches(
-        study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True, ranks=communicator.ranks
-    )
+    training = TrainingBatches(study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True)
     task = TrainingModule(config.network(), LossWeights(), loop, 4)
     freeze_unused(task, PLAN, study)
     same: list[bool] = []
@@ -225,7 +219,8 @@ def train(
     check: FiniteCheck, training: TrainingBatches, observers: Sequence[Observer] = ()
 ) -> TrainingLoop:
     """Run a training loop without validation and checkpoints."""
-    batches = loader(training, EpochSampler(training.steps), 0, False)
+    ranks = check.communicator.ranks
+    batches = loader(training, EpochSampler(training.steps), 0, False, ranks=ranks)
     done = TrainingLoop(check.step, check, batches, observers=observers)
     done.run()
     return done
