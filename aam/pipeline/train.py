@@ -109,16 +109,15 @@ def session(
     from aam.performance.memory import training_run
     from aam.training.loop import check_split
     from aam.training.pretrain import choose_length, read_pretrained_encoder
-    from aam.training.runtime import check_resources, make_runtime, numbers_of_host
+    from aam.training.runtime import check_resources, make_runtime
 
     options = automatic(options, functools.partial(training_run, labelled=labelled))
     with ExitStack() as ranks:
         group = process_group(options.scale, options.device, options.loop.batch_samples)
         communicator = ranks.enter_context(group)
-        # Before `numbers_of_host` replaces `auto`: nodes may have different numbers of cores.
+        # Before `auto` is replaced: nodes may have different numbers of cores.
         communicator.require_equal_options(options)
-        check_resources(options)
-        options = numbers_of_host(options)
+        options = check_resources(options)
         base = read_pretrained_encoder(options.pretrained_encoder)
 
         @functools.cache

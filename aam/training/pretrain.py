@@ -46,7 +46,7 @@ from aam.training import checkpoints, run_folder
 from aam.training.labelled_study import choose_depth, deep_enough
 from aam.training.loop import FitConfig, check_split, fit_split, optimizer_steps
 from aam.training.module import LossWeights, TrainingModule
-from aam.training.runtime import Runtime, check_resources, make_runtime, numbers_of_host
+from aam.training.runtime import Runtime, check_resources, make_runtime
 
 HIDDEN_RATIO = 0.15
 """Fraction of the abundances that are hidden with --count-penalty."""
@@ -70,8 +70,7 @@ def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
         raise UsageError("Nothing to learn", weights, "raise one of them")
     with process_group(options.scale, options.device, options.loop.batch_samples) as communicator:
         communicator.require_equal_options(options)
-        check_resources(options)
-        options = numbers_of_host(options)
+        options = check_resources(options)
         prepared = run_folder.prepare("pretrain", options, communicator, gpu_names())
         base = read_pretrained_encoder(options.pretrained_encoder)
         study, metric, plan = load_pretraining_study(options, base)

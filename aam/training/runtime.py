@@ -60,8 +60,14 @@ class Runtime:
     stop: StopRequests = field(default_factory=StopRequests)
 
 
-def check_resources(options: Learn) -> None:
-    """Refuse settings for another device, and a network that cannot be built on this one."""
+def check_resources(options: Learn) -> Learn:
+    """Return the options for this host; refuse those for another, and a network beyond its memory.
+
+    Raises:
+        UsageError: see above, or the device does not support the precision.
+        Unavailable: the device does not work.
+    """
+    options = numbers_of_host(options)
     device, model = choose_device(options.device), options.model
     if (stated := options.speed.tuned_for) is not None:
         here = tuned_for(options.input.table, torch.__version__, hardware_name(device))
@@ -73,10 +79,9 @@ def check_resources(options: Learn) -> None:
                 "run `aam tune` again, or remove `tuned_for` from the file to use them all the "
                 "same",
             )
-    numbers_of_host(options)  # refuses a precision that the device lacks
     # A pretrained encoder has the sizes of its model, not those of the options.
     if options.pretrained_encoder is not None:
-        return
+        return options
     check_heads(model)
     if is_gpu(device):
         memory, where = torch.cuda.get_device_properties(device).total_memory, "of the GPU"
@@ -95,6 +100,7 @@ def check_resources(options: Learn) -> None:
             f"{shown_size(memory)} {where}",
             "choose a smaller width or fewer layers",
         )
+    return options
 
 
 def numbers_of_host(options: Learn) -> Learn:
@@ -131,13 +137,11 @@ def make_runtime(
     policy: BackendPolicy,
     communicator: Communicator,
 ) -> Runtime:
-    """Choose the runtime of a training run; `sizes` has the attention heads that are probed.
+    """Choose the runtime of options of this host; `sizes` has the attention heads that are probed.
 
     Raises:
-        UsageError: the device does not support the precision.
-        Unavailable: the device does not work, or no attention backend computes correctly on it.
+        Unavailable: no attention backend computes correctly on the device.
     """
-    options = numbers_of_host(options)
     device, precision = choose_device(options.device), options.speed.mixed_precision
     assert precision != "auto"
     recomputes = options.speed.recomputes
