@@ -37,7 +37,7 @@ def warn(findings: Iterable[Finding]) -> None:
 class Decision(msgspec.Struct, frozen=True):
     """One decision."""
 
-    subject: str  # what is decided: "image", "engine", "flag", "mount", "variable", ..
+    subject: str  # what is decided: "image", "engine", "flag", "mount", "variable", ...
     value: str  # what was decided
     why: str  # the reason, with its evidence
     # where it came from: "host", "catalog", "default", a file and line, a variable, "command line"

@@ -23,7 +23,7 @@ from launcher.detect import detect, with_versions
 from launcher.engines import ENGINES, native
 from launcher.engines.sif import SIF, sif_id
 from launcher.host.facts import Host
-from launcher.images import inventory
+from launcher.images import index
 from launcher.plan.decision import decide
 from launcher.plan.inputs import LaunchContext, LaunchInputs, Request
 from launcher.plan.mounts import Mount, PathFact, parse_bind
@@ -58,10 +58,10 @@ def gather(
         own = {name: entry for name, entry in settings.env.items() if name not in masks}
         settings = replace(settings, env=own)
     if host.live:
-        built = inventory.built(settings, catalog)
-        catalog = inventory.measured(catalog, built, settings.runtime.value)
+        built = index.built(settings, catalog)
+        catalog = index.measured(catalog, built, settings.runtime.value)
     else:
-        built = inventory.assumed(settings, catalog)
+        built = index.assumed(settings, catalog)
     requested = []  # mounts of --bind and of configurations
     for bind in settings.bind:
         mount = parse_bind(bind.value, os.path.exists(bind.value), bind.source)

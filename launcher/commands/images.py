@@ -27,7 +27,7 @@ from launcher.commands import HOST, parse_own, print_json
 from launcher.engines import BUILDERS, spython_client
 from launcher.engines.base import PYTHON, SMOKE
 from launcher.engines.sif import SIF
-from launcher.images import build, definitions, index, inventory
+from launcher.images import build, definitions, index
 from launcher.images.build import TEST, ImagesBuild, SeveralImages
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.decision import assess
@@ -117,7 +117,7 @@ def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
     root = launcher_options.get(HOST) or Path("/")
     inputs = gather(Request("check", {}, launcher_options), root)
     assessment, catalog = assess(inputs, requested=False), inputs.catalog
-    built = inventory.built(inputs.settings, catalog)
+    built = index.built(inputs.settings, catalog)
     fitting = {image.name for image in assessment.fitting}
     recorded = index.read(folder)
     # Of a SIF that was removed by hand the record is left.

@@ -22,7 +22,7 @@ from launcher import config
 from launcher.findings import Finding, warn
 from launcher.gpus import VENDORS
 from launcher.host.facts import Driver, EngineFact, Gpu, Host
-from launcher.images import inventory
+from launcher.images import index
 from launcher.plan.decision import decide
 from launcher.plan.inputs import Request, request_of
 from launcher.plan.mounts import PathFact
@@ -103,7 +103,7 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
         if not request.dry_run:
             raise problems[0] if problems else error from None
         problems.append(error)
-        assumed = (*inputs.built, *inventory.assumed(inputs.settings, inputs.catalog))
+        assumed = (*inputs.built, *index.assumed(inputs.settings, inputs.catalog))
         inputs = msgspec.structs.replace(inputs, built=assumed)
         choice = decide(inputs)
     plan = assemble_plan(inputs, choice)

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from launcher.config import read
-from launcher.images.inventory import measured
+from launcher.images.index import measured
 from launcher.plan.hardware import fused as fast
 from launcher.plan.hardware import serves as served
 from launcher.plan.inputs import BuiltImage

@@ -14,7 +14,7 @@ import pytest
 from launcher import cli, config
 from launcher.commands.images import agree
 from launcher.engines.sif import record_of, sif_id
-from launcher.images import index, inventory
+from launcher.images import index
 from launcher.plan.inputs import BuiltImage
 from tests.support.launches import RUN, engine, launch, sif
 
@@ -33,7 +33,7 @@ esac
 def found(folder: Path) -> BuiltImage:
     flags = {"--image-dir": str(folder)}
     settings = config.read(flags, {"HOME": "/nonexistent"})
-    (only,) = inventory.built(settings, config.catalog(settings))
+    (only,) = index.built(settings, config.catalog(settings))
     return only
 
 
