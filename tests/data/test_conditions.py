@@ -23,15 +23,12 @@ METADATA = Metadata(IDS, COLUMNS)
     [
         (None, "abcde"),
         ("site=gut", "acd"),
-        ("site == gut", "acd"),
         ("site!=gut", "b"),
         ("age<18", "ab"),
-        ("age <= 18", "abc"),
         ("age>3 and age<40", "bc"),
         ("age>=4.5 AND site in (gut, skin)", "bc"),
         ("age=18", "c"),
         ("subject=18", "cd"),
-        ("subject=7", "b"),
         ("body site=oral cavity", "ade"),
         ("[body site]='salt and pepper'", "b"),
         ("\"body site\" in ('x, y', 'salt and pepper') and age!=4.50", "c"),
@@ -48,19 +45,13 @@ def test_samples_that_meet_a_condition(condition: str | None, expected: str) -> 
     ("condition", "expected"),
     [
         ("", "write COLUMN=VALUE"),
-        ("site", "write COLUMN=VALUE"),
         ("=gut", "write COLUMN=VALUE"),
         ("site=", "'site' has no value"),
         ("site in ()", "'site' has no value"),
-        ("site in (gut", "write COLUMN=VALUE"),
-        ("age>3 and", "'3 and' after '>' is not a number"),
         ("age>3 or site=gut", "'3 or site=gut' after '>' is not a number"),
-        ("age>nan", "'nan' after '>' is not a number"),
         ("site!=gut or age<5", "'or' in the value of 'site'; put the value in quotes"),
-        ("site!='gut' or site='skin'", "'or' in the value of 'site'; put"),
         ("site!=gut && age>3", "'&' in the value of 'site'; put"),
         ("site!=gut, skin", "',' in the value of 'site'; put"),
-        ("site!=(gut, skin)", "'(' in the value of 'site'; put"),
         ("body site=salt and pepper", "values that contain ' and ' in quotes"),
     ],
 )
@@ -80,7 +71,6 @@ def test_a_value_to_exclude_that_no_sample_has_is_warned_of(
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [
-        ("site=mars", "in 5 samples 'site' has gut, skin"),
         ("site=skin and age>5", "in 1 samples 'age' has 4.50"),
         ("site>5", "is not numeric, so '>' cannot order"),
         ("sites=gut", "no column 'sites'"),

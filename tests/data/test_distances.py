@@ -124,14 +124,6 @@ def test_alignment_is_by_id(order: list[int], count: int) -> None:
             assert found.values[row, column] == expected
 
 
-def test_absent_ids_are_counted_and_listed() -> None:
-    matrix = DistanceMatrix(IDS, square())
-    with pytest.raises(DataError) as caught:
-        matrix.aligned([f"x{n}" for n in range(7)] + ["NA"])
-    assert "7 (x0, x1, x2, x3, x4, ...) of 8" in str(caught.value)
-    assert "the matrix has 4 (2538.10, 10317.000001020, NA, a b)" in str(caught.value)
-
-
 def changed(row: int, column: int, value: float, both: bool = True) -> NDArray[np.float32]:
     values = square()
     values[row, column] = value

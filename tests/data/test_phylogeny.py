@@ -106,29 +106,15 @@ def test_missing_features_are_refused_or_dropped(
     assert "2 (x1, x2) of 4" in capsys.readouterr().err
 
 
-def test_a_tree_of_another_table_is_refused_even_if_dropping() -> None:
-    with pytest.raises(DataError, match="None of the table's features is in the tree"):
-        of("((a:1,b:2):4,c:8);", ["x", "y"], drop_missing=True)
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("((a,b),c);", "The tree has no branch lengths: none of 5 branches"),
-        ("((a:1,b):4,c:8);", "The tree has branches without a length: above the tips 1 (b)"),
         ("((a:1,c:1),b:8);", "The tree has branches without a length: above the tips 1 (a)"),
-        (
-            "((a:1,b:-2):4,c:8);",
-            "The tree has branches with a negative length: above the tips 1 (b",
-        ),
         (
             "((a:1,b:2):-4,c:8);",
             "The tree has branches with a negative length: above the tips 1 (a",
         ),
         ("(a:1,b:2):-4;", "The tree has branches with a negative length"),
-        ("((a:1,a:2):4,b:8);", "Features are in the tree more than once: 1 (a)"),
-        ("((a:1,b:2):4,c:8;", "The tree cannot be read as Newick: 1 '(' not closed"),
-        ("", "The tree is empty"),
     ],
 )
 def test_invalid_trees_are_refused_with_the_reason(text: str, sentence: str) -> None:

@@ -132,10 +132,3 @@ def test_ids_are_looked_up_and_hashes_checked(tmp_path: Path) -> None:
     path.write_text(f">{md5}\nACG\n>plain\nTT\n")
     with pytest.raises(DataError, match=rf"hash is not their id: 1 \({md5}\).*untrimmed"):
         sequences_of((md5, "plain"), path)
-
-
-def test_absent_sequences_are_refused(tmp_path: Path) -> None:
-    path = fasta(tmp_path / "s.fasta", ">x\nACGT\n")
-    ids = ("f0", "f1", "f2", "f3", "f4", "f5", "x")
-    with pytest.raises(DataError, match=r"without a sequence.*6 \(f0, f1, f2, f3, f4, ...\) of 7"):
-        sequences_of(ids, path)
