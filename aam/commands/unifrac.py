@@ -101,10 +101,10 @@ def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
     path = options.input.table
     if is_store(path):
         check_store_options(options.input, options.tree)
-        store = open_store(path)
-        if store.phylogeny is None:
+        table, _, phylogeny = open_store(path)
+        if phylogeny is None:
             raise UsageError("The store has no tree", f"'{path}'", "make it again with --tree")
-        return store.table, store.phylogeny
+        return table, phylogeny
     if options.tree is None:
         raise UsageError("UniFrac needs a tree", "--tree was not given", "give one")
     return with_phylogeny(load_table(options.input), options.tree, options, options.input)

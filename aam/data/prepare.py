@@ -100,10 +100,8 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
         sequences = sequences_of(names, next(iter(options.sequences), None), budget)
     else:
         sequences = tuple(sequence_of[name] for name in names)
-    # Ranks and not columns, since ASVs are left out: `Store.as_read` sorts by them.
-    save(tokens=encode(sequences, None, budget), asv_columns=np.argsort(np.argsort(columns)))
     letters, ends = pack(names)
-    save(asvs=letters, asvs_ends=ends)
+    save(tokens=encode(sequences, None, budget), asvs=letters, asvs_ends=ends)
 
     # Counts are written block by block below a header with their number, which is known from the
     # first reading. (Through a mapping, a full disk would kill the process.)

@@ -7,7 +7,6 @@
     reads.npy             int64 [N]
     samples.npy  samples_ends.npy          ids, packed (`aam.data.table.PackedStrings`)
     asvs.npy  asvs_ends.npy                ids, packed, in ascending order
-    asv_columns.npy       int64 [F], their columns in the table that was read
     tokens.npy            uint8 [F, L]
     lengths.npy  ancestors.npy  ancestors_ends.npy                  the sheared tree, if any
     metadata_rows.npy     int64 [m], samples that have metadata     if any
@@ -75,29 +74,6 @@ class StoreHeader:
         return "ancestors" in self.arrays
 
 
-@dataclass(frozen=True)
-class Store:
-    """An open store.
-
-    Attributes:
-        table: counts [N, F], ASVs ordered by id.
-        columns_F: int64 [F], column of each ASV in the table that was prepared.
-        tokens_FL: uint8, complete sequences.
-        phylogeny: None if the store was made without a tree.
-    """
-
-    table: FeatureTable
-    columns_F: NDArray[np.int64]
-    tokens_FL: NDArray[np.uint8]
-    phylogeny: Phylogeny | None
-
-    def as_read(self) -> FeatureTable:
-        """Return the table in memory, with its ASVs in the order of the file it was read from."""
-        counts = self.table.counts[np.arange(len(self.table.sample_ids))]
-        table = FeatureTable(tuple(self.table.sample_ids), tuple(self.table.feature_ids), counts)
-        return table.take_features(np.argsort(self.columns_F))
-
-
 def is_store(path: Path) -> bool:
     """Return whether a path is a store, complete or not: a folder with some of its files."""
     # Unlike pathlib's, these do not raise where a folder may not be looked into.
@@ -117,14 +93,14 @@ def read_header(path: Path) -> StoreHeader:
     return header
 
 
-def open_store(path: Path) -> Store:
-    """Open the store at `path`."""
+def open_store(path: Path) -> tuple[FeatureTable, NDArray[np.uint8], Phylogeny | None]:
+    """Map the table of a store, its ASVs ordered by id, their complete sequences and the tree."""
     header = read_header(path)
 
     def arrays(*names: str) -> list[NDArray[Any]]:
         return [_map(path, header, name) for name in names]
 
-    tokens_FL, columns_F = arrays("tokens", "asv_columns")
+    (tokens_FL,) = arrays("tokens")
     data, indices, indptr, reads = arrays("counts", "counts_asvs", "counts_ends", "reads")
     counts = MappedCounts(data, indices, indptr, reads, len(tokens_FL))
     ids = (
@@ -133,7 +109,7 @@ def open_store(path: Path) -> Store:
     )
     tree = ("lengths", "ancestors_ends", "ancestors")
     phylogeny = Phylogeny(*arrays(*tree)) if header.has_tree else None
-    return Store(FeatureTable(*ids, counts), columns_F, tokens_FL, phylogeny)
+    return FeatureTable(*ids, counts), tokens_FL, phylogeny
 
 
 def stored_metadata(path: Path) -> tuple[PackedStrings, dict[str, PackedStrings]]:

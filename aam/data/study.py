@@ -182,10 +182,12 @@ def sum_equal_sequences(study: Study) -> Study:
 
 
 def load_table(input: TableOptions) -> FeatureTable:
-    """Read only the feature table into memory, with its ASVs in the order of the file."""
+    """Read only the feature table into memory."""
     if is_store(input.table):
         check_store_options(input, None)
-        return open_store(input.table).as_read()
+        table, _, _ = open_store(input.table)
+        counts = table.counts[np.arange(len(table.sample_ids))]
+        return FeatureTable(tuple(table.sample_ids), tuple(table.feature_ids), counts)
     budget = memory_budget(input.max_memory_gb)
     return read_table(input.table, input.drop_empty_samples, budget)
 
@@ -210,18 +212,14 @@ def check_store_options(input: TableOptions, tree: Path | None) -> None:
 
 def _map_store(origin: StoreOrigin) -> Study:
     """Memory-map the store and the samples of `origin`."""
-    store = open_store(origin.path)
-    tokens_FL = store.tokens_FL[:, : origin.max_bp]
-    if origin.max_bp is not None and tokens_FL.shape[1] < store.tokens_FL.shape[1]:
-        longer = int((store.tokens_FL[:, origin.max_bp] != PAD).sum())
+    table, whole_FL, tree = open_store(origin.path)
+    tokens_FL = whole_FL[:, : origin.max_bp]
+    if origin.max_bp is not None and tokens_FL.shape[1] < whole_FL.shape[1]:
+        longer = int((whole_FL[:, origin.max_bp] != PAD).sum())
         info(f"Cut to {origin.max_bp} nucleotides: {longer} of {len(tokens_FL)} sequences.")
-    study = Study(
-        store.table,
-        tokens_FL,
-        store.phylogeny if origin.with_tree else None,
-        origin=dataclasses.replace(origin, rows=None),
-    )
-    study = sum_equal_sequences(study)
+    tree = tree if origin.with_tree else None
+    mapped = Study(table, tokens_FL, tree, origin=dataclasses.replace(origin, rows=None))
+    study = sum_equal_sequences(mapped)
     return study if origin.rows is None else study.take_samples(origin.rows)
 
 
