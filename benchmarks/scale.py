@@ -145,7 +145,7 @@ def _steps(
     import numpy as np
     import torch
 
-    from aam.contract.options.commands.pretrain import Pretrain
+    from aam.contract.options.commands.train import Pretrain
     from aam.contract.options.device import DeviceOptions, SpeedOptions
     from aam.contract.options.study import (
         PhylogenyOptions,

@@ -17,8 +17,7 @@ from aam.contract.errors import CannotCreate, UsageError
 from aam.contract.files import refuse_existing, write_json, write_text
 from aam.contract.options import values_of
 from aam.contract.options.commands.measure import Memory, Tune
-from aam.contract.options.commands.pretrain import Pretrain
-from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.commands.use import Embed, Predict
 from aam.data.study import load_study
 from aam.distributed.environment import read_environment

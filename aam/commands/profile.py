@@ -14,8 +14,7 @@ from aam.console import info
 from aam.contract.errors import DataError, UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.measure import Profile
-from aam.contract.options.commands.pretrain import Pretrain
-from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.train import Pretrain, Train
 from aam.performance.profile import (
     KernelProfile,
     as_plain,

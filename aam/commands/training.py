@@ -6,9 +6,7 @@ PyTorch and scikit-learn take 4 CPU-seconds to import, which a refusal does with
 from __future__ import annotations
 
 from aam.console import info
-from aam.contract.options.commands.pretrain import Pretrain
-from aam.contract.options.commands.search import Search
-from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.train import Pretrain, Search, Train
 from aam.contract.preflight import check_run_folder, is_usable
 
 

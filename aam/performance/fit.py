@@ -24,8 +24,7 @@ from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options import from_plain
 from aam.contract.options.commands.measure import Memory
-from aam.contract.options.commands.pretrain import Pretrain
-from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.device import DeviceOptions
 from aam.data.formats.text import read_text
 from aam.distributed.environment import Ranks, read_environment

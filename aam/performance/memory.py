@@ -29,8 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from aam.contract.errors import Unavailable
-from aam.contract.options.commands.pretrain import Pretrain
-from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.device import SpeedOptions
 from aam.contract.options.training import LoopOptions
 from aam.data.batches import Batch, BatchPlan, BatchShard, draw_asvs, reading_plan

@@ -30,8 +30,7 @@ from aam.contract.errors import Unavailable, UsageError
 from aam.contract.options import specs, values_of
 from aam.contract.options.command_line import arguments
 from aam.contract.options.commands import wrapped_options
-from aam.contract.options.commands.pretrain import Pretrain
-from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.train import Pretrain, Train
 
 Settings = Mapping[str, Any]
 """Flag of an option, or name of a value in a command line -> value."""

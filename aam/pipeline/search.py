@@ -44,8 +44,7 @@ from aam.contract.installation import not_installed
 from aam.contract.options import OptionSpec, build, replaced, specs, to_plain, values_of
 from aam.contract.options import alternatives as types_of
 from aam.contract.options.command_line import parse_command
-from aam.contract.options.commands.search import Search
-from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.train import Search, Train
 from aam.contract.options.study import SplitOptions
 from aam.data.covariates import check_folds
 from aam.data.metrics import ScoredPredictions, value_of

@@ -20,8 +20,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from aam.contract.errors import AamError, Unavailable
 from aam.contract.files import write_json
 from aam.contract.options import flat, to_plain
-from aam.contract.options.commands.pretrain import Pretrain
-from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.training import LoggerName
 from aam.contract.records import read_json
 

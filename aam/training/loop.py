@@ -26,8 +26,7 @@ from torch.utils.data import DataLoader
 from aam.console import info
 from aam.contract import stop_file
 from aam.contract.errors import DataError, Interrupted
-from aam.contract.options.commands.pretrain import Pretrain
-from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.training import LoopOptions
 from aam.contract.records import Mismatch
 from aam.data.batches import Batch, BatchPlan, FixedBatches

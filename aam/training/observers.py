@@ -55,8 +55,7 @@ from torch import Tensor
 
 from aam.console import LINE_EVERY, console, duration, info, interactive
 from aam.contract.files import write_json, write_text
-from aam.contract.options.commands.pretrain import Pretrain
-from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.train import Pretrain, Train
 from aam.data.batches import Batch, BatchShard
 from aam.number_format import significant
 from aam.numerics.device import is_gpu

@@ -14,8 +14,7 @@ from torch import Tensor
 from aam.console import info, warn
 from aam.contract.errors import UsageError
 from aam.contract.options import to_plain
-from aam.contract.options.commands.pretrain import Pretrain
-from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.study import Metric, PhylogenyOptions, SampleOptions
 from aam.contract.options.training import MaskOptions, ModelOptions
 from aam.contract.preflight import MODEL

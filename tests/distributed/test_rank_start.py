@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Pretrain
 from aam.contract.options.device import ScaleOptions
 from aam.distributed import process_group
 from aam.distributed.collectives import Communicator

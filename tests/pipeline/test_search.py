@@ -21,7 +21,7 @@ from aam.contract import stop_file
 from aam.contract.errors import CannotCreate, Interrupted, NotFinite, UsageError
 from aam.contract.options import build, replaced
 from aam.contract.options.command_line import parse_command
-from aam.contract.options.commands.search import Search
+from aam.contract.options.commands.train import Search
 from aam.data.splits import write_splits
 from aam.distributed.stop import StopRequests
 from aam.pipeline.run import run

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Pretrain
 from aam.contract.options.device import ScaleOptions
 from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.contract.options.training import LoopOptions, RunOptions

@@ -12,7 +12,7 @@ import torch
 from aam.contract.errors import UsageError
 from aam.contract.options import from_plain
 from aam.contract.options.command_line import parse
-from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Pretrain
 from aam.data.study import Study
 from aam.data.targets import OutputRange, TargetTransform
 from aam.inference.stored_networks import Target, read_networks

@@ -17,10 +17,10 @@ COMMANDS: dict[str, dict[str, str]] = {
         "predict": "use.Predict",
         "compare": "use.Compare",
         "importance": "use.ImportanceOptions",
-        "pretrain": "pretrain.Pretrain",
+        "pretrain": "train.Pretrain",
     },
     "Models": {
-        "search": "search.Search",
+        "search": "train.Search",
         "evaluate": "use.Evaluate",
         "embed": "use.Embed",
         "export": "use.Export",

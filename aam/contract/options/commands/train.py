@@ -1,13 +1,15 @@
-"""Options of `aam train`."""
+"""Options of `aam pretrain`, `aam train` and `aam search`: the commands that train models."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from aam.contract.options import (
     BELOW_ONE,
     FEATURES,
     INSIDE_ONE,
+    ONE_OR_MORE,
+    TWO_OR_MORE,
     WEIGHTS,
     basic_option,
     group,
@@ -25,6 +27,7 @@ from aam.contract.options.study import (
     TargetOptions,
 )
 from aam.contract.options.training import (
+    LoopOptions,
     LossType,
     MaskOptions,
     ModelOptions,
@@ -32,6 +35,33 @@ from aam.contract.options.training import (
     TrainLoopOptions,
     TransformName,
 )
+
+
+@dataclass(frozen=True)
+class Pretrain:
+    """Pretrain an encoder without labels, on masked nucleotides and UniFrac distances.
+
+    Examples:
+        aam pretrain --table table.biom --tree tree.nwk --output-dir run
+        aam pretrain --config pretrain.yaml --output-dir run2 --seed 2
+    """
+
+    input: TableOptions
+    phylogeny: PhylogenyOptions
+    run: RunOptions
+    sample: SampleOptions
+    model: ModelOptions
+    task: MaskOptions
+    split: SplitOptions
+    loop: LoopOptions
+    speed: SpeedOptions
+    device: DeviceOptions
+    scale: ScaleOptions
+    metadata: Path | None = basic_option("Sample metadata; only needed for --group-column.")
+    pretrained_encoder: Path | None = basic_option(
+        "Checkpoint or run folder to start from, of this or another study; it determines the "
+        "sizes of the encoder."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,3 +203,51 @@ class Train:
     def uses_network(self) -> bool:
         """Whether it computes with the network, see `aam.contract.options.device.uses_network`."""
         return bool(networks(self.chosen_members))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search(Train):
+    """Search hyper-parameters of `aam train` by nested cross-validation.
+
+    In each of the --folds, trials are scored on --inner-folds of its training samples, and the best
+    one on the test samples, which chose nothing. Several processes share the trials of a folder.
+
+    Examples:
+        aam search --table table.biom --metadata metadata.tsv \
+        --metadata-column age --group-column infant --output-dir search
+        aam search --table table.biom --metadata metadata.tsv \
+        --metadata-column age --members transformer --output-dir search \
+        --vary lr=0.0001..0.01 embedding-dim=32,64,128 --trials 40
+    """
+
+    without: ClassVar = (
+        "splits", "overwrite", "loss_config", "taxonomy", "distributed", "fsdp", "data_parallel",
+    )  # fmt: skip
+
+    vary: tuple[str, ...] = basic_option(
+        "Options of `aam train` to vary: NAME=LOW..HIGH for numbers, or NAME=A,B,C; several values "
+        "of one option are joined by +. Without it: the members, or of a transformer alone lr, "
+        "dropout and profile-dropout.",
+        default=(),
+        metavar="NAME=VALUES",
+    )
+    trials: int = basic_option(
+        "Trials in each fold, and on all samples.", default=20, takes=ONE_OR_MORE
+    )
+    inner_folds: int = basic_option(
+        "Folds of the training samples that score a trial; worse trials than the median of the "
+        "others end after any of them.",
+        default=3,
+        takes=TWO_OR_MORE,
+    )
+    sampler: Literal["tpe", "random"] = basic_option(
+        "Optuna's sampler: tree-structured Parzen estimator, or random.", default="tpe"
+    )
+    storage: str | None = option(
+        "Storage of the trials: URL of a database for Optuna, or 'journal': search.journal in "
+        "--output-dir, for processes on several nodes that share a file system. By default "
+        "search.db, an SQLite database, in --output-dir."
+    )
+    trials_only: bool = basic_option(
+        "Run trials, and leave the evaluation to the process without this option.", default=False
+    )
