@@ -8,7 +8,7 @@ sentence with the file, the field and what is wrong there:
         max_time: str | None = None
         gpus: Count = 0
 
-    site = read_yaml(path, Site, "site file")
+    site = read_json(path, Site, "site file")
 
 Keys that a type lacks are ignored, unless it is a Struct with `forbid_unknown_fields`: the message
 about an unknown key then has the nearest known one. Numbers are finite. `Annotated[T, Meta(ge=0)]`
@@ -100,15 +100,7 @@ class RecordEntries(msgspec.Struct):
 
 
 class Mismatch(ValueError):
-    """A value that is not of its declared type.
-
-    Attributes:
-        path: keys and indexes that lead to it.
-    """
-
-    def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
-        self.path = path
-        super().__init__(message)
+    """A value that is not of its declared type."""
 
 
 def read_json(path: Path, expected: type[T], what: str, remedy: str = EDITED) -> T:
@@ -130,11 +122,7 @@ def read_json(path: Path, expected: type[T], what: str, remedy: str = EDITED) ->
 def read_json_object(
     path: Path, expected: type[msgspec.Struct], what: str, remedy: str = EDITED
 ) -> dict[str, Any]:
-    """Read a JSON object with all of its entries, of which those of a Struct have its types.
-
-    Raises:
-        MissingInput, DataError: see `read_json`.
-    """
+    """Read a JSON object with all of its entries, of which those of a Struct have its types."""
     content: dict[str, Any] = read_json(path, dict[str, Any], what, remedy)
     try:
         convert(content, expected)
@@ -178,7 +166,36 @@ def convert(value: Any, expected: type[T], place: str = "") -> T:
     try:
         return msgspec.convert(value, expected)
     except msgspec.ValidationError as error:
-        raise _mismatch(error, value, expected, place) from None
+        message, _, at = str(error).removesuffix("`").partition(" - at `")
+    # msgspec's message in plain English, with the name of the wrong value.
+    path = _path(at, message, value, expected)
+    name = place + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
+    name = name.removeprefix(".") or "the content"
+    wrong, kinds = value, _kinds(expected, path)
+    for key in path:
+        wrong = wrong[key]
+    if unknown := re.fullmatch("Object contains unknown field `(.*)", message, re.DOTALL):
+        key = unknown[1].removesuffix("`")
+        known = [field.encode_name for kind in kinds for field in getattr(kind, "fields", ())]
+        remedy = nearest(key, known, f"known are {', '.join(known)}")
+        inside = f" in '{name}'" if path or place else ""
+        raise Mismatch(f"unknown key '{printable(key)}'{inside}; {remedy}")
+    if missing := re.fullmatch("Object missing required field `(.*)", message):
+        raise Mismatch(f"{name} has no '{missing[1].removesuffix('`')}'")
+    if isinstance(wrong, dict | list):
+        shown = "a list" if isinstance(wrong, list) else "a mapping"
+    else:
+        shown = printable(repr(wrong), 60)
+    choices = [str(choice) for kind in kinds for choice in getattr(kind, "values", ())]
+    if choices and message.startswith("Invalid enum value"):
+        raise Mismatch(f"{name} is {shown}, not one of {', '.join(choices)}")
+    text = re.sub(
+        "`([^`]*)`",
+        lambda found: _WORD.sub(lambda word: _WORDS.get(word[0], word[0]), found[1]),
+        message,
+    )
+    text = text.partition(", got ")[0].replace(" | ", " or ")
+    raise Mismatch(f"{name} is {shown}, {text[0].lower()}{text[1:]}")
 
 
 def check_format(what: str, found: int, known: int, file: str) -> None:
@@ -218,37 +235,28 @@ class Sourced(Generic[T]):
         if expected is str and isinstance(value, int | float) and not isinstance(value, bool):
             value = str(value)
         try:
-            return Sourced(msgspec.convert(value, expected), self.source)
-        except msgspec.ValidationError as error:
-            raise _refused(error, _mismatch(error, value, expected, key), self.source) from None
+            return Sourced(convert(value, expected, key), self.source)
+        except Mismatch as error:
+            message, _, remedy = str(error).partition("; ")
+            cause = "An unknown key" if message.startswith("unknown key") else "Invalid value"
+            evidence = f"{message} in {self.source}"
+            raise ConfigurationError(cause, evidence, remedy or "correct it") from None
 
 
-def read_yaml(path: Path, expected: type[T], what: str) -> T:
-    """Read a YAML file as a value of a type, see `decode_yaml`; `what` is its name in messages."""
-    return decode_yaml(_text(path, what), expected, str(path))
-
-
-def decode_yaml(text: str, expected: type[T], name: str) -> T:
-    """Decode a YAML document as a value of a type; `name` is its file, for messages.
-
-    An empty document is an empty mapping. 24:00:00 is text.
-    """
-    value, root = _yaml(text, name)
+def read_yaml_entries(path: Path, what: str, known: Iterable[str]) -> dict[str, Sourced[Any]]:
+    """Read the top-level mapping of a YAML file, see `yaml_entries`; `what` is its name."""
     try:
-        return msgspec.convert(value, expected)
-    except msgspec.ValidationError as error:
-        found = _mismatch(error, value, expected)
-        raise _refused(error, found, f"{name}:{_line(root, found.path)}") from None
-
-
-def _refused(error: msgspec.ValidationError, found: Mismatch, where: str) -> ConfigurationError:
-    cause = "An unknown key" if "unknown field" in str(error) else "Invalid value"
-    message, _, remedy = str(found).partition("; ")
-    return ConfigurationError(cause, f"{message} in {where}", remedy or "correct it")
+        text = _content(path, what).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        evidence = f"'{path}', {error}"
+        raise ConfigurationError("Not a text file", evidence, "save it as UTF-8") from error
+    return yaml_entries(text, str(path), known)
 
 
 def yaml_entries(text: str, name: str, known: Iterable[str]) -> dict[str, Sourced[Any]]:
     """Read the top-level mapping of a YAML document: each value with its line.
+
+    An empty document is an empty mapping. 24:00:00 is text.
 
     Args:
         text: the document.
@@ -256,24 +264,53 @@ def yaml_entries(text: str, name: str, known: Iterable[str]) -> dict[str, Source
         known: keys that may occur.
 
     Raises:
-        ConfigurationError: as `decode_yaml`.
+        ConfigurationError: it is no mapping, has an unknown key or one twice, or is broken.
     """
-    value, root = _yaml(text, name)
-    if not isinstance(value, dict):
-        raise ConfigurationError("Not a mapping", f"{name}:1", "write `key: value` lines")
+    import yaml  # 10 ms, which programs that read JSON alone do without
+
+    depth, where = 0, name
+    try:
+        # PyYAML's C loader recurses without a limit, and nine levels of aliases in 357 bytes stand
+        # for 400 million values.
+        for event in yaml.parse(text, Loader=_loader()):
+            where = f"{name}:{event.start_mark.line + 1}" if event.start_mark else name
+            if isinstance(event, yaml.AliasEvent):
+                evidence = f"*{event.anchor} in {where}"
+                raise ConfigurationError("An alias in YAML", evidence, "write its value out")
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+                if depth > MAX_YAML_DEPTH:
+                    evidence = f"{where}, more than {MAX_YAML_DEPTH} levels"
+                    raise ConfigurationError("Lists nested too deeply", evidence, "correct it")
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            elif isinstance(event, yaml.ScalarEvent) and "\0" in event.value:
+                raise ConfigurationError("A NUL character in a value", where, "remove it")
+        loader = _loader()(text)
+        loader.file = name
+        try:
+            root = loader.get_single_node()
+            if root is None:
+                return {}
+            if not isinstance(root, yaml.MappingNode):
+                raise ConfigurationError("Not a mapping", f"{name}:1", "write `key: value` lines")
+            content = loader.construct_document(root)
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{name}:{mark.line + 1}" if mark else name
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        raise ConfigurationError("Broken YAML", f"{where}, {problem}", "correct it") from error
+    lines = [node.start_mark.line + 1 for node, _ in root.value]
     known, found = tuple(known), {}
-    for key, item in value.items():
-        where = f"{name}:{_line(root, (key,))}"
+    for (key, item), line in zip(content.items(), lines, strict=True):
+        where = f"{name}:{line}"
         if key not in known:
             remedy = nearest(str(key), known, f"known are {', '.join(known)}")
             raise ConfigurationError("An unknown key", f"'{key}' in {where}", remedy)
         found[key] = Sourced(item, where)
     return found
-
-
-def read_yaml_entries(path: Path, what: str, known: Iterable[str]) -> dict[str, Sourced[Any]]:
-    """Read the top-level mapping of a YAML file, see `yaml_entries`."""
-    return yaml_entries(_text(path, what), str(path), known)
 
 
 def _content(path: Path, what: str) -> bytes:
@@ -285,14 +322,6 @@ def _content(path: Path, what: str) -> bytes:
         raise MissingInput(
             f"The {what} may not be read", evidence, "check its permissions"
         ) from error
-
-
-def _text(path: Path, what: str) -> str:
-    try:
-        return _content(path, what).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        evidence = f"'{path}', {error}"
-        raise ConfigurationError("Not a text file", evidence, "save it as UTF-8") from error
 
 
 def _require_bounded(value: Any, depth: int = 0) -> None:
@@ -311,41 +340,6 @@ def _require_bounded(value: Any, depth: int = 0) -> None:
             value = list(value.values())
         for item in value:
             _require_bounded(item, depth + 1)
-
-
-def _mismatch(
-    error: msgspec.ValidationError, value: Any, expected: Any, place: str = ""
-) -> Mismatch:
-    """Return msgspec's error in plain English, with the path of the wrong value."""
-    message, _, at = str(error).removesuffix("`").partition(" - at `")
-    path = _path(at, message, value, expected)
-    name = place + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
-    name = name.removeprefix(".") or "the content"
-    wrong, kinds = value, _kinds(expected, path)
-    for key in path:
-        wrong = wrong[key]
-    if unknown := re.fullmatch("Object contains unknown field `(.*)", message, re.DOTALL):
-        key = unknown[1].removesuffix("`")
-        known = [field.encode_name for kind in kinds for field in getattr(kind, "fields", ())]
-        remedy = nearest(key, known, f"known are {', '.join(known)}")
-        inside = f" in '{name}'" if path or place else ""
-        return Mismatch(f"unknown key '{printable(key)}'{inside}; {remedy}", (*path, key))
-    if missing := re.fullmatch("Object missing required field `(.*)", message):
-        return Mismatch(f"{name} has no '{missing[1].removesuffix('`')}'", path)
-    if isinstance(wrong, dict | list):
-        shown = "a list" if isinstance(wrong, list) else "a mapping"
-    else:
-        shown = printable(repr(wrong), 60)
-    choices = [str(choice) for kind in kinds for choice in getattr(kind, "values", ())]
-    if choices and message.startswith("Invalid enum value"):
-        return Mismatch(f"{name} is {shown}, not one of {', '.join(choices)}", path)
-    text = re.sub(
-        "`([^`]*)`",
-        lambda found: _WORD.sub(lambda word: _WORDS.get(word[0], word[0]), found[1]),
-        message,
-    )
-    text = text.partition(", got ")[0].replace(" | ", " or ")
-    return Mismatch(f"{name} is {shown}, {text[0].lower()}{text[1:]}", path)
 
 
 def _path(at: str, message: str, value: Any, expected: Any) -> tuple[str | int, ...]:
@@ -420,68 +414,10 @@ def _loader() -> Any:
                 raise ConfigurationError("Duplicate key", f"'{key}' in {where}", "keep one of them")
             try:
                 found[key] = self.construct_object(value_node, deep=True)
-            except (ValueError, OverflowError) as error:
-                raise _no_value(where, error) from error
+            except (ValueError, OverflowError) as error:  # month 13, a number of 5000 digits
+                remedy = "correct it, or quote it to make it text"
+                raise ConfigurationError("Not a value", f"{where}, {error}", remedy) from error
         return found
 
     members = {"yaml_implicit_resolvers": resolvers, "construct_mapping": construct_mapping}
     return type("Loader", (safe,), members)
-
-
-def _yaml(text: str, name: str) -> tuple[Any, Any]:
-    """Return the content of a YAML document and its tree of nodes, which have the lines."""
-    import yaml
-
-    depth = 0
-    try:
-        for event in yaml.parse(text, Loader=_loader()):
-            where = f"{name}:{event.start_mark.line + 1}" if event.start_mark else name
-            if isinstance(event, yaml.AliasEvent):
-                # Nine levels of aliases in 357 bytes stand for 400 million values.
-                evidence = f"*{event.anchor} in {where}"
-                raise ConfigurationError("An alias in YAML", evidence, "write its value out")
-            if isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
-                if depth > MAX_YAML_DEPTH:
-                    evidence = f"{where}, more than {MAX_YAML_DEPTH} levels"
-                    raise ConfigurationError("Lists nested too deeply", evidence, "correct it")
-            elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
-            elif isinstance(event, yaml.ScalarEvent) and "\0" in event.value:
-                raise ConfigurationError("A NUL character in a value", where, "remove it")
-        loader = _loader()(text)
-        loader.file = name
-        try:
-            root = loader.get_single_node()
-            return ({} if root is None else loader.construct_document(root)), root
-        finally:
-            loader.dispose()
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{name}:{mark.line + 1}" if mark else name
-        problem = getattr(error, "problem", None) or "it cannot be read"
-        raise ConfigurationError("Broken YAML", f"{where}, {problem}", "correct it") from error
-    except (ValueError, OverflowError) as error:
-        raise _no_value(name, error) from error
-
-
-def _no_value(where: str, error: Exception) -> ConfigurationError:
-    """Return the error of a date with month 13, or of a number that is too long."""
-    remedy = "correct it, or quote it to make it text"
-    return ConfigurationError("Not a value", f"{where}, {error}", remedy)
-
-
-def _line(root: Any, path: Sequence[str | int]) -> int:
-    """Return the line of the value at a path, or of the deepest mapping that holds it."""
-    node, line = root, root.start_mark.line if root is not None else 0
-    for key in path:
-        children = node.value if isinstance(getattr(node, "value", None), list) else []
-        if isinstance(key, int) and key < len(children) and not isinstance(children[key], tuple):
-            node, line = children[key], children[key].start_mark.line
-            continue
-        pairs = [pair for pair in children if isinstance(pair, tuple)]
-        found = [pair for pair in pairs if pair[0].value == str(key)]
-        if not found:
-            break
-        node, line = found[0][1], found[0][0].start_mark.line
-    return int(line) + 1

@@ -16,9 +16,8 @@ from aam.contract.records import (
     Sourced,
     convert,
     decode_json,
-    decode_yaml,
     read_json,
-    read_yaml,
+    read_yaml_entries,
     yaml_entries,
 )
 
@@ -37,40 +36,50 @@ class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("sites:\n  a:\n    max-tim: 1:00\n", "'max-tim' in 'sites.a' in s.yaml:3; did you mean"),
-        ("sites:\n  a: {}\n  b:\n    gpus: -3\n", "sites.b.gpus is -3, expected a whole number"),
-        ("sites:\n  b:\n    engine: pod\n", "not one of docker, podman in s.yaml:3"),
-        ("ports: [1,\n 70000]", "ports[1] is 70000, expected a whole number <= 65535 in s.yaml:2"),
         ("sites:\n  a: {}\n  a: {}\n", "Duplicate key: 'a' in s.yaml:3; keep one of them"),
-        ("sites:\n  a: {max-time: 2020-01-01}", "sites.a.max-time is datetime.date(2020, 1, 1)"),
-        ("a: &x 1\nb: *x\n", "*x in s.yaml:2; write its value out"),
+        ("sites:\n  a: {max-time: 2020-13-01}", "Not a value: s.yaml:2, month must be in 1..12"),
+        ("sites: &x 1\nports: *x\n", "*x in s.yaml:2; write its value out"),
         ("[" * 100, "more than 20 levels"),
-        ("a: 'b", "s.yaml:1, found unexpected end of stream"),
+        ("{[a]: 1}", "a key that is no text"),
+        ("sites: 'b", "s.yaml:1, found unexpected end of stream"),
+        ("- a\n", "Not a mapping: s.yaml:1"),
+        ("ports: 1\nsits: 2", "'sits' in s.yaml:2; did you mean 'sites'?"),
         ("a: !!python/object:os.system x", "could not determine a constructor"),
         ("a: '\\0'\nb: \"\\0\"", "A NUL character"),
     ],
 )
 def test_yaml_is_refused_with_its_line(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        decode_yaml(text, Sites, "s.yaml")
+        yaml_entries(text, "s.yaml", ["sites", "ports"])
     assert message in str(refused.value)
 
 
-def test_yaml_is_typed(tmp_path: Path) -> None:
+def test_yaml_entries_have_their_line(tmp_path: Path) -> None:
     file = tmp_path / "s.yaml"
-    file.write_text("\ufeffsites:\n  a: {max-time: 24:00:00, gpus: 4}\n", encoding="utf-8")
-    assert read_yaml(file, Sites, "sites") == Sites({"a": Site("24:00:00", 4)})
-    assert decode_yaml("", Sites, "s.yaml") == Sites()
+    file.write_text("\ufeffa: {max-time: 24:00:00, gpus: 4}\nb:\n- 2\n", encoding="utf-8")
+    found = read_yaml_entries(file, "sites", ["a", "b"])
+    assert found["b"] == Sourced([2], f"{file}:2")
+    assert found["a"].decoded(Site, "a").value == Site("24:00:00", 4)
+    assert Sourced(30, "s").decoded(str, "limit").value == "30"
+    assert yaml_entries("", "s.yaml", ["a"]) == {}
     file.write_bytes(b"\xff\xfe\xfa")
     with pytest.raises(ConfigurationError, match="Not a text file"):
-        read_yaml(file, Sites, "sites")
+        read_yaml_entries(file, "sites", ["a"])
 
 
-def test_entries_have_their_line() -> None:
-    found = yaml_entries("a: 1\nb:\n- 2\n", "s.yaml", ["a", "b"])
-    assert found == {"a": Sourced(1, "s.yaml:1"), "b": Sourced([2], "s.yaml:2")}
-    with pytest.raises(ConfigurationError, match="'enginee' in s.yaml:2; did you mean 'engine'"):
-        yaml_entries("a: 1\nenginee: 2\n", "s.yaml", ["a", "engine"])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"a": {"max-tim": "1"}}, "An unknown key: unknown key 'max-tim' in 'sites.a' in s:1; did"),
+        ({"a": {}, "b": {"gpus": -3}}, "sites.b.gpus is -3, expected a whole number >= 0 in s:1"),
+        ({"b": {"engine": "pod"}}, "sites.b.engine is 'pod', not one of docker, podman in s:1"),
+        ({"b": {"max-time": [1]}}, "sites.b.max-time is a list, expected text or null in s:1"),
+    ],
+)
+def test_an_entry_is_refused_with_its_key(value: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Sourced(value, "s:1").decoded(dict[str, Site], "sites")
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
