@@ -42,7 +42,7 @@ from aam.contract.errors import (
     printable,
     reason_of,
 )
-from aam.contract.files import write_text
+from aam.contract.files import write_json, write_text
 from aam.contract.options.commands.stack import Acceptance
 from aam.contract.records import Mismatch, convert, read_json
 from aam.distributed.environment import Ranks, read_environment
@@ -144,7 +144,7 @@ def write(path: Path, content: AcceptanceFile) -> None:
         text, parse_float=lambda n: float(f"{float(n):.6g}"), parse_constant=lambda _: None
     )
     plain = _with_texts(rounded, anonymous)
-    write_text(path, json.dumps(plain | {"sha256": checksum(plain)}, indent=1) + "\n")
+    write_json(path, plain | {"sha256": checksum(plain)})
 
 
 def _with_texts(value: Any, change: Callable[[str], str]) -> Any:

@@ -13,7 +13,6 @@ tables are refused unless each table has a prefix, as in Qiita, where sample 000
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from scipy.sparse import csr_array
 from aam import __version__
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few, repeated
-from aam.contract.files import sha256
+from aam.contract.files import sha256, write_json
 from aam.contract.options import numbered
 from aam.contract.options.commands.studies import Prepare
 from aam.data.formats.tables import BLOCK_BYTES, MAX_READS, TableBlocks, open_blocks
@@ -163,7 +162,7 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
     }
     metadata_columns = None if metadata is None else list(metadata.columns)
     header = StoreHeader(FORMAT, __version__, metadata_columns, made_from, arrays)
-    (folder / HEADER).write_text(json.dumps(asdict(header), indent=1) + "\n", encoding="utf-8")
+    write_json(folder / HEADER, asdict(header))
     return len(samples), len(columns), entries
 
 

@@ -27,7 +27,7 @@ from rich.text import Text
 
 from aam import __version__
 from aam.contract.errors import CannotCreate, DataError, reason_of
-from aam.contract.files import atomic_write
+from aam.contract.files import atomic_write, dump_json
 from aam.contract.gpus import CHECK_REPORTS
 from aam.memory import shown_size
 from aam.numerics.device import Identity
@@ -166,7 +166,7 @@ def to_json(report: CheckReport) -> str:
         "verdict": summary(report),
         **dataclasses.asdict(report),
     }
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    return dump_json(content)
 
 
 def from_json(text: str) -> CheckReport:

@@ -14,7 +14,7 @@ import torch
 from aam.contract.errors import DataError, UsageError
 from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.options.commands.measure import Memory
-from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Pretrain
 from aam.contract.options.conditions import require_consistent
 from aam.contract.options.device import DeviceOptions, SpeedOptions
 from aam.contract.options.study import PhylogenyOptions
