@@ -48,7 +48,6 @@ from aam.training.module import LossWeights, TrainingModule
 FORMAT = "2"
 """Version of the file and of the case; files of another one cannot be compared."""
 FILE = "golden.safetensors"
-MAX_BYTES = 1 << 26
 STEPS = 50
 """Training steps of the loss curve; even and ragged batches in turn."""
 SHAPE = NetworkShape(
@@ -353,8 +352,6 @@ def read(folder: Path) -> tuple[Stack, Tensors]:
     file = require(folder / FILE, "golden run")
     remedy = "create it again with `aam golden generate`"
     try:
-        if file.stat().st_size > MAX_BYTES:
-            raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
         with safe_open(file, "pt") as content:
             facts = content.metadata() or {}
             if facts.get("format") == FORMAT:
@@ -372,8 +369,6 @@ def read(folder: Path) -> tuple[Stack, Tensors]:
     if facts.get("case") != case_digest():
         evidence = f"'{file}' has other weights or inputs than aam {__version__}"
         raise DataError("The golden run is of another model", evidence, remedy)
-    if wrong := first_not_finite(tensors):
-        raise DataError("The golden run has values that are not finite", f"'{file}', {wrong}")
     return stack, tensors
 
 

@@ -41,7 +41,6 @@ from aam.performance.workload import (
     RunResult,
     call_in_child,
     child_process,
-    last_lines,
     rates,
     read_steps,
 )
@@ -121,7 +120,8 @@ class Context:
             steps: file in which a training logs its steps.
             after, act: number of steps after which the function is called with the process.
         """
-        command, log = arguments[0], self.folder / f"{arguments[0]}-{self.rank}.txt"
+        command = arguments[0]
+        log = self.folder / f"{command}{f'-{self.rank}' if self.rank else ''}.txt"
         # The stop request of a job is for this process; its commands would end with it.
         removed = {STOP_FILE, *without}
         kept = {name: value for name, value in os.environ.items() if name not in removed}
@@ -132,9 +132,10 @@ class Context:
         place = {"cwd": self.folder, "env": {**kept, **variables}}
         with (
             tempfile.TemporaryFile() as output,
-            log.open("wb") as errors,
+            log.open("a+b") as errors,
             child_process(argv, GRACE, stdout=output, stderr=errors, **place) as child,
         ):
+            begin = errors.tell()
             while act and steps and len(read_steps(steps)[0]) < after:
                 if child.poll() is not None or not self.left:
                     raise PartFailure(f"`aam {command}` made less than {after} steps")
@@ -146,12 +147,13 @@ class Context:
             except subprocess.TimeoutExpired:
                 raise PartFailure(f"`aam {command}` had no result in time") from None
             output.seek(0)
-            printed = output.read().decode(errors="replace")
+            errors.seek(begin)
+            printed, message = (f.read().decode(errors="replace") for f in (output, errors))
         if accept and status not in accept:
             how = f"ended by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-            line = next(reversed(last_lines(log)), "no output")
-            raise PartFailure(f"`aam {command}` {how}: {line[:300]}")
-        return subprocess.CompletedProcess(argv, status, printed, log.read_text(errors="replace"))
+            line = (message.strip() or "no output").splitlines()[-1]
+            raise PartFailure(f"`aam {command}` {how}: {line.strip()[:300]}")
+        return subprocess.CompletedProcess(argv, status, printed, message)
 
     def known(self, file: Path) -> bool:
         """Whether a file has the result of a command, which several parts share."""

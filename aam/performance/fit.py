@@ -33,7 +33,6 @@ from aam.numerics.device import choose_device, is_gpu
 from aam.numerics.report import from_json, latest_reports, reports_folder
 from aam.performance.memory import (
     InferenceMemory,
-    Parallel,
     StepMemory,
     StepSettings,
     TrainingRun,
@@ -126,7 +125,8 @@ def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
         loop.batch_samples,
         # With the precision of this host: the prediction takes `auto` for bf16.
         numbers_of_host(options).speed,
-        Parallel(ranks.world_size, options.scale.fsdp),
+        ranks.world_size,
+        options.scale.fsdp,
     )
     run = read(options)
     chosen, steps = choose(run, settings, limit, divide)
@@ -167,7 +167,7 @@ def choose(
     """Return the largest settings that fit, and the number of batches of an optimizer step."""
     # Parts of equal size, so that accumulated gradients are those of the whole batch; every rank
     # has at least one sample.
-    samples, least = settings.batch_size, settings.parallel.ranks
+    samples, least = settings.batch_size, settings.ranks
     sizes = [size for size in range(samples, least - 1, -1) if samples % size == 0]
     if not sizes:
         raise UsageError(
@@ -233,13 +233,14 @@ def show_training(run: TrainingRun, options: Pretrain | Train, gpu: Memory) -> N
     settings = StepSettings(
         min(options.loop.batch_samples, run.batches.samples),
         options.speed,
-        Parallel(max(1, options.scale.processes), options.scale.fsdp),
+        max(1, options.scale.processes),
+        options.scale.fsdp,
     )
     # Before the step is predicted: the process then has the study, as in the training.
     host = getrusage(RUSAGE_SELF).ru_maxrss * 1024
     memory, size = run.memory(settings), settings.batch_size
     facts = {"host": host, "batch_size": size}
-    title = "memory of a step" + (" on each GPU" if settings.parallel.ranks > 1 else "")
+    title = "memory of a step" + (" on each GPU" if settings.ranks > 1 else "")
     overhead = show_step(memory, f"A batch of {size} samples", gpu, title, facts)
     if gpu.json:
         return
@@ -264,7 +265,7 @@ def show_training(run: TrainingRun, options: Pretrain | Train, gpu: Memory) -> N
         return limit.holds(run.memory(dataclasses.replace(settings, batch_size=size)).peak)
 
     text = f"No --batch-size fits on {gib}: try --gradient-checkpointing or --asv-chunk."
-    if most := largest(range(settings.parallel.ranks, run.batches.samples + 1), holds):
+    if most := largest(range(settings.ranks, run.batches.samples + 1), holds):
         text = f"Largest --batch-size on {gib}: {most} of {run.batches.samples}."
     console.print(text)
     if run.frozen:

@@ -59,21 +59,10 @@ BLOCK = 512
 """Bytes to which PyTorch's GPU allocator rounds every tensor up."""
 
 
-@dataclass(frozen=True)
-class Parallel:
-    """Number of ranks, and whether they shard the network (FSDP) or copy it (DDP)."""
-
-    ranks: int = 1
-    fsdp: bool = False
-
-
-ONE_RANK = Parallel()
-
-
 @contextmanager
-def fake_process_group(parallel: Parallel) -> Iterator[DeviceMesh | None]:
+def fake_process_group(ranks: int, fsdp: bool) -> Iterator[DeviceMesh | None]:
     """Make a process group of the ranks without their processes; yield its mesh for FSDP."""
-    if parallel.ranks == 1:
+    if ranks == 1:
         yield None
         return
     if not FSDP_ON_CPU:
@@ -86,9 +75,9 @@ def fake_process_group(parallel: Parallel) -> Iterator[DeviceMesh | None]:
 
     # PyTorch 2.7 needs its kernels for collectives of tensors without values, 2.13 does not.
     importlib.import_module("torch.distributed._tools.fake_collectives")
-    dist.init_process_group("fake", rank=0, world_size=parallel.ranks, store=FakeStore())
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     try:
-        yield init_device_mesh("cpu", (parallel.ranks,)) if parallel.fsdp else None
+        yield init_device_mesh("cpu", (ranks,)) if fsdp else None
     finally:
         dist.destroy_process_group()
 
@@ -110,11 +99,12 @@ def predict_step(
     precision: Precision,
     block: int = BLOCK,
     foreach: bool = True,
-    parallel: Parallel = ONE_RANK,
+    ranks: int = 1,
+    fsdp: bool = False,
 ) -> StepMemory:
     """Return the memory of a step of the module that `make` builds, on a batch of these shapes."""
     with (
-        fake_process_group(parallel) as mesh,
+        fake_process_group(ranks, fsdp) as mesh,
         FakeTensorMode(allow_non_fake_inputs=True),
         LiveStorages(block) as storages,
     ):
@@ -123,7 +113,7 @@ def predict_step(
         if mesh is not None:
             shard(task, mesh)
             trained = [p for p in task.parameters() if p.requires_grad]
-        elif parallel.ranks > 1:
+        elif ranks > 1:
             # DDP holds all gradients in one tensor, as views (`gradient_as_bucket_view`), which
             # exists from the beginning; each gradient is copied there when it is complete.
             sizes = [p.numel() for p in trained]
@@ -349,7 +339,8 @@ class StepSettings:
 
     batch_size: int
     speed: SpeedOptions
-    parallel: Parallel = ONE_RANK
+    ranks: int = 1
+    fsdp: bool = False  # whether they shard the network, or copy it (DDP)
 
     @property
     def precision(self) -> Precision:
@@ -377,10 +368,10 @@ class TrainingRun:
 
         A frozen encoder reads all ASVs before the first step; the peak is that of both.
         """
-        sequences, parallel = self.values is not None, settings.parallel
-        batch = self.batches.batch(settings.batch_size, parallel.ranks, sequences)
+        ranks, fsdp = settings.ranks, settings.fsdp
+        batch = self.batches.batch(settings.batch_size, ranks, self.values is not None)
         make = partial(self.module, settings.speed)
-        memory = predict_step(make, batch, settings.precision, parallel=parallel)
+        memory = predict_step(make, batch, settings.precision, ranks=ranks, fsdp=fsdp)
         if not self.frozen:
             return memory
         first = predict_inference(self.config, self.study).peak

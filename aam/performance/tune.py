@@ -151,11 +151,6 @@ def option_subject(
     return propose
 
 
-def _batch_sizes(now: Settings, device: DeviceFacts) -> Sequence[int]:
-    size = now["--batch-size"]
-    return () if size == "auto" else sorted({max(1, size // 2), 2 * size, 4 * size})
-
-
 # fmt: off
 SUBJECTS: dict[str, Propose] = {
     "threads": option_subject(
@@ -194,7 +189,9 @@ SUBJECTS: dict[str, Propose] = {
         lambda now, device: ("none", "bf16", "fp16")[: 3 if device.gpu else 2]),
     "batch-size": option_subject(
         "--batch-size", "another",
-        "another number of samples meets in the distance loss: another training", _batch_sizes),
+        "another number of samples meets in the distance loss: another training",
+        lambda now, device: () if now["--batch-size"] == "auto"
+        else sorted(max(1, int(now["--batch-size"] * factor)) for factor in (0.5, 2, 4))),
 }
 # fmt: on
 """Subject of --subjects -> its settings; `aam tune` goes through them in this order. To add one,

@@ -27,7 +27,7 @@ from aam.model.attention import AUTO, Backends, named
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
 from aam.numerics.device import Precision
-from aam.performance.memory import Parallel, TrainingSteps, predict_step, training_run
+from aam.performance.memory import TrainingSteps, predict_step, training_run
 from aam.training.loader import share_of
 from aam.training.module import LossWeights, TrainingModule
 from tests.support import local_ranks
@@ -165,7 +165,8 @@ def test_the_peak_of_a_rank_is_that_of_its_allocator(
         batch,
         "none",
         block=1,
-        parallel=Parallel(2, fsdp),
+        ranks=2,
+        fsdp=fsdp,
     )
     assert predicted.peak == pytest.approx(truth[0], rel=0.02)
     whole = sum(p.numel() for p in make_task(study).parameters()) * 4

@@ -1,4 +1,4 @@
-"""Cache of check reports: keys, owners, reuse by later runs, and the check that fills it."""
+"""Attention backends of a run: selection by status, kept check reports and their reuse."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ from pathlib import Path
 import pytest
 import torch
 
+from aam.contract.errors import Unavailable
 from aam.contract.gpus import CHECK_REPORTS
-from aam.contract.options.device import DeviceOptions
+from aam.contract.options.device import AttnImplementation, DeviceOptions
 from aam.contract.options.training import ModelOptions
-from aam.model.attention import TORCH, Backend
-from aam.numerics.backends import BackendPolicy, SelectedBackends, choose_attention
+from aam.model.attention import BACKENDS, TORCH, Backend
+from aam.numerics.backends import (
+    BackendPolicy,
+    SelectedBackends,
+    Status,
+    Use,
+    choose_attention,
+    select_backends,
+)
 from aam.numerics.device import Precision
 from aam.numerics.report import (
     CheckReport,
@@ -164,3 +172,41 @@ def test_the_check_fills_the_cache(
     assert printed.key is not None
     assert printed.key.image == f"native:{torch.__version__}"
     assert not measured(chosen(tmp_path))
+
+
+# --- selection by status
+
+
+def selected(requested: AttnImplementation, **statuses: Status) -> tuple[str, str, str]:
+    """Select where all backends are right but for `statuses`; `flash_masked` is one use."""
+
+    def status_of(backend: str, use: Use) -> Status:
+        return statuses.get(f"{backend}_{use}") or statuses.get(backend, "right")
+
+    return select_backends(requested, BACKENDS, status_of, "cuda")
+
+
+def test_a_correct_backend_is_used_as_requested() -> None:
+    assert selected("sdpa") == ("auto", "auto", "")
+    assert selected("mem_efficient") == ("mem_efficient", "mem_efficient", "")
+
+
+def test_a_backend_that_cannot_run_is_replaced() -> None:
+    assert selected("flash", flash_masked="absent") == (
+        "flash",
+        "mem_efficient",
+        "--attn-implementation flash supports no mask on cuda; "
+        "mem_efficient runs where there is one.",
+    )
+    assert selected("mem_efficient", mem_efficient="absent", flash_masked="absent") == (
+        "flash",
+        "math",
+        "--attn-implementation mem_efficient cannot run on cuda; "
+        "flash, and math with masks, run instead.",
+    )
+
+
+def test_a_selection_without_a_correct_backend_is_refused() -> None:
+    with pytest.raises(Unavailable, match="auto wrong, flash wrong") as caught:
+        selected("auto", **dict.fromkeys(BACKENDS, "wrong"))
+    assert caught.value.status == 69
