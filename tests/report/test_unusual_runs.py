@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -64,30 +63,23 @@ def test_a_run_of_another_version_is_reported(run_folder: Path) -> None:
     assert main(["report", "--run-dir", str(run_folder)]) == DataError.status
 
 
-@pytest.mark.parametrize("rows", [0, 1])
 def test_few_predictions_are_reported_or_refused(
-    run_folder: Path, rows: int, capsys: pytest.CaptureFixture[str]
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = (run_folder / "predictions.tsv").read_text().splitlines()
-    (run_folder / "predictions.tsv").write_text("\n".join(lines[: rows + 1]) + "\n")
-    if rows:
-        assert f"{rows} validation samples" in report(run_folder)
-    else:
-        assert main(["report", "--run-dir", str(run_folder)]) == DataError.status
-        assert "no test or validation samples" in capsys.readouterr().err
+    header, first, *_ = (run_folder / "predictions.tsv").read_text().splitlines()
+    (run_folder / "predictions.tsv").write_text(f"{header}\n{first}\n")
+    assert "1 validation samples" in report(run_folder)
+    (run_folder / "predictions.tsv").write_text(f"{header}\n")
+    assert main(["report", "--run-dir", str(run_folder)]) == DataError.status
+    assert "no test or validation samples" in capsys.readouterr().err
 
 
-def test_runs_without_probabilities_are_compared_by_what_they_have(
-    run_folder: Path, tmp_path: Path
-) -> None:
+def test_runs_without_probabilities_are_compared_by_what_they_have(run_folder: Path) -> None:
     write_classes(run_folder, ["a", "b"] * 10, ["a", "b"])
-    without, third = tmp_path / "without", tmp_path / "third"
-    for copy in (without, third):
-        shutil.copytree(run_folder, copy)
-    lines = (without / "predictions.tsv").read_text().splitlines()
-    labels = "\n".join("\t".join(line.split("\t")[:4]) for line in lines)
-    (without / "predictions.tsv").write_text(f"{labels}\n")
-    found, _ = comparison([read_run(folder) for folder in (run_folder, without, third)])
+    one = read_run(run_folder)
+    assert one.scored is not None
+    without = replace(one, folder=Path("without"), scored=replace(one.scored, probabilities=None))
+    found, _ = comparison([one, without, replace(one, folder=Path("third"))])
     (differences,) = [table for table in found if table.title.startswith("Difference")]
     assert [row[0] for row in differences.rows] == ["third"]
 
@@ -134,29 +126,21 @@ def test_long_and_foreign_names(
     assert hidden_width(report(run_folder), tmp_path) <= 0
 
 
-def test_a_comparison_is_the_same_with_its_runs_swapped(run_folder: Path, tmp_path: Path) -> None:
+def test_a_comparison_is_the_same_with_its_runs_swapped(run_folder: Path) -> None:
     """One run has groups, the other none: both directions resample the groups."""
-    other = tmp_path / "other"
-    shutil.copytree(run_folder, other)
-    rng = np.random.default_rng(0)
-    header, *lines = (other / "predictions.tsv").read_text().splitlines()
-    place, changed = header.split("\t").index("predicted"), [header]
-    for line in lines:
-        cells = line.split("\t")
-        cells[place] = f"{float(cells[place]) + rng.normal()}"
-        changed.append("\t".join(cells))
-    (other / "predictions.tsv").write_text("\n".join(changed) + "\n")
-    ids = [line.split("\t")[0] for line in lines]
-    rows = [f"{name}\t1\ttest\tg{k // 2}" for k, name in enumerate(ids)]
-    (run_folder / "splits.tsv").write_text("sample-id\tfold\tsplit\tgroup\n" + "\n".join(rows))
-    (other / "splits.tsv").write_text("sample-id\tfold\tsplit\tgroup\n")
+    run = read_run(run_folder)
+    assert run.scored is not None
+    one = replace(run, groups={name: f"g{k // 2}" for k, name in enumerate(run.sample_ids)})
+    moved = run.scored.predicted + np.random.default_rng(0).normal(size=len(run.sample_ids))
+    scored = replace(run.scored, predicted=moved)
+    other = replace(run, folder=Path("other"), scored=scored, groups={})
     found = []
-    for pair in ((run_folder, other), (other, run_folder)):
-        tables, _ = comparison([read_run(folder) for folder in pair])
+    for pair in ((one, other), (other, one)):
+        tables, _ = comparison(pair)
         (difference,) = [table for table in tables if table.title.startswith("Difference")]
         found.append(difference.rows[0])
-    (_, one, verdict), (_, swapped, opposite) = found
-    numbers = [[float(n) for n in re.findall(r"-?\d+\.\d+", text)] for text in (one, swapped)]
+    (_, first, verdict), (_, swapped, opposite) = found
+    numbers = [[float(n) for n in re.findall(r"-?\d+\.\d+", text)] for text in (first, swapped)]
     value, lower, upper = numbers[0]
     assert numbers[1] == [-value, -upper, -lower]
     assert {verdict, opposite} in ({"ahead", "behind"}, {"within noise"})

@@ -94,20 +94,26 @@ def test_a_write_that_fails_leaves_the_previous_model(run: Path, model: Path) ->
     assert [path.name for path in model.parent.iterdir()] == [model.name]
 
 
-def test_a_killed_writer_leaves_the_previous_model(model: Path) -> None:
-    before = model_folder.read(model)
+def killed(model: Path, place: Any, name: str, last: Callable[..., bool]) -> None:
+    """Write another model in a process that is killed at the `last` call of a function."""
     child = os.fork()
     if not child:
-        real = Path.write_text
+        real = getattr(place, name)
 
-        def kill(path: Path, *args: Any, **kwargs: Any) -> int:
-            real(path, *args, **kwargs)
-            os._exit(9)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if last(*args):
+                os._exit(9)
+            return real(*args, **kwargs)
 
-        Path.write_text = kill  # type: ignore[method-assign]
+        setattr(place, name, call)
         model_folder.write(model, "train", {"other": State({}, {"a": np.zeros(9)})})
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def test_a_killed_writer_leaves_the_previous_model(model: Path) -> None:
+    before = model_folder.read(model)
+    killed(model, Path, "write_text", lambda *_: True)
     assert model_folder.read(model) == before
     model_folder.write(model, "train", {"other": State({}, {"a": np.zeros(9)})})
     assert list(model_folder.read(model).members) == ["other"]
@@ -116,19 +122,7 @@ def test_a_killed_writer_leaves_the_previous_model(model: Path) -> None:
 
 def test_a_writer_killed_between_its_renames_loses_neither_model(model: Path) -> None:
     """The old folder has been moved away, and the new one is not at its place yet."""
-    child = os.fork()
-    if not child:
-        real = os.rename
-
-        def kill(source: Path, target: Path) -> None:
-            if target == model:
-                os._exit(9)
-            real(source, target)
-
-        os.rename = kill  # type: ignore[assignment]
-        model_folder.write(model, "train", {"other": State({}, {"a": np.zeros(9)})})
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    killed(model, os, "rename", lambda source, target: target == model)
     assert not model.exists()
     with pytest.raises(TypeError):
         model_folder.write(model, "train", {"wrong": State({"setting": object()}, {})})
