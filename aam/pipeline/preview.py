@@ -26,11 +26,6 @@ def preview(
 ) -> tuple[list[Association], RepeatedSamples | None]:
     """Print the samples and splits of a training, and warn of what it may learn instead.
 
-    Args:
-        options: as `resolve` returns them.
-        study: labels, splits and metadata.
-        folds: folds of the study.
-
     Returns:
         The columns that predict the target by themselves, see `associations`, and the subjects that
         the split divides.

@@ -78,7 +78,28 @@ def find_repeated_samples(
     """Return the column of the metadata whose values are most clearly repeated subjects."""
     if options.split.group_column is not None:
         return None
-    neighbour_N = _neighbours(study, folds)
+    # The most similar sample of each one among those of a similar target, -1 for none, by the
+    # Bhattacharyya coefficient of the relative abundances.
+    table, labels = study.study.table, folds.labels
+    number = len(table.sample_ids)
+    rows = np.arange(number)
+    if number > _MAX_SAMPLES:
+        rows = np.sort(np.random.default_rng(0).choice(rows, _MAX_SAMPLES, replace=False))
+    shares = sparse.csr_array(table.counts[rows], dtype=np.float64)
+    shares = sparse.csr_array(shares.multiply(1 / table.reads[rows][:, None])).sqrt()
+    similarity = (shares @ shares.T).toarray()
+    values = labels.values[rows]
+    if labels.classes or labels.levels:
+        comparable = values[:, None] == values[None, :]
+    else:
+        ranks = rankdata(values)
+        comparable = np.abs(ranks[:, None] - ranks[None, :]) <= len(rows) / 6
+    np.fill_diagonal(comparable, False)
+    similarity[~comparable] = -1
+    nearest = similarity.argmax(axis=1)
+    neighbour_N = np.full(number, -1)
+    similar = similarity[np.arange(len(rows)), nearest] > 0
+    neighbour_N[rows[similar]] = rows[nearest[similar]]
     best, most = None, 0.0
     ids = study.study.table.sample_ids
     for name in study.metadata.columns:
@@ -107,11 +128,9 @@ def score_with_groups(
     repeated: RepeatedSamples,
     given_MC: npt.NDArray[np.float64] | None,
 ) -> dict[str, Any] | None:
-    """Score the kernel on a split that keeps the subjects together, beside the split of the run.
+    """Return `repeated_samples` of scores.json: the kernel's score with and without the subjects.
 
-    Returns:
-        The content of `repeated_samples` in scores.json, see `aam.members.evaluation`; None where
-        the subjects cannot be split.
+    None where the subjects cannot be split.
     """
     kernel = estimator("kernel")
     codes = category_codes(options.target, study.values) if options.split.stratify else None
@@ -152,34 +171,6 @@ def score_with_groups(
             f"{shlex.quote(repeated.column)}"
         ),
     }
-
-
-def _neighbours(study: LabelledStudy, folds: Folds) -> npt.NDArray[np.int64]:
-    """Return the most similar sample of each one among those of a similar target; -1: none.
-
-    Similarity is the Bhattacharyya coefficient of the relative abundances.
-    """
-    table, labels = study.study.table, folds.labels
-    number = len(table.sample_ids)
-    rows = np.arange(number)
-    if number > _MAX_SAMPLES:
-        rows = np.sort(np.random.default_rng(0).choice(rows, _MAX_SAMPLES, replace=False))
-    shares = sparse.csr_array(table.counts[rows], dtype=np.float64)
-    shares = sparse.csr_array(shares.multiply(1 / table.reads[rows][:, None])).sqrt()
-    similarity = (shares @ shares.T).toarray()
-    values = labels.values[rows]
-    if labels.classes or labels.levels:
-        comparable = values[:, None] == values[None, :]
-    else:
-        ranks = rankdata(values)
-        comparable = np.abs(ranks[:, None] - ranks[None, :]) <= len(rows) / 6
-    np.fill_diagonal(comparable, False)
-    similarity[~comparable] = -1
-    nearest = similarity.argmax(axis=1)
-    neighbour_N = np.full(number, -1)
-    found = similarity[np.arange(len(rows)), nearest] > 0
-    neighbour_N[rows[found]] = rows[nearest[found]]
-    return neighbour_N
 
 
 def _excess(texts: Sequence[str], neighbour_N: npt.NDArray[np.int64], folds: Folds) -> float:

@@ -24,10 +24,9 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.conditions import without_effect
 from aam.contract.preflight import target_folder
 from aam.contract.records import Sourced, read_yaml_entries
-from aam.data.metadata import Metadata, listed_columns, read_metadata, rows_where
+from aam.data.metadata import listed_columns, read_metadata, rows_where
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
-from aam.data.study import Study
 from aam.data.targets import split_samples
 from aam.inference.tables import write_table
 from aam.members.option_checks import check_targets
@@ -54,16 +53,12 @@ _OF_TARGET = (
 def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
     """Train the members for each target of --metadata-column.
 
-    Args:
-        options: as `resolve` returns them.
-
     Returns:
-        By target the predictions of the held-out samples, see `train`.
+        By target the predictions of the held-out samples; None on ranks other than the first.
 
     Raises:
         UsageError: options that one target alone can have.
         DataError: two targets have no sample in common.
-        AamError: see `train` and `loss_options`.
     """
     columns: tuple[str, ...] = (options.target.metadata_column,)
     if "," in columns[0]:
@@ -96,13 +91,31 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
         )
 
     study, metadata = read_inputs(options, sequence_length(options))
-    # All targets are checked before the folder is changed.
+    # All targets are checked before the folder is changed: until then the splits of the samples
+    # that have a value of any target are in a temporary file.
     with tempfile.TemporaryDirectory() as scratch:
-        kept = resumed and splits.exists()
-        path = splits if kept else Path(scratch) / splits.name
-        if not kept:
-            _write_splits(options, columns, study, metadata, path)
-        # The file is written to the run folder only after all targets are checked.
+        path = splits
+        if not (resumed and splits.exists()):
+            path = Path(scratch) / splits.name
+            inside = rows_where(options.target.where, metadata, study.table.sample_ids)
+            ids = [study.table.sample_ids[row] for row in inside]
+            labelled = {
+                column: {name for name, value in zip(ids, values, strict=True) if value}
+                for column, values in ((one, metadata.values(one, ids)) for one in columns)
+            }
+            for one, other in itertools.combinations(columns, 2):
+                if not labelled[one] & labelled[other]:
+                    numbers = (f"'{column}' in {len(labelled[column])}" for column in (one, other))
+                    raise DataError(
+                        f"The targets '{one}' and '{other}' have no sample in common",
+                        f"{' and '.join(numbers)} of {len(ids)} samples",
+                        "train them in separate runs",
+                    )
+            ids = [name for name in ids if any(name in own for own in labelled.values())]
+            seed = options.loop.seed
+            write_splits(
+                path, ids, *split_samples(options.split, options.folds, seed, ids, metadata)
+            )
         content = path.read_bytes()
         studies = {}
         for column in columns:
@@ -148,29 +161,3 @@ def loss_options(path: Path, columns: Sequence[str]) -> dict[str, dict[str, Any]
                 raise ConfigurationError("Not an option of a target", evidence, remedy)
             options[column][spec.field] = typed(spec, Sourced(value, entry.source))[spec.flag]
     return options
-
-
-def _write_splits(
-    options: Train, columns: Sequence[str], study: Study, metadata: Metadata, path: Path
-) -> None:
-    """Split the samples that have a value of any target."""
-    sample_ids = study.table.sample_ids
-    inside = rows_where(options.target.where, metadata, sample_ids)
-    ids = [sample_ids[row] for row in inside]
-    labelled = {
-        column: {
-            name for name, value in zip(ids, metadata.values(column, ids), strict=True) if value
-        }
-        for column in columns
-    }
-    for one, other in itertools.combinations(columns, 2):
-        if not labelled[one] & labelled[other]:
-            numbers = (f"'{column}' in {len(labelled[column])}" for column in (one, other))
-            raise DataError(
-                f"The targets '{one}' and '{other}' have no sample in common",
-                f"{' and '.join(numbers)} of {len(ids)} samples",
-                "train them in separate runs",
-            )
-    ids = [name for name in ids if any(name in samples for samples in labelled.values())]
-    splits, groups = split_samples(options.split, options.folds, options.loop.seed, ids, metadata)
-    write_splits(path, ids, splits, groups)
