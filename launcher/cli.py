@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from aam import __version__
 from aam.contract import program
-from aam.contract.completion import REQUESTED
+from aam.contract.completion import REQUESTED, complete
 from aam.contract.errors import UsageError
 from aam.contract.options import specs
 from aam.contract.options.command_line import (
@@ -40,9 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     if REQUESTED in os.environ:
-        from launcher.commands.completion import complete_command_line
+        from launcher.commands.completion import launcher_parser
 
-        complete_command_line()
+        complete(launcher_parser())
     if argv[:1] in (["--version"], ["-V"]):
         print(f"aam-launch {__version__}")
         return 0

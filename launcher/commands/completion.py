@@ -11,7 +11,6 @@ from aam.contract.completion import (
     add_commands,
     add_options,
     commands_of_aam,
-    complete,
     shell_code,
 )
 from aam.contract.errors import AamError
@@ -41,11 +40,6 @@ def launcher_parser() -> Parser:
         nested = {sub: (*own, *of_launcher[name]) for sub, own in of_aam.items()}
         add_commands(found[name], nested, values)
     return parser
-
-
-def complete_command_line() -> None:
-    """Print the candidates for the argument that is being typed, and exit."""
-    complete(launcher_parser())
 
 
 def _images() -> Iterator[str]:

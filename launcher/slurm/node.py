@@ -15,7 +15,7 @@ from pathlib import Path
 from aam.contract.errors import CannotCreate, MissingInput
 from aam.contract.files import sha256
 from launcher.detect import detect
-from launcher.host.facts import Gpu, Host
+from launcher.host.facts import Gpu, Host, numbers
 from launcher.slurm import log
 
 SYS = Path("/sys")
@@ -35,23 +35,11 @@ def cpus_near(address: str, sys: Path = SYS) -> set[int]:
         try:
             numa = int((sys / "bus/pci/devices" / name / "numa_node").read_text())
             if numa >= 0:
-                return cpu_list((sys / f"devices/system/node/node{numa}/cpulist").read_text())
+                listed = (sys / f"devices/system/node/node{numa}/cpulist").read_text()
+                return set(numbers(listed) or ())
         except (OSError, ValueError):
             continue
     return set()
-
-
-def cpu_list(text: str) -> set[int]:
-    """Read a list of CPUs as the kernel writes it.
-
-    >>> sorted(cpu_list("0-2,8"))
-    [0, 1, 2, 8]
-    """
-    found: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return found
 
 
 def interfaces(patterns: Sequence[str], sys: Path = SYS) -> list[str]:
