@@ -261,15 +261,7 @@ def reading_plan(plan: BatchPlan) -> BatchPlan:
 
 
 class FixedBatches(Dataset[Batch]):
-    """Batches of samples in fixed order, for validation and prediction.
-
-    Args:
-        study: study of the samples.
-        plan: settings of the batches.
-        rows: int64 [n], samples in the order of the batches.
-        batch_size: largest number of samples of a batch, at least 1.
-        draw: number of the draw of reads, the same for all batches.
-    """
+    """Batches of at most `batch_size` samples in the order of `rows`, all of one draw of reads."""
 
     def __init__(
         self,
@@ -312,11 +304,8 @@ def balanced_order(
     Args:
         rows: the samples, int64 [n], n at least `steps`.
         cost: number of ASVs of each of `rows`, [n].
-        steps: number of batches.
+        steps: number of batches: the order cut at `even_slice(n, steps, step)`.
         rng: orders samples of equal cost, and the batches.
-
-    Returns:
-        `rows` in another order, [n]; cut at `even_slice(n, steps, step)` it gives the batches.
 
     >>> cost = np.array([9, 1, 1, 9])
     >>> order = balanced_order(np.arange(4), cost, 2, np.random.default_rng(0))

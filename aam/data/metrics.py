@@ -384,11 +384,7 @@ def metrics_by(scored: ScoredPredictions, texts: Sequence[str]) -> dict[str, Met
 
 
 def quantile_bins(values: npt.NDArray[np.float64], number: int) -> dict[str, npt.NDArray[np.int64]]:
-    """Divide values at their quantiles into bins of about equal size.
-
-    Args:
-        values: float64 [N], at least one of them finite.
-        number: largest number of bins; equal quantiles make fewer.
+    """Divide values, at least one of them finite, at their quantiles into at most `number` bins.
 
     Returns:
         The rows of each bin by its range, with four significant digits, or more where four do not

@@ -42,12 +42,9 @@ def principal_coordinates(vectors_ND: npt.ArrayLike, axes: int = 2) -> tuple[F64
     It is the singular value decomposition of the centred vectors (Gower 1966). The sign of an axis
     is chosen so that its largest coordinate is positive: the same input gives the same result.
 
-    Args:
-        vectors_ND: N of 1 or more.
-        axes: number of axes; those beyond the rank are zero.
-
     Returns:
-        coordinates float64 [N, axes]; fraction of the variance that each axis explains, [axes].
+        coordinates float64 [N, axes], zero beyond the rank; fraction of the variance that each axis
+        explains, [axes].
     """
     vectors = np.asarray(vectors_ND, dtype=np.float64)
     centred = vectors - vectors.mean(axis=0)
@@ -65,10 +62,6 @@ def principal_coordinates(vectors_ND: npt.ArrayLike, axes: int = 2) -> tuple[F64
 def coordinates_of_distances(distances_NN: npt.ArrayLike, axes: int = 2) -> tuple[F64, F64]:
     """Compute the PCoA of a distance matrix, by all its eigenvalues: for a few thousand samples.
 
-    Args:
-        distances_NN: symmetric, with a diagonal of zeros.
-        axes: number of axes.
-
     Returns:
         coordinates float64 [N, axes]; fraction of the positive eigenvalues of each axis, [axes].
     """
@@ -83,10 +76,7 @@ def coordinates_of_distances(distances_NN: npt.ArrayLike, axes: int = 2) -> tupl
 
 
 def coordinates_of_kernel(kernel_NN: F64) -> tuple[F64, F64]:
-    """Compute the first two principal coordinates of the distances that a kernel defines.
-
-    Args:
-        kernel_NN: symmetric, of 3 or more samples.
+    """Compute the first two principal coordinates of the distances of a kernel, of N above 2.
 
     Returns:
         coordinates float64 [N, 2]; fraction of the variance that each axis explains, [2].
@@ -118,11 +108,7 @@ def write_ordination(
 ) -> None:
     """Write `ordination.txt`, the text format of scikit-bio that QIIME 2 imports as PCoAResults.
 
-    Args:
-        path: the file.
-        sample_ids: N names.
-        coordinates_NA: coordinates of N samples on A axes.
-        explained_A: fraction of the variance that each axis explains, 0 to 1.
+    `explained_A` is the fraction of the variance that each of A axes explains.
     """
     axes = coordinates_NA.shape[1]
     eigenvalues = np.square(coordinates_NA).sum(axis=0)

@@ -98,17 +98,10 @@ def join_labels(
     classifier: bool,
     levels: tuple[str, ...] = (),
 ) -> tuple[ScoredPredictions, list[str]]:
-    """Join predictions with the labels of the metadata by sample id; leave out unlabelled samples.
-
-    Args:
-        frame: predictions from `read_predictions`.
-        metadata: metadata of the samples.
-        column: name of the column with the labels.
-        classifier: whether the column has classes.
-        levels: categories of an ordinal column, the lowest first; empty for other columns.
+    """Join predictions with the labels of the metadata by sample id, see `label_samples`.
 
     Returns:
-        The predictions with labels, and their sample ids.
+        The predictions of the labelled samples with their labels, and their sample ids.
     """
     ids = frame[ID_HEADER].tolist()
     if not set(ids) & set(metadata.ids):

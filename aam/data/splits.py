@@ -106,11 +106,8 @@ def write_splits(
 ) -> None:
     """Write `splits.tsv`, one line per sample and fold: sample-id, fold (from 1), split, group.
 
-    Args:
-        path: file to write; an existing one is replaced when the new one is complete.
-        sample_ids: ids of the N samples.
-        splits: one split for each fold.
-        groups: group of each of the N samples; None: the column is empty.
+    `groups` has the group of each sample; the column is empty without. An existing file is replaced
+    when the new one is complete.
     """
     lines = (
         f"{sample_ids[row]}\t{fold}\t{part}\t{'' if groups is None else groups[row]}\n"
