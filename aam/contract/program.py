@@ -62,18 +62,17 @@ def run(program: str, command: Callable[[], int]) -> int:
         return status
     except AamError as error:
         return _end(program, str(error), error.status)
-    except MemoryError as error:
-        return _out_of_memory(program, error)
-    except OSError as error:
-        if (refused := system_error(error)) is not None:
-            return _end(program, str(refused), refused.status)
-        if not _is_memory(error):
-            raise
-        return _out_of_memory(program, error)
-    except (ImportError, RuntimeError, SystemError) as error:
-        if not _is_memory(error):
-            raise
-        return _out_of_memory(program, error)
+    except (MemoryError, OSError, ImportError, RuntimeError, SystemError) as error:
+        known = system_error(error) if isinstance(error, OSError) else None
+        if known is None:
+            # The dynamic loader, C++ and PyTorch have errors of their own where no memory is left.
+            no_memory = isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM
+            if not no_memory and not any(text in str(error) for text in _MEMORY):
+                raise
+            reason = reason_of(error) if str(error) else "no memory is left"
+            remedy = "use more memory, or less input"
+            known = DataError("The input does not fit in memory", reason, remedy)
+        return _end(program, str(known), known.status)
     except Stopped as stopped:
         return _end(program, f"Stopped by {stopped}; start the command again.", STOPPED)
     except KeyboardInterrupt:
@@ -153,23 +152,10 @@ def _lasting(stream: TextIO, number: int) -> tuple[TextIO, _Output | None]:
     stream.flush()
     lasting, lines = _Output(number, "w", closefd=False), stream.line_buffering
     lasting.replaced = stream
-    opened: Any = lasting if buffer is file else io.BufferedWriter(lasting)
     through = buffer is file
+    opened: Any = lasting if through else io.BufferedWriter(lasting)
     text = io.TextIOWrapper(opened, stream.encoding, line_buffering=lines, write_through=through)
     return text, lasting
-
-
-def _is_memory(error: BaseException) -> bool:
-    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-        return True
-    return any(text in str(error) for text in _MEMORY)
-
-
-def _out_of_memory(program: str, error: BaseException) -> int:
-    reason = reason_of(error) if str(error) else "no memory is left"
-    remedy = "use more memory, or less input"
-    refused = DataError("The input does not fit in memory", reason, remedy)
-    return _end(program, str(refused), refused.status)
 
 
 def _end(program: str, sentence: str, status: int) -> int:

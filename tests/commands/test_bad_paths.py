@@ -31,10 +31,8 @@ OTHER_USER = 65534
     "args",
     [
         "train --table",
-        "train --splits",
         "train --pretrained-encoder",
         "train --resume-from",
-        "pretrain --tree",
         "pretrain --unifrac-matrix",
     ],
 )
@@ -67,14 +65,6 @@ def test_columns_are_looked_up_before_anything_is_read(
     refused(bench.train(*given, "--metadata-column", "ph,host"), DATA, "no column 'host'")
     refused(bench.train(*given, "--group-column", "host"), DATA, "--group-column for")
     refused(bench.train(*given, "--metadata-column", "a,b"), DATA, "table.biom")
-
-
-@pytest.mark.parametrize("flag", ["--model", "--table", "--sequences"])
-def test_predict_without_its_files(
-    bench: Bench, trained: Path, refused: Refused, flag: str
-) -> None:
-    given = ("--table", bench.good / "table.biom", "--model", trained, "--output", bench.out)
-    refused(aam("predict", *given, flag, bench.work / "absent"), NO_INPUT, "absent", "not exist")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import pytest
 
 from aam import __version__
 from aam.cli import main
-from aam.contract.options import OptionSpec, from_plain, specs, to_plain
+from aam.contract.options import OptionSpec, specs
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands import COMMANDS, EVERYDAY, find, names
 from aam.contract.options.conditions import of_member, requirements
@@ -119,19 +119,6 @@ def test_help_of_the_launchers_own_commands(command: str) -> None:
     assert max(map(len, page.splitlines())) <= 80
     assert page.partition("\nExamples\n")[2].count("aam-launch ") >= 2
     assert all(spec.flag in page for spec in specs(commands.find(command)))
-
-
-@of_each_option()
-def test_every_option_has_help_and_the_role_of_its_type(command: str, spec: OptionSpec) -> None:
-    assert spec.help.endswith((".", ".)"))
-    is_path = spec.type is Path or Path in typing.get_args(spec.type)
-    assert spec.role in (("input", "output") if is_path else ("value",))
-
-
-@pytest.mark.parametrize("command", names())
-def test_flags_of_a_command_are_distinct(command: str) -> None:
-    flags = [spec.flag for name, spec in OPTIONS if name == command]
-    assert len(flags) == len(set(flags))
 
 
 @pytest.mark.parametrize("args", [[], ["--help"], ["--version"], ["trian"]])
@@ -266,14 +253,6 @@ def test_an_option_may_stand_alone_in_both_programs(args: list[str], expected: s
     launched = parse_launch(["pretrain", *line])
     assert launched.value("--compile-model") == expected
     assert built("pretrain", launched.arguments).speed.compile_model == expected
-
-
-def test_options_survive_a_checkpoint() -> None:
-    args = ["--table", "t.biom", "--metadata", "m.tsv", "--metadata-column", "age"]
-    options = built("train", [*args, "--output-dir", "out", "--quantiles", "0.25", "0.75"])
-    kind = typing.cast(type, find("train"))
-    plain = json.loads(json.dumps(to_plain(options)))
-    assert to_plain(from_plain(kind, plain)) == to_plain(options)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -37,10 +37,12 @@ def overview(
         more: groups of further commands.
         everything: whether to show a line for every command.
     """
-    groups: dict[str, Mapping[str, type | None]] = {EVERYDAY: _classes(EVERYDAY), **(own or {})}
+    described = [group for group in COMMANDS if everything or group == EVERYDAY]
+    classes = {group: {name: find(name) for name in COMMANDS[group]} for group in described}
+    groups: dict[str, Mapping[str, type | None]] = {EVERYDAY: classes.pop(EVERYDAY), **(own or {})}
     others = {group: COMMANDS[group] for group in COMMANDS if group != EVERYDAY}
     if everything:
-        groups |= {group: _classes(group) for group in others} | {**(more or {})}
+        groups |= {**classes, **(more or {})}
     lines = [f"usage: {program} COMMAND [OPTIONS]", "", f"Attention All Microbes {__version__}"]
     for group, commands in groups.items():
         lines += ["", group]
@@ -54,10 +56,6 @@ def overview(
     everywhere = f", `{program} {HELP_ALL}` describes all commands"
     lines += ["", *_wrapped("", f"{pages}{'' if everything else everywhere}.", 0)]
     return "\n".join(lines)
-
-
-def _classes(group: str) -> dict[str, type | None]:
-    return {name: find(name) for name in COMMANDS[group]}
 
 
 def page(
