@@ -124,9 +124,18 @@ def measure(
             yield Begin(backend.name, probe)
             yield case_of(backend, probe, device)
     if is_gpu(device):
-        # After the probes: the driver loads a kernel into the memory of the GPU with its first
-        # call.
-        yield overhead_of(device)
+        # The memory that a process needs besides its tensors. After the probes: the driver loads a
+        # kernel into the memory of the GPU with its first call.
+        square = torch.ones(256, 256, device=device)
+        square = square @ square
+        torch.cuda.synchronize(device)
+        del square
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(device)
+        # The BLAS workspace, which PyTorch allocates with the first product, counts as overhead:
+        # the predicted peak of a step does not have it.
+        workspace = torch.cuda.memory_allocated(device)
+        yield Overhead(total - free - torch.cuda.memory_reserved(device) + workspace)
     if plan.quick:
         return
     for backend in backends:
@@ -233,20 +242,6 @@ def cost_of(backend: Backend, probe: Probe, device: torch.device) -> Cost | None
         return None
     spent = _figure(1000 * statistics.median(times)) or 0.0
     return Cost(backend.name, probe.dtype, probe.mask, probe.shape.name, spent, peak)
-
-
-def overhead_of(device: torch.device) -> Overhead:
-    """Measure the memory that a process needs on a GPU besides its tensors, after its kernels."""
-    square = torch.ones(256, 256, device=device)
-    square = square @ square
-    torch.cuda.synchronize(device)
-    del square
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(device)
-    # The BLAS workspace, which PyTorch allocates with the first product, counts as overhead: the
-    # predicted peak of a step does not have it.
-    workspace = torch.cuda.memory_allocated(device)
-    return Overhead(total - free - torch.cuda.memory_reserved(device) + workspace)
 
 
 def conclude(events: Iterable[Event], quick: bool) -> CheckReport:

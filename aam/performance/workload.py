@@ -243,7 +243,12 @@ def run_workload(
     except (OSError, ValueError) as error:
         return RunResult((), f"it cannot be started: {getattr(error, 'strerror', error)}")
     found, failure = read_steps(log)
-    status, lines = process.returncode, last_lines(output)
+    with output.open("rb") as printed:
+        # A run in a loop of warnings may print gigabytes; the last lines name the cause.
+        printed.seek(max(0, output.stat().st_size - 100_000))
+        text = printed.read().decode(errors="replace")
+    lines = [line for line in map(str.strip, text.splitlines()) if line]
+    status = process.returncode
     place = f"after step {len(found)} of {steps}"
     if failure or (status == 0 and len(found) >= steps and not hangs):
         return RunResult(found, failure)
@@ -261,15 +266,6 @@ def run_workload(
         how = signal.Signals(-status).name if status < 0 else f"status {status}"
         failure = f"it ended with {how} {place}: {next(reversed(lines), '')[:300]}"
     return RunResult(found, failure)
-
-
-def last_lines(output: Path) -> list[str]:
-    """Return the last lines of what a program printed, without empty ones; they name the cause."""
-    with output.open("rb") as stream:
-        # A run in a loop of warnings may print gigabytes.
-        stream.seek(max(0, output.stat().st_size - 100_000))
-        lines = stream.read().decode(errors="replace").splitlines()
-    return [line for line in map(str.strip, lines) if line]
 
 
 def read_steps(log: Path) -> tuple[tuple[Step, ...], str]:
