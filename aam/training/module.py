@@ -94,17 +94,14 @@ class TrainingModule(nn.Module):
     Args:
         network: an encoder, or a predictor with its target.
         weights: weights of the loss terms.
-        loop: options of the training loop, of which the optimizer is made.
-        steps: number of optimizer steps of the whole run, for the schedule.
-        target: target of the predictor; None for an encoder.
-        target_values: float64 [N], label of each row of the study; None for an encoder.
+        loop, steps: options of the training loop, and optimizer steps of the whole run.
+        target, target_values: target of the predictor, and the label of each row of the study.
         asv_vectors_FD: vectors of every ASV of the study by a frozen encoder; None if the encoder
             is trained.
         standard: mean and spread of Faith PD in the training samples.
         asv_chunk: largest number of distinct ASVs that are encoded at once and recomputed in the
             backward pass; 0 encodes all of them and stores their activations.
-        covariates: covariates of every sample of the study; None if the target reads the ASVs
-            alone.
+        covariates: covariates of every sample of the study, if the target reads them.
     """
 
     encoded_N: Tensor | None
