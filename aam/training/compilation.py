@@ -20,8 +20,9 @@ from aam.data.batches import Batch
 from aam.model.transformer import FEED_FORWARD, PRODUCTS
 from aam.numerics.device import Precision, compile_fault, is_gpu, product_tolerance
 from aam.training.checkpoints import TrainingProgress
+from aam.training.loggers import Status
 from aam.training.module import GradientStep, TrainingModule
-from aam.training.observers import End, Observer
+from aam.training.observers import Observer
 from aam.training.run_folder import RecordFact
 
 
@@ -59,7 +60,7 @@ class Fp32Report(Observer):
         if self._left == 0 and not self.done:
             self._finish()
 
-    def end(self, end: End) -> None:
+    def end(self, status: Status) -> None:
         if not self.done:  # a run of fewer steps
             self._finish()
 

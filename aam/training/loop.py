@@ -48,6 +48,7 @@ from aam.training.checkpoints import (
 from aam.training.compilation import Fp32Report, compile_encoder, eager_again
 from aam.training.finite import FiniteCheck
 from aam.training.loader import EpochSampler, TrainingBatches, loader
+from aam.training.loggers import Status
 from aam.training.losses import LossTerm
 from aam.training.module import (
     GradientStep,
@@ -56,7 +57,7 @@ from aam.training.module import (
     get_total_norm,
     seed_dropout,
 )
-from aam.training.observers import End, LoggedMetrics, Observer, Progress, StepLog
+from aam.training.observers import LoggedMetrics, Observer, Progress, StepLog
 from aam.training.run_folder import RecordFact, no_record
 from aam.training.runtime import Runtime
 
@@ -187,7 +188,8 @@ class TrainingLoop:
         """Train, validate and save until the run is complete."""
         if self.complete:
             return
-        self._first_step, end = self.progress.step, End.FAILED
+        self._first_step = self.progress.step
+        status: Status = "failed"
         for observer in self.observers:
             observer.begin(self.task, self.progress)
         try:
@@ -197,13 +199,13 @@ class TrainingLoop:
                 self._train_epoch()
                 self._end_epoch(self._validate())
             self._count_steps()
-            end = End.COMPLETE
+            status = "complete"
         except Interrupted:
-            end = End.STOPPED
+            status = "stopped"
             raise
         finally:
             for observer in self.observers:
-                observer.end(end)
+                observer.end(status)
 
     def _train_epoch(self) -> None:
         """Train from the batch of the progress to the last one of the epoch."""

@@ -44,7 +44,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -60,7 +59,7 @@ from aam.data.batches import Batch, BatchShard
 from aam.number_format import significant
 from aam.numerics.device import is_gpu
 from aam.training.checkpoints import FIRST_COLUMNS, Row, TrainingProgress
-from aam.training.loggers import Logger, open_loggers
+from aam.training.loggers import Logger, Status, open_loggers
 
 if TYPE_CHECKING:
     from aam.training.module import TrainingModule
@@ -69,14 +68,6 @@ FIRST_LINE = 20.0
 """Seconds after the start of a fit at which the first line appears."""
 WRITE_EVERY = 15.0
 """Seconds between two writes of progress.json, at least."""
-
-
-class End(Enum):
-    """How a training ends: with all epochs, by a stop request, or by an error."""
-
-    COMPLETE = "complete"
-    STOPPED = "stopped"
-    FAILED = "failed"
 
 
 class Observer:
@@ -115,7 +106,7 @@ class Observer:
     def epoch_ends(self, history: Sequence[Row]) -> None:
         """An epoch and its validation are complete; the last row is its own."""
 
-    def end(self, end: End) -> None:
+    def end(self, status: Status) -> None:
         """Training ends."""
 
 
@@ -238,7 +229,7 @@ class Progress(Observer):
             times += f", {duration(left)} left" if left is not None else ""
             info(f"epoch {int(row['epoch']) + 1}/{self.epochs}  {figures}  ({times})")
 
-    def end(self, end: End) -> None:
+    def end(self, status: Status) -> None:
         self._done.set()
         if self._lines is not None:
             self._lines.join()
@@ -291,9 +282,9 @@ class LoggedMetrics(Observer):
         for logger in self._loggers:
             logger.log(metrics, int(history[-1]["step"]))
 
-    def end(self, end: End) -> None:
+    def end(self, status: Status) -> None:
         for logger in self._loggers:
-            logger.close(end.value)
+            logger.close(status)
 
 
 class StepLog(Observer):
