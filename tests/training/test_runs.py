@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,13 +14,14 @@ from aam.contract.errors import UsageError
 from aam.contract.options import from_plain
 from aam.contract.options.command_line import parse
 from aam.contract.options.commands.train import Pretrain
+from aam.contract.options.training import LossType
 from aam.data.study import Study
 from aam.data.targets import OutputRange, TargetTransform
 from aam.inference.stored_networks import Target, read_networks
 from aam.model.network import Encoder, PairwiseDistance
 from aam.model.shape import NetworkShape, least_weights
 from aam.numerics.device import choose_precision, has_bf16
-from aam.training.losses import distance_loss, target_loss
+from aam.training.losses import LOSSES, distance_loss, target_loss
 from tests.support.commands import pretrain, read, train
 from tests.support.runs import validate, weights
 
@@ -66,6 +68,16 @@ def test_numbers_are_clipped_to_the_range_of_the_outputs() -> None:
     target = Target("ph", transform=transform, range=OutputRange(0.0, 10.0))
     assert target.decode(outputs).tolist() == expected
     assert Target("ph", transform=transform).decode(outputs).tolist() == [[-13.0], [6.0], [13.0]]
+
+
+def test_losses_of_numbers() -> None:
+    """Of an error of 2 above and of 1 below; the registry has the names of --loss-type."""
+    expected = {"mse": 2.5, "mae": 1.5, "huber": 1.0, "quantile": 0.55, "asymmetric": 3.25}
+    assert set(LOSSES) == set(get_args(LossType)) == set(expected)
+    outputs, labels = torch.tensor([[3.0], [0.0]]), torch.tensor([1.0, 1.0])
+    for name, loss in expected.items():
+        target = Target("y", loss_type=name, quantiles=(0.9,), over_penalty=3, under_penalty=0.5)  # type: ignore[arg-type]
+        assert target_loss(target, outputs, labels).mean.item() == pytest.approx(loss), name
 
 
 def test_class_weights_weigh_the_loss() -> None:
