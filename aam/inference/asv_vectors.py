@@ -109,34 +109,27 @@ def open_vectors(options: AsvVectorOptions, encoder: NucleotideEncoder) -> AsvVe
     for path in sorted(folder.glob(f"*/{_SEGMENT}")):
         if path.parent.name.startswith("."):
             continue  # A segment that another process writes.
-        hashes, vectors = _read(path, width)
+        version = read_json(path, dict[str, Any], "segment of ASV vectors", _REMEDY).get("format")
+        if version != FORMAT:
+            evidence = f"'{path}' has format {version}, this version reads {FORMAT}"
+            raise DataError("ASV vectors of another version", evidence, "use another folder")
+        try:
+            # Mapping compares the size of each file with its header, and so finds missing values.
+            hashes, vectors = (
+                np.asarray(np.load(path.with_name(name), mmap_mode="r", allow_pickle=False))
+                for name in ("hashes.npy", "vectors.npy")
+            )
+            types = hashes.dtype == np.int64 and vectors.dtype in (np.float32, np.float16)
+            if vectors.shape != (len(hashes), width) or not types:
+                found = f"{vectors.dtype} vectors {vectors.shape}"
+                raise ValueError(f"it has {found} of {len(hashes)} hashes")
+        except (OSError, ValueError, EOFError) as error:
+            evidence = f"'{path.parent}', {reason_of(error)}"
+            raise DataError("A segment of ASV vectors is damaged", evidence, _REMEDY) from error
         # Vectors that were rounded to float16 would make results of float32 depend on the folder.
         if len(hashes) and (dtype == torch.float16 or vectors.dtype == np.float32):
             segments.append((hashes, vectors))
     return AsvVectors(folder, dtype, tuple(segments))
-
-
-def _read(path: Path, width: int) -> tuple[Hashes, Vectors]:
-    version = read_json(path, dict[str, Any], "segment of ASV vectors", _REMEDY).get("format")
-    if version != FORMAT:
-        evidence = f"'{path}' has format {version}, this version reads {FORMAT}"
-        raise DataError("ASV vectors of another version", evidence, "use another folder")
-    try:
-        # Mapping compares the size of each file with its header, and so finds missing values.
-        hashes, vectors = (
-            np.asarray(np.load(path.with_name(name), mmap_mode="r", allow_pickle=False))
-            for name in ("hashes.npy", "vectors.npy")
-        )
-    except (OSError, ValueError, EOFError) as error:
-        evidence = f"'{path.parent}', {reason_of(error)}"
-        raise DataError("A segment of ASV vectors is damaged", evidence, _REMEDY) from error
-    types = hashes.dtype == np.int64 and vectors.dtype in (np.float32, np.float16)
-    if vectors.shape != (len(hashes), width) or not types:
-        evidence = (
-            f"'{path.parent}' has {vectors.dtype} vectors {vectors.shape} of {len(hashes)} hashes"
-        )
-        raise DataError("A segment of ASV vectors is damaged", evidence, _REMEDY)
-    return hashes, vectors
 
 
 def digest(encoder: NucleotideEncoder) -> str:

@@ -1,23 +1,130 @@
-"""Clades of ASVs as features of the forest."""
+"""Clades of ASVs: their kernel, its sum with that of the sequences, and features of the forest."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pytest
 from scipy import sparse
 
+from aam.contract.options.commands.studies import Example
 from aam.data.sequences import encode
-from aam.members.base import Labels, Samples
+from aam.data.simulation import simulate
+from aam.members.base import F64, Labels, Samples, Tokens
 from aam.members.forest import Forest, ForestInputs, ForestModel, clades, membership
-from aam.members.relations import AsvRelations
+from aam.members.kernel import CLADE_SHARES, Kernel, products
+from aam.members.relations import AsvRelations, Dendrogram, NearestAsvs
+
+ONE = "ACGT" * 25
+SEQUENCES = [ONE, "TTGCA" * 20, "CA" + ONE[2:], ONE[:94] + "TGTGCA", "GGAAC" * 20]
+"""Of 100 nucleotides 2 differ between the first and the third, 6 from the fourth."""
 
 
-def test_similar_sequences_share_a_clade_at_each_level() -> None:
-    """Of 100 nucleotides 2 differ within the first pair, 6 from the third, all from the others."""
-    one = "ACGT" * 25
-    near = "CA" + one[2:]
-    far = one[:94] + "TGTGCA"
-    tokens = encode([one, "TTGCA" * 20, near, far, "GGAAC" * 20], None)
+@pytest.fixture(scope="module")
+def tokens() -> Tokens:
+    return encode(SEQUENCES, None)
+
+
+@pytest.fixture(scope="module")
+def dendrogram(tokens: Tokens) -> Dendrogram:
+    found = AsvRelations(tokens).dendrogram
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def study() -> tuple[Samples, Labels]:
+    options = Example(
+        output_dir=None,  # type: ignore[arg-type]
+        samples=80, asvs=150, length=60, richness=50, depth=3000, subjects=16,
+    )  # fmt: skip
+    found = simulate(options)
+    samples = Samples(sparse.csr_array(found.counts), encode(found.sequences, None))
+    names = [str(name) for name in found.subject]
+    return samples, Labels.of(found.ph.astype(np.float64), (), names)
+
+
+def _clades(dendrogram: Dendrogram) -> list[set[int]]:
+    columns = dendrogram.paths_FG.toarray().T
+    return [set(np.flatnonzero(column).tolist()) for column in columns]
+
+
+def test_similar_sequences_join_first(dendrogram: Dendrogram) -> None:
+    found = _clades(dendrogram)
+    assert found[:7] == [{0}, {1}, {2}, {3}, {4}, {0, 2}, {0, 2, 3}]
+    assert found[8] == {0, 1, 2, 3, 4}
+    assert dendrogram.heights_G[:7].tolist() == [0, 0, 0, 0, 0, 2, 7]
+    assert dendrogram.lengths_G[[0, 3, 5, 8]].tolist() == [2, 7, 5, 0]
+
+
+def test_the_kernel_is_the_sum_over_the_branches(tokens: Tokens, dendrogram: Dendrogram) -> None:
+    counts = np.random.default_rng(0).integers(0, 40, (6, 5))
+    samples = Samples(sparse.csr_array(counts), tokens)
+    relative = counts / counts.sum(axis=1, keepdims=True)
+    expected = np.zeros((6, 6))
+    for clade, length in zip(_clades(dendrogram), dendrogram.lengths_G, strict=True):
+        below = np.log10(1 + 1e4 * relative[:, sorted(clade)].sum(axis=1))
+        expected += length * np.outer(below, below)
+    features = dendrogram.features(samples.log_abundances, NearestAsvs.of_training(5))
+    assert products(features, features) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_new_asv_joins_the_clades_that_differ_by_as_much(
+    tokens: Tokens, dendrogram: Dendrogram
+) -> None:
+    """It differs from the first ASV by 4: more than the first pair, less than the next clade."""
+    new = encode(["TGCA" + ONE[4:], ONE], None)
+    inputs = Kernel().read(Samples(sparse.csr_array([[1, 1]]), new), AsvRelations(tokens))
+    assert inputs.nearest.nearest_U.tolist() == [0, 0]
+    assert inputs.nearest.mismatches_U.tolist() == [4, 0]
+    found = dendrogram.membership(inputs.nearest).toarray()
+    above = [{0, 2, 3}, set(range(5))]
+    clades = _clades(dendrogram)
+    joined = [[clades[b] for b in np.flatnonzero(row)] for row in found]
+    assert [clade for clade in joined[0] if len(clade) in (1, 2, 3, 5)] == above
+    assert joined[1][:3] == [{0}, {0, 2}, {0, 2, 3}]
+
+
+def test_the_clades_have_one_of_the_shares_of_the_variance(study: tuple[Samples, Labels]) -> None:
+    samples, labels = study
+    inputs = Kernel().read(samples, AsvRelations(samples.tokens_FL))
+    model = Kernel().fit(inputs, labels, 0)
+    without = dataclasses.replace(inputs, norms_N=np.zeros(80), smoothed_NF=0 * inputs.smoothed_NF)
+
+    def variance(kernel_NN: F64) -> float:
+        return float(np.trace(kernel_NN) / 80 - kernel_NN.mean())
+
+    linear = dataclasses.replace(model, gamma=0.0)
+    share = variance(linear.kernel(without)) / variance(linear.kernel(inputs))
+    assert any(share == pytest.approx(one, rel=1e-5) for one in CLADE_SHARES)
+
+
+def test_an_effect_of_clades_is_found() -> None:
+    """The target is the number of 10 clades of 8 variants each of which a sample has some ASV."""
+    rng = np.random.default_rng(0)
+    first = rng.integers(1, 5, (10, 100))
+    variants = np.repeat(first, 8, axis=0)
+    places = np.arange(80), np.arange(80)
+    variants[places] = variants[places] % 4 + 1
+    tokens = np.concatenate([variants, rng.integers(1, 5, (30, 100))]).astype(np.uint8)
+    counts = rng.poisson(30, (200, 110)) * (rng.random((200, 110)) < 0.1)
+    counts[:, -1] += 500
+    samples = Samples(sparse.csr_array(counts), tokens)
+    present = counts[:, :80].reshape(200, 10, 8).any(axis=2)
+    labels = Labels.of(present.sum(axis=1).astype(np.float64), (), None)
+    fitted, predicted = np.arange(120), np.arange(120, 200)
+
+    def score(kernel: Kernel) -> float:
+        inputs = kernel.read(samples, AsvRelations(tokens))
+        model = kernel.fit(inputs.take(fitted), labels.take(fitted), 0)
+        found = model.predict(inputs.take(predicted))[:, 0]
+        return float(np.corrcoef(found, labels.values[predicted])[0, 1])
+
+    assert score(Kernel()) > score(Kernel(clades=False)) + 0.1
+
+
+def test_similar_sequences_share_a_clade_at_each_level(tokens: Tokens) -> None:
     found = clades(AsvRelations(tokens))
     assert found.tolist() == [[1, 0, 1, 0, 0], [2, 0, 2, 2, 0]]
     shared = membership(found).toarray()
