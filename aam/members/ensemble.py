@@ -116,8 +116,8 @@ class Combined:
 
     ensemble: Ensemble  # for new samples
     members: Mapping[str, F64]  # float64 [M, C], predictions of each member
-    predictions_MC: F64  # float64, predictions of the ensemble, calibrated by other folds
-    uncalibrated_MC: F64  # float64, the same before calibration; equal for numbers
+    predictions_MC: F64  # predictions of the ensemble, calibrated by other folds
+    uncalibrated_MC: F64  # the same before calibration; equal for numbers
     # half widths of the prediction intervals, by the residuals of the other groups; None for
     # classes
     half_widths_M: F64 | None

@@ -101,14 +101,14 @@ class KernelInputs:
 
     weights: sparse.csr_array  # float32 [N, ASVs of the samples' study], log abundance
     smoothed_NF: F32  # float32, summed similarity to each ASV of the training study
-    norms_N: F64  # float64, kernel of each sample with itself
+    norms_N: F64  # kernel of each sample with itself
     nearest: NearestAsvs  # most similar ASV of the training study of each ASV of the samples
     # dendrogram of the ASVs of the training study; None for samples of another study
     dendrogram: Dendrogram | None = None
     covariates: Covariates | None = None  # metadata columns; None without any
     # float64, scaled features of the clades, see `with_features`; else None
     clades_NG: sparse.csr_array | None = None
-    features_NW: F64 | None = None  # float64, scaled features of the covariates; else None
+    features_NW: F64 | None = None  # scaled features of the covariates; else None
 
     def take(self, rows: Rows) -> KernelInputs:
         """Return the samples at `rows`."""
@@ -141,10 +141,10 @@ class Landmarks:
     """Training samples with which others are compared."""
 
     weights: sparse.csr_array  # float32 [R, F], log abundance
-    norms_R: F64  # float64, kernel of each landmark with itself
+    norms_R: F64  # kernel of each landmark with itself
     # float64, scaled features of the clades; None without any
     clades_RG: sparse.csr_array | None = None
-    features_RW: F64 | None = None  # float64, scaled features of the covariates; None without any
+    features_RW: F64 | None = None  # scaled features of the covariates; None without any
 
     @classmethod
     def of(cls, inputs: KernelInputs, rows: Rows) -> Landmarks:
@@ -230,8 +230,8 @@ class KernelModel(FittedModel[KernelInputs]):
 
     landmarks: Landmarks  # all or some of the training samples
     gamma: float  # factor of the Gaussian kernel exp(-gamma distance²); 0 for the linear kernel
-    dual_RC: F64  # float64, coefficients
-    offset_C: F64  # float64, intercepts
+    dual_RC: F64  # coefficients
+    offset_C: F64  # intercepts
     # float64 [C + 1, C], slopes and, last, intercepts of the logistic regression; empty for a
     # number
     logits: F64
@@ -432,8 +432,8 @@ class KernelModel(FittedModel[KernelInputs]):
 class _Gram:
     """Linear kernel of the samples."""
 
-    kernel_NR: F64  # float64, of the samples and the landmarks
-    norms_N: F64  # float64, of each sample with itself
+    kernel_NR: F64  # of the samples and the landmarks
+    norms_N: F64  # of each sample with itself
 
     @property
     def variance(self) -> float:

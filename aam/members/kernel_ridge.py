@@ -26,9 +26,9 @@ class Ridge:
     """Fitted ridge regression."""
 
     error: float  # mean squared error of the left-out predictions, weighted as in the fit
-    left_out_NC: F64  # float64, prediction of each sample without its group
-    dual_RC: F64  # float64, coefficients of the landmarks
-    offset_C: F64  # float64, intercepts
+    left_out_NC: F64  # prediction of each sample without its group
+    dual_RC: F64  # coefficients of the landmarks
+    offset_C: F64  # intercepts
 
 
 def fit_ridge(

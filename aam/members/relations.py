@@ -47,7 +47,7 @@ class Dendrogram:
     """Binary tree of F ASVs, which are its first nodes; 2F - 1 nodes."""
 
     parents_G: Rows  # int64, parent of each node; the last node is the root, its own parent
-    heights_G: F64  # float64, mean mismatches between the two clades of a node; 0 for an ASV
+    heights_G: F64  # mean mismatches between the two clades of a node; 0 for an ASV
 
     @classmethod
     def of(cls, merges: F64) -> Dendrogram:
