@@ -12,6 +12,7 @@ from scipy import sparse
 from sklearn.metrics import accuracy_score, cohen_kappa_score
 
 from aam.contract.errors import DataError, UsageError
+from aam.data.predictions import class_predictions
 from aam.data.splits import make_splits
 from aam.inference.stored_networks import read_networks
 from aam.members.base import Labels, Samples
@@ -126,9 +127,12 @@ def test_new_samples_are_predicted_and_evaluated(
     assert scored["confusion"]["classes"] == list(LEVELS)
     args = ("--predictions", output, *known, "--ordinal", "low,mid")
     assert aam("evaluate", *args) == DataError.status
-    assert "the order does not have: 1 (high), --ordinal" in " ".join(
-        capsys.readouterr().err.split()
-    )
+
+
+def test_predictions_outside_the_order_are_refused() -> None:
+    table = pd.DataFrame({"sample-id": ["a", "b"], "predicted": ["low", "huge"]})
+    with pytest.raises(DataError, match=r"the order does not have: 1 \(huge\), --ordinal"):
+        class_predictions(table, ["low", "mid"], LEVELS)
 
 
 def test_report_and_a_run_on_the_same_splits(
