@@ -307,7 +307,8 @@ def yaml_entries(text: str, name: str, known: Iterable[str]) -> dict[str, Source
     for (key, item), line in zip(content.items(), lines, strict=True):
         where = f"{name}:{line}"
         if key not in known:
-            remedy = nearest(str(key), known, f"known are {', '.join(known)}")
+            listed = f"known are {', '.join(known)}" if len(known) < 40 else "see --help"
+            remedy = nearest(str(key), known, listed)
             raise ConfigurationError("An unknown key", f"'{key}' in {where}", remedy)
         found[key] = Sourced(item, where)
     return found
