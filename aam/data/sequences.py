@@ -118,7 +118,9 @@ def sequences_of(
         raise DataError(
             f"Features without a sequence in {source}",
             f"{first_few(absent)} of {len(feature_ids)}; it holds {first_few(known)}",
-            "give the representative sequences that were made with this table",
+            "leave --sequences out: the ids of the table are sequences"
+            if all(is_sequence(name) for name in feature_ids)
+            else "give the representative sequences that were made with this table",
         )
     found = tuple(known[name] for name in feature_ids)
     wrong = []

@@ -67,6 +67,8 @@ def test_sequences_that_do_not_meet_the_table(bench: Bench, refused: Refused) ->
     fasta = bench.text("few.fasta", "".join(records[3:]))
     phrases = ("without a sequence", "3 (hash0, hash1, hash2) of 90")
     refused(bench.train("--table", path, "--sequences", fasta), DATA, *phrases)
+    dna = bench.table(bench.counts, "dna.tsv")
+    refused(bench.train("--table", dna, "--sequences", fasta), DATA, "leave --sequences out")
     fasta = bench.text("all.fasta", "".join(records))
     assert bench.train("--table", path, "--sequences", fasta) == 0
 
