@@ -24,7 +24,7 @@ from scipy import sparse
 from scipy.cluster.hierarchy import fcluster
 
 from aam.contract.options.device import DeviceOptions
-from aam.contract.records import convert
+from aam.contract.records import Mismatch, convert
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.members.base import F64, Labels, Rows, Samples, Tokens, indices, numbers
 from aam.members.explanations import ExplainedSamples, SampleEffects, by_column
@@ -318,6 +318,10 @@ class Forest(Estimator[ForestInputs]):
         thresholds = numbers(arrays, "thresholds", None)
         number = len(thresholds)
         left, right = (indices(arrays, name, number, number) for name in ("left", "right"))
+        # A child after its parent, but for leaves: otherwise a descent might not end.
+        nodes = np.arange(number)
+        if (((left <= nodes) | (right <= nodes)) & ((left != nodes) | (right != nodes))).any():
+            raise Mismatch("a node of the forest has a child before it")
         roots = indices(arrays, "roots", number, None)
         encoder = convert(state.settings, _ForestSettings, "forest").covariates
         clades_VF = indices(arrays, "clades_VF", len(LEVELS) * asvs + 1, len(LEVELS), asvs)

@@ -23,6 +23,7 @@ from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
 from aam.console import info
+from aam.contract.records import Mismatch
 from aam.data.sequences import PAD
 from aam.members.base import F64, Arrays, Rows, Tokens, indices, numbers
 
@@ -106,7 +107,11 @@ class Dendrogram:
     def restore(cls, arrays: Arrays, asvs: int) -> Dendrogram:
         """Build the dendrogram of a study of `asvs` ASVs from its state; raises Mismatch."""
         nodes = 2 * asvs - 1
-        return cls(indices(arrays, "parents", nodes, nodes), numbers(arrays, "heights", nodes))
+        parents_G = indices(arrays, "parents", nodes, nodes)
+        # A parent after its child excludes cycles, on which the loop of `paths_FG` would not end.
+        if (parents_G[:-1] <= np.arange(nodes - 1)).any():
+            raise Mismatch("the array 'parents' is not a tree")
+        return cls(parents_G, numbers(arrays, "heights", nodes))
 
 
 WIDTH = 3.0

@@ -260,6 +260,8 @@ def test_arrays_are_the_whole_state(
     [
         ("forest", "asvs", lambda found: found + 200),
         ("forest", "values", lambda found: found[:, :0]),
+        ("forest", "left", lambda found: np.zeros_like(found)),
+        ("kernel", "parents", lambda found: found[::-1].copy()),
         ("kernel", "asvs", lambda found: found.astype(np.float64)),
         ("kernel", "dual", lambda found: found[1:]),
     ],
