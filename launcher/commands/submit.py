@@ -138,8 +138,10 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
         time += f"; it stops {what.warn_seconds} s before its limit{again}"
     image = f"{plan.image} by {plan.engine}, '{plan.place}'" if plan.image else "none"
     device = "a GPU for each rank" if plan.gpus else "the processor"
+    counts = f"{what.nodes} node{'s' * (what.nodes > 1)}"
+    counts += f", {what.ranks} rank{'s' * (what.ranks > 1)} each"
     about = (
-        f"aam {request.command}: {what.counts}, {site.title}",
+        f"aam {request.command}: {counts}, {site.title}",
         f"time: {time}",
         f"image: {image}",
         f"device: {device}{'' if stated else ', or as each node has GPUs'}",

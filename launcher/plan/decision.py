@@ -134,7 +134,9 @@ def decide(inputs: LaunchInputs) -> Candidate:
     if image and image.vendor == CPU:
         group = None
     why, source = _why(chosen, assessment)
-    decisions = hardware.decisions
+    left = "what jobs and variables leave"
+    decisions = [Decision(f"{each.vendor} GPUs", each.summary, left, each.source)
+                 for each in hardware.selections]  # fmt: skip
     engine = (REQUESTED, settings.runtime.source)
     if image is None:
         engine = (why, source)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from aam.contract.errors import AamError, ConfigurationError, Unavailable
-from launcher.findings import Decision, Finding
+from launcher.findings import Finding
 from launcher.gpus import VENDORS, title, unused
 from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import CPU, Catalog, Image, StackFault
@@ -82,12 +82,6 @@ class Hardware(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]  # remarks about GPUs, drivers and images, whatever is chosen
     undriven: tuple[Finding, ...]  # the GPUs without a driver
     absent: str  # the reason why no GPU is used where there is no group
-
-    @property
-    def decisions(self) -> list[Decision]:
-        """The visible devices of each vendor, as decisions."""
-        why = "what jobs and variables leave"
-        return [Decision(f"{s.vendor} GPUs", s.summary, why, s.source) for s in self.selections]
 
 
 def hardware_of(inputs: LaunchInputs) -> Hardware:

@@ -102,12 +102,6 @@ class Allocation(msgspec.Struct, frozen=True):
     requeue: bool  # Slurm may start it again
     options: tuple[str, ...]  # of sbatch, in their order
 
-    @property
-    def counts(self) -> str:
-        """The number of nodes and ranks, for messages."""
-        nodes = f"{self.nodes} node{'s' * (self.nodes > 1)}"
-        return f"{nodes}, {self.ranks} rank{'s' * (self.ranks > 1)} each"
-
 
 def has_option(command: str, flag: str) -> bool:
     """Return whether a command of `aam` has an option."""

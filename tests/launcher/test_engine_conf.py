@@ -1,4 +1,4 @@
-"""Site configuration of Apptainer and Singularity: settings that keep containers from starting."""
+"""What keeps engines from starting a container, and variables that would change what they do."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from launcher.gpus import device_nodes
 from launcher.host.facts import DeviceNode, EngineFact, User
 from launcher.host.tree import FolderTree
 from launcher.plan.decision import decide
+from launcher.plan.environment import unset
 from launcher.plan.plan import assemble_plan
 from tests.launcher.test_plan import BUILT
 from tests.support.decisions import inputs_of
@@ -166,3 +167,24 @@ def test_a_set_uid_starter_serves_where_user_namespaces_are_forbidden(
     assert obstacle() == "None"
     configure(tmp_path, "allow setuid = no\n")  # the site turns it off
     assert "max_user_namespaces is 0" in obstacle()
+
+
+# --- variables of a shell
+
+HOSTILE = ("FAKEROOT", "SECURITY", "CWD", "BIND", "NV", "ROCM", "ALLOW_SETUID", "NEW_OPTION")
+
+
+@pytest.mark.parametrize("name", ["apptainer", "singularity"])
+def test_only_a_safe_list_of_variables_reaches_a_sif_engine(name: str) -> None:
+    safe = ("CACHEDIR", "TMPDIR", "MESSAGELEVEL")
+    present = [f"{prefix}_{word}" for prefix in ("APPTAINER", "SINGULARITY")
+               for word in (*HOSTILE, *safe)]  # fmt: skip
+    present += ["APPTAINERENV_LD_PRELOAD", "SINGULARITYENV_PATH", "http_proxy", "PATH", "HOME"]
+    kept = set(present) - set(unset(present, ENGINES[name].traits))
+    allowed = {f"{prefix}_{word}" for prefix in ("APPTAINER", "SINGULARITY") for word in safe}
+    assert kept == {*allowed, "PATH", "HOME"}
+
+
+def test_podmans_defaults_of_a_shell_do_not_reach_it() -> None:
+    present = ["PODMAN_USERNS", "CONTAINER_HOST", "CONTAINERS_CONF", "XDG_RUNTIME_DIR"]
+    assert unset(present, ENGINES["podman"].traits) == ("PODMAN_USERNS", "CONTAINER_HOST")
