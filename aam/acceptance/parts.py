@@ -3,7 +3,7 @@
 Nothing is measured here that a command measures: `aam check`, `golden`, `memory`, `tune` and
 `profile` print or write JSON, short runs of `aam pretrain` log their steps. To add a part, write a
 function that measures, one that evaluates, and an entry of `PARTS`; its name goes to `PartName` of
-`aam.contract.options.commands.stack`.
+`aam.contract.options.commands.measure`.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from aam.contract.errors import (
     reason_of,
 )
 from aam.contract.files import write_json, write_text
-from aam.contract.options.commands.stack import Acceptance
+from aam.contract.options.commands.measure import Acceptance
 from aam.contract.records import Mismatch, convert, read_json
 from aam.distributed.environment import Ranks, read_environment
 from aam.memory import shown_size

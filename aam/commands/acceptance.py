@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from aam.console import info
-from aam.contract.options.commands.stack import Acceptance
+from aam.contract.options.commands.measure import Acceptance
 from aam.distributed.environment import read_environment
 
 

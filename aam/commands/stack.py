@@ -12,7 +12,7 @@ from rich.console import Console
 from aam.console import info, warn
 from aam.contract.errors import NotFinite, Unavailable
 from aam.contract.files import dump_json, refuse_existing
-from aam.contract.options.commands.stack import Check, GoldenCompare, GoldenGenerate
+from aam.contract.options.commands.measure import Check, GoldenCompare, GoldenGenerate
 from aam.contract.options.device import DeviceOptions
 from aam.model.attention import BACKENDS, TORCH, Backend
 from aam.numerics.backends import TORCH_POLICY, choose_attention, reported_status, select_backends

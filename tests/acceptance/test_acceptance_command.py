@@ -27,7 +27,7 @@ from aam.acceptance.runner import (
     write_page,
 )
 from aam.contract.errors import CannotCreate, DataError, Interrupted
-from aam.contract.options.commands.stack import Acceptance
+from aam.contract.options.commands.measure import Acceptance
 from aam.numerics.device import processor
 from launcher.plan.settings import TunedOptions
 from tests.support import acceptance_parts as made_up

@@ -14,7 +14,7 @@ from rich.console import Console
 from aam.commands.stack import conclusion, run_check
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import AMD, NVIDIA
-from aam.contract.options.commands.stack import Check
+from aam.contract.options.commands.measure import Check
 from aam.model.attention import TORCH, Backend
 from aam.numerics.check import CheckPlan, conclude, measure
 from aam.numerics.device import aotriton_version, driver

@@ -35,10 +35,10 @@ COMMANDS: dict[str, dict[str, str]] = {
         "profile": "measure.Profile",
     },
     "GPU and PyTorch": {
-        "check": "stack.Check",
-        "golden generate": "stack.GoldenGenerate",
-        "golden compare": "stack.GoldenCompare",
-        "acceptance": "stack.Acceptance",
+        "check": "measure.Check",
+        "golden generate": "measure.GoldenGenerate",
+        "golden compare": "measure.GoldenCompare",
+        "acceptance": "measure.Acceptance",
     },
 }
 """Group of the help page -> command name -> module of this package and options class in it."""
