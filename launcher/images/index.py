@@ -80,13 +80,11 @@ def entry(entries: Entries, image: str, image_format: str) -> Mapping[str, Any]:
     return entries.get(image, {}).get(image_format, {})
 
 
-def write(folder: Path, image: str, image_format: str, facts: Mapping[str, Any] | None) -> None:
-    """Set an entry, or remove it where `facts` is None."""
+def write(folder: Path, image: str, image_format: str, facts: Mapping[str, Any]) -> None:
+    """Set the entry of an image in a format."""
     with locked(folder, LIST):
         entries = read(folder)
-        of_image = {**entries.pop(image, {}), image_format: facts}
-        if kept := {key: value for key, value in of_image.items() if value is not None}:
-            entries[image] = kept
+        entries[image] = {**entries.get(image, {}), image_format: facts}
         with atomic_write(folder / LIST) as temporary:
             temporary.write_text(json.dumps(dict(sorted(entries.items())), indent=1) + "\n")
 
@@ -96,7 +94,7 @@ def of_image(folder: Path, name: str, image_format: str | None) -> dict[str, Map
     recorded = read(folder).get(name, {})
     found = {k: facts for k, facts in recorded.items() if image_format in (None, k)}
     if not found:
-        remedy = f"`aam-launch images build {name}`, or `add` for one that was copied"
+        remedy = f"`aam-launch images build {name}`, with --from FILE for one that was copied"
         raise MissingInput("No such image is recorded", f"{name} in '{folder}'", remedy)
     return found
 
