@@ -425,9 +425,9 @@ class Model:
             DataError: the run lacks what the picture shows, or a file of it is damaged.
         """
         names = (name, *others)
-        if unknown := next((one for one in names if one not in PICTURES), None):
-            remedy = nearest(str(unknown), list(PICTURES), f"give one of {', '.join(PICTURES)}")
-            raise UsageError("Invalid picture", repr(unknown), remedy)
+        if unknown := [one for one in names if one not in PICTURES]:
+            remedy = nearest(str(unknown[0]), list(PICTURES), f"give one of {', '.join(PICTURES)}")
+            raise UsageError("Invalid picture", repr(unknown[0]), remedy)
         values = arguments(Report, {"unit": unit})
         with library_call():
             run = self._run()
