@@ -188,7 +188,8 @@ def find(path: Path) -> Path:
         )
     evidence = f"'{path}' has no {MODEL}/{HEADER}"
     if next(path.glob("checkpoints/*.ckpt"), None) or next(path.glob("fold-*"), None):
-        raise MissingInput("The run has not ended", evidence, "resume it first")
+        remedy = "resume the run if it was stopped, or train again"
+        raise MissingInput("The run has no model", evidence, remedy)
     raise MissingInput("No model", evidence, "name the --output-dir of a run")
 
 

@@ -29,7 +29,7 @@ def test_models_of_another_kind(
     refused(predict(bench.good / "metadata.tsv"), NO_INPUT, "is a file, and a model is a folder")
     begun = bench.work / "begun"
     shutil.copytree(trained / "checkpoints", begun / "checkpoints")
-    refused(predict(begun), NO_INPUT, "The run has not ended", "resume it first")
+    refused(predict(begun), NO_INPUT, "The run has no model", "resume the run")
     foreign = bench.work / "foreign"
     foreign.mkdir()
     (foreign / "model.json").write_text('{"layers": [1, 2]}')
