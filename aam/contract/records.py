@@ -295,6 +295,8 @@ def yaml_entries(text: str, name: str, known: Iterable[str]) -> dict[str, Source
             if not isinstance(root, yaml.MappingNode):
                 raise ConfigurationError("Not a mapping", f"{name}:1", "write `key: value` lines")
             content = loader.construct_document(root)
+            if not isinstance(content, dict):  # the tag !!set makes a set of a mapping
+                raise ConfigurationError("Not a mapping", f"{name}:1", "write `key: value` lines")
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
@@ -302,6 +304,9 @@ def yaml_entries(text: str, name: str, known: Iterable[str]) -> dict[str, Source
         where = f"{name}:{mark.line + 1}" if mark else name
         problem = getattr(error, "problem", None) or "it cannot be read"
         raise ConfigurationError("Broken YAML", f"{where}, {problem}", "correct it") from error
+    except (ValueError, OverflowError) as error:  # a key with month 13, half of a surrogate pair
+        remedy = "correct it, or quote it to make it text"
+        raise ConfigurationError("Not a value", f"{name}, {error}", remedy) from error
     lines = [node.start_mark.line + 1 for node, _ in root.value]
     known, found = tuple(known), {}
     for (key, item), line in zip(content.items(), lines, strict=True):
