@@ -1,7 +1,7 @@
 """Distance matrices: reading, validation, alignment to a table by sample id, and writing.
 
     lsmat, TSV, CSV   text with ids above and on the left; also `distance-matrix.tsv` of a .qza
-    .h5               as ssu writes it (`matrix`, `order`), or `distances` without ids
+    .h5               as ssu writes it (`matrix`, `order`), or `distances` with or without ids
     .npy              ids from a .txt of the same name, or none
 
 The format is recognized by the content of the file, not by its name; the rows of a matrix without
@@ -153,7 +153,9 @@ def _read_hdf5(path: Path, budget: int) -> MatrixContent:
             # HDF5 unpacks a complete chunk to read any part of it.
             chunk = int(np.prod(found.chunks or (0,), dtype=object)) * found.dtype.itemsize
             _check_size(max(found.nbytes, chunk), path, budget)
-        ids = tuple(file["order"].asstr()[()].tolist()) if "order" in file else None
+        # Read as the order of the table, the rows of named samples would be those of others.
+        name = next((name for name in ("order", "ids", "sample_ids") if name in file), None)
+        ids = tuple(file[name].asstr()[()].tolist()) if name else None
         return ids, file["matrix" if "matrix" in file else "distances"][()]
 
 

@@ -207,3 +207,13 @@ def test_broken_binaries_are_refused(tmp_path: Path) -> None:
         with pytest.raises(DataError) as caught:
             read_distances(path, IDS)
         assert path.name in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["order", "ids", "sample_ids"])
+def test_hdf5_distances_are_those_of_their_ids(name: str, tmp_path: Path) -> None:
+    values = np.array([[0, 1, 2], [1, 0, 3], [2, 3, 0]], dtype=np.float32)
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file["distances"] = values
+        file.create_dataset(name, data=["c", "b", "a"], dtype=h5py.string_dtype())
+    found = read_distances(tmp_path / "m.h5", ["a", "b", "c"]).aligned(["a", "b", "c"])
+    assert found.values.tolist() == values[::-1, ::-1].tolist()
