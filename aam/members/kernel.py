@@ -30,7 +30,7 @@ from scipy import sparse
 
 from aam.console import info
 from aam.contract.options.device import DeviceOptions
-from aam.contract.records import NonNegative, convert
+from aam.contract.records import Mismatch, NonNegative, convert
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.data.targets import TRANSFORMS, contrasts
 from aam.members.base import F64, Arrays, Labels, Rows, Samples, Tokens, indices, numbers
@@ -182,6 +182,8 @@ class Landmarks:
         data, norms_R = numbers(arrays, "weights", None), numbers(arrays, "norms", None)
         columns = indices(arrays, "asvs", asvs, len(data))
         starts = indices(arrays, "starts", len(data) + 1, len(norms_R) + 1)
+        if starts[0] != 0 or starts[-1] != len(data) or (np.diff(starts) < 0).any():
+            raise Mismatch("the array 'starts' is not ascending")
         shape = len(norms_R), asvs
         weights = sparse.csr_array((data.astype(np.float32), columns, starts), shape=shape)
         if terms is None:

@@ -155,12 +155,19 @@ class TrainingSummary:
             shape = array.shape[:1] + (4,) * name.endswith("4")
             if array.dtype != _ARRAYS[name] or array.shape != shape:
                 raise Mismatch(f"training.{name} is {array.dtype} {array.shape}")
+            if not (array.size or name == "validation_N") or not np.isfinite(array).all():
+                raise Mismatch(f"training.{name} is empty or not finite")
         of_landmarks = {
             name.removeprefix(_LANDMARKS): array
             for name, array in arrays.items()
             if name.startswith(_LANDMARKS)
         }
-        return cls(plain, landmarks=Landmarks.restore(of_landmarks, asvs), **own)
+        landmarks = Landmarks.restore(of_landmarks, asvs)
+        if len(own["prefixes_F"]) != len(own["asvs_F"]):
+            raise Mismatch("training.prefixes_F and asvs_F differ")
+        if len(own["richness_R"]) != len(landmarks.norms_R):
+            raise Mismatch("training.richness_R and the landmarks differ")
+        return cls(plain, landmarks=landmarks, **own)
 
 
 def _neighbour_distances(

@@ -404,6 +404,14 @@ def test_damaged_ensembles_are_refused(run: Path, study: Path, tmp_path: Path) -
         lambda content: content.settings.pop("forest"),
         lambda content: content.arrays.pop("training"),
         lambda content: content.arrays["training"].update(tokens=np.full((300, 60), 9, np.uint8)),
+        *(
+            lambda content, name=name: content.arrays["training"].update(
+                {name: content.arrays["training"][name][:-1]}
+            )
+            for name in ("richness_R", "prefixes_F", "landmarks/starts")
+        ),
+        lambda content: content.arrays["training"].update(richness_R=np.empty(0, np.int64)),
+        lambda content: content.arrays["kernel"]["starts"].fill(0),
     ):
         model = rewrite(run, tmp_path / "changed", changed)
         assert predict(model, study, tmp_path / "p.tsv") == DataError.status
