@@ -243,6 +243,8 @@ def check_weights(config: ModelConfig, weights: dict[str, Tensor]) -> None:
     """Compare names, shapes and types of weights with the network of a configuration."""
     if config.shape.embedding_dim % config.shape.attention_heads:
         raise Mismatch(f"the heads ({config.shape.attention_heads}) do not divide the width")
+    if config.shape.attention_layers > len(weights):  # a million layers take hours to build
+        raise Mismatch(f"{config.shape.attention_layers} layers have {len(weights)} weights")
     try:
         # Shapes alone: a damaged configuration must not allocate memory.
         with torch.device("meta"), _ShapesOnly():
@@ -258,6 +260,8 @@ def check_weights(config: ModelConfig, weights: dict[str, Tensor]) -> None:
     if other:
         more = f" and {len(other) - 1} more are" if len(other) > 1 else " is"
         raise Mismatch(f"'{other[0]}'{more} of another network")
+    if broken := [name for name in names if not torch.isfinite(weights[name]).all()]:
+        raise Mismatch(f"'{broken[0]}' has values that are not finite")
 
 
 @dataclass(frozen=True)

@@ -219,6 +219,7 @@ def weight(change: Callable[[Any], Any]) -> Callable[[Editable], None]:
     "change",
     [
         shape(embedding_dim=2**62),
+        shape(attention_layers=1_000_000),
         shape(embedding_dim="8"),
         weight(lambda array: array[:1]),
         lambda c: c.arrays.pop("transformer"),
