@@ -25,7 +25,6 @@ import pandas as pd
 from scipy import sparse
 
 from aam import __version__
-from aam.commands.unifrac import distances
 from aam.console import as_library
 from aam.contract.errors import AamError, DataError, UsageError, first_few, nearest
 from aam.contract.options import SYNONYMS, fits, specs
@@ -411,6 +410,8 @@ def unifrac(
     0.6
     """
     from skbio import DistanceMatrix
+
+    from aam.commands.unifrac import distances  # imports PyTorch
 
     if metric == "faith_pd":
         raise UsageError("Faith PD is no distance", "metric='faith_pd'", "use `aam unifrac`")

@@ -226,7 +226,8 @@ def read_run(folder: Path) -> Run:
     scored, limits, part = None, None, ""
     frame = read_predictions(path) if (path := there("predictions.tsv")) else None
     if frame is not None and "actual" in frame.columns:
-        sample_ids, target = tuple(frame[ID_HEADER]), facts["options"].get("target") or {}
+        sample_ids, target = tuple(frame[ID_HEADER]), facts["options"].get("target")
+        target = target if isinstance(target, dict) else {}
         levels = ordered_levels(target.get("ordinal") or ())
         if target.get("classifier") or levels:
             scored = class_predictions(frame, frame["actual"].tolist(), levels)

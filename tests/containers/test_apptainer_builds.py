@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.images import index
 from tests.support.engines import PYTHON, Engines
-from tests.support.images import build_argv, cpu_sif, recorded, workshop
+from tests.support.images import build_argv, cpu_sif, forget, recorded, workshop
 
 pytestmark = [pytest.mark.container, pytest.mark.slow]
 IMAGES = (PYTHON, "-m", "launcher.cli", "images")
@@ -84,4 +83,4 @@ def test_of_two_builds_at_once_one_waits_and_finds_the_image_built(engines: Engi
         assert "differs" not in verified.stdout
     finally:
         place.unlink()
-        index.write(engines.images, "cuda128", "sif", None)
+        forget(engines, "cuda128")

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.images import index
 from tests.support.engines import PYTHON, Engines
-from tests.support.images import as_root, cpu_sif, podman_image, recorded, workshop
+from tests.support.images import as_root, cpu_sif, forget, podman_image, recorded, workshop
 
 pytestmark = [pytest.mark.container, pytest.mark.slow]
 IMAGES = (PYTHON, "-m", "launcher.cli", "images")
@@ -28,7 +27,7 @@ def engines() -> Iterator[Engines]:
     yield found
     removed = found.run(["podman", "rmi", "localhost/aam:rocm63"], user="root")
     assert removed.returncode == 0, removed.stderr
-    index.write(found.images, "rocm63", "podman", None)
+    forget(found, "rocm63")
 
 
 def test_the_labels_are_measured_in_the_image(engines: Engines) -> None:

@@ -152,7 +152,7 @@ def test_a_report_survives_json_and_a_damaged_one_is_refused() -> None:
     report = check(faulty(emulated.nan_empty), RIGHT, plan=CheckPlan(True, ("fp32",)))
     text = to_json(report)
     assert from_json(text) == report
-    newer = text.replace(f'"format":{FORMAT}', f'"format":{FORMAT + 1}')
-    for damaged in (text[:-20], newer, text.replace('"outcome":"right"', '"outcome":"fine"', 1)):
+    newer = text.replace(f'"format": {FORMAT}', f'"format": {FORMAT + 1}')
+    for damaged in (text[:-20], newer, text.replace('"outcome": "right"', '"outcome": "fine"', 1)):
         with pytest.raises(DataError, match="run the check again"):
             from_json(damaged)

@@ -28,6 +28,7 @@ import msgspec
 import pytest
 import yaml
 
+from launcher.images import index
 from launcher.images.index import locked
 from tests.support.engines import PYTHON, ROOT, USER, Engines
 
@@ -249,6 +250,15 @@ def podman_image(name: str) -> Engines:
 def as_root(engines: Engines, args: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a command of the launcher as root, whose storage podman uses."""
     return engines.run(args, user="root", cwd=engines.folder, timeout=1500)
+
+
+def forget(engines: Engines, name: str) -> None:
+    """Remove an image from images.json."""
+    with locked(engines.images, index.LIST):
+        path = engines.images / index.LIST
+        entries = json.loads(path.read_text())
+        del entries[name]
+        path.write_text(json.dumps(entries))
 
 
 def recorded(engines: Engines, name: str, kind: str) -> Any:
