@@ -240,21 +240,6 @@ def choose_masked(
     return (drawn_UL < round(ratio * (1 << 16))) & (tokens_UL >= low) & (tokens_UL <= high)
 
 
-def _phylogenetic(
-    study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64], drawn: csr_array
-) -> dict[str, Tensor]:
-    if plan.metric is None:
-        return {}
-    if study.distances is not None:
-        return {"distances_BB": torch.from_numpy(study.distances.values[np.ix_(rows, rows)])}
-    if study.phylogeny is None:
-        return {}
-    if plan.metric == "faith_pd":
-        return {"diversity_B": torch.from_numpy(faith_pd(drawn, study.phylogeny)).float()}
-    distances = pairwise(drawn, study.phylogeny, plan.metric, plan.alpha)
-    return {"distances_BB": torch.from_numpy(distances).float()}
-
-
 def reading_plan(plan: BatchPlan) -> BatchPlan:
     """Return the plan for inference: without masks, hidden abundances and phylogeny."""
     return dataclasses.replace(plan, mask_ratio=0.0, metric=None, hidden_ratio=0.0)
