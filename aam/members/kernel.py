@@ -283,8 +283,7 @@ class KernelModel(FittedModel[KernelInputs]):
         share = sparse.csc_array((part_of_mean, weights.indices, weights.indptr), weights.shape)
         kernel_NR = self.kernel(inputs) * slopes_N[:, None]
         outputs_NC = kernel_NR @ dual_RC
-        # `relations` keeps the mismatches of the training study; a new object computes them again.
-        own = relations if tokens_UL is relations.tokens_FL else AsvRelations(tokens_UL)
+        own = relations.of_table(tokens_UL)
         to_landmarks_RU = own.smooth(self.landmarks.weights, relations.tokens_FL)
         if self.gamma == 0:
             # The linear kernel has the derivative of all samples in common.
@@ -339,7 +338,7 @@ class KernelModel(FittedModel[KernelInputs]):
         # regression with coefficients of its own for each sample.
         landmarks, terms, dual_RC = self.landmarks, self.terms, self.dual_RC
         inputs, tokens_VL = inputs.with_features(terms), explained.joint.tokens_FL
-        own = relations if tokens_VL is relations.tokens_FL else AsvRelations(tokens_VL)
+        own = relations.of_table(tokens_VL)
         smoothed_RV = own.smooth(landmarks.weights, relations.tokens_FL)
         kernel_NR = landmarks.kernel(inputs)
         # Kernel of the mean landmark with each landmark, with itself, and with each sample.

@@ -133,6 +133,10 @@ class AsvRelations:
 
     tokens_FL: Tokens  # sequence of each ASV, codes of `aam.data.sequences`
 
+    def of_table(self, tokens_UL: Tokens) -> AsvRelations:
+        """Return the relations of a table's ASVs: these, if they are those of the study."""
+        return self if tokens_UL is self.tokens_FL else AsvRelations(tokens_UL)
+
     def mismatches(self, tokens_UL: Tokens) -> Iterator[tuple[slice, F32]]:
         """Yield blocks of ASVs of the study, and the mismatches [U, K] of U ASVs with them."""
         kept = tokens_UL is self.tokens_FL and len(tokens_UL) <= _MAX_KEPT
