@@ -243,17 +243,21 @@ class Sourced(Generic[T]):
             raise ConfigurationError(cause, evidence, remedy or "correct it") from None
 
 
-def read_yaml_entries(path: Path, what: str, known: Iterable[str]) -> dict[str, Sourced[Any]]:
+def read_yaml_entries(
+    path: Path, what: str, known: Iterable[str], remedy: str = ""
+) -> dict[str, Sourced[Any]]:
     """Read the top-level mapping of a YAML file, see `yaml_entries`; `what` is its name."""
     try:
         text = _content(path, what).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         evidence = f"'{path}', {error}"
         raise ConfigurationError("Not a text file", evidence, "save it as UTF-8") from error
-    return yaml_entries(text, str(path), known)
+    return yaml_entries(text, str(path), known, remedy)
 
 
-def yaml_entries(text: str, name: str, known: Iterable[str]) -> dict[str, Sourced[Any]]:
+def yaml_entries(
+    text: str, name: str, known: Iterable[str], remedy: str = ""
+) -> dict[str, Sourced[Any]]:
     """Read the top-level mapping of a YAML document: each value with its line.
 
     An empty document is an empty mapping. 24:00:00 is text.
@@ -262,6 +266,7 @@ def yaml_entries(text: str, name: str, known: Iterable[str]) -> dict[str, Source
         text: the document.
         name: its file, for messages.
         known: keys that may occur.
+        remedy: where to find them; "" lists them.
 
     Raises:
         ConfigurationError: it is no mapping, has an unknown key or one twice, or is broken.
@@ -292,9 +297,8 @@ def yaml_entries(text: str, name: str, known: Iterable[str]) -> dict[str, Source
             root = loader.get_single_node()
             if root is None:
                 return {}
-            if not isinstance(root, yaml.MappingNode):
-                raise ConfigurationError("Not a mapping", f"{name}:1", "write `key: value` lines")
-            content = loader.construct_document(root)
+            mapping = isinstance(root, yaml.MappingNode)
+            content = loader.construct_document(root) if mapping else None
             if not isinstance(content, dict):  # the tag !!set makes a set of a mapping
                 raise ConfigurationError("Not a mapping", f"{name}:1", "write `key: value` lines")
         finally:
@@ -304,7 +308,7 @@ def yaml_entries(text: str, name: str, known: Iterable[str]) -> dict[str, Source
         where = f"{name}:{mark.line + 1}" if mark else name
         problem = getattr(error, "problem", None) or "it cannot be read"
         raise ConfigurationError("Broken YAML", f"{where}, {problem}", "correct it") from error
-    except (ValueError, OverflowError) as error:  # a key with month 13, half of a surrogate pair
+    except (ValueError, OverflowError) as error:  # a tag of the document, half a surrogate pair
         remedy = "correct it, or quote it to make it text"
         raise ConfigurationError("Not a value", f"{name}, {error}", remedy) from error
     lines = [node.start_mark.line + 1 for node, _ in root.value]
@@ -312,9 +316,8 @@ def yaml_entries(text: str, name: str, known: Iterable[str]) -> dict[str, Source
     for (key, item), line in zip(content.items(), lines, strict=True):
         where = f"{name}:{line}"
         if key not in known:
-            listed = f"known are {', '.join(known)}" if len(known) < 40 else "see --help"
-            remedy = nearest(str(key), known, listed)
-            raise ConfigurationError("An unknown key", f"'{key}' in {where}", remedy)
+            evidence, listed = f"'{key}' in {where}", remedy or f"known are {', '.join(known)}"
+            raise ConfigurationError("An unknown key", evidence, nearest(str(key), known, listed))
         found[key] = Sourced(item, where)
     return found
 
@@ -410,15 +413,16 @@ def _loader() -> Any:
     def construct_mapping(self: Any, node: Any, deep: bool = False) -> Any:
         found: dict[Any, Any] = {}
         for key_node, value_node in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, dict | list):
-                raise yaml.constructor.ConstructorError(
-                    None, None, "a key that is no text", key_node.start_mark
-                )
             where = f"{self.file}:{key_node.start_mark.line + 1}"
-            if key in found:
-                raise ConfigurationError("Duplicate key", f"'{key}' in {where}", "keep one of them")
             try:
+                key = self.construct_object(key_node, deep=True)
+                if isinstance(key, dict | list):
+                    raise yaml.constructor.ConstructorError(
+                        None, None, "a key that is no text", key_node.start_mark
+                    )
+                if key in found:
+                    remedy = "keep one of them"
+                    raise ConfigurationError("Duplicate key", f"'{key}' in {where}", remedy)
                 found[key] = self.construct_object(value_node, deep=True)
             except (ValueError, OverflowError) as error:  # month 13, a number of 5000 digits
                 remedy = "correct it, or quote it to make it text"

@@ -45,7 +45,7 @@ class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ("- a\n", "Not a mapping: s.yaml:1"),
         ("!!set {sites, ports}", "Not a mapping: s.yaml:1"),
         ("!!str {=: sites}", "Not a mapping: s.yaml:1"),
-        ("2020-13-01: 1", "Not a value: s.yaml, month must be in 1..12"),
+        ("2020-13-01: 1", "Not a value: s.yaml:1, month must be in 1..12"),
         ("\ud800: 1", "Not a value: s.yaml, 'utf-8' codec"),
         ("ports: 1\nsits: 2", "'sits' in s.yaml:2; did you mean 'sites'?"),
         ("a: !!python/object:os.system x", "could not determine a constructor"),

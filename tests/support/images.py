@@ -28,8 +28,7 @@ import msgspec
 import pytest
 import yaml
 
-from launcher.images import index
-from launcher.images.index import locked
+from launcher.images.index import LIST, locked
 from tests.support.engines import PYTHON, ROOT, USER, Engines
 
 PARTS = ("aam", "launcher", "containers")
@@ -254,8 +253,8 @@ def as_root(engines: Engines, args: list[str]) -> subprocess.CompletedProcess[st
 
 def forget(engines: Engines, name: str) -> None:
     """Remove an image from images.json."""
-    with locked(engines.images, index.LIST):
-        path = engines.images / index.LIST
+    with locked(engines.images, LIST):
+        path = engines.images / LIST
         entries = json.loads(path.read_text())
         del entries[name]
         path.write_text(json.dumps(entries))

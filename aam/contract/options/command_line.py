@@ -307,7 +307,8 @@ def read_config(path: Path, options: Iterable[OptionSpec], command: str) -> dict
     given: dict[str, Any] = {}
     if path.suffix != ".json":
         keys = [key for name in known for key in (name, name.replace("_", "-"))]
-        for key, entry in read_yaml_entries(path, "file for --config", keys).items():
+        remedy = f"see `aam {command} --help`"
+        for key, entry in read_yaml_entries(path, "file for --config", keys, remedy).items():
             given |= typed(known[key.replace("-", "_")], entry)
         return given
     record = read_json(path, RecordEntries, "run record", "give the run.json of a run")
