@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import astuple
 
 import numpy as np
@@ -46,6 +47,28 @@ def test_the_interval_of_a_held_out_sample_ignores_its_own_group() -> None:
     widths = held_out_half_widths(residuals, groups, 0.9)
     assert (widths[groups == 3] == 1).all()
     assert (widths[groups != 3] == 50).all()
+
+
+@pytest.mark.parametrize("groups", [1, 2, 9, 10, 11, 40, 300])
+def test_held_out_intervals_are_those_of_all_other_groups(groups: int) -> None:
+    """Also with equal residuals, and with groups of many samples and of one."""
+    rng = np.random.default_rng(groups)
+    group_M = np.concatenate([np.arange(groups), rng.integers(groups, size=200)])
+    residuals = np.abs(rng.normal(size=len(group_M))).round(1)
+    expected = [
+        half_width(residuals[group_M != group], group_M[group_M != group]) for group in group_M
+    ]
+    assert held_out_half_widths(residuals, group_M).tolist() == expected
+
+
+def test_held_out_intervals_take_time_in_proportion_to_the_samples() -> None:
+    def seconds(samples: int) -> float:
+        residuals = np.random.default_rng(0).random(samples)
+        began = time.process_time()
+        held_out_half_widths(residuals, np.arange(samples))
+        return time.process_time() - began
+
+    assert seconds(32_000) < 16 * seconds(8_000) + 0.5
 
 
 def test_a_temperature_repairs_overconfident_probabilities() -> None:
