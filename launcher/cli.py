@@ -23,7 +23,7 @@ from aam.contract.options.command_line import (
 )
 from aam.contract.options.commands import find as command_of_aam
 from aam.contract.options.commands import options_of
-from launcher.commands import COMMANDS, FORWARDING, HOST, NAMES, OWN_STARTS, READ, find
+from launcher.commands import COMMANDS, FORWARDING, HIDDEN, HOST, NAMES, OWN_STARTS, READ, find
 from launcher.plan.settings import LAUNCHER_OPTIONS
 
 TITLE = "Options of the launcher, anywhere on the command line"
@@ -52,10 +52,11 @@ def _dispatch(argv: list[str]) -> int:
     if not argv or any(argument in HELP for argument in before_program(rest)):
         print(help_of(rest))
         return 0
-    command, arguments = split_command(rest, NAMES, "aam-launch")
+    own = (*NAMES, *HIDDEN)
+    command, arguments = split_command(rest, own, "aam-launch")
     # Only the module of the command is imported: a start may take 100 ms.
     name, *action = command.split()
-    of_launcher = command in NAMES
+    of_launcher = command in own
     module_name = name if of_launcher or command in OWN_STARTS else "start"
     module = importlib.import_module(f"launcher.commands.{module_name}")
     # --host is refused before a command that would run on this host, whatever the capture holds.

@@ -4,7 +4,4 @@
 #SBATCH --time=0:30:00
 #SBATCH --output=%x-%j.out
 # Show what a job finds on a node, and how that differs from the site: GPUs, CPUs, interfaces, disk.
-disk=/scratch/$USER/job_${SLURM_JOB_ID-}
-[ -d "$disk" ] || disk=${TMPDIR:-/tmp}
-aam-launch doctor --site "${AAM_LAUNCH_SITE:-cosmos}"
-exec python3 -m launcher.slurm.node "$disk" 'hsn*' 'hsi*'
+exec aam-launch doctor --site "${AAM_LAUNCH_SITE:-cosmos}"

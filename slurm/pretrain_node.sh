@@ -15,4 +15,4 @@
 command -v module >/dev/null || . /etc/profile
 module load singularitypro rocm || exit 69
 export AAM_LAUNCH_SITE="${AAM_LAUNCH_SITE:-cosmos}"
-exec python3 -m launcher.slurm.job pretrain "$@"
+exec aam-launch job pretrain "$@"

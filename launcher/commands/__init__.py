@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from aam.contract.options import build, specs
@@ -16,6 +18,9 @@ from aam.contract.options.command_line import parse_options
 from launcher.plan.settings import LAUNCHER_OPTIONS
 
 T = TypeVar("T")
+
+PROGRAM = (sys.executable, str(Path(__file__).parents[1]))
+"""Command line that starts this launcher again, whatever lies in the current folder."""
 
 COMMANDS: dict[str, dict[str, str]] = {
     "Understand": {
@@ -43,6 +48,9 @@ COMMANDS: dict[str, dict[str, str]] = {
 The first word of a command is its module in `launcher.commands`; only that of the command that
 runs is imported.
 """
+
+HIDDEN = ("job",)
+"""Commands of job scripts, on no help page."""
 
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
 

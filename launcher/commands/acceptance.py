@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aam.contract.options import build, specs
 from aam.contract.options.command_line import arguments, parse_known
 from launcher import config
-from launcher.commands import start
-from launcher.commands.submit import CODE, job_of, queue_all
+from launcher.commands import PROGRAM, start
+from launcher.commands.submit import job_of, queue_all
 from launcher.plan.inputs import request_of
 from launcher.plan.settings import LAUNCHER_OPTIONS
 from launcher.slurm.script import SubmitOptions
@@ -43,12 +42,5 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         return queue_all(jobs, request.dry_run, after="afterany")
     if len(each) == 1:
         return start.run(each[0], argv)
-    path = os.pathsep.join(filter(None, [str(CODE), os.environ.get("PYTHONPATH")]))
-    return max(
-        subprocess.run(
-            [sys.executable, "-m", "launcher", *argv,
-             *arguments(LAUNCHER_OPTIONS.values(), options)],
-            env={**os.environ, "PYTHONPATH": path}, check=False,
-        ).returncode
-        for options in each
-    )  # fmt: skip
+    own = [[*PROGRAM, *argv, *arguments(LAUNCHER_OPTIONS.values(), options)] for options in each]
+    return max(subprocess.run(line, check=False).returncode for line in own)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +31,7 @@ from launcher.plan.inputs import BuiltImage, LaunchInputs, Request
 from launcher.plan.plan import Plan
 from launcher.plan.visible_devices import visible_devices_variables
 from launcher.planning import gather, nearest_folder, plan_launch
+from launcher.slurm.node import GB, cpus_near, interfaces
 from launcher.slurm.site import differences
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
@@ -148,6 +150,10 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     else:
         names = ", ".join(image.name for image in fitting)
         lines = [*host_lines(host, catalog), f"{'images':<10} {names} would fit"]
+        if host.live:
+            scratch = nearest_folder(inputs.settings.scratch.value)
+            room = f"{shutil.disk_usage(scratch).free // GB} GB free at '{scratch}'"
+            lines += [_line("scratch", room), _line("network", ", ".join(interfaces("*")))]
         lines += [_line("aam check", f"{one.verdict}; {one.made}, {one.stack}") for one in reports]
         if host.gpus and not reports:
             lines.append(_line("aam check", "not yet measured; the first run on a GPU does that"))
@@ -230,6 +236,8 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
         fields += ["integrated"] if gpu.integrated else []
         fields += [] if all(part.readable for part in parts) else ["of another job"]
         fields += [] if gpu.driven else ["no driver"]
+        near = sorted(cpus_near(gpu.pci)) if host.live else []
+        fields += [f"near CPUs {shortened([str(cpu) for cpu in near])}"] if near else []
         if gpu.instances:
             names = [part.place for part in gpu.instances]
             fields.append(f"{VENDORS[gpu.vendor].instance.rstrip('-')} {shortened(names)}")

@@ -19,6 +19,8 @@ from aam.contract.gpus import GPU
 from aam.contract.options import build, specs
 from aam.contract.options.command_line import arguments, parse_known
 from launcher import config
+from launcher.commands import PROGRAM
+from launcher.commands.job import ENV
 from launcher.findings import Finding, warn
 from launcher.gpus import VENDORS
 from launcher.host.facts import Driver, EngineFact, Gpu, Host
@@ -31,15 +33,11 @@ from launcher.plan.settings import LAUNCHER_OPTIONS
 from launcher.planning import gather
 from launcher.slurm import checks, queue
 from launcher.slurm import script as scripts
-from launcher.slurm.job import ENV
 from launcher.slurm.queue import Queued
 from launcher.slurm.script import TRIALS, Allocation, SubmitOptions
-from launcher.slurm.site import Site
+from launcher.slurm.site import PLAIN_SITE, Site
 from launcher.system import user_folder
 
-PLAIN_SITE = "slurm"
-CODE = Path(__file__).parents[2]
-"""The folder that holds the package `launcher`."""
 ONLY_HERE = ("--dry-run", "--json", "--gpus", "--host")
 """Options of the launcher that are about the submission, not about the launch on a node."""
 
@@ -131,6 +129,7 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     flags |= {"--env": tuple(names)} if names else {}
     beside = [] if options.stage is None else ["--stage", str(options.stage)]
     beside += ["--digest", plan.digest] if stated and plan.image and plan.digest else []
+    beside += [] if options.memory_check else ["--no-memory-check"]
     launch = arguments(LAUNCHER_OPTIONS.values(), flags)
     time = what.time or "the limit of the partition"
     if what.warn_seconds:
@@ -146,19 +145,8 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
         f"image: {image}",
         f"device: {device}{'' if stated else ', or as each node has GPUs'}",
     )
-    argv = [*beside, *launch, *own.argv]
-    text = scripts.script(what, site, about, sys.executable, str(CODE), argv)
-    findings = [*plan.findings, *checks.advice(paths, (sys.executable, str(CODE)), site)]
-    if options.memory_check and not request.dry_run and not problems:
-        path = os.pathsep.join(filter(None, [str(CODE), os.environ.get("PYTHONPATH")]))
-        more, unknown = checks.memory(
-            request, what.nodes * what.ranks, site,
-            [sys.executable, "-m", "launcher", *launch, "--force"],
-            {**os.environ, **{k.removeprefix(ENV): v for k, v in variables.items()},
-             "PYTHONPATH": path},
-        )  # fmt: skip
-        problems, findings = problems + more, findings + unknown
-    warn(findings)
+    text = scripts.script(what, site, about, [*PROGRAM, "job", *beside, *launch, *own.argv])
+    warn([*plan.findings, *checks.advice(paths, PROGRAM, site)])
     os.environ.update(variables)  # sbatch hands them on
     return Job(request.command, what, text, output, log, tuple(problems))
 

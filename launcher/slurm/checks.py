@@ -1,6 +1,6 @@
-"""Preflight of a job on the login node: files, columns, space, image, memory of the GPUs.
+"""Preflight of a job: files, columns, space and image on the login node, memory on the first node.
 
-Each check returns the errors it found, so that a dry run can show them all.
+Each check of the login node returns the errors it found, so that a dry run can show them all.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,13 +15,16 @@ from pathlib import Path
 from aam.contract import preflight
 from aam.contract.errors import AamError, CannotCreate, MissingInput, Unavailable, UsageError
 from aam.contract.files import sha256
+from aam.contract.options.command_line import arguments
 from aam.contract.options.commands import wrapped_options
 from launcher import system
 from launcher.findings import Finding
 from launcher.plan.inputs import JSON, Request
 from launcher.plan.mounts import PathFact
 from launcher.plan.plan import Plan
+from launcher.plan.settings import LAUNCHER_OPTIONS
 from launcher.planning import nearest_folder, require_inputs, require_outputs
+from launcher.slurm import log
 from launcher.slurm.site import Site
 
 PROBE = 1 << 20
@@ -122,27 +124,29 @@ def advice(paths: Sequence[PathFact], launcher: Sequence[str], site: Site) -> li
     return found
 
 
-def memory(
-    request: Request, ranks: int, site: Site, launch: Sequence[str], env: dict[str, str]
-) -> tuple[list[AamError], list[Finding]]:
-    """Return an error if a training does not fit, and a warning if that is not known.
+def require_memory(request: Request, ranks: int, site: Site, program: Sequence[str]) -> None:
+    """Refuse a training that does not fit into the memory of a GPU of the site.
 
     `aam-launch memory` predicts in the image of the job, without a GPU. It takes some seconds and
-    reads the study. Whatever keeps it from ending is a warning, and the job is queued. `launch` is
-    the command line of the launcher with the options of the job, `ranks` counts the whole job.
+    reads the study, so it runs on the node. Whatever keeps it from ending is a line of the log, and
+    the job goes on. `program` is the launcher, `ranks` counts the whole job.
     """
     most = site.values.gpu_memory_gb
     trains = request.command in ("pretrain", "train") and request.computes_on_gpu
     # A size of `auto` fits a run into memory.
     if not most or not trains or "auto" in map(request.value, ("--batch-size", "--asv-chunk")):
-        return [], []
+        return
+    # The values of --env reach the launcher by its environment, and its command line has the names.
+    pairs = [text.partition("=") for text in request.launcher_options.get("--env", ())]
+    variables = {**os.environ, **{name: value for name, equals, value in pairs if equals}}
+    names = {"--env": tuple(name for name, _, _ in pairs), "--force": True}
+    launch = arguments(LAUNCHER_OPTIONS.values(), {**request.launcher_options, **names})
     kept = {spec.flag for spec in wrapped_options("memory", request.command)}
     given = {flag: value for flag, value in request.given.items() if flag in kept}
     given |= {JSON: True} | ({"--processes": ranks} if ranks > 1 else {})
-    argv = [*launch, *Request("memory", given, wrapped=request.command).argv]
-    print("aam-launch: predicting the memory of the job", file=sys.stderr, flush=True)
+    argv = [*program, *launch, *Request("memory", given, wrapped=request.command).argv]
     try:
-        done = system.run(argv, TIMEOUT, env)
+        done = system.run(argv, TIMEOUT, variables)
         if done.returncode:
             lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
             raise ValueError(lines[-1] if lines else f"it ended with status {done.returncode}")
@@ -150,13 +154,14 @@ def memory(
     except (OSError, ValueError, IndexError, KeyError, TypeError) as error:
         unread = isinstance(error, (IndexError, KeyError, TypeError))
         reason = "it printed no prediction" if unread else str(error).rstrip(".")
-        remedy = f"`aam-launch memory {request.command}` with the same options shows why"
-        return [], [Finding("warning", "The memory of the job is not predicted", reason, remedy)]
+        log(f"the memory of the job is not predicted: {reason}; `aam-launch memory "
+            f"{request.command}` with the same options shows why")  # fmt: skip
+        return
     if needed <= most * 10**9:
-        return [], []
+        return
     evidence = f"{needed / 10**9:.1f} GB predicted for each rank, {site.values.gpu} has {most} GB"
     remedy = f"`aam-launch memory {request.command}` shows what saves memory; --no-memory-check"
-    return [UsageError("The job does not fit into the memory of a GPU", evidence, remedy)], []
+    raise UsageError("The job does not fit into the memory of a GPU", evidence, remedy)
 
 
 def _below(path: str, folder: str) -> bool:

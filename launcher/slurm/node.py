@@ -7,14 +7,12 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from aam.contract.errors import CannotCreate, MissingInput
 from aam.contract.files import sha256
-from launcher.detect import detect
 from launcher.host.facts import Gpu, Host, numbers
 from launcher.slurm import log
 
@@ -124,18 +122,3 @@ def _copy(source: Path, target: Path) -> None:
     finally:
         with suppress(OSError):
             part.unlink()
-
-
-def main(folder: str, patterns: Sequence[str]) -> None:
-    """Print the GPUs of this node with the CPUs near them, its interfaces and its disk."""
-    host = detect()
-    log(f"node {host.name}, {os.cpu_count()} CPUs")
-    log(f"interfaces {', '.join(interfaces(patterns)) or 'none of those named'}")
-    log(f"'{folder}' has {shutil.disk_usage(folder).free // GB} GB free")
-    for gpu in host.gpus:
-        near = ", ".join(map(str, sorted(cpus_near(gpu.pci)))) or "unknown"
-        log(f"GPU {gpu.index}, {gpu.product}, at {gpu.pci}: CPUs {near}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])

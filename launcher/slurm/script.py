@@ -219,9 +219,7 @@ def over_limits(
     return found
 
 
-def script(
-    what: Allocation, site: Site, about: Sequence[str], python: str, code: str, argv: Sequence[str]
-) -> str:
+def script(what: Allocation, site: Site, about: Sequence[str], argv: Sequence[str]) -> str:
     """Return the script of a job."""
     for module in site.values.modules:
         _require(MODULE, module, site.where("modules"))
@@ -236,8 +234,7 @@ def script(
     if site.values.modules:
         lines.append("command -v module >/dev/null || . /etc/profile")
         lines.append(f"module load {shlex.join(site.values.modules)} || exit 69")
-    lines.append(f"export PYTHONPATH={shlex.quote(code)}${{PYTHONPATH:+:$PYTHONPATH}}")
-    lines.append(wrapped(["exec", python, "-m", "launcher.slurm.job", *argv]))
+    lines.append(wrapped(["exec", *argv]))
     for line in lines:
         if any("\ud800" <= character <= "\udfff" for character in line):
             raise UsageError("A name that no job can be given", f"{line!a} is not UTF-8",

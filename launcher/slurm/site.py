@@ -35,6 +35,10 @@ def _help(text: str) -> Meta:
     return Meta(description=text)
 
 
+PLAIN_SITE = "slurm"
+"""The site of a job that names none."""
+
+
 class SiteValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Facts of a site file, with their types, defaults and help."""
 

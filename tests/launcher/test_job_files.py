@@ -41,7 +41,7 @@ def test_a_file_requests_what_submit_requests(
     expected = list(allocation_of(Request(command, options), requested, site, "%x-%j.out").options)
     found = re.findall(r"^#SBATCH (.*)$", FILES[f"{name}.sh"], re.MULTILINE)
     assert found == expected
-    assert FILES[f"{name}.sh"].endswith(f'\nexec python3 -m launcher.slurm.job {command} "$@"\n')
+    assert FILES[f"{name}.sh"].endswith(f'\nexec aam-launch job {command} "$@"\n')
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -78,6 +78,5 @@ def run(name: str, *args: object) -> subprocess.CompletedProcess[str]:
 
 def test_a_node_is_shown() -> None:
     done = run("job_setup.sh")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"aam-job: node .*, \d+ CPUs", done.stderr)
-    assert "GB free" in done.stderr
+    assert re.search(r"^scratch +\d+ GB free at '", done.stdout, re.MULTILINE), done.stderr
+    assert re.search(r"^network +.*\blo\b", done.stdout, re.MULTILINE)

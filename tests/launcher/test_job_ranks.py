@@ -13,17 +13,19 @@ from typing import Any
 import pytest
 
 from launcher import config
-from launcher.slurm import job
+from launcher.commands import job
+from launcher.plan.inputs import Request
 from launcher.slurm.site import Site
+from tests.support.launches import parse
 from tests.support.submissions import ROOT, WORDS, queued
 
+JOB = (sys.executable, str(ROOT / "launcher"), "job")
 PRETRAIN = ("pretrain", "--table", "{folder}/table.biom", "--output-dir", "{folder}/out",
             "--device", "cpu")  # fmt: skip
 
 
-def parsed(folder: Path, *words: str, **variables: str) -> Any:
-    given = [word.format(folder=folder) for word in words or PRETRAIN]
-    return job.parsed(given, {"SLURM_JOB_ID": "7", **variables})[1]
+def parsed(folder: Path, *words: str) -> Request:
+    return parse([word.format(folder=folder) for word in words or PRETRAIN])
 
 
 def site(folder: Path, text: str = "title: s\n") -> Site:
@@ -34,11 +36,10 @@ def site(folder: Path, text: str = "title: s\n") -> Site:
 def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a part of a job as srun starts it."""
     environment = {"PATH": f"{folder}/bin:{os.environ['PATH']}", "HOME": str(folder),
-                   "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "SLURM_JOB_ID": "7",
-                   **variables}  # fmt: skip
+                   "TMPDIR": str(folder), "SLURM_JOB_ID": "7", **variables}  # fmt: skip
     argv = [word.format(folder=folder) for word in words]
     return subprocess.run(
-        [sys.executable, "-m", "launcher.slurm.job", *argv],
+        [*JOB, *argv],
         capture_output=True, text=True, env=environment, cwd=folder, check=False,
     )  # fmt: skip
 
@@ -91,15 +92,14 @@ def test_a_restart_is_recognised_by_the_job_of_the_run(place: Path) -> None:
 def test_ranks_meet_at_the_address_of_the_node_that_started_them(place: Path) -> None:
     present = {"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7", "SLURM_CPUS_PER_TASK": "24"}
     request, of = parsed(place), site(place, "network: {NCCL_CROSS_NIC: 1, FI_A: 2}\n")
-    assert job.rank_variables(request, of, place, 1, 1, present) == {
-        "AAM_STOP_FILE": f"{place}/stop", "MASTER_ADDR": "10.0.0.7", "OMP_NUM_THREADS": "24"
-    }  # fmt: skip
+    expected = {"MASTER_ADDR": "10.0.0.7", "OMP_NUM_THREADS": "24"}
+    assert job.rank_variables(request, of, 1, 1, present) == expected
     several = {**present, "NCCL_CROSS_NIC": "0", "OMP_NUM_THREADS": "1"}
-    found = job.rank_variables(request, of, place, 2, 2, several)
+    found = job.rank_variables(request, of, 2, 2, several)
     assert (found["NCCL_CROSS_NIC"], found["FI_A"], found["OMP_NUM_THREADS"]) == ("0", "2", "1")
     measures = parsed(place, "acceptance", "--output-dir", "o")
-    assert "OMP_NUM_THREADS" not in job.rank_variables(measures, of, place, 1, 1, present)
-    ranks = job.rank_variables(measures, of, place, 1, 4, present)
+    assert "OMP_NUM_THREADS" not in job.rank_variables(measures, of, 1, 1, present)
+    ranks = job.rank_variables(measures, of, 1, 4, present)
     assert ranks["OMP_NUM_THREADS"] == "24"
 
 
@@ -113,8 +113,8 @@ def test_a_plugin_of_the_network_comes_with_its_folder(place: Path) -> None:
 
 
 def test_values_of_env_come_from_the_variables_of_the_job(place: Path) -> None:
-    request = parsed(place, "--env", "A", "--env", "B", *PRETRAIN, AAM_JOB_ENV_A="a b")
-    assert request.launcher_options["--env"] == ("A=a b", "B")
+    given = {"--env": ("A", "B"), "--site": "s"}
+    assert job.with_values(given, {"AAM_JOB_ENV_A": "a b"}) == {**given, "--env": ("A=a b", "B")}
 
 
 # --- checks on the node
@@ -170,7 +170,7 @@ def test_the_batch_process_starts_the_ranks_and_ends_with_their_status(
     counts = "--nodes=1 --ntasks-per-node=2 --ntasks=2 --cpus-per-task=4"
     assert line.startswith(f"--quiet --kill-on-bad-exit=1 --wait=0 {counts} ")
     words = " ".join(PRETRAIN).format(folder=place)
-    assert line.endswith(f"-m launcher.slurm.job --rank --site workstation {words}")
+    assert line.endswith(f"/launcher job --rank --site workstation {words}")
     assert not list(place.glob("aam-*/7-*"))
 
 
@@ -193,10 +193,10 @@ def test_the_status_is_that_of_the_rank_that_failed_first(
         log.write("srun: error: n1: task 9: Exited with exit code 9\n")  # of an earlier start
         log.flush()
         done = subprocess.run(
-            [sys.executable, "-m", "launcher.slurm.job", "--site", "workstation",
+            [*JOB, "--site", "workstation",
              *(word.format(folder=place) for word in PRETRAIN)],
             env={"PATH": f"{place}/bin:{os.environ['PATH']}", "HOME": str(place),
-                 "PYTHONPATH": str(ROOT), "TMPDIR": str(place), "SLURM_JOB_ID": "7"},
+                 "TMPDIR": str(place), "SLURM_JOB_ID": "7"},
             stderr=log, cwd=place, check=False,
         )  # fmt: skip
     assert done.returncode == status
@@ -205,9 +205,8 @@ def test_the_status_is_that_of_the_rank_that_failed_first(
 
 def test_a_signal_before_the_limit_queues_the_job_again(place: Path) -> None:
     """In place of the ranks a program waits for the request, and counts steps as `aam` does."""
-    folder = f"{place}/aam-{os.geteuid()}/7-{os.uname().nodename}"
-    program(place, "srun", f"kill -USR1 $PPID; while ! [ -s {folder}/stop ]; do sleep 0.1; done; "
-            f"printf 9 >{folder}/steps; exit 75")  # fmt: skip
+    program(place, "srun", "kill -USR1 $PPID; while ! [ -s $AAM_STOP_FILE ]; do sleep 0.1; done; "
+            "printf 9 >${AAM_STOP_FILE%/*}/steps; exit 75")  # fmt: skip
     program(place, "scontrol", f'echo "$@" >{place}/requeued; kill -TERM $PPID')
     done = run(place, "--site", "workstation", *PRETRAIN)
     assert done.returncode == -15  # Slurm has ended the job to queue it again
@@ -219,4 +218,50 @@ def test_the_script_of_a_job_starts_it(place: Path) -> None:
     text = re.sub(r"(?m)^exec \S+ ", "exec /bin/echo ", queued(place, *WORDS))
     done = subprocess.run(["bash"], input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("-m launcher.slurm.job --digest sha256:")
+    assert done.stdout.startswith(f"{ROOT}/launcher job --digest sha256:")
+
+
+STARTS = """while [ "${1#--}" != "$1" ]; do shift; done
+exec "$@"
+"""
+"""An srun that becomes the one rank."""
+
+
+def test_modules_in_the_folder_of_the_user_are_not_run(place: Path) -> None:
+    """Neither by the batch process nor by a rank, whatever the name of the module is."""
+    for name in ("subprocess", "signal", "yaml", "launcher", "aam", "site"):
+        (place / f"{name}.py").write_text(f"open({str(place / 'RUN')!r}, 'w')\n")
+    program(place, "srun", STARTS)
+    done = run(place, "--digest", "sha256:1", "--site", "workstation", "--runtime", "native",
+               *PRETRAIN)  # fmt: skip
+    assert done.returncode == 65, done.stderr
+    assert "The image has changed since the job was submitted" in done.stderr
+    assert not (place / "RUN").exists()
+
+
+def test_a_rank_uses_the_folder_of_the_batch_process(place: Path) -> None:
+    """Slurm, or a prolog of the site, may give a step a TMPDIR of its own."""
+    (place / "step").mkdir()
+    lines = STARTS.replace("exec", f"TMPDIR={place}/step exec")
+    program(place, "srun", f"echo $AAM_STOP_FILE >{place}/stop\n{lines}")
+    done = run(place, "--digest", "sha256:1", "--site", "workstation", "--runtime", "native",
+               *PRETRAIN)  # fmt: skip
+    assert done.returncode == 65, done.stderr
+    assert not list((place / "step").iterdir())
+    own = place / f"aam-{os.geteuid()}/7-{os.uname().nodename}"
+    assert (place / "stop").read_text() == f"{own}/stop\n"
+
+
+def test_a_node_without_srun_is_one_sentence(place: Path) -> None:
+    done = run(place, "--site", "workstation", *PRETRAIN, PATH=f"{place}/bin")
+    assert done.returncode == 69
+    lines = done.stderr.splitlines()
+    assert lines[1].startswith("aam-job: A job needs Slurm's srun: none is on PATH on ")
+    assert lines[2:] == ["aam-job: ended with status 69"]
+    assert not list(place.glob("aam-*/7-*"))
+
+
+def test_a_job_outside_of_slurm_is_one_sentence(place: Path) -> None:
+    done = run(place, "--site", "workstation", *PRETRAIN, SLURM_JOB_ID="")
+    assert done.returncode == 64
+    assert "This process belongs to no job of Slurm" in done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract import stop_file
-from launcher.slurm.job import decide
+from launcher.commands.job import decide
 from tests.support.commands import pretrain
 
 

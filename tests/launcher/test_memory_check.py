@@ -1,23 +1,24 @@
-"""Memory of a job before it is queued: real predictions by `aam-launch memory`."""
+"""Memory of a job before its ranks start: real predictions by `aam-launch memory`."""
 
 from __future__ import annotations
 
 import json
-import os
+import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from aam.contract.errors import UsageError
 from launcher import config
 from launcher.plan.inputs import Request
 from launcher.slurm import checks
 from launcher.slurm.site import Site
 from tests.support.launches import parse
-from tests.support.submissions import ROOT, SITE, WORDS, submit
+from tests.support.submissions import ROOT, SITE, WORDS, queued
 
-ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
-NATIVE = (sys.executable, "-m", "launcher", "--runtime", "native")
+PROGRAM = (sys.executable, str(ROOT / "launcher"))
 
 
 def site(folder: Path, gigabytes: int) -> Site:
@@ -31,19 +32,40 @@ def training(study_dir: Path, *more: str) -> Request:
     sizes = ("--embedding-dim", "32", "--attention-layers", "1")
     return parse(
         ["pretrain", "--table", str(table), "--tree", str(tree), "--output-dir", "run", *sizes,
-         *more]
+         "--runtime", "native", *more]
     )  # fmt: skip
 
 
 @pytest.mark.slow
-def test_a_training_is_predicted_by_aam(study_dir: Path, tmp_path: Path) -> None:
-    """1 GiB of driver and libraries, and a small network."""
-    request = training(study_dir, "--distributed")
-    (problem,), findings = checks.memory(request, 4, site(tmp_path, 1), NATIVE, ENV)
-    assert not findings
-    assert "The job does not fit into the memory of a GPU: 1.1 GB predicted" in str(problem)
-    assert "MI210 has 1 GB" in str(problem) and "--no-memory-check" in str(problem)
-    assert checks.memory(request, 4, site(tmp_path, 2), NATIVE, ENV) == ([], [])
+def test_a_job_that_does_not_fit_ends_before_its_ranks_start(
+    study_dir: Path, tmp_path: Path
+) -> None:
+    """1 GiB of driver and libraries, and a small network; a restarted job has fitted before."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/srun").write_text(f"#!/bin/sh\necho $SECRET >>{tmp_path}/started\n")
+    (tmp_path / "bin/srun").chmod(0o755)
+    variables = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path),
+                 "TMPDIR": str(tmp_path),
+                 "SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "4"}  # fmt: skip
+
+    def job(gigabytes: int, *own: str, **more: str) -> subprocess.CompletedProcess[str]:
+        place = site(tmp_path, gigabytes) and tmp_path / f"site-{gigabytes}.yaml"
+        request = training(study_dir, "--distributed")
+        argv = [*PROGRAM, "job", *own, "--site", str(place), "--runtime", "native", *request.argv]
+        return subprocess.run(argv, capture_output=True, text=True, env={**variables, **more},
+                              check=False, cwd=tmp_path)  # fmt: skip
+
+    refused = job(1)
+    assert refused.returncode == 64, refused.stderr
+    _, problem, last = refused.stderr.splitlines()
+    assert "The job does not fit into the memory of a GPU: 1.1 GB predicted" in problem
+    assert "MI210 has 1 GB" in problem and "--no-memory-check" in problem
+    assert last == "aam-job: ended with status 64"
+    assert not (tmp_path / "started").exists()
+    assert not list(tmp_path.glob("aam-*/7-*"))
+    fits = (job(2), job(1, "--no-memory-check"), job(1, SLURM_RESTART_COUNT="1"))
+    assert [done.returncode for done in fits] == [0, 0, 0], [done.stderr for done in fits]
+    assert len((tmp_path / "started").read_text().splitlines()) == 3
 
 
 def printing(folder: Path, text: str) -> tuple[str, ...]:
@@ -62,16 +84,26 @@ def printing(folder: Path, text: str) -> tuple[str, ...]:
         ("echo '{}'", "it printed no prediction;"),
     ],
 )
-def test_what_keeps_a_prediction_from_ending_is_a_warning(
-    tmp_path: Path, text: str, sentence: str
+def test_a_job_goes_on_where_its_memory_is_not_predicted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, sentence: str
 ) -> None:
-    launch = printing(tmp_path, text)
-    problems, (finding,) = checks.memory(training(tmp_path), 1, site(tmp_path, 1), launch, ENV)
-    assert not problems and finding.severity == "warning"
-    assert sentence in str(finding)
-    assert str(finding).endswith("`aam-launch memory pretrain` with the same options shows why.")
-    absent = checks.memory(training(tmp_path), 1, site(tmp_path, 1), ("/no/such",), ENV)
-    assert "No such file or directory" in str(absent[1][0])
+    program = printing(tmp_path, text)
+    checks.require_memory(training(tmp_path), 1, site(tmp_path, 1), program)
+    line = capsys.readouterr().err
+    assert line.startswith("aam-job: the memory of the job is not predicted: ")
+    assert sentence in line
+    assert line.endswith("`aam-launch memory pretrain` with the same options shows why\n")
+    checks.require_memory(training(tmp_path), 1, site(tmp_path, 1), ("/no/such",))
+    assert "No such file or directory" in capsys.readouterr().err
+
+
+def test_values_of_env_are_in_no_command_line_of_a_prediction(tmp_path: Path) -> None:
+    program = printing(tmp_path, f'echo "$@ has $TOKEN" >{tmp_path}/seen')
+    request = training(tmp_path, "--env", "TOKEN=s3cret", "--env", "HOME")
+    checks.require_memory(request, 1, site(tmp_path, 1), program)
+    seen = (tmp_path / "seen").read_text()
+    assert "--env=TOKEN" in seen and "--env=HOME" in seen
+    assert seen.endswith(" has s3cret\n") and seen.count("s3cret") == 1
 
 
 @pytest.mark.parametrize(
@@ -97,16 +129,17 @@ def test_networks_of_given_sizes_on_a_gpu_are_predicted(
         "predict": ["--table", "t", "--model", "m", "--output", "o"],
     }
     request = parse([name, *required[name], *more])
-    needed = {"needed": 17 * 10**9}
-    launch = printing(tmp_path, f"echo '{json.dumps(needed)}'")
-    problems, _ = checks.memory(request, 1, site(tmp_path, gigabytes), launch, ENV)
-    assert bool(problems) is predicted
+    needed = json.dumps({"needed": 17 * 10**9})
+    program = printing(tmp_path, f"touch {tmp_path}/predicted; echo '{needed}'")
+    refused = pytest.raises(UsageError) if predicted else nullcontext()
+    with refused:
+        checks.require_memory(request, 1, site(tmp_path, gigabytes), program)
+    assert (tmp_path / "predicted").exists() == predicted
 
 
-def test_a_dry_run_predicts_nothing(tmp_path: Path) -> None:
-    for name in ("table.biom", "tree.nwk"):
-        (tmp_path / name).write_text("x")
-    (tmp_path / "site.yaml").write_text(f"{SITE}gpu_memory_gb: 1\n")
-    for args in ((), ("--no-memory-check",)):
-        done = submit(tmp_path, *WORDS, *args, "--dry-run")
-        assert done.returncode == 0 and "memory" not in done.stderr, done.stderr
+def test_a_submission_predicts_nothing(place: Path) -> None:
+    """A login node is shared; the job predicts in its first second."""
+    with (place / "site.yaml").open("a") as stream:
+        stream.write("gpu_memory_gb: 1\n")
+    assert "memory" not in queued(place, *WORDS)
+    assert " --no-memory-check " in queued(place, *WORDS, "--overwrite", "--no-memory-check")

@@ -251,7 +251,7 @@ def ranks(job: Job) -> list[int]:
             words = Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        own = b"launcher.slurm.job" in words
+        own = words[2:3] == [b"job"]
         if not own and (words[0].endswith(b"python") or b"/opt/aam/bin/aam" in words[:2]):
             found.append(number)
     return found

@@ -1,6 +1,6 @@
-"""Job: the process that a batch script starts, and the ranks that it starts with `srun`.
+"""`aam-launch job`: the batch process of a job, and the ranks that it starts with `srun`.
 
-    python -m launcher.slurm.job [--digest SHA256] [--stage GB] OPTIONS COMMAND ...
+    aam-launch job [--digest SHA256] [--stage GB] [--no-memory-check] OPTIONS COMMAND ...
 
 OPTIONS and COMMAND are those of a direct launch by `aam-launch`. Each rank makes the plan of that
 launch on its node and replaces itself by `aam`. SIGUSR1, which Slurm sends before the time limit,
@@ -22,28 +22,28 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from aam.contract import stop_file
-from aam.contract.errors import AamError, DataError, Interrupted
+from aam.contract.errors import AamError, DataError, Interrupted, Unavailable, UsageError
 from aam.contract.files import system_error
 from aam.contract.gpus import GPU
-from aam.contract.options import option, specs
-from aam.contract.options.command_line import parse_known
+from aam.contract.options import build, option, specs
+from aam.contract.options.command_line import arguments, parse_known
 from aam.contract.records import read_json
 from launcher import config
+from launcher.commands import PROGRAM
 from launcher.engines import exec_plan, make_private
 from launcher.engines.base import LIBRARIES
 from launcher.findings import REQUESTED, warn
 from launcher.plan.inputs import Request, request_of
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import STRATEGIES
-from launcher.plan.settings import LAUNCHER_OPTIONS
+from launcher.plan.settings import LAUNCHER_OPTIONS, PREFIX
 from launcher.planning import plan_launch, require_inputs
-from launcher.slurm import log, node, queue
-from launcher.slurm.site import Site
+from launcher.slurm import checks, log, node, queue
+from launcher.slurm.site import PLAIN_SITE, Site
 
-RANK = "--rank"
-"""First argument of a rank."""
 ENV = "AAM_JOB_ENV_"
 """Prefix of the variables in which sbatch passes the values of --env: no file has them."""
+SCRATCH = f"{PREFIX}SCRATCH"
 CANCELLED = 128 + signal.SIGTERM
 FAILED = re.compile(
     r"srun: error: .*\btasks? [-,0-9]+: (?:Exited with exit code (\d+)|([A-Z][a-z ]+))"
@@ -53,58 +53,57 @@ SIGNALS = {signal.strsignal(number): int(number) for number in signal.Signals}
 
 @dataclass(frozen=True)
 class JobOptions:
-    """Options that a job script gives to `launcher.slurm.job` beside those of a direct launch."""
+    """Options of a job beside those of a direct launch."""
 
+    rank: bool = option("This process is a rank.", default=False)
     digest: str = option("Digest of the image at the submission.", default="")
     stage: int | None = option("Most GB of inputs to copy to the node.")
+    memory_check: bool = option("Predict the memory of a training first.", default=True)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Run the batch process of a job, or become one of its ranks; return the exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    given, command = parse_known(specs(JobOptions), argv)
+    job = build(JobOptions, given)
     try:
-        if words[:1] == [RANK]:
-            rank(words[1:])
-        return batch(words)
+        request = request_of(with_values(launcher_options, os.environ), command)
+        if job.rank:
+            rank(job, request)
+        words = [*arguments(specs(JobOptions), given),
+                 *arguments(LAUNCHER_OPTIONS.values(), launcher_options), *command]  # fmt: skip
+        return batch(job, request, [*PROGRAM, "job", "--rank", *words])
     except (AamError, OSError) as error:
         refused = error if isinstance(error, AamError) else system_error(error)
         if refused is None:
             raise
-        log(f"{os.uname().nodename}: {refused}" if words[:1] == [RANK] else str(refused))
-        if words[:1] != [RANK]:
+        log(f"{os.uname().nodename}: {refused}" if job.rank else str(refused))
+        if not job.rank:
             log(f"ended with status {refused.status}")
         return refused.status
 
 
-def parsed(argv: Sequence[str], variables: Mapping[str, str]) -> tuple[JobOptions, Request]:
-    """Return the options of a job and the request of its launch, with the values of --env."""
-    own, rest = parse_known(specs(JobOptions), argv)
-    flags, rest = parse_known(LAUNCHER_OPTIONS.values(), rest)
-    if "--env" in flags:
-        flags["--env"] = tuple(
-            f"{text}={variables[ENV + text]}" if ENV + text in variables else text
-            for text in flags["--env"]
-        )
-    return JobOptions(**{flag.removeprefix("--"): v for flag, v in own.items()}), request_of(
-        flags, rest
-    )
-
-
-def private_folder(request: Request, variables: Mapping[str, str]) -> Path:
-    """Return the folder of this job on the disk of this node."""
-    settings = config.read(request.launcher_options, variables)
-    name = os.uname().nodename
-    return Path(config.private_folder(settings, os.geteuid(), name, variables.get("SLURM_JOB_ID")))
+def with_values(flags: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return the launcher's options with the values of --env, which the variables hold."""
+    texts = (f"{name}={variables[ENV + name]}" if ENV + name in variables else name
+             for name in flags.get("--env", ()))  # fmt: skip
+    return {**flags, "--env": tuple(texts)} if "--env" in flags else dict(flags)
 
 
 # --- the batch process
 
 
-def batch(argv: Sequence[str]) -> int:
+def batch(job: JobOptions, request: Request, ranks_argv: Sequence[str]) -> int:
     """Run the ranks of a job and return its exit status; queue it again where that is due."""
-    variables = os.environ
-    _, request = parsed(argv, variables)
-    private, number = private_folder(request, variables), variables["SLURM_JOB_ID"]
+    variables, number = os.environ, os.environ.get("SLURM_JOB_ID")
+    if not number:
+        evidence, remedy = "SLURM_JOB_ID is not set", "`aam-launch submit` queues a job"
+        raise UsageError("This process belongs to no job of Slurm", evidence, remedy)
+    settings = config.read(request.launcher_options, variables)
+    site = config.site(settings.site.value or PLAIN_SITE)
+    private = Path(config.private_folder(settings, os.geteuid(), os.uname().nodename, number))
+    # What a rank inherits: Slurm may give the processes of a step a TMPDIR of their own.
+    variables[SCRATCH] = settings.scratch.value
+    variables[stop_file.VARIABLE] = str(private / "stop")
     make_private([str(private.parent)])
     shutil.rmtree(private, ignore_errors=True)
     make_private([str(private.parent), str(private)])
@@ -129,18 +128,21 @@ def batch(argv: Sequence[str]) -> int:
     start = int(variables.get("SLURM_RESTART_COUNT") or 0) + 1
     log(f"start {start}, `aam {request.command}` on "
         f"{variables.get('SLURM_JOB_NODELIST', os.uname().nodename)}")  # fmt: skip
-    own = [sys.executable, "-m", "launcher.slurm.job", RANK, *argv]
-    before = os.fstat(2).st_size
-    status = _srun(nodes, ranks, own)
-    status = first_failure(before) or status
-    reason, steps = stop_file.requested(stop), stop_file.steps_made(stop)
-    again, status, message = decide(status, reason, steps, cancelled)
-    log(message)
-    if nodes > 1 and not cancelled:
-        parent, mine = str(private.parent), f"{number}-*"
-        _srun(nodes, 1, ["find", parent, "-maxdepth", "1", "-name", mine, "-exec", "rm", "-rf",
-                         "{}", "+"])  # fmt: skip
-    shutil.rmtree(private, ignore_errors=True)
+    try:
+        if start == 1 and job.memory_check:
+            checks.require_memory(request, nodes * ranks, site, PROGRAM)
+        before = os.fstat(2).st_size
+        status = _srun(nodes, ranks, ranks_argv)
+        status = first_failure(before) or status
+        reason, steps = stop_file.requested(stop), stop_file.steps_made(stop)
+        again, status, message = decide(status, reason, steps, cancelled)
+        log(message)
+        if nodes > 1 and not cancelled:
+            parent, mine = str(private.parent), f"{number}-*"
+            _srun(nodes, 1, ["find", parent, "-maxdepth", "1", "-name", mine, "-exec", "rm", "-rf",
+                             "{}", "+"])  # fmt: skip
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
     if again:
         # Slurm ends this process to queue the job again; that is no cancellation.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -159,7 +161,11 @@ def _srun(nodes: int, ranks: int, argv: Sequence[str]) -> int:
             f"--cpus-per-task={cpus}"]  # fmt: skip
     # `sbatch --export=NONE` leaves NONE here, and srun would pass no variable to the ranks.
     variables = {**os.environ, "SLURM_EXPORT_ENV": "ALL"}
-    return subprocess.run([*srun, *argv], env=variables, check=False).returncode
+    try:
+        return subprocess.run([*srun, *argv], env=variables, check=False).returncode
+    except FileNotFoundError as error:
+        evidence = f"none is on PATH on {os.uname().nodename}: {os.environ.get('PATH', '')}"
+        raise Unavailable("A job needs Slurm's srun", evidence, "add its folder to PATH") from error
 
 
 def first_failure(before: int) -> int:
@@ -200,18 +206,18 @@ def decide(status: int, reason: str, steps: int, cancelled: bool) -> tuple[bool,
 # --- a rank
 
 
-def rank(argv: Sequence[str]) -> NoReturn:
+def rank(job: JobOptions, request: Request) -> NoReturn:
     """Replace this process by `aam` as a direct launch on this node would."""
-    job, request = parsed(argv, os.environ)
     for name in [name for name in os.environ if name.startswith(ENV)]:
         del os.environ[name]
     settings = config.read(request.launcher_options, os.environ)
-    site = config.site(settings.site.value or "slurm")
+    site = config.site(settings.site.value or PLAIN_SITE)
     ranks, nodes = (int(os.environ.get(name) or 1)
                     for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NNODES"))  # fmt: skip
     local_rank = int(os.environ.get("SLURM_LOCALID") or 0)
-    private = private_folder(request, os.environ)
-    os.environ.update(rank_variables(request, site, private, nodes, ranks, os.environ))
+    node_name, number = os.uname().nodename, os.environ.get("SLURM_JOB_ID")
+    private = Path(config.private_folder(settings, os.geteuid(), node_name, number))
+    os.environ.update(rank_variables(request, site, nodes, ranks, os.environ))
     request = rank_request(request, site, settings.image.value, nodes, ranks, os.environ)
     try:
         require_inputs(request)
@@ -294,14 +300,14 @@ def continues(request: Request, variables: Mapping[str, str]) -> bool:
 
 
 def rank_variables(
-    request: Request, site: Site, private: Path, nodes: int, ranks: int, present: Mapping[str, str]
+    request: Request, site: Site, nodes: int, ranks: int, present: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the variables that a rank gets beside those of Slurm; those that are set stay.
 
     Ranks meet at the address of the node that started them, which has rank 0: the address that
     Slurm itself uses, so no name has to be resolved.
     """
-    added = {stop_file.VARIABLE: str(private / "stop")}
+    added: dict[str, str] = {}
     if address := present.get("SLURM_LAUNCH_NODE_IPADDR"):
         added["MASTER_ADDR"] = present.get("MASTER_ADDR", address)
     divides = request.starts_ranks and ranks == 1  # its CPUs among the ranks of its node
@@ -312,7 +318,3 @@ def rank_variables(
         added |= {name: present.get(name, value) for name, value in values.network.items()}
         added |= node.network(present, values.interfaces, values.plugin)
     return added
-
-
-if __name__ == "__main__":
-    sys.exit(main())
