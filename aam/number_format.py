@@ -32,7 +32,7 @@ def metric_text(name: str, value: float | None, digits: int = 3) -> str:
     """Format a metric; an en dash where it is not defined.
 
     Args:
-        name: name of the metric in `aam.data.metrics`; "samples" is a whole number.
+        name: name of the metric in `aam.evaluation.metrics`; "samples" is a whole number.
         value: value of the metric.
         digits: digits after the point; fewer from 100 on. Errors below 0.01 and from a billion on
             have three significant digits.

@@ -108,7 +108,7 @@ def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> 
 
     from aam.contract.options.training import LoopOptions
     from aam.data.batches import BatchPlan, FixedBatches
-    from aam.data.splits import make_splits
+    from aam.evaluation.splits import make_splits
     from aam.model.network import Encoder
     from aam.model.shape import NetworkShape
     from aam.training.loader import TrainingBatches

@@ -150,7 +150,7 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     from aam.contract.options.training import LoopOptions, MaskOptions
     from aam.data.batches import BatchPlan, FixedBatches
     from aam.data.study import load_study
-    from aam.data.targets import split_samples
+    from aam.evaluation.splits import split_samples
     from aam.model.network import Encoder
     from aam.model.shape import NetworkShape
     from aam.training.labelled_study import choose_depth, deep_enough

@@ -27,21 +27,25 @@ from typing import Any
 
 import numpy as np
 
+from aam.arrays import F64
 from aam.cli import main as aam
 from aam.contract.options.commands.studies import Example
 from aam.contract.options.study import SampleOptions, SplitOptions, TableOptions, TargetOptions
 from aam.data.metadata import Metadata, read_metadata
-from aam.data.predictions import numeric_column, read_predictions
 from aam.data.simulation import simulate, write_study
 from aam.data.study import load_study
-from aam.data.targets import read_labels, split_samples
-from aam.members.base import F64, Labels, Samples
-from aam.members.ensemble import combine_members
+from aam.data.targets import read_labels
+from aam.evaluation.ensemble import combine_members
+from aam.evaluation.folds import Folds
+from aam.evaluation.intervals import SCORED, Score, resample_groups, resample_metrics
+from aam.evaluation.labels import Labels
+from aam.evaluation.predictions import numeric_column, read_predictions
+from aam.evaluation.splits import split_samples
+from aam.members.base import Samples
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel
 from aam.members.member import Estimator, TrainingSamples, estimator
 from aam.members.relations import AsvRelations
-from aam.members.scores import SCORED, Folds, Score, resample_groups, resample_metrics
 from aam.training.labelled_study import choose_depth, deep_enough
 
 

@@ -17,17 +17,21 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import sparse
 
+from aam.arrays import F64
 from aam.console import as_library
 from aam.contract.options.study import SplitOptions
 from aam.data.metadata import Metadata
-from aam.data.metrics import value_of
-from aam.data.targets import split_samples
-from aam.members.base import F64, Labels, Samples
-from aam.members.ensemble import combine_results
-from aam.members.member import TrainingSamples, estimator
-from aam.members.permutation_test import permutation_test
+from aam.evaluation.folds import Folds
+from aam.evaluation.intervals import SCORED
+from aam.evaluation.labels import Labels
+from aam.evaluation.metrics import value_of
+from aam.evaluation.permutation import permutation_test
+from aam.evaluation.splits import split_samples
+from aam.members.base import Samples
+from aam.members.kernel import MEMBER as KERNEL
+from aam.members.kernel import label_free_kernels
+from aam.members.member import TrainingSamples, combine_results, estimator
 from aam.members.relations import AsvRelations
-from aam.members.scores import SCORED, Folds
 
 TARGETS = ("two", "three", "ordered", "rare", "numbers", "varying")
 SETTINGS = tuple(
@@ -54,7 +58,7 @@ def main() -> None:
             rng = np.random.default_rng([arguments.seed, SETTINGS.index(setting), run])
             with as_library():
                 samples, folds = study(rng, target, bool(groups), arguments.signal)
-                found = permutation_test(samples, folds)
+                found = permutation_test(label_free_kernels(samples.inputs(KERNEL)), folds)
                 if arguments.members:
                     scores.append(dict(member_scores(samples, folds)))
             p.append(1.0 if found is None else found.p)

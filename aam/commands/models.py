@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from aam.arrays import Rows
 from aam.console import info
 from aam.contract.errors import DataError
 from aam.contract.files import atomic_write, refuse_existing
@@ -18,7 +19,6 @@ from aam.data.ordination import principal_coordinates, write_ordination
 from aam.data.study import load_study
 from aam.data.taxonomy import read_taxonomy
 from aam.inference.tables import InferenceSettings, rank_share, write_embeddings, write_table
-from aam.members.base import Rows
 from aam.members.explanations import show_explanations
 from aam.members.importance import (
     attention_table,

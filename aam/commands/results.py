@@ -14,8 +14,8 @@ from aam.contract.options.commands.use import Compare, Evaluate, Report
 from aam.contract.options.study import ordered_levels
 from aam.contract.preflight import target_folders
 from aam.data.metadata import ID_HEADER, read_metadata, rows_where
-from aam.data.metrics import metrics_by, summary
-from aam.data.predictions import join_labels, other_labels, read_predictions
+from aam.evaluation.metrics import metrics_by, summary
+from aam.evaluation.predictions import join_labels, other_labels, read_predictions
 from aam.report.asvs import read_abundances
 from aam.report.comparison import comparison
 from aam.report.figures import Picture

@@ -27,7 +27,7 @@ from aam.data.study import Study
 from aam.serialization.folders import atomic_folder
 
 if TYPE_CHECKING:
-    from aam.members.confounding import Association
+    from aam.evaluation.confounding import Association
 
 WIDEST = 100
 MAX_COLUMNS = 60

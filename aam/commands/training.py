@@ -16,7 +16,7 @@ def run_train(options: Train) -> None:
     from aam.members.option_checks import resolve
 
     options = resolve(options)
-    from aam.data.metrics import summary
+    from aam.evaluation.metrics import summary
     from aam.pipeline.targets import train_targets
     from aam.report.terminal import show
 

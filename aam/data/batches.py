@@ -19,6 +19,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from aam.arrays import Rows
 from aam.contract.options.study import Metric
 from aam.contract.records import BelowOne, Count, Fraction, Positive, Seed
 from aam.data.sequences import MASK, PAD
@@ -271,9 +272,6 @@ class FixedBatches(Dataset[Batch]):
     def __getitem__(self, step: int) -> Batch:
         rows = self.rows[step * self.batch_size : (step + 1) * self.batch_size]
         return make_batch(self.study, self.plan, rows, self.draw, self.masks)
-
-
-Rows = npt.NDArray[np.int64]
 
 
 def balanced_order(

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from aam.arrays import F64
 from aam.console import warn
 from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.options.study import CovariateOptions
 from aam.contract.records import AboveZero
 from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers, listed_columns, number_remedy
-from aam.data.splits import Split
 
 UNKNOWN = 0
 """Code of a category that is missing or unknown."""
@@ -30,8 +30,6 @@ _MIN_SAMPLES = 2
 
 _MAX_NUMBERS = 10
 """Different numbers that a categorical column may have in more than half of its samples."""
-
-F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -247,22 +245,6 @@ def _read(
             "unknown, a missing number as the mean of the training samples."
         )
     return Covariates({name: texts[name] for name in categorical}, numbers)
-
-
-def check_folds(covariates: Covariates, splits: Sequence[Split]) -> None:
-    """Warn about columns whose held-out categories are all unknown to the training samples."""
-    for name, values in covariates.categories.items():
-        unknown = [
-            fold
-            for fold, split in enumerate(splits, start=1)
-            if not set(values[split.held_out[1]]) & set(values[split.train]) - {""}
-        ]
-        if unknown:
-            folds = f"fold {', '.join(map(str, unknown))}" if len(splits) > 1 else "the split"
-            warn(
-                f"No held-out sample of {folds} has a category of '{name}' that the training "
-                "samples have: there the column counts as unknown."
-            )
 
 
 def check_target(covariates: Covariates, values_N: npt.NDArray[np.float64], column: str) -> None:

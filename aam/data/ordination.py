@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from aam.arrays import F64
 from aam.contract.errors import DataError, first_few, reason_of, repeated
 from aam.contract.files import write_text
 from aam.contract.records import EDITED
 from aam.data.formats.text import lines_of, numbers, read_rows, read_text
 from aam.data.metadata import ID_HEADER
-
-F64 = npt.NDArray[np.float64]
 
 
 def read_embeddings(path: Path) -> tuple[tuple[str, ...], F64]:

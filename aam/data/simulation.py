@@ -25,6 +25,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from aam import __version__
+from aam.arrays import F64
 from aam.console import track
 from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write, refuse_existing
@@ -56,7 +57,6 @@ RICHNESS_SPREAD = 0.2
 _ASV_BYTES = 500
 _COUNT_BYTES = 40
 
-F64 = npt.NDArray[np.float64]
 
 _CREATION_DATE = datetime(2000, 1, 1)  # fixed, so that two tables of one seed are equal
 _FAMILIES, _GENERA = 12, 72  # clades of the tree that the taxonomy names

@@ -10,36 +10,32 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aam.arrays import F64
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.commands.train import Train
-from aam.contract.options.study import SplitOptions, TargetOptions
+from aam.contract.options.study import TargetOptions
 from aam.contract.options.training import TransformName
 from aam.contract.records import AboveZero
 from aam.data.metadata import (
     LARGEST_NUMBER,
     Metadata,
     as_numbers,
-    groups,
     is_missing,
     normalized,
     number_remedy,
     rows_where,
 )
-from aam.data.splits import FOLDS, PARTS, Split, make_splits, read_splits
 
 _DOUBTFUL = frozenset({"missing", "unspecified", "na", "n/a", "nan", "none", "null"})
 """Missing values that a program or a person may also have written for a class."""
 
 _FEW_SAMPLES = 10
-
-Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ class LabelledSamples:
     """
 
     rows: NDArray[np.int64]
-    values: Values
+    values: F64
     classes: tuple[str, ...] = ()
 
 
@@ -113,7 +109,7 @@ def label_samples(
     if doubtful:
         shown = ", ".join(f"'{text}' in {n}" for text, n in doubtful.items())
         warn(
-            f"Values of '{column}' that are taken as missing: {shown} of {len(texts)} samples. "
+            f"F64 of '{column}' that are taken as missing: {shown} of {len(texts)} samples. "
             "If one is a class, name it in --ordinal or write it otherwise in the metadata."
         )
     labels = [normalized(text) for text in labels]
@@ -155,7 +151,7 @@ def label_samples(
     return LabelledSamples(rows, codes.astype(np.float64), classes)
 
 
-def _numbers(column: str, texts: Sequence[str], sample_ids: Sequence[str]) -> Values:
+def _numbers(column: str, texts: Sequence[str], sample_ids: Sequence[str]) -> F64:
     """Convert the labels of samples to different finite numbers."""
     values = as_numbers(texts)
     if wrong := [texts[place] for place in np.flatnonzero(np.isnan(values)).tolist()]:
@@ -204,86 +200,9 @@ def label_names(values_N: NDArray[Any], names: Sequence[str]) -> object:
     return [names[int(code)] for code in values_N] if names else values_N
 
 
-def category_codes(target: TargetOptions, values: Values) -> NDArray[np.int64] | None:
+def category_codes(target: TargetOptions, values: F64) -> NDArray[np.int64] | None:
     """Return the codes or ranks [N] by which samples are stratified; None for a numeric target."""
     return values.astype(np.int64) if target.type != "regression" else None
-
-
-def check_options(split: SplitOptions, target: TargetOptions) -> None:
-    """Refuse groups that are the target: training samples have no held-out value of it."""
-    if split.group_column == target.metadata_column:
-        raise UsageError(
-            "The groups are the target, so no training sample has the value of a held-out one",
-            f"--group-column {split.group_column}",
-            "name the column of the subjects or of other groups, or leave the option out",
-        )
-
-
-def split_samples(
-    options: SplitOptions,
-    folds: int | Literal["auto"],
-    seed: int,
-    sample_ids: Sequence[str],
-    metadata: Metadata | None,
-    codes: NDArray[np.int64] | None = None,
-) -> tuple[tuple[Split, ...], list[str] | None]:
-    """Make or read the splits; also return the group of each sample (None without groups).
-
-    Args:
-        options: --test-size, --stratify, --group-column and --splits.
-        folds: folds of the cross-validation; 1 for one split; "auto": `FOLDS`, or one for each
-            group if there are fewer.
-        seed: seed of the shuffles.
-        sample_ids: ids of the samples.
-        metadata: contains the group column.
-        codes: class or rank of each sample, see `category_codes`; None for a numeric target.
-    """
-    labels, number = None, 0
-    if options.group_column is not None:
-        assert metadata is not None, "--group-column needs --metadata"
-        labels = groups(metadata, options.group_column, sample_ids).tolist()
-    if options.splits is not None:
-        splits, of_file = read_splits(options.splits, sample_ids)
-        labels = of_file if labels is None else labels
-        if labels is not None:
-            for split in splits:
-                parts = [{labels[row] for row in getattr(split, part)} for part in PARTS]
-                counts = Counter(chain.from_iterable(parts))
-                if divided := [group for group, times in counts.items() if times > 1]:
-                    raise DataError(
-                        "The splits file divides groups between the parts of a split",
-                        first_few(sorted(divided)),
-                        "choose another file, or correct its column group"
-                        if options.group_column is None
-                        else "choose another file, or leave out --group-column",
-                    )
-    else:
-        number = min(FOLDS, max(2, len(set(labels or sample_ids)))) if folds == "auto" else folds
-        if folds == "auto" and labels is not None and number < FOLDS:
-            info(f"Folds: {number}, one for each group of '{options.group_column}'.")
-        splits = make_splits(
-            len(sample_ids),
-            test_size=options.test_size,
-            folds=number,
-            seed=seed,
-            groups=labels,
-            classes=codes if options.stratify else None,
-        )
-    if codes is None:
-        return splits, labels
-    for fold, split in enumerate(splits, start=1):
-        part, rows = split.held_out
-        if len(rows) and len(set(codes[rows].tolist())) == 1:
-            # Any model scores 1.000.
-            cause = f"All {part} samples are of one class"
-            evidence = f"{len(rows)} samples of fold {fold}" if len(splits) > 1 else len(rows)
-            if number == 1:
-                remedy = "choose another --seed or --test-size, or merge classes"
-                if np.unique(codes, return_counts=True)[1].min() == 1:
-                    remedy = "merge the class of one sample, or leave it out (--where)"
-                raise DataError(cause, f"{evidence} of {len(codes)} samples", remedy)
-            warn(f"{cause}, so they cannot measure a model: {evidence}.")
-    return splits, labels
 
 
 @dataclass(frozen=True)
@@ -297,18 +216,18 @@ class TransformFunctions:
         above: exclusive lower bound of the values that `forward` accepts.
     """
 
-    fit: Callable[[Values], tuple[float, float]]
-    forward: Callable[[Values], Values] = np.asarray
-    inverse: Callable[[Values], Values] = np.asarray
-    slope: Callable[[Values], Values] = np.ones_like
+    fit: Callable[[F64], tuple[float, float]]
+    forward: Callable[[F64], F64] = np.asarray
+    inverse: Callable[[F64], F64] = np.asarray
+    slope: Callable[[F64], F64] = np.ones_like
     above: float = -math.inf
 
 
-def _minmax(values: Values) -> tuple[float, float]:
+def _minmax(values: F64) -> tuple[float, float]:
     return float(values.min()), float(np.ptp(values))
 
 
-def _zscore(values: Values) -> tuple[float, float]:
+def _zscore(values: F64) -> tuple[float, float]:
     return float(values.mean()), float(values.std())
 
 
@@ -330,16 +249,16 @@ class TargetTransform:
     shift: float
     scale: AboveZero
 
-    def apply(self, values: Values) -> Values:
+    def apply(self, values: F64) -> F64:
         """Transform values from the units of the target."""
         return (TRANSFORMS[self.kind].forward(values) - self.shift) / self.scale
 
-    def undo(self, values: Values) -> Values:
+    def undo(self, values: F64) -> F64:
         """Transform values back to the units of the target."""
         return TRANSFORMS[self.kind].inverse(values * self.scale + self.shift)
 
 
-def fit_transform(name: TransformName, values: Values) -> TargetTransform:
+def fit_transform(name: TransformName, values: F64) -> TargetTransform:
     """Fit the transform `name` to the labels [N] of the training samples.
 
     >>> transform = fit_transform("zscore", np.array([1.0, 3.0]))
@@ -379,11 +298,11 @@ class OutputRange:
             math.inf if self.highest is None else self.highest,
         )
 
-    def clip(self, values: Values) -> Values:
+    def clip(self, values: F64) -> F64:
         """Replace values outside the range by its nearest limit."""
         return np.clip(values, *self.limits)
 
-    def check(self, values: Values, column: str) -> None:
+    def check(self, values: F64, column: str) -> None:
         """Refuse an empty range (UsageError), and one that a label contradicts (DataError)."""
         low, high = self.limits
         flags = f"--output-min {low:g} --output-max {high:g}"
@@ -392,7 +311,7 @@ class OutputRange:
         outside = values[(values < low) | (values > high)]
         if len(outside):
             raise DataError(
-                f"Values of '{column}' are outside the range of the outputs",
+                f"F64 of '{column}' are outside the range of the outputs",
                 f"{flags}, {len(outside)} of {len(values)} values, for example {outside[0]:g}",
                 "correct the values or the range",
             )
@@ -420,11 +339,11 @@ class TargetScale:
     transform: TransformName = "none"
     range: OutputRange = UNLIMITED
 
-    def forward(self, values: Values) -> Values:
+    def forward(self, values: F64) -> F64:
         """Transform values from the units of the target."""
         return TRANSFORMS[self.transform].forward(values)
 
-    def inverse(self, predictions: Values) -> Values:
+    def inverse(self, predictions: F64) -> F64:
         """Transform predictions to the units of the target, and clip them to the range."""
         return self.range.clip(TRANSFORMS[self.transform].inverse(predictions))
 
@@ -432,7 +351,7 @@ class TargetScale:
 UNSCALED = TargetScale()
 
 
-def contrasts(classes: int) -> Values:
+def contrasts(classes: int) -> F64:
     """Return the matrix [classes, C] from logits or log probabilities to scores.
 
     Two classes have one score, the log odds of the second; more have one for each, its log

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from aam.contract.errors import UsageError
 from aam.contract.options.device import RankOptions, ScaleOptions
-from aam.data.splits import even_slice
 
 _PORTS = (15_000, 20_000)
 """First of the ports for the meeting of Slurm steps, and their number; below the ephemeral ones."""
@@ -204,3 +203,16 @@ def _numbers(
         cause = "Variables of the environment are not numbers"
         raise UsageError(cause, ", ".join(wrong), "start it again")
     return [int(variables[name]) for name in names]
+
+
+def even_slice(samples: int, steps: int, step: int) -> slice:
+    """Return the slice of part `step` of `steps` consecutive parts of nearly equal size.
+
+    Sizes differ by at most one; larger parts come first.
+
+    >>> [even_slice(5, 2, step) for step in range(2)]
+    [slice(0, 3, None), slice(3, 5, None)]
+    """
+    size, larger = divmod(samples, steps)
+    start = step * size + min(step, larger)
+    return slice(start, start + size + (step < larger))

@@ -16,6 +16,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from aam.arrays import F64
 from aam.console import track
 from aam.data.batches import Batch, FixedBatches, reading_plan
 from aam.data.covariates import Covariates
@@ -33,8 +34,6 @@ MAX_REFERENCE = 512
 
 STEPS = 16
 """Gauss-Legendre nodes on the line; `docs/importance.md` has the error of the sum."""
-
-F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

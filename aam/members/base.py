@@ -14,14 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from aam.contract.options.study import TargetType
+from aam.arrays import F64, Rows, Tokens
 from aam.contract.records import Mismatch
 from aam.data.covariates import Covariates
 from aam.data.study import Study
 
-F64 = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.int64]
-Tokens = npt.NDArray[np.uint8]
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 FINEST = 1e4
@@ -76,56 +73,6 @@ class Samples:
         relative = self.relative
         weights = np.log10(1 + FINEST * relative.data)
         return sparse.csr_array((weights, relative.indices, relative.indptr), relative.shape)
-
-
-@dataclass(frozen=True)
-class Labels:
-    """Labels of N samples."""
-
-    values: F64  # float64 [N], numbers, ranks of `levels`, or codes of `classes`
-    classes: tuple[str, ...]  # C names; empty for a number and for ranks
-    groups: Rows  # int64 [N], the group of each sample; every sample its own without groups
-    # ordered categories, the lowest first, whose ranks are the number; else empty
-    levels: tuple[str, ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        values: F64,
-        classes: tuple[str, ...],
-        groups: Sequence[str] | None,
-        levels: tuple[str, ...] = (),
-    ) -> Labels:
-        """Number the groups, which are given by name; None makes each sample its own group."""
-        if groups is None:
-            return cls(values, classes, np.arange(len(values)), levels)
-        numbered = np.unique(groups, return_inverse=True)[1].astype(np.int64)
-        return cls(values, classes, numbered, levels)
-
-    def take(self, rows: Rows) -> Labels:
-        """Return the labels of the samples at `rows`."""
-        return replace(self, values=self.values[rows], groups=self.groups[rows])
-
-    @property
-    def type(self) -> TargetType:
-        """Type of the target, which decides the metrics."""
-        if self.classes:
-            return "classification"
-        return "ordinal" if self.levels else "regression"
-
-    @property
-    def outputs_NC(self) -> F64:
-        """Numbers as one column, or one column for each class that is 1 where it applies."""
-        if not self.classes:
-            return self.values[:, None]
-        return np.eye(len(self.classes))[self.values.astype(np.int64)]
-
-    @property
-    def predicted_NC(self) -> F64:
-        """The columns of `outputs_NC`; ranks are followed by an indicator of each level."""
-        if not self.levels:
-            return self.outputs_NC
-        return np.hstack([self.outputs_NC, np.eye(len(self.levels))[self.values.astype(np.int64)]])
 
 
 class Inputs(Protocol):

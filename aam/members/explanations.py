@@ -23,18 +23,19 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from aam.arrays import F64, Rows
 from aam.console import info
 from aam.contract.errors import DataError
 from aam.data.covariates import CovariateEncoder
 from aam.data.sequences import decode
 from aam.data.targets import TRANSFORMS
 from aam.data.taxonomy import named_ranks
-from aam.members.base import F64, Rows, Samples
-from aam.members.ensemble import Combined, Ensemble
+from aam.evaluation.calibration import calibrate
+from aam.evaluation.ensemble import Combined, Ensemble
+from aam.evaluation.folds import Folds
+from aam.members.base import Samples
 from aam.members.member import CrossValidated, FittedModel, Outputs, TrainingSamples, reader
 from aam.members.relations import AsvRelations
-from aam.members.scores import Folds
-from aam.members.uncertainty import calibrate
 from aam.number_format import significant
 
 FIRST = 20

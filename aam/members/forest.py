@@ -23,10 +23,12 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.cluster.hierarchy import fcluster
 
+from aam.arrays import F64, Rows, Tokens
 from aam.contract.options.device import DeviceOptions
 from aam.contract.records import Mismatch, convert
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
-from aam.members.base import F64, Labels, Rows, Samples, Tokens, indices, numbers
+from aam.evaluation.labels import Labels
+from aam.members.base import Samples, indices, numbers
 from aam.members.explanations import ExplainedSamples, SampleEffects, by_column
 from aam.members.member import Estimator, FittedModel, Importance, Outputs
 from aam.members.relations import AsvRelations

@@ -18,21 +18,22 @@ import pandas as pd
 from scipy import sparse
 from scipy.stats import rankdata, spearmanr
 
+from aam.arrays import F64, Rows
 from aam.console import info, track
 from aam.contract.errors import DataError, nearest
 from aam.contract.options.members import networks
 from aam.data.covariates import Covariates
 from aam.data.study import Study
 from aam.data.taxonomy import named_ranks, require_common
+from aam.evaluation.folds import Folds
+from aam.evaluation.permutation import shuffled_rows, standard_outputs
 from aam.inference.tables import InferenceSettings
-from aam.members.base import F64, Rows, Samples
+from aam.members.base import Samples
 from aam.members.kernel import MEMBER as KERNEL
 from aam.members.kernel import label_free_kernels
 from aam.members.kernel_ridge import PENALTIES
 from aam.members.member import Importance, TrainingSamples, reader
 from aam.members.model_file import TrainedModel
-from aam.members.permutation_test import shuffled_rows, standard_outputs
-from aam.members.scores import Folds
 
 FOLD_RANK = "rank_fold_"
 """Prefix of the columns with the ranks of each fold."""

@@ -28,12 +28,14 @@ import msgspec
 import numpy as np
 from scipy import sparse
 
+from aam.arrays import F32, F64, Arrays, Rows, Tokens
 from aam.console import info
 from aam.contract.options.device import DeviceOptions
 from aam.contract.records import Mismatch, NonNegative, convert
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.data.targets import TRANSFORMS, contrasts
-from aam.members.base import F64, Arrays, Labels, Rows, Samples, Tokens, indices, numbers
+from aam.evaluation.labels import Labels
+from aam.members.base import Samples, indices, numbers
 from aam.members.explanations import ExplainedSamples, SampleEffects, by_column, quadrature
 from aam.members.kernel_ridge import (
     fit_logistic,
@@ -50,14 +52,7 @@ from aam.members.member import (
     moments,
     of_effects,
 )
-from aam.members.relations import (
-    F32,
-    AsvRelations,
-    Dendrogram,
-    NearestAsvs,
-    chunks,
-    similarity,
-)
+from aam.members.relations import AsvRelations, Dendrogram, NearestAsvs, chunks, similarity
 from aam.memory import shown_size
 from aam.serialization.model_folder import State
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aam.members.base import F64, Labels, Rows
+from aam.arrays import F64, Rows
+from aam.evaluation.labels import Labels
 
 PENALTIES = np.logspace(-5, 1, 25)
 """Penalties of the ridge regression, relative to the trace of the centred kernel."""

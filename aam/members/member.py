@@ -18,16 +18,19 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from aam.arrays import F64, Tokens
 from aam.console import track
 from aam.contract.options.device import DeviceOptions
 from aam.contract.options.members import MEMBERS
 from aam.data.covariates import CovariateEncoder
 from aam.data.study import Study
 from aam.data.targets import TargetScale
+from aam.evaluation.ensemble import Combined, combine_members
+from aam.evaluation.folds import Folds
+from aam.evaluation.labels import Labels
 from aam.inference.tables import InferenceSettings
-from aam.members.base import F64, Inputs, Labels, Samples, T, Tokens
+from aam.members.base import Inputs, Samples, T
 from aam.members.relations import AsvRelations
-from aam.members.scores import Folds
 from aam.serialization.model_folder import State
 
 if TYPE_CHECKING:
@@ -208,6 +211,13 @@ class CrossValidated:
     # NaN for samples that have none, None where the member has none, empty where they are not
     # requested
     left_out: tuple[F64 | None, ...] = ()
+
+
+def combine_results(results: Mapping[str, CrossValidated], folds: Folds) -> Combined:
+    """Combine members that are cross-validated on `folds`, see `combine_members`."""
+    predictions = {name: result.predictions_MC for name, result in results.items()}
+    left_out = {name: result.left_out for name, result in results.items()}
+    return combine_members(predictions, folds, left_out)
 
 
 class Member(Protocol):

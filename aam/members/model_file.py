@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from aam.arrays import F64, Rows, Tokens
 from aam.contract.errors import DataError
 from aam.contract.options.device import DeviceOptions
 from aam.contract.options.members import MEMBERS
@@ -25,12 +26,13 @@ from aam.contract.records import AboveZero, Mismatch, NonNegative, PlainOptions,
 from aam.data.covariates import CovariateEncoder
 from aam.data.sequences import MASK
 from aam.data.targets import OutputRange, TargetScale
-from aam.members.base import F64, Labels, Rows, Tokens, indices, numbers
-from aam.members.ensemble import Ensemble
+from aam.evaluation.calibration import ProportionalOdds
+from aam.evaluation.ensemble import Ensemble
+from aam.evaluation.labels import Labels
+from aam.members.base import indices, numbers
 from aam.members.member import FittedModel, Outputs, reader
 from aam.members.new_samples import SummaryNumbers, TrainingSummary
 from aam.members.relations import AsvRelations
-from aam.members.uncertainty import ProportionalOdds
 from aam.serialization import model_folder
 
 _TRAINING, _IMPORTANCE, _Q_VALUES = "training", "importance/", "q_values"

@@ -15,18 +15,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from aam.arrays import F32, F64, Arrays, Rows, Tokens
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError
 from aam.contract.records import Count, Mismatch, NonNegative, Positive, Seed
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.metadata import read_metadata, rows_where
 from aam.data.sequences import PAD, hash_of, hash_sequences
-from aam.data.splits import Split
 from aam.data.study import Study
 from aam.data.table import rarefy
-from aam.members.base import F64, Arrays, Rows, Samples, Tokens
+from aam.evaluation.splits import Split
+from aam.members.base import Samples
 from aam.members.kernel import Kernel, KernelInputs, Landmarks
-from aam.members.relations import F32, AsvRelations
+from aam.members.relations import AsvRelations
 
 MAX_SAMPLES = 1000
 """Training samples of which the richness and the log abundances are kept."""

@@ -15,8 +15,8 @@ from aam.contract.errors import UsageError
 from aam.contract.options.commands.train import Train
 from aam.contract.preflight import metadata_columns
 from aam.data.metadata import Metadata, listed_columns
-from aam.data.targets import check_options
 from aam.distributed.environment import read_environment
+from aam.evaluation.splits import check_options
 
 TRANSFORMER = "transformer"
 

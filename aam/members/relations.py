@@ -17,17 +17,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
+from aam.arrays import F32, F64, Arrays, Rows, Tokens
 from aam.console import info
 from aam.contract.records import Mismatch
 from aam.data.sequences import PAD
-from aam.members.base import F64, Arrays, Rows, Tokens, indices, numbers
-
-F32 = npt.NDArray[np.float32]
+from aam.members.base import indices, numbers
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,17 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
+from aam.arrays import F64
 from aam.console import warn
 from aam.contract.options.commands.use import Predict
 from aam.contract.options.members import networks
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.targets import OutputRange, label_names
+from aam.evaluation.calibration import median_codes
+from aam.evaluation.folds import Folds
 from aam.inference.tables import ALONE, InferenceSettings, RankShare, require_finite
-from aam.members.base import F64, Samples
+from aam.members.base import Samples
 from aam.members.explanations import FIRST, explain
 from aam.members.member import reader
 from aam.members.model_file import TrainedModel
@@ -26,8 +29,6 @@ from aam.members.new_samples import (
     read_covariates,
     select_as_trained,
 )
-from aam.members.scores import Folds
-from aam.members.uncertainty import median_codes
 
 _KEYS = (ID_HEADER, "fold", "split")
 

@@ -19,6 +19,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from aam.arrays import F64, Rows, Tokens
 from aam.console import info
 from aam.contract.errors import Interrupted
 from aam.contract.options.commands.train import Train
@@ -29,6 +30,7 @@ from aam.data.covariates import CovariateEncoder
 from aam.data.study import Study
 from aam.data.table import FeatureTable, rarefy
 from aam.data.targets import TargetScale
+from aam.evaluation.folds import Folds
 from aam.inference.attributions import (
     SampleAttention,
     integrated_gradients,
@@ -45,7 +47,7 @@ from aam.inference.outputs import (
 )
 from aam.inference.stored_networks import Target, network_state, restore_networks
 from aam.inference.tables import InferenceSettings
-from aam.members.base import F64, Rows, Samples, Tokens
+from aam.members.base import Samples
 from aam.members.explanations import ExplainedSamples, SampleEffects
 from aam.members.member import (
     CrossValidated,
@@ -59,7 +61,6 @@ from aam.members.member import (
     of_effects,
 )
 from aam.members.relations import AsvRelations
-from aam.members.scores import Folds
 from aam.model.nucleotides import NucleotideEncoder
 from aam.numerics.device import print_device
 from aam.serialization.model_folder import State

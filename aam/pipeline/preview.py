@@ -12,8 +12,9 @@ import numpy as np
 from aam.console import info, warn
 from aam.contract.errors import first_few, shortened
 from aam.contract.options.commands.train import Train
-from aam.members.confounding import Association, associations, leading
-from aam.members.scores import TITLES, Folds
+from aam.evaluation.confounding import Association, associations, leading
+from aam.evaluation.folds import Folds
+from aam.evaluation.intervals import TITLES
 from aam.pipeline.repeated_samples import RepeatedSamples, find_repeated_samples, same_values
 from aam.training.labelled_study import LabelledStudy
 

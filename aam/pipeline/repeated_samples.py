@@ -26,11 +26,12 @@ from scipy.stats import rankdata
 from aam.contract.errors import DataError
 from aam.contract.options.commands.train import Train
 from aam.data.metadata import as_numbers
-from aam.data.metrics import value_of
-from aam.data.splits import FOLDS, make_splits
 from aam.data.targets import category_codes
+from aam.evaluation.folds import Folds, training_rows
+from aam.evaluation.intervals import SCORED, TITLES
+from aam.evaluation.metrics import value_of
+from aam.evaluation.splits import FOLDS, make_splits
 from aam.members.member import TrainingSamples, estimator
-from aam.members.scores import SCORED, TITLES, Folds, training_rows
 from aam.training.labelled_study import LabelledStudy
 
 _MAX_SAMPLES = 4000  # samples that are compared with each other; 4,000 take 2 CPU-seconds

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from aam.arrays import F64
 from aam.console import info, warn
 from aam.contract.errors import DataError
 from aam.contract.files import write_json
@@ -17,21 +18,23 @@ from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.members import networks
 from aam.contract.preflight import MODEL
-from aam.data.metrics import ScoredPredictions
 from aam.data.ordination import coordinates_of_kernel, write_ordination
-from aam.data.splits import write_splits
 from aam.data.table import auto_depth
 from aam.data.taxonomy import read_taxonomy
+from aam.evaluation.confounding import Association, confounders, warning
+from aam.evaluation.folds import Folds
+from aam.evaluation.learning_curve import learning_curve
+from aam.evaluation.metrics import ScoredPredictions
+from aam.evaluation.permutation import permutation_test
+from aam.evaluation.scores import DUMMY, ENSEMBLE, compare, evaluate, shown_metrics
+from aam.evaluation.splits import write_splits
 from aam.inference.tables import write_table
-from aam.members.confounding import Association, confounders, warning
-from aam.members.evaluation import DUMMY, ENSEMBLE, compare, evaluate, learning_curve, shown_metrics
 from aam.members.explanations import explain_held_out
 from aam.members.importance import importance_table, q_values
-from aam.members.kernel import Landmarks
+from aam.members.kernel import Landmarks, label_free_kernels
 from aam.members.member import estimator
 from aam.members.model_file import ModelFacts, TrainedModel
 from aam.members.new_samples import TrainingSummary
-from aam.members.permutation_test import permutation_test
 from aam.members.relations import AsvRelations
 from aam.members.tables import held_out_table
 from aam.pipeline.preview import preview
@@ -225,7 +228,7 @@ def _scores(
     """Return the content of scores.json."""
     column, folds, grouped = options.target.metadata_column, result.folds, None
     seconds = {name: one.cpu_seconds for name, one in result.members.items()}
-    test = permutation_test(result.samples, folds)
+    test = permutation_test(label_free_kernels(result.samples.inputs(estimator(KERNEL))), folds)
     kernel = result.members.get(KERNEL)
     if repeated is not None:
         given_MC = None if kernel is None else kernel.predictions_MC
@@ -260,9 +263,12 @@ def _scores(
         }
     scores["confounders"] = confounders(found, folds, predictions_MC)
     if kernel is not None and len(labelled.values) <= MAX_SAMPLES:
-        scores["learning_curve"] = learning_curve(
-            KERNEL, estimator(KERNEL), result.samples, folds, kernel.predictions_MC
-        )
+
+        def predict(smaller: Folds, part: str) -> F64:
+            member = estimator(KERNEL)
+            return member.cross_validate(result.samples, smaller, False, part).predictions_MC
+
+        scores["learning_curve"] = learning_curve(KERNEL, predict, folds, kernel.predictions_MC)
     return scores
 
 

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from aam import __version__, run_record
+from aam.arrays import Rows
 from aam.console import as_library, info, warn
 from aam.contract import stop_file
 from aam.contract.errors import (
@@ -46,14 +47,13 @@ from aam.contract.options import alternatives as types_of
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Search, Train
 from aam.contract.options.study import SplitOptions
-from aam.data.covariates import check_folds
-from aam.data.metrics import ScoredPredictions, value_of
-from aam.data.splits import Rows, Split, make_splits
 from aam.data.targets import category_codes
 from aam.distributed.stop import StopRequests
+from aam.evaluation.intervals import SCORED
+from aam.evaluation.metrics import ScoredPredictions, value_of
+from aam.evaluation.splits import Split, check_covariates, make_splits
 from aam.members.member import TrainingSamples
 from aam.members.option_checks import TRANSFORMER, choose_members
-from aam.members.scores import SCORED
 from aam.pipeline.train import folds_of, samples_of, sequence_length, session, train
 from aam.serialization.folders import temporary_folder
 from aam.training.labelled_study import LabelledStudy, check_labels, label_study, read_inputs
@@ -360,7 +360,7 @@ class Trials:
             split = Split(*(np.array(rows, dtype=np.int64) for rows in kept))
         study = trials.labelled
         if study.covariates is not None:
-            check_folds(study.covariates, (split,))
+            check_covariates(study.covariates, (split,))
         study = dataclasses.replace(study, splits=(split,))
         # Processes of one search train at the same time, so each trial has a folder of its own.
         place = temporary_folder(self.folder, "trial") if options.uses_network else nullcontext()

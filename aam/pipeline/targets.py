@@ -25,9 +25,8 @@ from aam.contract.options.conditions import without_effect
 from aam.contract.preflight import target_folder
 from aam.contract.records import Sourced, read_yaml_entries
 from aam.data.metadata import listed_columns, read_metadata, rows_where
-from aam.data.metrics import ScoredPredictions
-from aam.data.splits import write_splits
-from aam.data.targets import split_samples
+from aam.evaluation.metrics import ScoredPredictions
+from aam.evaluation.splits import split_samples, write_splits
 from aam.inference.tables import write_table
 from aam.members.option_checks import check_targets
 from aam.members.tables import join_targets

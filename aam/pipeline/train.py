@@ -21,20 +21,22 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from aam.arrays import F64
 from aam.console import info
 from aam.contract.options.commands.train import Train
 from aam.contract.options.members import MEMBERS, default_members
 from aam.contract.options.members import networks as network_names
 from aam.contract.preflight import COUNTS_ALONE
-from aam.data.metrics import ScoredPredictions
-from aam.data.splits import FILE_GROUPS
 from aam.data.targets import TargetScale, output_range
 from aam.distributed.environment import ONE_PROCESS, RankGroup
-from aam.members.base import F64, Labels, Samples
-from aam.members.ensemble import Combined, combine_results
-from aam.members.member import CrossValidated, Member, TrainingSamples, estimator
+from aam.evaluation.ensemble import Combined
+from aam.evaluation.folds import Folds
+from aam.evaluation.labels import Labels
+from aam.evaluation.metrics import ScoredPredictions
+from aam.evaluation.splits import FILE_GROUPS
+from aam.members.base import Samples
+from aam.members.member import CrossValidated, Member, TrainingSamples, combine_results, estimator
 from aam.members.relations import AsvRelations
-from aam.members.scores import Folds
 from aam.training.labelled_study import LabelledStudy
 from aam.training.run_folder import RecordFact, check_folds, no_record
 

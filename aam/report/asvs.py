@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from aam.data.metrics import quantile_bins
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
+from aam.evaluation.metrics import quantile_bins
 from aam.members.explanations import FEATURES
 from aam.members.importance import FOLD_RANK, evidence_sentence, stability
 from aam.number_format import significant

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from aam.contract.errors import DataError
-from aam.data.metrics import ScoredPredictions, compute_metrics
-from aam.members.scores import (
+from aam.evaluation.intervals import (
     ResampledMetrics,
     Score,
     joint_groups,
     resample_groups,
     resample_metrics,
 )
+from aam.evaluation.metrics import ScoredPredictions, compute_metrics
 from aam.report.figures import INK, MARKERS, MAX_VECTORS, SERIES, Drawing, blank, shortened, styled
 from aam.report.methods import fact_rows, input_rows, option_rows
 from aam.report.run import Run

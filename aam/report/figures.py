@@ -20,13 +20,13 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
-import numpy.typing as npt
+
+from aam.arrays import F64
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-F64 = npt.NDArray[np.float64]
 
 INK = "#1f2a37"
 # Okabe and Ito (2008): distinct for every common colour vision. Black and yellow are left out: one

@@ -10,11 +10,11 @@ from typing import Any
 from aam.contract.options import flat, specs
 from aam.contract.options.commands import find
 from aam.contract.options.members import MEMBERS
-from aam.members.scores import DRAWS, LEVEL
+from aam.evaluation.intervals import DRAWS, LEVEL
 from aam.memory import shown_size
 from aam.report.run import Run
 
-Rows = list[list[str]]
+TableRows = list[list[str]]
 
 LIBRARIES = ("python", "numpy", "scipy", "scikit-learn", "biom-format", "scikit-bio", "torch")
 
@@ -92,7 +92,7 @@ def _members(run: Run) -> list[str]:
     return [name for name in run.members if name in MEMBERS]
 
 
-def input_rows(run: Run) -> Rows:
+def input_rows(run: Run) -> TableRows:
     """Return option, path, size and SHA-256 of every input."""
     inputs = run.facts.get("inputs") or {}
     return [
@@ -101,7 +101,7 @@ def input_rows(run: Run) -> Rows:
     ]
 
 
-def fact_rows(run: Run) -> Rows:
+def fact_rows(run: Run) -> TableRows:
     """Return times, host and versions of the run."""
     facts = run.facts
     rows = [["aam", str(facts.get("aam", "unknown"))]]

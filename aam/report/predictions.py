@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from aam.data.metrics import (
+from aam.arrays import F64
+from aam.evaluation.metrics import (
     ScoredPredictions,
     class_auc,
     compute_metrics,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-F64 = npt.NDArray[np.float64]
 
 MAX_NUMBERED = 12  # classes of a confusion matrix whose cells show their counts
 MAX_CURVES = 6  # classes with a ROC curve of their own
@@ -80,7 +80,7 @@ def roc_picture(given: ReportInput) -> Drawing | None:
     """Draw ROC curves: one for two classes, else one for each frequent class against the rest.
 
     Of several folds it is the mean of their curves at each false positive rate, weighted by their
-    pairs of samples: its area is the AUC of `aam.data.metrics`.
+    pairs of samples: its area is the AUC of `aam.evaluation.metrics`.
     """
     scored = given.run.scored
     if scored is None or scored.probabilities is None:

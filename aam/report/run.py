@@ -11,32 +11,31 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from aam import run_record
+from aam.arrays import F64
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.options.study import ordered_levels
 from aam.contract.records import EDITED, read_json_object
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.formats.text import numbers, read_rows
 from aam.data.metadata import ID_HEADER, as_numbers, read_metadata
-from aam.data.metrics import FEW_VALUES, ScoredPredictions, compute_metrics
 from aam.data.ordination import read_embeddings, read_ordination
-from aam.data.predictions import (
+from aam.evaluation.intervals import Score, resample_groups, resample_metrics
+from aam.evaluation.metrics import FEW_VALUES, ScoredPredictions, compute_metrics
+from aam.evaluation.predictions import (
     class_predictions,
     numeric_column,
     numeric_predictions,
     read_predictions,
 )
 from aam.members.importance import FOLD_RANK
-from aam.members.scores import Score, resample_groups, resample_metrics
 from aam.number_format import significant
 from aam.report.figures import Colour
 
 if TYPE_CHECKING:
     import pandas as pd
 
-F64 = npt.NDArray[np.float64]
 
 OFFERED = 5  # columns to choose from without --color-by
 
@@ -105,7 +104,7 @@ class _Confounder(_Score, kw_only=True):
 
 
 class Scores(msgspec.Struct):
-    """Entries of scores.json that the report reads, see `aam.members.evaluation`."""
+    """Entries of scores.json that the report reads, see `aam.evaluation.scores`."""
 
     verdict: _Verdict
     samples: int

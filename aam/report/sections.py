@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from scipy.spatial.distance import pdist
 from scipy.stats import spearmanr
 
+from aam.arrays import F64
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
 from aam.number_format import significant
 from aam.report import asvs, predictions
@@ -34,7 +34,6 @@ from aam.report.terminal import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-F64 = npt.NDArray[np.float64]
 Section = Literal["predictions", "asvs", "learning", "embedding"]
 
 Draw = Callable[[ReportInput], Drawing | None]

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from aam.contract.errors import shortened
-from aam.members.scores import Score
+from aam.evaluation.intervals import Score
 from aam.number_format import metric_text
 
 OTHER_FORM = "another form of the target, or completely confounded with it"
@@ -36,7 +36,7 @@ TITLES = {
     "macro_f1": "Macro F1",
     "auc": "AUC",
 }
-"""Heading of each figure of `aam.data.metrics`, in their order."""
+"""Heading of each figure of `aam.evaluation.metrics`, in their order."""
 
 MAX_CLASSES, _LONGEST_CLASS = 12, 16  # classes of a table of confusions, and their characters
 
@@ -92,7 +92,7 @@ class Table:
 
 
 def show(summary: Mapping[str, Any]) -> None:
-    """Print the result of `aam.data.metrics.summary`: folds, their spread, all samples.
+    """Print the result of `aam.evaluation.metrics.summary`: folds, their spread, all samples.
 
     `by`, if there, has the metrics of each value of metadata columns.
     """

@@ -13,21 +13,19 @@ from aam.console import info
 from aam.contract.errors import DataError, UsageError, first_few, nearest
 from aam.contract.options.commands.train import Train
 from aam.contract.options.study import SampleOptions, SplitOptions
-from aam.data.covariates import Covariates, check_folds, check_target, read_covariates
+from aam.data.covariates import Covariates, check_target, read_covariates
 from aam.data.metadata import Metadata, read_metadata
-from aam.data.splits import PARTS, Split
 from aam.data.study import Study, load_study
 from aam.data.table import auto_depth
 from aam.data.targets import (
     TargetTransform,
     category_codes,
-    check_options,
     fit_transform,
     output_range,
     read_labels,
-    split_samples,
 )
 from aam.data.taxonomy import read_taxonomy, require_common
+from aam.evaluation.splits import PARTS, Split, check_covariates, check_options, split_samples
 
 
 def choose_depth(study: Study, options: SampleOptions) -> int:
@@ -150,7 +148,7 @@ def label_study(
         {"--metadata-column": column, "--group-column": options.split.group_column},
     )
     if covariates is not None:
-        check_folds(covariates, parts)
+        check_covariates(covariates, parts)
         check_target(covariates, values, column)
     return LabelledStudy(
         study, values, labelled.classes, parts, labels, depth, metadata, covariates

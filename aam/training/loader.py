@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from aam.arrays import Rows
 from aam.data.batches import (
     FIXED_DRAW,
     Batch,
@@ -22,12 +22,10 @@ from aam.data.batches import (
     make_batch,
     shard_batch,
 )
-from aam.data.splits import even_slice
 from aam.data.study import Study
-from aam.distributed.environment import SINGLE_RANK, Ranks
+from aam.distributed.environment import SINGLE_RANK, Ranks, even_slice
 from aam.distributed.stop import ignore_signals
 
-Rows = npt.NDArray[np.int64]
 StepKey = tuple[int, int]
 
 _ORDER = 3

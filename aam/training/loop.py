@@ -30,10 +30,10 @@ from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.training import LoopOptions
 from aam.contract.records import Mismatch
 from aam.data.batches import Batch, BatchPlan, FixedBatches
-from aam.data.splits import Split
 from aam.data.study import Study
 from aam.distributed import strategies
 from aam.distributed.stop import StopRequests
+from aam.evaluation.splits import Split
 from aam.inference.stored_networks import ModelConfig
 from aam.model.network import Predictor
 from aam.numerics.device import device_name, is_gpu

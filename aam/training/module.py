@@ -27,7 +27,6 @@ from torch.utils.checkpoint import checkpoint
 
 from aam.contract.options.training import LoopOptions, MaskOptions
 from aam.data.batches import Batch, BatchShard, unmasked
-from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.data.sequences import PAD
 from aam.distributed.collectives import (
     all_gather_arrays,
@@ -36,6 +35,7 @@ from aam.distributed.collectives import (
     world_size,
 )
 from aam.distributed.environment import shard_sizes
+from aam.evaluation.metrics import ScoredPredictions, compute_metrics
 from aam.inference.stored_networks import DiversityScale, Target
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Encoder, Predictor

@@ -20,14 +20,13 @@ from aam.contract.options.training import MaskOptions, ModelOptions
 from aam.contract.preflight import MODEL
 from aam.data.batches import BatchPlan
 from aam.data.metadata import read_metadata
-from aam.data.splits import Split, write_splits
 from aam.data.store import is_store
 from aam.data.study import Study, has_phylogeny, load_study
-from aam.data.targets import split_samples
 from aam.data.unifrac import faith_pd
 from aam.distributed import strategies
 from aam.distributed.collectives import identity
 from aam.distributed.process_group import process_group
+from aam.evaluation.splits import Split, split_samples, write_splits
 from aam.inference.outputs import encode_asvs, write_study_embeddings
 from aam.inference.stored_networks import (
     TRANSFORMER,

@@ -16,10 +16,10 @@ from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
 from aam.data.batches import reading_plan
 from aam.data.covariates import fit_encoder
-from aam.data.splits import Split
 from aam.data.targets import output_range
 from aam.distributed import strategies
 from aam.distributed.collectives import identity
+from aam.evaluation.splits import Split
 from aam.inference.outputs import (
     LoadedNetwork,
     apply_network,

@@ -7,9 +7,9 @@ import pytest
 
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.study import CovariateOptions
-from aam.data.covariates import Covariates, check_folds, check_target, fit_encoder, read_covariates
+from aam.data.covariates import Covariates, check_target, fit_encoder, read_covariates
 from aam.data.metadata import Metadata
-from aam.data.splits import Split
+from aam.evaluation.splits import Split, check_folds
 
 IDS = tuple("abcdefgh")
 METADATA = Metadata(

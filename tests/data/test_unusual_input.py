@@ -12,9 +12,9 @@ from aam.contract.errors import DataError
 from aam.data.metadata import read_metadata, rows_where
 from aam.data.ordination import read_ordination, write_ordination
 from aam.data.phylogeny import read_phylogeny
-from aam.data.splits import Split, read_splits, write_splits
 from aam.data.table import read_table
 from aam.data.taxonomy import read_taxonomy
+from aam.evaluation.splits import Split, read_splits, write_splits
 from tests.support.commands import aam
 
 Capture = pytest.CaptureFixture[str]

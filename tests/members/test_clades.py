@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from aam.arrays import F64, Tokens
 from aam.contract.options.commands.studies import Example
 from aam.data.sequences import encode
 from aam.data.simulation import simulate
-from aam.members.base import F64, Labels, Samples, Tokens
+from aam.evaluation.labels import Labels
+from aam.members.base import Samples
 from aam.members.forest import Forest, ForestInputs, ForestModel, clades, membership
 from aam.members.kernel import CLADE_SHARES, Kernel, products
 from aam.members.relations import AsvRelations, Dendrogram, NearestAsvs

@@ -16,8 +16,9 @@ from aam.contract.options.commands.studies import Example
 from aam.contract.options.device import DeviceOptions
 from aam.data.covariates import Covariates
 from aam.data.simulation import simulate, write_study
+from aam.evaluation.labels import Labels
 from aam.inference.stored_networks import read_networks
-from aam.members.base import Labels, Samples
+from aam.members.base import Samples
 from aam.members.member import estimator
 from aam.members.relations import AsvRelations
 from aam.training import checkpoints

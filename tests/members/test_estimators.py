@@ -13,12 +13,14 @@ from scipy import sparse
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import Ridge
 
+from aam.arrays import Rows
 from aam.contract.options.commands.studies import Example
 from aam.contract.options.device import DeviceOptions
 from aam.contract.records import Mismatch
 from aam.data.sequences import encode
 from aam.data.simulation import simulate
-from aam.members.base import Labels, Rows, Samples
+from aam.evaluation.labels import Labels
+from aam.members.base import Samples
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel, KernelModel, approximation
 from aam.members.kernel_ridge import PENALTIES, fit_ridge, huber_weights, leave_groups_out

@@ -11,11 +11,13 @@ import pytest
 from scipy import sparse
 
 import aam as api
+from aam.arrays import F64
 from aam.contract.errors import DataError
 from aam.data.covariates import Covariates
 from aam.data.targets import TargetScale
-from aam.members.base import F64, Labels, Samples
-from aam.members.ensemble import Ensemble
+from aam.evaluation.ensemble import Ensemble
+from aam.evaluation.labels import Labels
+from aam.members.base import Samples
 from aam.members.explanations import explain
 from aam.members.member import FittedModel, Outputs, estimator
 from aam.members.relations import AsvRelations

@@ -19,11 +19,13 @@ from skbio.metadata import SampleMetadata
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 import aam as api
+from aam.arrays import F64
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.options.training import TransformName
 from aam.data.targets import TRANSFORMS, TargetScale
 from aam.data.taxonomy import named_ranks, read_taxonomy
-from aam.members.base import F64, FINEST, Labels, Samples
+from aam.evaluation.labels import Labels
+from aam.members.base import FINEST, Samples
 from aam.members.forest import ForestInputs, as_csc, model_of
 from aam.members.kernel import Kernel, KernelInputs, KernelModel, KernelTerms, Landmarks
 from aam.members.member import Outputs

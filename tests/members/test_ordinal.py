@@ -12,15 +12,15 @@ from scipy import sparse
 from sklearn.metrics import accuracy_score, cohen_kappa_score
 
 from aam.contract.errors import DataError, UsageError
-from aam.data.predictions import class_predictions
-from aam.data.splits import make_splits
+from aam.evaluation.calibration import fit_proportional_odds, median_codes
+from aam.evaluation.folds import Folds
+from aam.evaluation.labels import Labels
+from aam.evaluation.predictions import class_predictions
+from aam.evaluation.splits import make_splits
 from aam.inference.stored_networks import read_networks
-from aam.members.base import Labels, Samples
-from aam.members.ensemble import combine_results
-from aam.members.member import TrainingSamples, estimator
+from aam.members.base import Samples
+from aam.members.member import TrainingSamples, combine_results, estimator
 from aam.members.relations import AsvRelations
-from aam.members.scores import Folds
-from aam.members.uncertainty import fit_proportional_odds, median_codes
 from aam.serialization import model_folder
 from tests.support.commands import TINY, aam, read
 from tests.support.run_folders import make_study

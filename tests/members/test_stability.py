@@ -11,12 +11,13 @@ from scipy import sparse
 from aam.contract.options.commands.studies import Example
 from aam.data.sequences import encode
 from aam.data.simulation import simulate
-from aam.data.splits import Split
-from aam.members.base import Labels, Samples
+from aam.evaluation.folds import Folds
+from aam.evaluation.labels import Labels
+from aam.evaluation.splits import Split
+from aam.members.base import Samples
 from aam.members.importance import evidence_sentence, q_values, stability
 from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
-from aam.members.scores import Folds
 from benchmarks.random_labels import study
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from aam.contract.options.study import TableOptions
-from aam.data.splits import Split
 from aam.data.study import load_study
+from aam.evaluation.splits import Split
 from aam.members.base import FINEST, Samples
 from aam.members.new_samples import TrainingSummary
 from aam.members.relations import AsvRelations, mismatches, similarity

@@ -22,8 +22,8 @@ from aam.contract.errors import CannotCreate, Interrupted, NotFinite, UsageError
 from aam.contract.options import build, replaced
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Search
-from aam.data.splits import write_splits
 from aam.distributed.stop import StopRequests
+from aam.evaluation.splits import write_splits
 from aam.pipeline.run import run
 from aam.pipeline.search import (
     Trials,

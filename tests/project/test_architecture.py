@@ -15,8 +15,8 @@ TABLE = {
     for package, allowed in ROW.findall((ROOT / "docs/architecture.md").read_text())
 }
 SHARED = {
-    "aam.contract", "aam.console", "aam.memory", "aam.number_format", "aam.run_record",
-    "aam.__version__",
+    "aam.arrays", "aam.contract", "aam.console", "aam.memory", "aam.number_format",
+    "aam.run_record", "aam.__version__",
 }  # fmt: skip
 
 

@@ -17,9 +17,9 @@ from aam.contract.errors import AamError
 from aam.contract.options import specs
 from aam.contract.options.command_line import read_config
 from aam.contract.options.commands import find
-from aam.data.metrics import compute_metrics
 from aam.data.ordination import read_embeddings, write_ordination
-from aam.data.splits import read_splits
+from aam.evaluation.metrics import compute_metrics
+from aam.evaluation.splits import read_splits
 from aam.performance.profile import as_plain, read_profile
 from aam.report import methods, page
 from aam.report.comparison import comparison

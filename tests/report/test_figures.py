@@ -20,8 +20,8 @@ from sklearn.metrics import auc as area
 
 from aam.cli import main
 from aam.data.distances import read_distances
-from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
+from aam.evaluation.metrics import ScoredPredictions, compute_metrics
 from aam.report.figures import MAX_VECTORS, Colour, Drawing, Picture
 from aam.report.predictions import calibration_picture, precision_recall_picture, roc_picture
 from aam.report.run import ReportInput, as_colour, read_run

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aam.data.metrics import ScoredPredictions
 from aam.data.table import read_table
+from aam.evaluation.metrics import ScoredPredictions
 from aam.report.asvs import asv_name
 from aam.report.methods import paragraph
 from aam.report.predictions import agreement_picture, confusion_picture

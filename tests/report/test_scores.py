@@ -12,7 +12,7 @@ import pytest
 
 from aam.cli import main
 from aam.contract.errors import DataError
-from aam.data.metrics import compute_metrics
+from aam.evaluation.metrics import compute_metrics
 from aam.report.page import Tile, tiles
 from aam.report.run import ReportInput, read_run
 from tests.report.test_page_parts import write_importance

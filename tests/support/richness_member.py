@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aam.arrays import F64, Rows, Tokens
 from aam.contract.options.device import DeviceOptions
 from aam.data.covariates import CovariateEncoder
-from aam.members.base import F64, Labels, Rows, Samples, Tokens, numbers
+from aam.evaluation.labels import Labels
+from aam.members.base import Samples, numbers
 from aam.members.member import Estimator, FittedModel, Importance, Outputs
 from aam.members.relations import AsvRelations
 from aam.serialization.model_folder import State

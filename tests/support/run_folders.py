@@ -13,12 +13,13 @@ from aam.contract.options.commands import find
 from aam.contract.options.commands.studies import Example
 from aam.data.sequences import encode
 from aam.data.simulation import SimulatedStudy, simulate, write_study
-from aam.data.splits import Split, make_splits, write_splits
-from aam.members.base import Labels, Samples
+from aam.evaluation.folds import Folds
+from aam.evaluation.labels import Labels
+from aam.evaluation.splits import Split, make_splits, write_splits
+from aam.members.base import Samples
 from aam.members.forest import Forest
 from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
-from aam.members.scores import Folds
 from aam.members.tables import held_out_table
 
 EPOCHS = 30

@@ -17,9 +17,9 @@ from scipy.sparse import csr_array
 
 from aam.contract.options.study import PhylogenyOptions, SampleOptions, SplitOptions, TableOptions
 from aam.data.batches import BatchPlan, balanced_order
-from aam.data.splits import even_slice, write_splits
 from aam.data.study import Study, load_study
-from aam.data.targets import split_samples
+from aam.distributed.environment import even_slice
+from aam.evaluation.splits import split_samples, write_splits
 from aam.inference.outputs import encode_asvs, write_study_embeddings
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape

@@ -15,18 +15,14 @@ samples each.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import gammaln
 
-from aam.members.base import F64, Rows
-from aam.members.kernel import MEMBER as KERNEL
-from aam.members.kernel import label_free_kernels
-from aam.members.kernel_ridge import PENALTIES
-from aam.members.member import TrainingSamples
-from aam.members.relations import F32
-from aam.members.scores import Folds, training_rows
+from aam.arrays import F32, F64, Rows
+from aam.evaluation.folds import Folds, training_rows
 
 SHUFFLINGS = 1000
 MAX_SAMPLES = 4000
@@ -35,7 +31,7 @@ MAX_SAMPLES = 4000
 _MAX_COLUMNS = 3000
 """Shufflings times outputs; many classes have fewer shufflings."""
 
-_PENALTIES = PENALTIES[::4]
+_PENALTIES = np.logspace(-5, 1, 7)
 
 
 @dataclass(frozen=True)
@@ -47,13 +43,14 @@ class PermutationTest:
     shufflings: int  # number of shufflings
 
 
-def permutation_test(samples: TrainingSamples, folds: Folds) -> PermutationTest | None:
+def permutation_test(kernels: Sequence[F32], folds: Folds) -> PermutationTest | None:
     """Test whether the table predicts the target of the held-out samples better than by chance.
 
     Labels are shuffled among the samples of a fold, with groups among its groups: a group receives
     the labels of another one in random order, repeated where that has fewer samples. With few
     groups in a fold they are shuffled among all folds. There is no test of more than `MAX_SAMPLES`
-    samples, or where all labels are equal.
+    samples, or where all labels are equal. Of the `kernels` [N, N] of the samples the best is
+    chosen for each shuffling.
     """
     if (standard_NC := standard_outputs(folds)) is None:
         return None
@@ -61,7 +58,6 @@ def permutation_test(samples: TrainingSamples, folds: Folds) -> PermutationTest 
     # float32 halves the time of the products; labels near 0 keep its digits.
     labels_NBC = standard_NC.astype(np.float32)[shuffled_rows(folds, number).T]
     gains_B = np.zeros(number + 1)
-    kernels = label_free_kernels(samples.inputs(KERNEL))
     for split in folds.splits:
         train, held_out = training_rows(split), split.held_out[1]
         gains_B += _gains(
@@ -90,7 +86,7 @@ def standard_outputs(folds: Folds) -> F64 | None:
 
 
 def _gains(
-    kernels: list[F32],
+    kernels: Sequence[F32],
     train: Rows,
     held_out: Rows,
     groups: Rows,

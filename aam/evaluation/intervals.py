@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,9 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from aam.contract.errors import DataError
+from aam.arrays import F64, Rows
 from aam.contract.options.study import TargetType
-from aam.data.metrics import (
+from aam.evaluation.metrics import (
     ResampledMetric,
     ScoredPredictions,
     accuracy,
@@ -34,10 +33,6 @@ from aam.data.metrics import (
     value_of,
     weighted_kappa,
 )
-from aam.data.splits import Split
-from aam.data.targets import UNSCALED, TargetScale
-from aam.members.base import F64, Labels, Rows
-from aam.members.uncertainty import fit_odds, median_codes
 
 DRAWS = 1000
 SEED = 0
@@ -210,146 +205,3 @@ def _interval(whole: float, drawn: F64) -> Score:
         return Score(whole, None, None)
     lower, upper = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Score(whole, float(lower), float(upper))
-
-
-_PARTS = 5
-"""Parts of the groups of a single split, which stand for its folds in `Folds.parts_M`."""
-
-
-@dataclass(frozen=True)
-class Folds:
-    """Labels of N samples, and the splits on which models are fitted and scored.
-
-    The held-out samples are ordered by fold. A sample is held out in several folds where the splits
-    file has it so.
-
-    Raises:
-        DataError: a split without test and validation samples, or some with test samples and some
-            with validation samples alone.
-    """
-
-    labels: Labels  # labels of all N samples, in the units of the target
-    splits: tuple[Split, ...]  # one split, or one per fold
-    seed: int  # seed of the estimators
-    group_column: str | None = None  # column of the metadata with the groups; None without groups
-    # transform of a number; estimators are fitted to transformed labels
-    scale: TargetScale = UNSCALED
-
-    def __post_init__(self) -> None:
-        """Check that every split has held-out samples of the same part."""
-        for fold, split in enumerate(self.splits, start=1):
-            if not len(split.held_out[1]):
-                raise DataError(
-                    "The split has no test or validation samples",
-                    f"fold {fold}",
-                    "check the splits",
-                )
-        if len({split.held_out[0] for split in self.splits}) > 1:
-            raise DataError(
-                "Some folds have test samples, others validation samples alone",
-                f"{len(self.splits)} folds",
-                "check the splits",
-            )
-
-    @property
-    def part(self) -> str:
-        """Name of the held-out part: "test" or "validation"."""
-        return self.splits[0].held_out[0]
-
-    @cached_property
-    def fitted_rows(self) -> tuple[Rows, ...]:
-        """Rows to which models are fitted: of each split, and last of all samples of the splits."""
-        fitted = [training_rows(split) for split in self.splits]
-        everything = np.unique(np.concatenate([*fitted, self.rows_M]))
-        return (*fitted, everything)
-
-    @cached_property
-    def rows_M(self) -> Rows:
-        """Rows of the held-out samples among all N."""
-        return np.concatenate([split.held_out[1] for split in self.splits])
-
-    @cached_property
-    def fold_M(self) -> Rows:
-        """Fold in which each sample is held out, from 1."""
-        sizes = [len(split.held_out[1]) for split in self.splits]
-        return np.repeat(np.arange(1, len(sizes) + 1), sizes)
-
-    @cached_property
-    def held_out(self) -> Labels:
-        """Labels of the held-out samples."""
-        return self.labels.take(self.rows_M)
-
-    @property
-    def parts_M(self) -> Rows:
-        """Fold of each held-out sample; of a single split, one of five parts of groups."""
-        if len(self.splits) > 1:
-            return self.fold_M
-        # A single split has no other folds from which weights and calibration could come.
-        return np.unique(self.held_out.groups, return_inverse=True)[1] % _PARTS
-
-    @cached_property
-    def draws(self) -> BootstrapResamples:
-        """Resamples of the groups of the held-out samples."""
-        return resample_groups(self.held_out.groups)
-
-    @cached_property
-    def dummy_MC(self) -> F64:
-        """Mean or class frequencies of the training samples of the fold of each held-out sample."""
-        predicted_NC = self.labels.predicted_NC
-        means = [predicted_NC[training_rows(split)].mean(axis=0) for split in self.splits]
-        return np.stack(means)[self.fold_M - 1]
-
-    @property
-    def units(self) -> str:
-        """Number and name of the units of the bootstrap ("42 groups of infant", "90 samples")."""
-        unit = "samples" if self.group_column is None else f"groups of {self.group_column}"
-        return f"{self.draws.groups} {unit}"
-
-    def with_levels(self, predictions_MC: F64, left_out: Sequence[F64 | None]) -> F64:
-        """Append the probability of each level to predicted ranks; other predictions stay.
-
-        The model from a rank to the levels is fitted to predictions inside the training part of the
-        fold. Held-out predictions of other folds would not do: their models were trained on the
-        labels of this one (random labels in groups: weighted kappa 0.027, 500 studies).
-        """
-        if not self.labels.levels:
-            return predictions_MC
-        parts = []
-        for k, rows in enumerate(self.fitted_rows[:-1]):
-            ranks_M1 = predictions_MC[self.fold_M == k + 1]
-            odds = fit_odds(left_out[k] if left_out else None, self.labels.take(rows))
-            parts.append(np.hstack([ranks_M1, odds.probabilities(ranks_M1[:, 0])]))
-        return np.concatenate(parts)
-
-    def scored(self, predictions_MC: F64) -> ScoredPredictions:
-        """Combine predictions of the held-out samples with their labels.
-
-        Of ordered categories the median one is the prediction, see `with_levels`.
-        """
-        labels = self.held_out
-        folds = tuple(str(fold) for fold in self.fold_M) if len(self.splits) > 1 else ()
-        if labels.type == "regression":
-            return ScoredPredictions(labels.values, predictions_MC[:, 0], folds)
-        codes_M = labels.values.astype(np.int64)
-        if labels.classes:
-            predicted_M = predictions_MC.argmax(axis=1)
-            return ScoredPredictions(codes_M, predicted_M, folds, labels.classes, predictions_MC)
-        chances_MC = predictions_MC[:, 1:]
-        predicted_M = median_codes(chances_MC)
-        return ScoredPredictions(
-            codes_M, predicted_M, folds, labels.levels, chances_MC, ordered=True
-        )
-
-    def drawn(self, predictions_MC: F64) -> ResampledMetrics:
-        """Compute the metrics of predictions of the held-out samples, also on each draw."""
-        return resample_metrics(self.scored(predictions_MC), self.draws)
-
-
-def training_rows(split: Split) -> Rows:
-    """Return the samples that an estimator may read: all of the split that are not held out.
-
-    It needs no validation samples, since its hyper-parameters are chosen by leaving out groups.
-    """
-    if not len(split.test):
-        return split.train
-    return np.sort(np.concatenate([split.train, split.validation]))

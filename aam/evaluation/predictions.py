@@ -15,8 +15,8 @@ from aam.console import info
 from aam.contract.errors import DataError, first_few
 from aam.data.formats.text import LARGEST_FLOAT32, read_rows
 from aam.data.metadata import ID_HEADER, Metadata, as_numbers
-from aam.data.metrics import ScoredPredictions
 from aam.data.targets import encode_labels, label_samples
+from aam.evaluation.metrics import ScoredPredictions
 
 if TYPE_CHECKING:
     import pandas as pd

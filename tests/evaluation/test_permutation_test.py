@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aam.members.ensemble import combine_members
-from aam.members.evaluation import evaluate
-from aam.members.permutation_test import PermutationTest, permutation_test, shuffled_rows
+from aam.evaluation.ensemble import combine_members
+from aam.evaluation.permutation import PermutationTest, permutation_test, shuffled_rows
+from aam.evaluation.scores import evaluate
+from aam.members.kernel import MEMBER as KERNEL
+from aam.members.kernel import label_free_kernels
 from benchmarks.random_labels import SETTINGS, study
 
 SIGNALS = ("two", "three/groups", "ordered", "numbers", "varying/groups")
@@ -42,7 +44,7 @@ def test_stratified_folds_keep_their_classes() -> None:
 def test_a_signal_is_found(setting: str) -> None:
     target, _, grouped = setting.partition("/")
     samples, folds = study(np.random.default_rng(0), target, bool(grouped), signal=4.0)
-    found = permutation_test(samples, folds)
+    found = permutation_test(label_free_kernels(samples.inputs(KERNEL)), folds)
     assert found is not None
     assert found.p < 0.02
 
@@ -52,7 +54,7 @@ def test_random_labels_have_uniform_p_values() -> None:
     p = []
     for run in range(60):
         samples, folds = study(np.random.default_rng(run), "two", False)
-        found = permutation_test(samples, folds)
+        found = permutation_test(label_free_kernels(samples.inputs(KERNEL)), folds)
         assert found is not None
         p.append(found.p)
     assert 0.4 < np.mean(p) < 0.6
@@ -69,7 +71,7 @@ def test_random_labels_are_seldom_predictable(setting: str) -> None:
     p = []
     for run in range(120):
         samples, folds = study(np.random.default_rng([1, run]), target, bool(grouped))
-        found = permutation_test(samples, folds)
+        found = permutation_test(label_free_kernels(samples.inputs(KERNEL)), folds)
         p.append(1.0 if found is None else found.p)
     # By chance more than 13 have p <= 0.05, or more than 5 p <= 0.01, with a probability of 0.5 %.
     assert sum(one <= 0.05 for one in p) <= 13

@@ -8,21 +8,26 @@ decides when training stops. A group (a subject, a study) is always in one part.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from aam.console import info
+from aam.arrays import Rows
+from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import atomic_write
+from aam.contract.options.study import SplitOptions, TargetOptions
+from aam.data.covariates import Covariates
 from aam.data.formats.text import lines_of, read_text
-from aam.data.metadata import ID_HEADER
+from aam.data.metadata import ID_HEADER, Metadata, groups
 
-Rows = npt.NDArray[np.int64]
 PARTS = ("train", "validation", "test")
 HEADER = f"{ID_HEADER}\tfold\tsplit\tgroup"
 FILE_GROUPS = "the splits file"
@@ -265,14 +270,94 @@ def _assign_groups(
     return fold_I[group_of]
 
 
-def even_slice(samples: int, steps: int, step: int) -> slice:
-    """Return the slice of part `step` of `steps` consecutive parts of nearly equal size.
+def check_options(split: SplitOptions, target: TargetOptions) -> None:
+    """Refuse groups that are the target: training samples have no held-out value of it."""
+    if split.group_column == target.metadata_column:
+        raise UsageError(
+            "The groups are the target, so no training sample has the value of a held-out one",
+            f"--group-column {split.group_column}",
+            "name the column of the subjects or of other groups, or leave the option out",
+        )
 
-    Sizes differ by at most one; larger parts come first.
 
-    >>> [even_slice(5, 2, step) for step in range(2)]
-    [slice(0, 3, None), slice(3, 5, None)]
+def split_samples(
+    options: SplitOptions,
+    folds: int | Literal["auto"],
+    seed: int,
+    sample_ids: Sequence[str],
+    metadata: Metadata | None,
+    codes: npt.NDArray[np.int64] | None = None,
+) -> tuple[tuple[Split, ...], list[str] | None]:
+    """Make or read the splits; also return the group of each sample (None without groups).
+
+    Args:
+        options: --test-size, --stratify, --group-column and --splits.
+        folds: folds of the cross-validation; 1 for one split; "auto": `FOLDS`, or one for each
+            group if there are fewer.
+        seed: seed of the shuffles.
+        sample_ids: ids of the samples.
+        metadata: contains the group column.
+        codes: class or rank of each sample, see `category_codes`; None for a numeric target.
     """
-    size, larger = divmod(samples, steps)
-    start = step * size + min(step, larger)
-    return slice(start, start + size + (step < larger))
+    labels, number = None, 0
+    if options.group_column is not None:
+        assert metadata is not None, "--group-column needs --metadata"
+        labels = groups(metadata, options.group_column, sample_ids).tolist()
+    if options.splits is not None:
+        splits, of_file = read_splits(options.splits, sample_ids)
+        labels = of_file if labels is None else labels
+        if labels is not None:
+            for split in splits:
+                parts = [{labels[row] for row in getattr(split, part)} for part in PARTS]
+                counts = Counter(chain.from_iterable(parts))
+                if divided := [group for group, times in counts.items() if times > 1]:
+                    raise DataError(
+                        "The splits file divides groups between the parts of a split",
+                        first_few(sorted(divided)),
+                        "choose another file, or correct its column group"
+                        if options.group_column is None
+                        else "choose another file, or leave out --group-column",
+                    )
+    else:
+        number = min(FOLDS, max(2, len(set(labels or sample_ids)))) if folds == "auto" else folds
+        if folds == "auto" and labels is not None and number < FOLDS:
+            info(f"Folds: {number}, one for each group of '{options.group_column}'.")
+        splits = make_splits(
+            len(sample_ids),
+            test_size=options.test_size,
+            folds=number,
+            seed=seed,
+            groups=labels,
+            classes=codes if options.stratify else None,
+        )
+    if codes is None:
+        return splits, labels
+    for fold, split in enumerate(splits, start=1):
+        part, rows = split.held_out
+        if len(rows) and len(set(codes[rows].tolist())) == 1:
+            # Any model scores 1.000.
+            cause = f"All {part} samples are of one class"
+            evidence = f"{len(rows)} samples of fold {fold}" if len(splits) > 1 else len(rows)
+            if number == 1:
+                remedy = "choose another --seed or --test-size, or merge classes"
+                if np.unique(codes, return_counts=True)[1].min() == 1:
+                    remedy = "merge the class of one sample, or leave it out (--where)"
+                raise DataError(cause, f"{evidence} of {len(codes)} samples", remedy)
+            warn(f"{cause}, so they cannot measure a model: {evidence}.")
+    return splits, labels
+
+
+def check_covariates(covariates: Covariates, splits: Sequence[Split]) -> None:
+    """Warn about columns whose held-out categories are all unknown to the training samples."""
+    for name, values in covariates.categories.items():
+        unknown = [
+            fold
+            for fold, split in enumerate(splits, start=1)
+            if not set(values[split.held_out[1]]) & set(values[split.train]) - {""}
+        ]
+        if unknown:
+            folds = f"fold {', '.join(map(str, unknown))}" if len(splits) > 1 else "the split"
+            warn(
+                f"No held-out sample of {folds} has a category of '{name}' that the training "
+                "samples have: there the column counts as unknown."
+            )

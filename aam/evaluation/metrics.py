@@ -37,11 +37,10 @@ from sklearn.metrics import (
     median_absolute_error,
 )
 
+from aam.arrays import F64, Codes
 from aam.contract.options.study import TargetType
 from aam.data.metadata import as_numbers
 
-F64 = npt.NDArray[np.float64]
-Codes = npt.NDArray[np.int64]
 Metrics = dict[str, float | None]
 
 

@@ -21,7 +21,7 @@
                     metrics: name -> {value, lower, upper}, each a number or null; metrics without
                     an interval have only a value. cpu_seconds: of members, else null.
                     AUC, Pearson and Spearman compare samples of the same fold alone, see
-                    `aam.data.metrics`: the AUC is the fraction of concordant pairs among all
+                    `aam.evaluation.metrics`: the AUC is the fraction of concordant pairs among all
                     pairs of samples of the same fold, so the dummy has 0.5
     differences     [{model, reference, metric, value, lower, upper, beyond_noise, sentence}]:
                     paired, of the ensemble and each member, and of each two members; without
@@ -53,7 +53,6 @@ The held-out predictions themselves are in `predictions.tsv`: `fold`, and `predi
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Mapping
@@ -63,35 +62,18 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import log_loss
 
-from aam.data.metrics import compute_metrics
-from aam.data.splits import Split
-from aam.members.base import F64
-from aam.members.ensemble import Combined
-from aam.members.member import Estimator, TrainingSamples
-from aam.members.permutation_test import PermutationTest
-from aam.members.scores import (
-    DRAWS,
-    LEVEL,
-    SCORED,
-    TITLES,
-    Folds,
-    ResampledMetrics,
-    Score,
-    training_rows,
-)
-from aam.members.uncertainty import COVERAGE
+from aam.evaluation.calibration import COVERAGE
+from aam.evaluation.ensemble import Combined
+from aam.evaluation.folds import Folds
+from aam.evaluation.intervals import DRAWS, LEVEL, SCORED, TITLES, ResampledMetrics, Score
+from aam.evaluation.metrics import compute_metrics
+from aam.evaluation.permutation import PermutationTest
 from aam.number_format import fixed, metric_text
 
 ENSEMBLE, DUMMY = "ensemble", "dummy"
 
 SIGNIFICANT = 0.05
 """Level of the permutation test."""
-
-FRACTIONS = (1 / 8, 1 / 4, 1 / 2)
-"""Parts of the groups in training; a kernel takes the cube of each in time."""
-
-MIN_GROUPS = 8
-"""Groups to which a model is fitted."""
 
 _GUESSES = {
     "regression": "the mean of the training samples",
@@ -299,70 +281,3 @@ def sentence(model: str, reference: str, metric: str, difference: Score, units: 
         limits = [-limits[1], -limits[0]]
     text += f" ({100 * LEVEL:.0f} % {fixed(limits[0])} to {fixed(limits[1])}, {units})"
     return text if difference.beyond_noise else f"{text}; within noise"
-
-
-def learning_curve(
-    name: str,
-    estimator: Estimator[Any],
-    samples: TrainingSamples,
-    folds: Folds,
-    predictions_MC: F64,
-) -> dict[str, Any] | None:
-    """Fit an estimator to parts of the groups of each split, and score it on its held-out samples.
-
-    The parts are drawn at random, each inside the next. All are scored on the same samples, so the
-    last doubling has a paired difference.
-
-    `predictions_MC` are those of the estimator fitted to all groups.
-
-    Returns:
-        {model, metric, units, points, sentence}; points: [{units, value, lower, upper}], of which
-        the first has the fewest units. None with fewer than twice `MIN_GROUPS` groups in training.
-    """
-    rows_of = [training_rows(split) for split in folds.splits]
-    shuffled = [
-        np.random.default_rng(folds.seed).permutation(np.unique(folds.labels.groups[rows]))
-        for rows in rows_of
-    ]
-    drawn, numbers = [], []
-    for fraction in FRACTIONS:
-        sizes = [int(fraction * len(groups)) for groups in shuffled]
-        if min(sizes) < MIN_GROUPS:
-            continue
-        parts = zip(rows_of, shuffled, sizes, folds.splits, strict=True)
-        splits = tuple(
-            Split(
-                rows[np.isin(folds.labels.groups[rows], groups[:size])], rows[:0], split.held_out[1]
-            )
-            for rows, groups, size, split in parts
-        )
-        smaller = dataclasses.replace(folds, splits=splits)
-        part = f"{fraction:g} of the groups"
-        drawn.append(
-            folds.drawn(estimator.cross_validate(samples, smaller, False, part).predictions_MC)
-        )
-        numbers.append(round(float(np.mean(sizes))))
-    if not drawn:
-        return None
-    drawn.append(folds.drawn(predictions_MC))
-    numbers.append(round(float(np.mean([len(groups) for groups in shuffled]))))
-    units = "samples" if folds.group_column is None else f"groups of {folds.group_column}"
-    metric, gain = drawn[-1].paired_difference(drawn[-2])
-    sentence = f"From {numbers[-2]} to {numbers[-1]} {units} the {TITLES[metric]} "
-    if gain.value is None or gain.lower is None or gain.upper is None:
-        sentence += "cannot be compared."
-    else:
-        sentence += f"changes by {gain.value:+.3f} "
-        sentence += f"({100 * LEVEL:.0f} % {gain.lower:+.3f} to {gain.upper:+.3f})"
-        if gain.lower > 0:
-            sentence += ": more samples would probably help."
-        else:
-            sentence += ": within noise, so that as many samples again may add little."
-    points = zip(numbers, drawn, strict=True)
-    return {
-        "model": name,
-        "metric": metric,
-        "units": units,
-        "points": [{"units": number} | asdict(one.score()[metric]) for number, one in points],
-        "sentence": sentence,
-    }

@@ -22,8 +22,9 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import expit
 
+from aam.arrays import F64, Rows
 from aam.contract.records import NonNegative
-from aam.members.base import F64, Labels, Rows
+from aam.evaluation.labels import Labels
 
 COVERAGE = 0.9
 _SMALLEST = 1e-6

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from aam.data.metrics import (
+from aam.evaluation.metrics import (
     CLASSIFICATION,
     REGRESSION,
     Metrics,

@@ -10,8 +10,7 @@ import pytest
 from aam.contract.errors import DataError
 from aam.contract.options.study import SplitOptions
 from aam.data.metadata import Metadata, read_metadata
-from aam.data.splits import Split, make_splits, write_splits
-from aam.data.targets import split_samples
+from aam.evaluation.splits import Split, make_splits, split_samples, write_splits
 
 
 def stratified(groups: int, folds: int) -> tuple[Split, ...]:

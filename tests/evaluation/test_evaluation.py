@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from aam.data.metrics import compute_metrics
-from aam.data.predictions import class_predictions, read_predictions
-from aam.data.splits import Split, make_splits
-from aam.members.base import F64, Labels, Samples
-from aam.members.confounding import Association, confounders
-from aam.members.ensemble import combine_members
-from aam.members.evaluation import MIN_GROUPS, evaluate, learning_curve
+from aam.arrays import F64
+from aam.evaluation.confounding import Association, confounders
+from aam.evaluation.ensemble import combine_members
+from aam.evaluation.folds import Folds
+from aam.evaluation.labels import Labels
+from aam.evaluation.learning_curve import MIN_GROUPS, learning_curve
+from aam.evaluation.metrics import compute_metrics
+from aam.evaluation.predictions import class_predictions, read_predictions
+from aam.evaluation.scores import evaluate
+from aam.evaluation.splits import Split, make_splits
+from aam.members.base import Samples
 from aam.members.kernel import Kernel
 from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
-from aam.members.scores import Folds
 from aam.members.tables import held_out_table
 from tests.support.run_folders import make_study
 
@@ -125,13 +129,17 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Samples, np.ndarray
     return Samples(made.counts, tokens), made.ph, np.arange(120) // 2
 
 
+def predict_of(inputs: TrainingSamples) -> Callable[[Folds, str], F64]:
+    return lambda folds, part: Kernel().cross_validate(inputs, folds, False, part).predictions_MC
+
+
 def test_more_groups_predict_better(study: tuple[Samples, np.ndarray, np.ndarray]) -> None:
     samples, ph, groups = study
     splits = make_splits(120, test_size=0.2, folds=3, seed=0, groups=groups.astype(str).tolist())
     folds = Folds(Labels(ph, (), groups), splits, 0, "subject")
     inputs = TrainingSamples(samples, AsvRelations(samples.tokens_FL))
     found = Kernel().cross_validate(inputs, folds, final=False)
-    curve = learning_curve("kernel", Kernel(), inputs, folds, found.predictions_MC)
+    curve = learning_curve("kernel", predict_of(inputs), folds, found.predictions_MC)
     assert curve is not None
     assert (curve["model"], curve["metric"], curve["units"]) == (
         "kernel", "r2", "groups of subject",
@@ -153,4 +161,4 @@ def test_few_groups_have_no_curve(study: tuple[Samples, np.ndarray, np.ndarray])
     folds = Folds(Labels(ph, (), np.arange(120) % 12), splits, 0)
     inputs = TrainingSamples(samples, AsvRelations(samples.tokens_FL))
     found = Kernel().cross_validate(inputs, folds, final=False)
-    assert learning_curve("kernel", Kernel(), inputs, folds, found.predictions_MC) is None
+    assert learning_curve("kernel", predict_of(inputs), folds, found.predictions_MC) is None

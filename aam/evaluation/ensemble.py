@@ -16,10 +16,8 @@ from itertools import product
 
 import numpy as np
 
-from aam.members.base import F64, Labels, Rows
-from aam.members.member import CrossValidated
-from aam.members.scores import Folds
-from aam.members.uncertainty import (
+from aam.arrays import F64, Rows
+from aam.evaluation.calibration import (
     ProportionalOdds,
     calibrate,
     fit_odds,
@@ -28,6 +26,8 @@ from aam.members.uncertainty import (
     held_out_half_widths,
     log_losses,
 )
+from aam.evaluation.folds import Folds
+from aam.evaluation.labels import Labels
 
 Weights = Mapping[str, float]
 
@@ -132,7 +132,7 @@ def combine_members(
     """Combine the members' predictions [M, C] of the held-out samples.
 
     The temperature of a held-out sample comes from the other folds, or from other groups of a
-    single split. Without `left_out`, see `CrossValidated`, all weights are equal.
+    single split. Without `left_out`, see `Estimator.left_out`, all weights are equal.
     """
     weights_of: list[dict[str, float]] = []
     means: list[F64 | None] = []
@@ -170,13 +170,6 @@ def combine_members(
         calibrated_MC[inside] = calibrate(mean_MC[inside], temperature)
     ensemble = Ensemble(final, np.inf, _temperature(mean_MC, codes_M, labels.groups))
     return Combined(ensemble, members, calibrated_MC, mean_MC, None, weights_of[:-1])
-
-
-def combine_results(results: Mapping[str, CrossValidated], folds: Folds) -> Combined:
-    """Combine members that are cross-validated on `folds`, see `combine_members`."""
-    predictions = {name: result.predictions_MC for name, result in results.items()}
-    left_out = {name: result.left_out for name, result in results.items()}
-    return combine_members(predictions, folds, left_out)
 
 
 def _temperature(mean_MC: F64, codes_M: Rows, groups_M: Rows) -> float:

@@ -9,10 +9,10 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
-from aam.data.metrics import ScoredPredictions
-from aam.members.evaluation import sentence
-from aam.members.scores import Score, resample_groups, resample_metrics
-from aam.members.uncertainty import calibrate, fit_temperature, half_width, held_out_half_widths
+from aam.evaluation.calibration import calibrate, fit_temperature, half_width, held_out_half_widths
+from aam.evaluation.intervals import Score, resample_groups, resample_metrics
+from aam.evaluation.metrics import ScoredPredictions
+from aam.evaluation.scores import sentence
 
 
 def test_intervals_cover_samples_of_new_groups() -> None:

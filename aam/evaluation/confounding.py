@@ -23,12 +23,13 @@ import numpy.typing as npt
 from scipy.stats import spearmanr
 from sklearn.tree import DecisionTreeRegressor
 
+from aam.arrays import F64
 from aam.console import warn
 from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers
-from aam.data.metrics import value_of
 from aam.data.study import Study
-from aam.members.base import F64
-from aam.members.scores import LEVEL, SCORED, TITLES, Folds, training_rows
+from aam.evaluation.folds import Folds, training_rows
+from aam.evaluation.intervals import LEVEL, SCORED, TITLES
+from aam.evaluation.metrics import value_of
 
 DEPTH = "sequencing depth"
 """Name of the column that is the number of reads of each sample."""

@@ -1,0 +1,1 @@
+"""Evaluation: folds, metrics, scores with intervals and tests, ensemble and calibration."""

@@ -1,0 +1,89 @@
+"""Learning curve: the score of models of fewer groups. Would more samples help?"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from aam.arrays import F64
+from aam.evaluation.folds import Folds, training_rows
+from aam.evaluation.intervals import LEVEL, TITLES
+from aam.evaluation.splits import Split
+
+FRACTIONS = (1 / 8, 1 / 4, 1 / 2)
+"""Parts of the groups in training; a kernel takes the cube of each in time."""
+
+MIN_GROUPS = 8
+"""Groups to which a model is fitted."""
+
+
+def learning_curve(
+    name: str,
+    predict: Callable[[Folds, str], F64],
+    folds: Folds,
+    predictions_MC: F64,
+) -> dict[str, Any] | None:
+    """Fit a model to parts of the groups of each split, and score it on its held-out samples.
+
+    The parts are drawn at random, each inside the next. All are scored on the same samples, so the
+    last doubling has a paired difference.
+
+    Args:
+        name: name of the model.
+        predict: fits the model to the training samples of other folds, and returns its predictions
+            [M, C] of their held-out samples; the text names the part in a progress bar.
+        folds: labels and splits.
+        predictions_MC: predictions of the model fitted to all groups.
+
+    Returns:
+        {model, metric, units, points, sentence}; points: [{units, value, lower, upper}], of which
+        the first has the fewest units. None with fewer than twice `MIN_GROUPS` groups in training.
+    """
+    rows_of = [training_rows(split) for split in folds.splits]
+    shuffled = [
+        np.random.default_rng(folds.seed).permutation(np.unique(folds.labels.groups[rows]))
+        for rows in rows_of
+    ]
+    drawn, numbers = [], []
+    for fraction in FRACTIONS:
+        sizes = [int(fraction * len(groups)) for groups in shuffled]
+        if min(sizes) < MIN_GROUPS:
+            continue
+        parts = zip(rows_of, shuffled, sizes, folds.splits, strict=True)
+        splits = tuple(
+            Split(
+                rows[np.isin(folds.labels.groups[rows], groups[:size])], rows[:0], split.held_out[1]
+            )
+            for rows, groups, size, split in parts
+        )
+        smaller = dataclasses.replace(folds, splits=splits)
+        drawn.append(folds.drawn(predict(smaller, f"{fraction:g} of the groups")))
+        numbers.append(round(float(np.mean(sizes))))
+    if not drawn:
+        return None
+    drawn.append(folds.drawn(predictions_MC))
+    numbers.append(round(float(np.mean([len(groups) for groups in shuffled]))))
+    units = "samples" if folds.group_column is None else f"groups of {folds.group_column}"
+    metric, gain = drawn[-1].paired_difference(drawn[-2])
+    sentence = f"From {numbers[-2]} to {numbers[-1]} {units} the {TITLES[metric]} "
+    if gain.value is None or gain.lower is None or gain.upper is None:
+        sentence += "cannot be compared."
+    else:
+        sentence += f"changes by {gain.value:+.3f} "
+        sentence += f"({100 * LEVEL:.0f} % {gain.lower:+.3f} to {gain.upper:+.3f})"
+        if gain.lower > 0:
+            sentence += ": more samples would probably help."
+        else:
+            sentence += ": within noise, so that as many samples again may add little."
+    points = zip(numbers, drawn, strict=True)
+    return {
+        "model": name,
+        "metric": metric,
+        "units": units,
+        "points": [{"units": number} | asdict(one.score()[metric]) for number, one in points],
+        "sentence": sentence,
+    }
