@@ -22,6 +22,7 @@ AOTRITON = re.compile(r"libaotriton_v2\.so\.(\d+\.\d+(?:\.\d+)?)$")
 COMMENT = re.compile(rb"AOTriton (\d+\.\d+(?:\.\d+)?)")
 IMAGES = re.compile(r"amd-(gfx[0-9a-fx]+)")
 EMBEDDED = re.compile(rb"amd-(gfx[0-9a-fx]+)")
+TENSILE = re.compile(r"TensileLibrary_(?:lazy_)?(gfx[0-9a-f]+)\.dat")
 DISTRIBUTION = "attention-all-microbes"
 TRITONS = ("triton", "pytorch-triton-rocm", "triton-rocm")
 
@@ -67,6 +68,7 @@ def of_torch() -> dict[str, str]:
     archs = getattr(torch._C, "_cuda_getArchFlags", lambda: None)() or ""
     found = {"org.aam.torch": str(torch.__version__), "org.aam.archs": archs}
     if hip:
+        found["org.aam.archs"] = " ".join(computing_archs(archs.split(), library))
         found["org.aam.hip"] = hip
         found["org.aam.rocm"] = rocm(library) or ".".join(hip.split(".")[:2])
         found["org.aam.aotriton"] = aotriton(library) or ""
@@ -107,6 +109,18 @@ def attention_archs(library: Path) -> list[str]:
         for path in library.glob("libaotriton*.so*"):
             folders |= {name.decode() for name in EMBEDDED.findall(path.read_bytes())}
     return sorted(folders)
+
+
+def computing_archs(flags: Iterable[str], library: Path) -> list[str]:
+    """Return those of PyTorch's architectures for which the wheel has kernels of rocBLAS.
+
+    The first matrix product aborts on any other ("Cannot read TensileLibrary.dat ... for GPU arch",
+    pytorch issue 179865). hipBLASLt does not count: where it has no kernels PyTorch takes rocBLAS.
+    Features (gfx90a:xnack-) have no files of their own.
+    """
+    files = (library / "rocblas/library").rglob("TensileLibrary_*.dat")
+    archs = {found[1] for path in files if (found := TENSILE.fullmatch(path.name))}
+    return [flag for flag in flags if flag.partition(":")[0] in archs]
 
 
 def packages() -> str:

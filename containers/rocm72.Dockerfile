@@ -1,4 +1,4 @@
-# Image rocm72 for Docker and podman: ROCm 7.2, PyTorch 2.11.0.
+# Image rocm72 for Docker and podman: ROCm 7.2, PyTorch 2.14.0.
 # From the root of a checkout:  podman build --format docker -f containers/rocm72.Dockerfile -t aam:rocm72 .
 # The base is python:3.12.14-slim-bookworm, named by its digest alone: Apptainer before 1.4 accepts no tag with it.
 # Made by `make definitions` from launcher/catalog.yaml; containers/install.sh installs every image.
@@ -7,7 +7,7 @@ FROM $BASE
 
 ARG BASE
 ARG SNAPSHOT=20260905T000000Z
-ARG TORCH=2.11.0+rocm7.2
+ARG TORCH=2.14.0+rocm7.2
 ARG TORCH_INDEX=https://download.pytorch.org/whl/rocm7.2
 
 COPY aam /opt/aam/source/aam

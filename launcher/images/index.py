@@ -21,7 +21,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -210,9 +210,10 @@ def assumed(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...
 
 
 def measured(catalog: Catalog, available: Sequence[BuiltImage], runtime: str = "auto") -> Catalog:
-    """Return the catalog with the versions and archs of the images' labels.
+    """Return the catalog with the versions of the images' labels, narrowed to the labels' archs.
 
-    Of several forms of an image the first counts that `runtime` can run.
+    The catalog leaves out what PyTorch is compiled for and does not compute on, so a label adds
+    none. Of several forms of an image the first counts that `runtime` can run.
     """
     labels: dict[str, Mapping[str, str]] = {}
     for found in available:
@@ -223,15 +224,28 @@ def measured(catalog: Catalog, available: Sequence[BuiltImage], runtime: str = "
     for image in catalog.images:
         if own := labels.get(image.name):
             known = {key: own[f"org.aam.{key}"] for key in keys if f"org.aam.{key}" in own}
-            image = replace(
-                image,
-                pins={**image.pins, **known},
-                archs=_archs(own.get("org.aam.archs", "")) or image.archs,
-                attention=_archs(own.get("org.aam.attention-archs", "")) or image.attention,
-                source="label",
-            )
+            image = replace(image, pins={**image.pins, **known}, source="label")
+            if vendor := VENDORS.get(image.vendor or ""):
+                archs = _archs(own.get("org.aam.archs", ""))
+                fused = _archs(own.get("org.aam.attention-archs", ""))
+                image = replace(
+                    image,
+                    archs=_narrowed(image.archs, archs, vendor.serves),
+                    attention=_narrowed(image.attention, fused, vendor.fused) or (),
+                )
         images.append(image)
     return replace(catalog, images=tuple(images))
+
+
+def _narrowed(
+    stated: tuple[str, ...] | None,
+    measured: tuple[str, ...],
+    serves: Callable[[Sequence[str], str], bool],
+) -> tuple[str, ...] | None:
+    """Return the archs of the catalog that a label serves; the label's where none are stated."""
+    if not measured:
+        return stated
+    return tuple(arch for arch in stated if serves(measured, arch)) if stated else measured
 
 
 def _archs(text: str) -> tuple[str, ...]:

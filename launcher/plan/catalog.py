@@ -28,7 +28,7 @@ class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pins: dict[str, str] = {}  # versions of the runtime, torch, triton and more
     # processors that it is built for (`uname -m`); empty where nothing is known
     machines: tuple[str, ...] = ()
-    archs: tuple[str, ...] = ()  # what its torch was compiled for
+    archs: tuple[str, ...] | None = None  # what it computes on; None where nothing is known
     attention: tuple[str, ...] = ()  # archs with fused attention kernels
     prefer: dict[str, str] = {}  # archs for which it comes before others, and why
     least_driver: str | None = None  # oldest kernel driver
@@ -46,9 +46,10 @@ class StackFault(msgspec.Struct, frozen=True):
 
     name: str  # "aotriton-mask"
     vendor: str  # name in `launcher.gpus.VENDORS`
-    torch: tuple[str, ...]  # releases of PyTorch that have it
     reason: str  # what is wrong
     source: str  # issue, pull request or measurement
+    torch: tuple[str, ...] = ()  # releases of PyTorch that have it; empty: any
+    rocm: tuple[str, ...] = ()  # releases of ROCm that have it ("7.2"); empty: any
     flags: tuple[str, ...] = ()  # arguments of `aam` that avoid it
     known_from: str = "catalog"  # "catalog", or the measurement
     archs: tuple[str, ...] = ()  # GPU architectures on which it is known; empty: all of the vendor
@@ -77,13 +78,17 @@ class Catalog(msgspec.Struct, frozen=True):
         return found
 
     def faults_of(
-        self, vendor: str | None, torch: str | None, arch: str | None = None
+        self, vendor: str | None, pins: Mapping[str, str], arch: str | None = None
     ) -> tuple[StackFault, ...]:
-        """Return the known faults of a stack; a local part ("2.5.1+rocm6.2") does not matter."""
-        release = (torch or "").partition("+")[0]
+        """Return the known faults of a stack by its pins; "2.5.1+rocm6.2" states its ROCm too."""
+        torch, _, local = pins.get("torch", "").partition("+")
+        rocm = f"{pins.get('rocm') or local.removeprefix('rocm')}."
         return tuple(
             f for f in self.faults
-            if f.vendor == vendor and release in f.torch and (not f.archs or arch in f.archs)
+            if f.vendor == vendor
+            and (not f.torch or torch in f.torch)
+            and (not f.rocm or rocm.startswith(tuple(f"{release}." for release in f.rocm)))
+            and (not f.archs or arch in f.archs)
         )  # fmt: skip
 
 

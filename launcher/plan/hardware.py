@@ -214,7 +214,7 @@ def misfits(
     if obstacles and for_gpus(image):
         found["device"] = "; ".join(obstacles)
     # The architecture of a GPU with an obstacle does not matter.
-    if not obstacles and image.archs and not serves(image, group.arch):
+    if not obstacles and image.archs is not None and not serves(image, group.arch):
         arch = "a GPU of unknown architecture" if group.arch == "unknown" else group.arch
         found["architecture"] = f"its PyTorch was not compiled for {arch}"
     driver = host.driver(group.vendor)
@@ -228,7 +228,7 @@ def misfits(
 
 def _fault(image: Image, group: GpuGroup, catalog: Catalog) -> StackFault | None:
     """Return a reported fault of an image that no option and no variable avoids."""
-    faults = catalog.faults_of(group.vendor, image.pins.get("torch"), group.arch)
+    faults = catalog.faults_of(group.vendor, image.pins, group.arch)
     return next((fault for fault in faults if not fault.flags and not fault.variables), None)
 
 
@@ -280,7 +280,7 @@ def counted(gpus: Sequence[Gpu]) -> str:
 
 def serves(image: Image, arch: str) -> bool:
     """Return whether the image's PyTorch runs on an architecture."""
-    return image.vendor in VENDORS and VENDORS[image.vendor].serves(image.archs, arch)
+    return image.vendor in VENDORS and VENDORS[image.vendor].serves(image.archs or (), arch)
 
 
 def built_for(image: Image, machine: str) -> bool:

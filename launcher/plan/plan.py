@@ -105,10 +105,11 @@ class Plan(msgspec.Struct, frozen=True):
 def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
     """Return the plan of a launch, with every decision."""
     request, host, catalog = inputs.request, inputs.host, inputs.catalog
-    torch = chosen.image.pins.get("torch") if chosen.image else inputs.native.torch
+    pins = chosen.image.pins if chosen.image else {"torch": inputs.native.torch or ""}
+    torch = pins.get("torch")
     vendor = chosen.gpus[0].vendor if chosen.gpus else None
     arch = (chosen.gpus[0].arch or "unknown") if chosen.gpus else CPU
-    faults = catalog.faults_of(vendor, torch, arch)
+    faults = catalog.faults_of(vendor, pins, arch)
     # Arguments that avoid faults. Options that the user has set are kept, with a warning if a fault
     # concerns them.
     added: list[str] = []

@@ -1,4 +1,4 @@
-"""Image labels: versions measured in an image take precedence over the catalog."""
+"""Image labels: measured versions replace those of the catalog, measured archs narrow them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,25 @@ def test_labels_replace_the_catalogs_words() -> None:
     assert fast(image, "gfx1101")
     assert not fast(image, "gfx1200")
     # So a fault of the stack is found by what is in the image, whatever its name says.
-    faults = catalog().faults_of("amd", image.pins["torch"])
+    faults = catalog().faults_of("amd", image.pins)
     assert "aotriton-mask" in [fault.name for fault in faults]
+
+
+def test_a_label_adds_no_architecture() -> None:
+    """PyTorch of ROCm 7.2 is compiled for GPUs for which its BLAS has no kernels."""
+    flags = "gfx900 gfx906 gfx1103 gfx90a:sramecc+:xnack- gfx1100"
+    labels = {"org.aam.archs": flags, "org.aam.attention-archs": "gfx11xx gfx906"}
+    there = (BuiltImage("rocm72", ("apptainer",), "/i/rocm72.sif", "sha256:1", labels),)
+    image = measured(catalog(), there).image("rocm72")
+    assert image is not None
+    assert [arch for arch in ("gfx900", "gfx906", "gfx1103") if served(image, arch)] == []
+    assert (served(image, "gfx90a"), served(image, "gfx942")) == (True, False)
+    assert (fast(image, "gfx1100"), fast(image, "gfx906")) == (True, False)
+    # None of the catalog's is not the same as nothing known.
+    other = (BuiltImage("rocm72", ("apptainer",), "/i", None, {"org.aam.archs": "gfx906"}),)
+    image = measured(catalog(), other).image("rocm72")
+    assert image is not None
+    assert image.archs == ()
 
 
 def test_the_form_that_will_run_counts() -> None:
@@ -85,6 +102,28 @@ def test_aotriton_is_measured(
     find: Callable[[Path], str | None] = measure.aotriton
     assert find(tmp_path) == version
     assert measure.attention_archs(tmp_path) == archs
+
+
+@pytest.mark.parametrize(
+    ("files", "archs"),
+    [
+        # As in the wheel of 2.12 for ROCm 7.2 (pytorch issue 179865), and below a folder by arch.
+        (["TensileLibrary_lazy_gfx90a.dat", "TensileLibrary_lazy_gfx1100.dat",
+          "TensileLibrary.dat"], ["gfx90a:xnack-", "gfx1100"]),
+        (["gfx906/TensileLibrary_lazy_gfx906.dat", "Kernels.so-000-gfx900.hsaco"], ["gfx906"]),
+        (["TensileLibrary_gfx906.dat"], ["gfx906"]),
+        ([], []),
+    ],
+)  # fmt: skip
+def test_an_architecture_without_kernels_of_rocblas_is_not_measured(
+    measure: ModuleType, tmp_path: Path, files: list[str], archs: list[str]
+) -> None:
+    for file in files:
+        path = tmp_path / "rocblas/library" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    flags = ["gfx900", "gfx906", "gfx90a:xnack-", "gfx1100", "gfx1103"]
+    assert measure.computing_archs(flags, tmp_path) == archs
 
 
 def test_rocm_is_asked_of_the_wheels_own_library(measure: ModuleType, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_the_labels_are_measured_in_the_image(engines: Engines) -> None:
     assert labels["org.aam.python"].startswith("3.12.")
     assert labels["org.aam.torch"] == "2.7.1+rocm6.3"
     assert labels["org.aam.aotriton"] == "0.9.2"
-    assert labels["org.aam.archs"] == "gfx90a:xnack- gfx942"
+    assert labels["org.aam.archs"] == "gfx942"  # without gfx90a, for which rocBLAS has no kernels
     assert labels["org.aam.attention-archs"] == "gfx942"
     assert "SNAPSHOT=base" in labels["org.aam.arguments"].split()  # what is replaced is recorded
     printed = engines.run(["podman", "image", "inspect", "--format", "{{json .Labels}}",

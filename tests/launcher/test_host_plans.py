@@ -47,7 +47,7 @@ STRIX_HALO = (110501, 0x1586)
 ENGINE = (EngineFact("apptainer", "/usr/bin/apptainer", traits=ENGINES["apptainer"].traits),)
 NATIVE = NativeStack("/usr/bin/python3", ("torch",), False, None, "cpu")
 A100, H100, B200, V100, K80, RTX5090 = 0x20B2, 0x2330, 0x2901, 0x1DB1, 0x102D, 0x2B85
-B300 = 0x3182
+B300, GB10 = 0x3182, 0x2E12
 Make = Callable[[Tree], Tree]
 
 
@@ -169,8 +169,8 @@ CASES: dict[str, Case] = {
     "MI210 in a job": Case(amd(*4 * [MI210]), "rocm72", devices=(129, 130), variable="0,1",
                            variables={ROCR: "1,2", "SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "1,2"}),
     "MI100": Case(amd(MI100), "rocm72", devices=(128,)),
-    "MI50": Case(amd(MI50, MI50), "rocm60", devices=(128, 129)),
-    "MI25": Case(amd(MI25), "rocm72", devices=(128,)),
+    "MI50": Case(amd(MI50, MI50), "rocm63", devices=(128, 129)),
+    "MI25": Case(amd(MI25), "rocm63", devices=(128,)),
     "RX 7900": Case(amd(RX7900), "rocm72", devices=(128,)),
     "RX 9070": Case(amd(RX9070), "rocm72", devices=(128,)),
     "RX 6700": Case(amd(NAVI22), refused="not compiled for gfx1031"),
@@ -213,6 +213,8 @@ CASES: dict[str, Case] = {
     "Arm server": Case(arm, "cuda132-aarch64", variable=UUID.format(1)),
     "Arm server with AMD": Case(lambda tree: amd(MI210)(tree).recorded(machine="aarch64"),
                                 refused="built for x86_64 and the processor is aarch64"),
+    "DGX Spark": Case(lambda tree: nvidia(GB10)(tree).recorded(machine="aarch64"),
+                      "cuda132-aarch64", variable=UUID.format(1)),
     "no GPU": Case(lambda tree: tree.cpu(), "cpu", devices=()),
     "captured: 4 x MI300A": Case("mi300a-4apu-spx", "rocm64", devices=(128, 136, 144, 152),
                                  variable="0,1,2,3"),

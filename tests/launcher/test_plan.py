@@ -119,19 +119,30 @@ def test_a_fault_that_a_variable_avoids(mi300a: Host) -> None:
     assert plan.variables["TORCH_BLAS_PREFER_HIPBLASLT"] == "0"
     assert "TORCH_BLAS_PREFER_HIPBLASLT=0" in decided(plan, "variable")
     notes = [f.evidence for f in plan.findings if f.cause == "A known fault of this stack"]
-    assert notes == ["inaccurate attention of aotriton 0.11 was reported (vllm issue 30167)"]
+    assert len(notes) == 1
+    assert "vllm issue 30167" in notes[0]
     own = planned(mi300a, *PRETRAIN, "--image", "rocm72", "--env", "TORCH_BLAS_PREFER_HIPBLASLT=1")
     assert dict(own.variables)["TORCH_BLAS_PREFER_HIPBLASLT"] == "1"
-    other = planned(mi300a, *PRETRAIN, "--image", "rocm64")
-    assert "TORCH_BLAS_PREFER_HIPBLASLT" not in dict(other.variables)
+    # It is of ROCm, whatever the release of PyTorch is.
+    for torch, expected in (("2.99.0+rocm7.2", "0"), ("2.99.0+rocm7.14", None)):
+        native = planned(mi300a, *PRETRAIN, "--runtime", "native", native=torch, vendor="amd")
+        assert native.variables.get("TORCH_BLAS_PREFER_HIPBLASLT") == expected
 
 
-@pytest.mark.parametrize(("image", "given"), [("rocm72", "1"), ("rocm64", None), ("rocm62", None)])
+@pytest.mark.parametrize(
+    ("kind", "image", "given"),
+    [
+        ((110001, 0x747E), "rocm72", "1"),
+        ((110001, 0x747E), "rocm64", "1"),
+        (RX7900, "rocm72", None),
+        (RX7900, "rocm62", None),
+    ],
+)
 def test_experimental_attention_is_requested_where_the_stack_needs_it(
-    tmp_path: Path, image: str, given: str | None
+    tmp_path: Path, kind: tuple[int, int], image: str, given: str | None
 ) -> None:
-    """In aotriton 0.11 gfx1100 is experimental; in 0.10b it was supported."""
-    host = replace(host_of(Tree(tmp_path).cpu().amd(RX7900, 2)), nodes=())
+    """In aotriton 0.13 gfx1101 is experimental and gfx1100 is not, as in 0.10b."""
+    host = replace(host_of(Tree(tmp_path).cpu().amd(kind, 2)), nodes=())
     plan = planned(host, *PRETRAIN, "--image", image)
     assert plan.variables.get("TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL") == given
 

@@ -73,14 +73,16 @@ def test_captured_hosts_without_a_driver_are_refused(name: str, gpus: str, modul
 @pytest.mark.parametrize(
     ("kind", "driver", "image"),
     [
-        (MI25, None, "rocm72"),  # listed for gfx900, which an old kernel does not state
-        (MI50, "6.8.5", "rocm60"),  # the stack that is kept for it
-        (MI50, "6.10.5", "rocm63"),  # a driver that was not tested with ROCm 6.0
+        # rocBLAS has kernels for gfx900, which an old kernel does not state, and gfx906 up to 6.3.
+        (MI25, None, "rocm63"),
+        (MI50, None, "rocm63"),
+        (MI50, "6.8.5", "rocm63"),
+        (MI50, "6.10.5", "rocm63"),
         (MI300A, "6.10.5", "rocm64"),
         (MI300A, "6.16.13", "rocm64"),  # release 30.30
         (MI300A, "6.7.0", "rocm64"),  # ROCm 6.1, which supports 6.3 and 6.4
         (MI300A, "6.3.6", "rocm62"),  # ROCm 6.0, which does not support 6.3
-        (MI50, "6.3.6", "rocm60"),
+        (MI50, "6.3.6", "rocm60"),  # ROCm 6.0, too: rocm62 would need options against its faults
         (MI210, "6.2.4", "rocm60"),  # ROCm 5.7
         (MI300A, "6.19.0", "rocm64"),  # no table has it
         (RX7900, None, "rocm72"),
@@ -233,7 +235,7 @@ def test_amd_gpus_that_no_image_serves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("driver", "won"),
-    [("6.10.5", "rocm72 (ROCm 7.2, PyTorch 2.11.0) for 1 x MI300A (gfx942): driver 6.10.5 (6.3) "
+    [("6.10.5", "rocm72 (ROCm 7.2, PyTorch 2.14.0) for 1 x MI300A (gfx942): driver 6.10.5 (6.3) "
       "supports ROCm 6.1, 6.2, 6.3, 6.4, 7.0, not 7.2"), ("6.16.13", None), (None, None)],
 )  # fmt: skip
 def test_what_a_driver_update_would_win(tmp_path: Path, driver: str | None, won: str) -> None:
@@ -382,9 +384,10 @@ def test_cuda_code_runs_on_later_chips_of_the_same_major(arch: str, runs: bool) 
 
 
 def test_faults_belong_to_versions() -> None:
-    flags = [f.flags for f in CATALOG.faults_of("amd", "2.5.1+rocm6.2")]
+    flags = [f.flags for f in CATALOG.faults_of("amd", {"torch": "2.5.1+rocm6.2"})]
     assert flags == [("--attn-implementation", "math"), ("--no-gradient-checkpointing",)]
-    assert CATALOG.faults_of("amd", "2.7.1") == CATALOG.faults_of("nvidia", "2.5.1") == ()
+    assert CATALOG.faults_of("amd", {"torch": "2.7.1"}) == ()
+    assert CATALOG.faults_of("nvidia", {"torch": "2.5.1"}) == ()
 
 
 def test_a_mask_that_leaves_the_integrated_gpu_is_the_reason(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def contradictions(content: AcceptanceFile) -> Iterator[str]:
         if "check" not in run.parts:
             continue
         wrong = {backend for backend, bad in SCRIPT["backends_of"](run).items() if bad}
-        faults = CATALOG.faults_of(vendor, run.torch, arch)
+        faults = CATALOG.faults_of(vendor, {"torch": run.torch}, arch)
         avoided = [fault for fault in faults if ATTENTION in fault.flags]
         required = {fault.flags[fault.flags.index(ATTENTION) + 1] for fault in avoided}
         if wrong and not faults:
@@ -57,7 +57,7 @@ def faster_images(content: AcceptanceFile, arch: str, vendor: str | None) -> Ite
     }  # fmt: skip
 
     def rank(image: Image) -> tuple[bool, bool]:
-        faults = CATALOG.faults_of(vendor, image.pins.get("torch"), arch)
+        faults = CATALOG.faults_of(vendor, image.pins, arch)
         return any(not (f.flags or f.variables) for f in faults), arch not in image.prefer
 
     ranked = [image.name for image in sorted(CATALOG.images, key=rank) if image.name in rates]

@@ -52,6 +52,7 @@ STAND_INS: dict[str, dict[str, str]] = {
         "torch/cuda.py": "def is_available():\n    return False\n",  # which skbio calls
         "torch/lib/libaotriton_v2.so.0.9.2": "",
         "torch/lib/aotriton.images/amd-gfx942/kernels": "",
+        "torch/lib/rocblas/library/TensileLibrary_lazy_gfx942.dat": "",
     },
     "pytorch-triton-rocm==3.3.1": {"triton/__init__.py": ""},
     "torch==2.10.0": {
