@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from aam.contract.errors import DataError, UsageError, first_few, reason_of, repeated
 from aam.contract.files import atomic_write, require, write_text
 from aam.data.formats.artifact import DAMAGE, is_artifact, read_payload
-from aam.data.formats.text import decoded, lines_of, read_text
+from aam.data.formats.text import decoded, floats, lines_of, read_text
 from aam.memory import check_memory, memory_budget
 
 ROUNDING = 1e-5
@@ -206,7 +206,7 @@ def _read_text(text: str, path: Path) -> MatrixContent:
                 f"row {row + 1} of '{path}' is '{name}', column {row + 1} is '{ids[row]}'",
             )
         try:
-            values[row] = np.array(cells, dtype=np.float64)
+            values[row] = floats(cells)
         except ValueError as error:
             where = f"row '{name}' of '{path}', {error}"
             raise _error("A distance is not a number", where) from error

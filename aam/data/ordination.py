@@ -12,7 +12,7 @@ from aam.arrays import F64
 from aam.contract.errors import DataError, first_few, reason_of, repeated
 from aam.contract.files import write_text
 from aam.contract.records import EDITED
-from aam.data.formats.text import lines_of, numbers, read_rows, read_text
+from aam.data.formats.text import floats, lines_of, numbers, read_rows, read_text
 from aam.data.metadata import ID_HEADER
 
 
@@ -132,8 +132,8 @@ def read_ordination(path: Path) -> tuple[tuple[str, ...], F64, F64]:
         start = next(k for k, line in enumerate(lines) if line.startswith("Site\t"))
         number = int(lines[start].split("\t")[1])
         rows = [line.split("\t") for line in lines[start + 1 : start + 1 + number]]
-        coordinates = np.array([row[1:3] for row in rows], dtype=np.float64).reshape(number, 2)
-        shares = np.array(explained.split("\t")[:2], dtype=np.float64)
+        coordinates = np.array([floats(row[1:3]) for row in rows]).reshape(number, 2)
+        shares = floats(explained.split("\t")[:2])
         if len(shares) != 2 or not np.isfinite([*coordinates, shares]).all():
             raise ValueError("it has fewer than two axes of finite numbers")
         if len({row[0] for row in rows}) < number:

@@ -205,6 +205,12 @@ def _shear(tree: NewickTree, tips: NDArray[np.int64], path: Path, budget: int) -
             raise DataError(f"The tree has branches {what}", where, remedy)
     with np.errstate(over="ignore"):
         total = float(lengths.sum())
+    if total == 0 and tips.size > 1:
+        raise DataError(
+            "The tree has no branch lengths",
+            f"those above the {tips.size} ASVs are all 0 in '{path}'",
+            "UniFrac needs a tree with lengths, else all distances are 0; export it with them",
+        )
     # Training computes UniFrac in float32, whose largest number is 3e38.
     if total > _LARGEST or 0 < total < 1 / _LARGEST:
         raise DataError(

@@ -105,6 +105,20 @@ def test_invalid_newick_is_refused_with_its_position(text: str, what: str) -> No
     assert str(caught.value).startswith("The tree cannot be read as Newick: ")
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["((a:0,5,b:1,25):0,125,c:3,75);", "((a:0,5,b:1):0,2,c:1,5e-05):0,1;", "(a: -0,5 , b:0,1 );"],
+)
+def test_decimal_commas_are_named(text: str) -> None:
+    with pytest.raises(DataError, match=r"decimal commas.*the first is '(-?0,5|0,125)'"):
+        read(text)
+
+
+@pytest.mark.parametrize("text", ["(1:0,2:5,(3:1,4:2):0);", "(a:0,5,(b:1,c:1):1);"])
+def test_tips_with_numbers_for_names_are_no_decimal_commas(text: str) -> None:
+    assert len(read(text).names) > 2
+
+
 @pytest.mark.parametrize("text", ["", "[nothing];"])
 def test_an_empty_text_is_refused(text: str) -> None:
     with pytest.raises(DataError, match="The tree is empty"):

@@ -121,6 +121,11 @@ def test_invalid_trees_are_refused_with_the_reason(text: str, sentence: str) -> 
     assert sentence in refusal(text, ["a", "b"])
 
 
+@pytest.mark.parametrize("text", ["((a:0,b:0.0):0,c:0);", "((a:0,b:0):0,c:8);"])
+def test_lengths_of_zero_alone_are_refused(text: str) -> None:
+    assert "The tree has no branch lengths: those above the 2 ASVs are all 0" in refusal(text)
+
+
 def test_branches_without_features_are_not_checked() -> None:
     assert lists(of("((a:1,b:2):4,(x:-1,x):-8);", ["a", "b"])) == [[1, 4], [2, 4]]
 

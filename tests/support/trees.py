@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 
-LENGTHS = st.sampled_from(["0", "0.0", "1e-3", "0.25", "0.5", "1", "3.75"])
+POSITIVE = ("1e-3", "0.25", "0.5", "1", "3.75")
+LENGTHS = st.sampled_from(["0", "0.0", *POSITIVE])
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,9 @@ class Case:
 def newicks(draw: st.DrawFn, most_tips: int = 9) -> tuple[str, list[str]]:
     """Draw a rooted tree with polytomies, unary nodes, zero lengths, stems and root lengths."""
     tips = [f"t_{n}" for n in range(draw(st.integers(2, most_tips)))]
-    nodes = [f"{tip}:{draw(LENGTHS)}" for tip in tips]
+    # Of several tips with lengths of 0 alone a tree is refused.
+    nodes = [f"{tip}:{draw(st.sampled_from(POSITIVE))}" for tip in tips[1:]]
+    nodes.insert(0, f"{tips[0]}:{draw(LENGTHS)}")
     while len(nodes) > 1:
         nodes = draw(st.permutations(nodes))
         width = min(draw(st.integers(2, 3)), len(nodes) if len(nodes) < 3 else len(nodes) - 1)

@@ -23,6 +23,7 @@ from aam.contract.errors import DataError
 _QUOTED = rb"'[^']*(?:''[^']*)*'"
 _TOKEN = re.compile(rb"(?:\s*(" + _QUOTED + rb")\s*|([^(),:;']*))([(),:;']|\Z)")
 """A label and the character that ends it: a quote there is one that may not stand there."""
+_LENGTH_WITH_COMMA = re.compile(rb":\s*-?\d+,\d+(?:[eE][-+]?\d+)?\s*(?=[,);])")
 _QUOTE_OR_COMMENT = re.compile(rb"'[^']*'|\[")
 _BRACKET = re.compile(rb"[\[\]]")
 
@@ -53,6 +54,14 @@ def parse(text: bytes, source: str) -> NewickTree:
         raise DataError("The tree is empty", source, "give a Newick file with the ASVs as tips")
     if text.lstrip()[:6].upper() == b"#NEXUS":
         raise DataError("The tree is NEXUS, not Newick", source, "export it as Newick")
+    # As Newick, `a:0,5` is the tip `a` with the length 0 and a tip `5` without a length.
+    commas = _LENGTH_WITH_COMMA.findall(text)
+    if 2 * len(commas) > text.count(b":"):
+        raise DataError(
+            "The branch lengths of the tree have decimal commas",
+            f"{len(commas)} lengths of {source}, the first is '{commas[0][1:].decode().strip()}'",
+            "export it with decimal points: a comma separates two branches",
+        )
     parents: list[int] = []
     starts: list[int] = []
     lengths: list[float] = []

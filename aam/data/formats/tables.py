@@ -29,7 +29,7 @@ from scipy.sparse import coo_array, csr_array
 from aam.console import info
 from aam.contract.errors import DataError, first_few, reason_of, repeated
 from aam.data.formats import artifact
-from aam.data.formats.text import decoded
+from aam.data.formats.text import decoded, floats
 from aam.memory import check_memory, memory_budget
 
 BLOCK_BYTES = 64 << 20
@@ -348,7 +348,7 @@ def read_tsv(table: OpenTable) -> TableBlocks:
             )
         counts = cells[1:] if columns is None else [cells[1 + k] for k in columns]
         try:
-            row = np.array(counts, dtype=np.float64)
+            row = floats(counts)
         except ValueError as error:
             commas = any("," in cell for cell in counts)
             raise DataError(

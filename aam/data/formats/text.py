@@ -8,6 +8,9 @@ import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from aam.contract.errors import DataError, reason_of
 from aam.contract.files import require
 from aam.contract.records import EDITED
@@ -101,6 +104,18 @@ def read_rows(
             f"Not a {what} of this program", f"'{path}', {reason_of(error)}", EDITED
         ) from error
     return header, rows
+
+
+def floats(cells: Sequence[str]) -> NDArray[np.float64]:
+    """Convert cells to numbers [n]; ValueError for any other text.
+
+    >>> floats(["1", "0.5"]).tolist()
+    [1.0, 0.5]
+    """
+    # In Python, and so in NumPy, "1_0" is 10.
+    if "_" in "".join(cells):
+        raise ValueError(f"not a number: '{next(cell for cell in cells if '_' in cell)}'")
+    return np.array(cells, dtype=np.float64)
 
 
 def numbers(
