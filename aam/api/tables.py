@@ -31,7 +31,7 @@ from aam.contract.options import SYNONYMS, fits, specs
 from aam.contract.options.commands.studies import Unifrac
 from aam.contract.options.device import Device
 from aam.contract.options.study import Metric, TableOptions
-from aam.data.formats.tables import check_ids
+from aam.data.formats.tables import PARTS, check_ids
 from aam.data.metadata import ID_HEADER
 from aam.data.table import read_table
 
@@ -239,7 +239,9 @@ def as_biom(table: Table, unnamed: str = "") -> biom.Table:
     """
     if isinstance(table, (str, PathLike)):
         read = read_table(Path(table))
-        return biom.Table(sparse.csr_matrix(read.counts.T), read.feature_ids, read.sample_ids)
+        counts = sparse.csr_matrix(read.counts.T)
+        values = counts / PARTS if read.quantity == "relative abundances" else counts
+        return biom.Table(values, read.feature_ids, read.sample_ids)
     if isinstance(table, biom.Table):
         checked_ids(table.ids(), "sample")
         checked_ids(table.ids("observation"), "feature")

@@ -207,8 +207,12 @@ def _table(found: Inspection, table: FeatureTable) -> None:
     samples, asvs = len(table.sample_ids), len(table.feature_ids)
     entries = int(richness_N.sum())
     found.fact("table", f"{samples} samples x {asvs} ASVs, {entries / (samples * asvs):.1%} not 0")
-    found.fact("reads", f"{_range(reads_N)} in a sample, {int(reads_N.sum())} in all")
     found.fact("ASVs of a sample", _range(richness_N))
+    if samples > asvs:
+        found.warn("table", "more samples than ASVs: a table of taxa, or a transposed one")
+    if table.quantity != "reads":
+        return
+    found.fact("reads", f"{_range(reads_N)} in a sample, {int(reads_N.sum())} in all")
     depth = auto_depth(reads_N)
     below = np.flatnonzero(reads_N < depth).tolist()
     left_out = f"leaves out {first_few(table.sample_ids[row] for row in below)}"
@@ -222,8 +226,6 @@ def _table(found: Inspection, table: FeatureTable) -> None:
         found.warn("reads", f"fewer than {SHALLOW} in samples {first_few(shallow)}")
     if int(table.counts.max()) == 1:
         found.warn("table", "every count is 0 or 1: presences, not reads")
-    if samples > asvs:
-        found.warn("table", "more samples than ASVs: a table of taxa, or a transposed one")
 
 
 def _sequences(found: Inspection, names: Sequence[str], path: Path | None) -> npt.NDArray[np.uint8]:

@@ -32,7 +32,7 @@ from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.files import sha256, write_json
 from aam.contract.options import numbered
 from aam.contract.options.commands.studies import Prepare
-from aam.data.formats.tables import BLOCK_BYTES, MAX_READS, TableBlocks, open_blocks
+from aam.data.formats.tables import BLOCK_BYTES, MAX_READS, TableBlocks, open_counts
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import as_dna, encode, is_sequence, sequences_of
@@ -193,7 +193,7 @@ def _open_tables(
         raise UsageError("Not one prefix for each table", evidence, "give as many different ones")
     if wrong := [prefix for prefix in prefixes if prefix.split() != [prefix]]:
         raise UsageError("A prefix with spaces", f"'{wrong[0]}'", "give letters and digits")
-    tables = [open_blocks(path, block_bytes, budget) for path in paths]
+    tables = [open_counts(path, block_bytes, budget) for path in paths]
     samples = _sample_ids(options, [table.sample_ids for table in tables])
     if len(paths) == 1 and options.trim_length is None:
         return TableBlocks(samples, tables[0].feature_ids, tables[0].blocks), None

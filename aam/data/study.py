@@ -91,7 +91,7 @@ class Study:
         counts = self.table.counts[chosen]
         asvs = np.unique(counts.indices)
         ids = tuple(self.table.sample_ids[row] for row in rows)
-        table = FeatureTable(ids, self.table.feature_ids, counts).take_features(asvs)
+        table = dataclasses.replace(self.table, sample_ids=ids, counts=counts).take_features(asvs)
         return Study(table, self.tokens_FL[asvs])
 
     def __reduce__(self) -> Any:

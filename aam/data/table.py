@@ -17,9 +17,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from aam.console import info
+from aam.console import info, warn
 from aam.contract.errors import DataError, first_few
-from aam.data.formats.tables import as_counts_of_reads, check_names, open_blocks
+from aam.data.formats.tables import (
+    Quantity,
+    as_abundances,
+    check_names,
+    open_blocks,
+    path_named,
+)
 
 AUTO_FRACTION = 0.95
 AUTO_LARGEST = 5000
@@ -149,18 +155,20 @@ def take_strings(strings: Sequence[str], rows: NDArray[np.int64]) -> Sequence[st
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """Counts of reads with their ids.
+    """Counts of reads, or relative abundances as whole numbers, with their ids.
 
     Attributes:
         sample_ids: N names, unique; a tuple, or `PackedStrings` if memory-mapped.
         feature_ids: F names, unique; often the sequences themselves.
         counts: int32 [N, F], without explicit zeros, column indices sorted within a row; or
             `MappedCounts`, whose rows are memory-mapped.
+        quantity: what the counts are; of relative abundances `formats.tables.PARTS` a sample.
     """
 
     sample_ids: Sequence[str]
     feature_ids: Sequence[str]
     counts: csr_array
+    quantity: Quantity = "reads"
 
     @property
     def reads(self) -> NDArray[np.int64]:
@@ -184,7 +192,7 @@ class FeatureTable:
         chosen = np.asarray(rows, dtype=np.int64)
         mapped = isinstance(self.counts, MappedCounts)
         counts = self.counts.take(chosen) if mapped else self.counts[chosen]
-        return FeatureTable(take_strings(self.sample_ids, chosen), self.feature_ids, counts)
+        return replace(self, sample_ids=take_strings(self.sample_ids, chosen), counts=counts)
 
     def take_features(self, columns: ArrayLike) -> FeatureTable:
         """Return the table of the features at `columns` (int [f]), in that order, in memory."""
@@ -192,7 +200,7 @@ class FeatureTable:
         ids = tuple(self.feature_ids[column] for column in chosen)
         counts = self.counts[:, chosen]
         counts.sort_indices()
-        return FeatureTable(self.sample_ids, ids, counts)
+        return replace(self, feature_ids=ids, counts=counts)
 
     def sum_features(self, kept: NDArray[np.int64], column_F: NDArray[np.int32]) -> FeatureTable:
         """Return the table of the features `kept` (int [f]), each with the reads of several.
@@ -207,21 +215,23 @@ class FeatureTable:
         else:
             columns = column_F[counts.indices]
             counts = _summed(counts.data.copy(), columns, counts.indptr.copy(), len(kept))
-        return FeatureTable(self.sample_ids, take_strings(self.feature_ids, kept), counts)
+        return replace(self, feature_ids=take_strings(self.feature_ids, kept), counts=counts)
 
 
 def read_table(
     path: Path, drop_empty_samples: bool = False, max_bytes: int | None = None
 ) -> FeatureTable:
-    """Read a feature table and check that its values are counts of reads.
+    """Read a feature table and check that its values are counts of reads or relative abundances.
 
     Features without reads are left out, and samples without reads if `drop_empty_samples`; a line
     is printed for each. `max_bytes` of memory may be used, half of what is available by default.
     """
     table = open_blocks(path, block_bytes=sys.maxsize, max_bytes=max_bytes)
     read = list(table.blocks())  # One block; none for a table without samples.
-    counts = read[0] if read else csr_array((0, len(table.feature_ids)), dtype=np.int32)
-    found = FeatureTable(tuple(table.sample_ids), tuple(table.feature_ids), counts)
+    values = read.pop() if read else csr_array((0, len(table.feature_ids)))
+    with path_named(path):
+        counts, quantity = as_abundances(values, table.sample_ids, table.quantity)
+    found = FeatureTable(tuple(table.sample_ids), tuple(table.feature_ids), counts, quantity)
     return _with_reads(found, f"'{path}'", drop_empty_samples)
 
 
@@ -235,16 +245,22 @@ def table_of(
     """
     try:
         check_names(sample_ids, feature_ids)
-        counts = as_counts_of_reads(values, sample_ids)
+        counts, quantity = as_abundances(values, sample_ids, "reads")
     except DataError as error:
         raise DataError(f"{error.cause} in the table", error.evidence, error.remedy) from error
-    found = FeatureTable(tuple(sample_ids), tuple(feature_ids), counts)
+    found = FeatureTable(tuple(sample_ids), tuple(feature_ids), counts, quantity)
     return _with_reads(found, "the table", drop_empty_samples=False)
 
 
 def _with_reads(found: FeatureTable, source: str, drop_empty_samples: bool) -> FeatureTable:
-    """Return the samples and features with reads, see `check_reads`."""
+    """Return the samples and features with reads, see `check_reads`; warn of other quantities."""
     counts = found.counts
+    if found.quantity != "reads":
+        warn(
+            f"The values of {source} are {found.quantity}, not reads: kernel and forest compare "
+            "parts of the sample and need no reads, a transformer does. What depends on the "
+            "sequencing depth cannot be told."
+        )
     held = check_reads(
         np.diff(counts.indptr),
         np.bincount(counts.indices, minlength=counts.shape[1]),

@@ -52,13 +52,16 @@ def write_inspection(
     table = None if found.study is None else found.study.table
     drawings, tiles = {}, []
     if table is not None:
-        drawings = {"reads": reads_picture(table), "prevalence": prevalence_picture(table)}
         tiles = [
             Tile(f"{len(table.sample_ids):,}", "samples"),
             Tile(f"{len(table.feature_ids):,}", "ASVs"),
-            Tile(f"{np.median(table.reads):,.0f}", "reads", "median of the samples"),
             Tile(f"{np.median(table.richness):,.0f}", "ASVs in a sample", "median"),
         ]
+        if table.quantity == "reads":
+            drawings["reads"] = reads_picture(table)
+            reads = f"{np.median(table.reads):,.0f}"
+            tiles.insert(2, Tile(reads, "reads", "median of the samples"))
+        drawings["prevalence"] = prevalence_picture(table)
     if found.overlaps:
         drawings["overlap"] = overlap_picture(found.overlaps)
     if found.metadata is not None:

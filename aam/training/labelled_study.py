@@ -14,6 +14,7 @@ from aam.contract.errors import DataError, UsageError, first_few, nearest
 from aam.contract.options.commands.train import Train
 from aam.contract.options.study import SampleOptions, SplitOptions
 from aam.data.covariates import Covariates, check_target, read_covariates
+from aam.data.formats.tables import require_reads
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.study import Study, load_study
 from aam.data.table import auto_depth
@@ -29,7 +30,8 @@ from aam.evaluation.splits import PARTS, Split, check_covariates, check_options,
 
 
 def choose_depth(study: Study, options: SampleOptions) -> int:
-    """Return the rarefaction depth; 0 takes all reads."""
+    """Return the rarefaction depth; 0 takes all reads. A table without reads is refused."""
+    require_reads(study.table.quantity, "--table")
     if options.rarefy_depth != "auto":
         return options.rarefy_depth
     depth = auto_depth(study.reads)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from aam.cli import main
 from tests.support.bench import DATA, NO_INPUT, Bench, Refused
 
 
@@ -118,6 +120,27 @@ def test_counts_that_are_none(
     status = bench.train("--table", bench.table(counts))
     where = "line 2" if value == "many" else "1 (S04)"
     refused(status, DATA, "table.tsv", where, *phrases)
+
+
+def test_relative_abundances_train_kernel_and_forest(
+    bench: Bench, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the predictions of the counts that they were made from; a transformer needs reads."""
+    shares = bench.table(bench.counts / bench.counts.sum(), "shares.tsv")
+    status = bench.train("--table", shares)
+    refused(status, DATA, "relative abundances, not reads", "--members kernel forest")
+    refused(bench.pretrain("--table", shares), DATA, "relative abundances, not reads")
+    predicted = []
+    for table in (bench.table(bench.counts, "counts.tsv"), shares):
+        members = ("--members", "kernel", "forest", "--overwrite")
+        assert bench.train("--table", table, *members) == 0
+        predicted.append(pd.read_csv(bench.out / "predictions.tsv", sep="\t", index_col=0))
+    assert "are relative abundances, not reads" in capsys.readouterr().err
+    np.testing.assert_allclose(predicted[1].predicted, predicted[0].predicted, 0.02)
+    status = main(["inspect", "--table", str(shares)])
+    shown = capsys.readouterr().out
+    assert status == 0 and "relative abundances, not reads" in " ".join(shown.split())
+    assert "rarefaction depth" not in shown
 
 
 def test_empty_samples(bench: Bench, refused: Refused, capsys: pytest.CaptureFixture[str]) -> None:

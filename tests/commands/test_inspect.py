@@ -242,17 +242,17 @@ def test_the_transformer_loses_samples_below_its_depth(tmp_path: Path) -> None:
 def test_ids_and_metadata_are_inspected_though_the_counts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "m.tsv").write_text(METADATA)
     path = table(tmp_path, ["s1", "x2"])
-    path.write_text(re.sub(r"\t\d+\n", "\t0.25\n", path.read_text()))
+    path.write_text(re.sub(r"\t\d+\n", "\t-1\n", path.read_text()))
     status, found = inspected(path, "--metadata", tmp_path / "m.tsv", "--metadata-column", "age")
     assert status == 65
-    assert "Fractional counts" in found["error", "table"][0]
+    assert "Negative counts" in found["error", "table"][0]
     assert found["warning", "ids"] == ["samples without metadata: 1 (x2)"]
     assert found["warning", "empty"] == ["empty"]
     path = table(tmp_path, ["x1", "x2"])
-    path.write_text(re.sub(r"\t\d+\n", "\t0.25\n", path.read_text()))
+    path.write_text(re.sub(r"\t\d+\n", "\t-1\n", path.read_text()))
     status, found = inspected(path, "--metadata", tmp_path / "m.tsv")
     assert status == 65
-    assert "Fractional counts" in found["error", "table"][0]
+    assert "Negative counts" in found["error", "table"][0]
     assert "no sample in common" in found["error", "ids"][0]
     assert ("fact", "sequences") in found
 

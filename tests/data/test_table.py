@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 
 from aam.contract.errors import DataError
 from aam.data.formats import tables
-from aam.data.formats.tables import TABLE_FORMATS, OpenTable, TableBlocks
+from aam.data.formats.tables import TABLE_FORMATS, OpenTable, TableBlocks, open_counts
 from aam.data.table import FeatureTable, read_table
 from tests.support.artifacts import write_artifact
 
@@ -129,6 +129,54 @@ def test_values_that_are_not_counts_are_refused(tmp_path: Path, value: float, me
         assert caught.match(message)
         assert caught.match(where)
         assert str(paths[form]) in str(caught.value)
+
+
+SHARES = np.array([[0, 0.75, 0.25, 0], [1, 0, 0, 0], [0.125, 0, 0.5, 0.375]])
+
+
+@pytest.mark.parametrize("values", [SHARES, 100 * SHARES, 1e6 * SHARES + SHARES, 0.7 * SHARES])
+def test_relative_abundances_are_parts_of_a_sample(
+    tmp_path: Path, values: NDArray[np.float64], capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = write_all(tmp_path, values)
+    for form in ("hdf5", "json", "plain"):
+        table = read_table(paths[form])
+        assert table.quantity == "relative abundances"
+        assert (table.counts.toarray() / table.reads[:, None]).tolist() == SHARES.tolist()
+        assert f"'{paths[form]}' are relative abundances, not reads" in capsys.readouterr().err
+
+
+def test_fractions_of_unequal_sums_are_no_relative_abundances(tmp_path: Path) -> None:
+    values = SHARES * [[3000], [5000], [800]]
+    values[0, 1] += 0.5
+    with pytest.raises(DataError, match=r"Fractional counts.*1 of 6 values.*equal sums"):
+        read_table(write_all(tmp_path, values)["hdf5"])
+
+
+def test_a_table_is_what_the_type_of_its_artifact_states(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where its values are whole numbers."""
+    content = {"feature-table.biom": write_hdf5(tmp_path / "a.biom", COUNTS).read_bytes()}
+    for kind, quantity in (
+        ("Frequency", "reads"),
+        ("Frequency] % Properties('x'", "reads"),
+        ("RelativeFrequency", "relative abundances"),
+        ("PresenceAbsence", "presences"),
+    ):
+        path = write_artifact(tmp_path / "a.qza", f"FeatureTable[{kind}]", content)
+        table = read_table(path)
+        assert table.quantity == quantity
+        shares = table.counts.toarray() / table.reads[:, None]
+        np.testing.assert_allclose(shares, COUNTS / COUNTS.sum(axis=1, keepdims=True), 1e-8)
+        shown = capsys.readouterr().err
+        assert (f"are {quantity}, not reads" in shown) == (quantity != "reads")
+        if quantity != "reads":
+            with pytest.raises(DataError, match=f"has {quantity}, not reads"):
+                open_counts(path, 1 << 20)
+    path = write_artifact(tmp_path / "a.qza", "FeatureTable[Composition]", content)
+    with pytest.raises(DataError, match=r"FeatureTable\[Composition\]; give .*Frequency"):
+        read_table(path)
 
 
 @pytest.mark.parametrize(

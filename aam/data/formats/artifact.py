@@ -63,6 +63,14 @@ def is_artifact(path: Path) -> bool:
         return False
 
 
+def type_of(path: Path) -> str:
+    """Return the semantic type of an artifact, such as `FeatureTable[Frequency]`; else ""."""
+    if not is_artifact(path):
+        return ""
+    with _report_damage(path), zipfile.ZipFile(path) as archive:
+        return _type(archive, _root(archive))
+
+
 def is_compressed(path: Path) -> bool:
     """Return whether a file is compressed: an artifact or a gzip file."""
     with require(path, "file").open("rb") as stream:
@@ -81,22 +89,14 @@ def open_payload(
     """Open the payload of an artifact, the content of a gzip file, or a plain file."""
     if is_artifact(path):
         with _report_damage(path), zipfile.ZipFile(path) as archive:
-            root, entries, wanted = _root(archive), archive.namelist(), semantic.split("[")[0]
+            root, wanted = _root(archive), semantic.split("[")[0]
             if root is None:
                 raise DataError(
                     "The zip file is not a QIIME 2 artifact",
                     f"'{path}' has no VERSION entry",
                     f"give a {wanted} artifact, or unpack it and give the file inside",
                 )
-            text = ""
-            if f"{root}/metadata.yaml" in entries:
-                with archive.open(f"{root}/metadata.yaml") as stream:
-                    text = stream.read(_MAX_METADATA_BYTES).decode("utf-8", "replace")
-            # `type` is a plain scalar on a line of its own.
-            types = [
-                line.removeprefix("type:") for line in text.splitlines() if line[:5] == "type:"
-            ]
-            artifact_type = types[0].strip().strip("'\"") if types else ""
+            artifact_type, entries = _type(archive, root), archive.namelist()
             if not artifact_type.startswith(semantic):
                 raise DataError(
                     "The QIIME 2 artifact is of another type",
@@ -156,6 +156,17 @@ def _report_damage(path: Path) -> Iterator[None]:
         what = "QIIME 2 artifact" if is_artifact(path) else "gzip file"
         evidence, remedy = f"'{path}', {reason_of(error)}", "copy it again and compare the sizes"
         raise DataError(f"The {what} is damaged", evidence, remedy) from error
+
+
+def _type(archive: zipfile.ZipFile, root: str | None) -> str:
+    """Return the semantic type that the metadata of an artifact names; "" without one."""
+    if f"{root}/metadata.yaml" not in archive.namelist():
+        return ""
+    with archive.open(f"{root}/metadata.yaml") as stream:
+        text = stream.read(_MAX_METADATA_BYTES).decode("utf-8", "replace")
+    # `type` is a plain scalar on a line of its own.
+    types = [line.removeprefix("type:") for line in text.splitlines() if line[:5] == "type:"]
+    return types[0].strip().strip("'\"") if types else ""
 
 
 def _root(archive: zipfile.ZipFile) -> str | None:

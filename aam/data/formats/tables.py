@@ -17,10 +17,10 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,23 @@ _CELL_BYTES = 70
 _NAME_BYTES = 100
 _IDS_AT_ONCE = 1024
 MAX_READS = int(np.iinfo(np.int32).max)
+
+Quantity = Literal["reads", "relative abundances", "presences"]
+"""What the values of a table are; all are stored as whole numbers."""
+
+PARTS = 10**9
+"""Sum of the whole numbers that stand for the relative abundances of a sample."""
+
+_QUANTITIES: dict[str, Quantity] = {
+    "": "reads",  # no artifact
+    "FeatureTable[Frequency]": "reads",
+    "FeatureTable[RelativeFrequency]": "relative abundances",
+    "FeatureTable[PresenceAbsence]": "presences",
+}
+"""Quantity of a table by its semantic type in QIIME 2."""
+
+_SUMS = 0.01
+"""Relative difference of the sums of samples up to which fractions are relative abundances."""
 
 _ASV = re.compile(r"[ACGTUN]{20,}|[0-9a-f]{32}|[0-9a-f]{40}", re.IGNORECASE)
 """An id that is DNA, or the MD5 or SHA-1 of a sequence."""
@@ -76,11 +93,13 @@ class TableBlocks:
         feature_ids: F names.
         blocks: yields all samples in order, [n, F] at a time: float64 values of the file, each
             feature at most once in a sample.
+        quantity: what the values are by the type of an artifact; "reads" of any other file.
     """
 
     sample_ids: Sequence[str]
     feature_ids: Sequence[str]
     blocks: Callable[[], Iterator[csr_array]]
+    quantity: Quantity = "reads"
 
 
 @dataclass(frozen=True)
@@ -108,10 +127,10 @@ class OpenTable:
 def open_blocks(
     path: Path, block_bytes: int = BLOCK_BYTES, max_bytes: int | None = None
 ) -> TableBlocks:
-    """Open a feature table for reading counts of reads block by block."""
+    """Open a feature table for reading its values block by block."""
     budget = max_bytes or memory_budget()
     with (
-        _path_named(path),
+        path_named(path),
         artifact.open_payload(path, "feature-table.biom", "FeatureTable", budget) as stream,
     ):
         start = stream.peek(4096)[:4096]
@@ -120,6 +139,20 @@ def open_blocks(
         readers = (read for recognizes, read in TABLE_FORMATS.values() if recognizes(start))
         found = next(readers)(OpenTable(path, stream, block_bytes, budget))
         check_names(found.sample_ids, found.feature_ids)
+        artifact_type = artifact.type_of(path).partition(" %")[0]  # without properties
+        if artifact_type not in _QUANTITIES:
+            raise DataError(
+                "The table is neither reads nor abundances",
+                f"'{path}' is {artifact_type}",
+                "give the FeatureTable[Frequency] that it was made from",
+            )
+    return replace(found, quantity=_QUANTITIES[artifact_type])
+
+
+def open_counts(path: Path, block_bytes: int, max_bytes: int | None = None) -> TableBlocks:
+    """Open a feature table for reading counts of reads block by block, which are checked."""
+    found = open_blocks(path, block_bytes, max_bytes)
+    require_reads(found.quantity, f"'{path}'")
 
     def blocks() -> Iterator[csr_array]:
         first = 0
@@ -129,15 +162,25 @@ def open_blocks(
             first += block.shape[0]
             return as_counts_of_reads(block, found.sample_ids[first - block.shape[0] : first])
 
-        with _path_named(path):
+        with path_named(path):
             # Unlike a loop, map holds no reference to a block that its user has dropped.
             yield from map(as_counts, found.blocks())
 
-    return TableBlocks(found.sample_ids, found.feature_ids, blocks)
+    return replace(found, blocks=blocks)
+
+
+def require_reads(quantity: Quantity, source: str) -> None:
+    """Refuse a table of other values where reads are needed (DataError)."""
+    if quantity != "reads":
+        raise DataError(
+            f"The table has {quantity}, not reads",
+            f"{source}, of which a transformer, `aam pretrain` and `aam prepare` need reads",
+            "give the table of reads, or train kernel and forest (--members kernel forest)",
+        )
 
 
 @contextmanager
-def _path_named(path: Path) -> Iterator[None]:
+def path_named(path: Path) -> Iterator[None]:
     """Add the path of the table to errors without it."""
     try:
         yield
@@ -175,6 +218,29 @@ def check_names(samples: Sequence[str], features: Sequence[str]) -> None:
         raise DataError("The table is transposed: its samples are ASVs", shown, TRANSPOSED)
 
 
+def as_abundances(
+    block: csr_array, sample_ids: Sequence[str], quantity: Quantity
+) -> tuple[csr_array, Quantity]:
+    """Convert values [n, F] of a whole table in place to sorted int32 above 0; also their quantity.
+
+    Relative abundances are `PARTS` times their part of the sample. Fractions are taken for them if
+    no sample has a sum above 1, or the sums are equal, as of percentages.
+    """
+    values = block.data
+    if not (np.isfinite(values).all() and (values >= 0).all()):
+        return as_counts_of_reads(block, sample_ids), quantity  # raises
+    sums_N = np.asarray(block.sum(axis=1)).ravel()
+    least, most = sums_N[sums_N > 0].min(initial=np.inf), sums_N.max(initial=0)
+    closed = most <= 1 + _SUMS or (len(sums_N) > 1 and most <= (1 + _SUMS) * least)
+    if quantity == "reads" and closed and not np.array_equal(np.trunc(values), values):
+        quantity = "relative abundances"
+    if quantity != "relative abundances":
+        return as_counts_of_reads(block, sample_ids), quantity
+    scales_N = np.divide(PARTS, sums_N, out=np.zeros(len(sums_N)), where=sums_N > 0)
+    block.data = np.rint(values * np.repeat(scales_N, np.diff(block.indptr)))
+    return as_counts_of_reads(block, sample_ids), quantity
+
+
 def as_counts_of_reads(block: csr_array, sample_ids: Sequence[str]) -> csr_array:
     """Convert values [n, F] in place to sorted int32 counts above 0."""
     values = block.data
@@ -186,7 +252,7 @@ def as_counts_of_reads(block: csr_array, sample_ids: Sequence[str]) -> csr_array
         checks = (
             (~finite, "Counts that are NaN or infinite", "write 0 where a sample has no reads"),
             (values < 0, "Negative counts", "give counts of reads, not transformed values"),
-            (~integral, "Fractional counts", "give counts of reads, not relative abundances"),
+            (~integral, "Fractional counts", "give reads, or relative abundances of equal sums"),
             (values > MAX_READS, f"Counts beyond {MAX_READS}", "check how the table was made"),
         )
         wrong, cause, remedy = next(check for check in checks if check[0].any())
