@@ -34,8 +34,8 @@ MAX_SAMPLES = 1000
 
 NEIGHBOURS = 5
 QUANTILE = 0.95
-PREFIX = 64
-"""Nucleotides by which ASVs of different lengths are compared."""
+POSITIONS = 64
+"""First positions of the sequences whose nucleotide frequencies identify the region."""
 
 SAME_REGION = 0.5
 """Correlation of the nucleotide frequencies of one region; of two regions it is about 0."""
@@ -71,7 +71,6 @@ _ARRAYS = {
     "train_N": np.int64,
     "validation_N": np.int64,
     "asvs_F": np.int64,
-    "prefixes_F": np.int64,
     "frequencies_L4": np.float32,
     "richness_R": np.int64,
 }
@@ -86,7 +85,6 @@ class TrainingSummary:
     train_N: Rows
     validation_N: Rows
     asvs_F: Rows  # hashes of the sequences of the ASVs in training samples
-    prefixes_F: Rows  # hashes of the first `PREFIX` nucleotides of the same
     frequencies_L4: F32  # frequency of A, C, G and T at each of the first positions
     richness_R: Rows  # ASVs of each landmark at the rarefaction depth
     landmarks: Landmarks  # samples with which new ones are compared
@@ -126,7 +124,6 @@ class TrainingSummary:
             _hash_ids(ids[train]),
             _hash_ids(ids[checked]),
             hash_sequences(tokens_FL),
-            hash_sequences(tokens_FL[:, :PREFIX]),
             _nucleotide_frequencies(tokens_FL),
             _rarefied_richness(study, seed, rarefy_depth, rows_R),
             landmarks,
@@ -164,8 +161,6 @@ class TrainingSummary:
             if name.startswith(_LANDMARKS)
         }
         landmarks = Landmarks.restore(of_landmarks, asvs)
-        if len(own["prefixes_F"]) != len(own["asvs_F"]):
-            raise Mismatch("training.prefixes_F and asvs_F differ")
         if len(own["richness_R"]) != len(landmarks.norms_R):
             raise Mismatch("training.richness_R and the landmarks differ")
         return cls(plain, landmarks=landmarks, **own)
@@ -230,14 +225,22 @@ class KnownAsvs:
     region: tuple[Note, ...]
 
 
-def find_known_asvs(summary: TrainingSummary, study: Study, required: bool) -> KnownAsvs:
-    """Find the ASVs of a table that occur in the training data."""
+def find_known_asvs(
+    summary: TrainingSummary, tokens_TL: Tokens, study: Study, required: bool
+) -> KnownAsvs:
+    """Find the ASVs of a table that occur in training samples.
+
+    `tokens_TL` are the sequences of the training study, not all of which are in these samples.
+    """
     here, there = _median_length(study.tokens_FL), summary.plain.length
     if here == there:
         known_F, by = np.isin(hash_sequences(study.tokens_FL), summary.asvs_F), ""
-    else:  # Reads that were cut to another length: their common beginning is compared.
-        known_F = np.isin(hash_sequences(study.tokens_FL[:, :PREFIX]), summary.prefixes_F)
-        by = f", compared by {PREFIX} nucleotides: here they have {here}, in training {there}"
+    else:  # Reads that were cut to another length: their common length is compared.
+        common = min(here, there)
+        trained_TL = tokens_TL[np.isin(hash_sequences(tokens_TL), summary.asvs_F)]
+        known = hash_sequences(trained_TL[:, :common])
+        known_F = np.isin(hash_sequences(study.tokens_FL[:, :common]), known)
+        by = f", compared by {common} nucleotides: here they have {here}, in training {there}"
     # Nucleotide frequencies at each position identify the region, even without a common ASV.
     here_L4, there_L4 = _nucleotide_frequencies(study.tokens_FL), summary.frequencies_L4
     shared = min(len(here_L4), len(there_L4))
@@ -356,8 +359,8 @@ def _blocks(study: Study, rows: Rows) -> Iterator[Any]:
 
 
 def _nucleotide_frequencies(tokens_FL: Tokens) -> F32:
-    """Return the frequency of A, C, G and T at each of the first `PREFIX` positions, [L, 4]."""
-    letters = [(tokens_FL[:, :PREFIX] == code).mean(axis=0) for code in (1, 2, 3, 4)]
+    """Return the frequency of A, C, G and T at each of the first `POSITIONS`, [L, 4]."""
+    letters = [(tokens_FL[:, :POSITIONS] == code).mean(axis=0) for code in (1, 2, 3, 4)]
     return np.stack(letters, axis=1).astype(np.float32)
 
 

@@ -133,7 +133,7 @@ def predict_table(
     facts = loaded.facts
     study = load_study(options.input, max_bp=loaded.max_bp)
     study = select_as_trained(study, facts.options, options.metadata)
-    known = find_known_asvs(loaded.training, study, required=not options.force)
+    known = find_known_asvs(loaded.training, loaded.tokens_FL, study, required=not options.force)
     part = share.take(study, options.batch_size)
     ids = part.table.sample_ids
     covariates = read_covariates(loaded.encoder, options.metadata, ids)

@@ -408,7 +408,7 @@ def test_damaged_ensembles_are_refused(run: Path, study: Path, tmp_path: Path) -
             lambda content, name=name: content.arrays["training"].update(
                 {name: content.arrays["training"][name][:-1]}
             )
-            for name in ("richness_R", "prefixes_F", "landmarks/starts")
+            for name in ("richness_R", "landmarks/starts")
         ),
         lambda content: content.arrays["training"].update(richness_R=np.empty(0, np.int64)),
         lambda content: content.arrays["kernel"]["starts"].fill(0),

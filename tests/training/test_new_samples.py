@@ -209,14 +209,20 @@ def test_a_sample_of_any_fold_trained_the_model(
 def test_shorter_sequences_of_the_same_region_are_recognized(
     study_dir: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    """A table of longer reads trains the model, and the same reads without their ends are new."""
+    """A table of longer reads trains the model, and the same reads without their ends are new.
+
+    Reads of one nucleotide less that have their beginning alone in common are not the same.
+    """
     table = biom.load_table(str(study_dir / "table.biom"))
     tail = np.random.default_rng(0).choice(list("ACGT"), (table.shape[0], 30))
     ids = {
         name: name + "".join(end) for name, end in zip(table.ids("observation"), tail, strict=True)
     }
-    for name, length in (("longer", 90), ("shorter", 75)):
+    swapped = str.maketrans("ACGT", "CATG")
+    for name, length in (("longer", 90), ("shorter", 75), ("others", 89)):
         cut = {asv: whole[:length] for asv, whole in ids.items()}
+        if name == "others":
+            cut = {asv: dna[:80] + dna[80:].translate(swapped) for asv, dna in cut.items()}
         made = table.update_ids(cut, axis="observation", inplace=False)
         with biom.util.biom_open(str(tmp_path / f"{name}.biom"), "w") as file:
             made.to_hdf5(file, "test")
@@ -224,9 +230,12 @@ def test_shorter_sequences_of_the_same_region_are_recognized(
     capsys.readouterr()
     found = predict(tmp_path / "run", tmp_path / "shorter.biom", tmp_path / "p.tsv")
     printed = one_line(capsys)
-    assert "compared by 64 nucleotides: here they have 75, in training 90" in printed
+    assert "compared by 75 nucleotides: here they have 75, in training 90" in printed
     assert found["known_reads"].min() > 0.9
     assert "another region" not in printed
+    others = ("--model", tmp_path / "run", "--table", tmp_path / "others.biom", "--device", "cpu")
+    assert aam("predict", *others, "--output", tmp_path / "q.tsv") == DataError.status
+    assert "No ASV of the table occurs in the training data" in one_line(capsys)
 
 
 def test_a_condition_that_no_sample_meets(study_dir: Path, model: Path, tmp_path: Path) -> None:
