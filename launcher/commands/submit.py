@@ -38,6 +38,8 @@ from launcher.slurm.script import TRIALS, Allocation, SubmitOptions
 from launcher.slurm.site import PLAIN_SITE, Site
 from launcher.system import user_folder
 
+UNCONFIRMED = "unconfirmed"
+"""In place of the number of a job, from before sbatch starts until it has printed the number."""
 ONLY_HERE = ("--dry-run", "--json", "--gpus", "--host")
 """Options of the launcher that are about the submission, not about the launch on a node."""
 
@@ -204,14 +206,17 @@ def queue_all(
     numbers: list[str] = []
     place, folder = Path(jobs[0].output.absolute), jobs[0].output.folder
     with reserved(place, folder, queue.queued) as reserve:
+        reserve(UNCONFIRMED)  # whatever becomes of this process, a job may be queued
         try:
             for job in jobs:
                 before = numbers if last_waits_for_all and job is jobs[-1] else numbers[-1:]
                 waits_for = [] if last_waits_for_all and job is not jobs[-1] else before
                 numbers.append(queue.submit(job.script, waits_for, after))
-        except AamError:
+        except AamError as error:
             if numbers:  # all jobs of an output are queued, or none
                 queue.cancel(numbers)
+            if not isinstance(error, queue.Unconfirmed):
+                reserve("")
             raise
         reserve(numbers[-1])
     kept = []
@@ -245,7 +250,7 @@ def reserved(
 ) -> Iterator[Callable[[str], None]]:
     """Reserve an output while a job is submitted; call the value with the job's number.
 
-    A hidden file of the output holds the number of the job that writes to it.
+    A hidden file of the output holds the number of the job that writes to it, or UNCONFIRMED.
     """
     file = place / ".aam-job" if folder else place.with_name(f".{place.name}.aam-job")
     try:
@@ -257,17 +262,21 @@ def reserved(
     with os.fdopen(handle, "r+") as stream:
         taken = "another submission" if try_lock(stream) == "taken" else ""
         holder = "" if taken else stream.read(100).strip()
+        remedy = "wait for it, cancel it, or choose another output"
+        if holder == UNCONFIRMED:
+            taken = "a job whose number Slurm did not state"
+            remedy = f"see `squeue --me`; if no such job is there, remove '{file}'"
         for number, job in {} if taken else queued().items():
             if holder and number == holder and job.active:
                 taken = f"job {number} ({job.state})"
         if taken:
-            remedy = "wait for it, cancel it, or choose another output"
             evidence = f"'{place}' belongs to {taken}"
             raise CannotCreate("Two jobs cannot write one output", evidence, remedy)
 
         def reserve(number: str) -> None:
             stream.seek(0)
             stream.truncate()
-            stream.write(f"{number}\n")
+            stream.write(f"{number}\n" if number else "")
+            stream.flush()
 
         yield reserve

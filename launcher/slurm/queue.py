@@ -21,6 +21,13 @@ ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUE
 LONGEST = 60
 REQUEUE = 60
 """Seconds within which Slurm ends a job that is queued again."""
+SEE_QUEUE = "see `squeue --me`: the job may be queued"
+
+
+class Unconfirmed(Unavailable):
+    """A submission after which a job may be queued whose number is unknown."""
+
+
 REFUSALS: tuple[tuple[tuple[str, ...], type[AamError], str, str], ...] = (
     (("invalid partition",), UsageError, "No such partition", "`sinfo` lists them"),
     (("invalid account",), UsageError, "No such account, or not yours",
@@ -28,7 +35,8 @@ REFUSALS: tuple[tuple[tuple[str, ...], type[AamError], str, str], ...] = (
     (("node count", "more processors", "node configuration"), UsageError,
      "More than this cluster has", "`sinfo` shows what there is"),
     (("time limit",), UsageError, "More time than the partition allows", "give less --time"),
-    (("contact", "timed out"), Unavailable, "Slurm does not respond", "try again later"),
+    (("timed out",), Unconfirmed, "Slurm did not respond in time", SEE_QUEUE),
+    (("contact",), Unavailable, "Slurm does not respond", "try again later"),
 )  # fmt: skip
 """Phrases of sbatch's messages, and the error, its cause and its remedy."""
 NO_NODE_NOW = "node configuration is not available"
@@ -37,6 +45,8 @@ OPEN = ("account", "partition", "qos", "reservation", "constraint")
 """Options of sbatch that a variable of the shell may set, if neither command line nor site do."""
 
 
+NUMBER = re.compile(r"(?:Submitted batch job )?([0-9]{1,19})(?:;\S+| on cluster \S+)?\Z")
+"""A line of sbatch with the number of a job, with and without --parsable."""
 _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<hm>\d+)(?::(?P<hms>\d+))?)?"
     r"|(?P<a>\d+)(?::(?P<b>\d+)(?::(?P<c>\d+))?)?)\Z"
@@ -112,12 +122,15 @@ def submit(script: str, after: Sequence[str] = (), condition: str = "afterok") -
     if one fails; afterany, whatever their status.
     """
     depends = [f"--dependency={condition}:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
-    printed = _sbatch(script, "--parsable", *(depends if after else [])).strip()
-    number = printed.partition(";")[0]
-    if not re.fullmatch("[0-9]{1,19}", number):  # it becomes a part of paths
-        remedy = "see `squeue --me`: the job may be queued"
-        raise Unavailable("sbatch printed no number of a job", repr(printed[:200]), remedy)
-    return number
+    printed = _sbatch(script, "--parsable", *(depends if after else []))
+    # Programs in place of sbatch print lines of their own, or leave --parsable out. A number that
+    # is no decimal one of this length would become a part of paths.
+    lines = map(str.strip, printed.splitlines())
+    numbers = {match[1] for match in map(NUMBER.match, lines) if match}
+    if len(numbers) != 1:
+        cause = "sbatch printed no number of a job"
+        raise Unconfirmed(cause, repr(printed.strip()[:200]), SEE_QUEUE)
+    return numbers.pop()
 
 
 def cancel(numbers: Sequence[str]) -> None:
@@ -205,7 +218,10 @@ def _run(
 ) -> CompletedProcess[str]:
     try:
         return system.run(argv, LONGEST, variables, text)
-    except OSError as error:  # a TimeoutError among them
+    except TimeoutError as error:
+        evidence = f"{argv[0]}: {error}"
+        raise Unconfirmed("Slurm did not respond in time", evidence, SEE_QUEUE) from error
+    except OSError as error:
         remedy = "try again later"
         raise Unavailable("Slurm does not respond", f"{argv[0]}: {error}", remedy) from error
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aam.contract.errors import CannotCreate, Unavailable
+from aam.contract.errors import CannotCreate
 from aam.contract.options import specs
 from aam.contract.options.command_line import parse_known
 from launcher import config
@@ -328,17 +328,6 @@ def test_a_job_stops_before_its_limit(place: Path) -> None:
     assert {"--signal=B:USR2@60", "--no-requeue"} <= set(ends)
 
 
-@pytest.mark.parametrize("answer", ["../../pwned", "", "12\n13", "9" * 30])
-def test_an_answer_of_sbatch_that_is_no_number(place: Path, answer: str) -> None:
-    slurm_and_image(place, f'case " $* " in *--test-only*) exit 0;; esac\nprintf "{answer}"')
-    done = submit(place, *WORDS, "--gpus", "1")
-    assert (done.returncode, done.stdout) == (Unavailable.status, "")
-    assert "sbatch printed no number of a job: " in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not (place / ".local/state/aam").exists()
-    assert (place / "out/.aam-job").read_text() == ""
-
-
 def test_a_node_that_is_down_delays_a_job(place: Path) -> None:
     """`sbatch --test-only` refuses what sbatch queues."""
     refuses = "echo 'allocation failure: Requested node configuration is not available' >&2; exit 1"
@@ -348,6 +337,46 @@ def test_a_node_that_is_down_delays_a_job(place: Path) -> None:
     assert "Job 41: aam pretrain" in done.stdout
     assert "warning: The nodes are not there now: " in done.stderr
     assert "the job is queued and starts when they are there" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "printed", ["Submitted batch job 77 on cluster x", "Submitted batch job 77", "77;x",
+                "Welcome to 4 nodes\n  77"],
+)  # fmt: skip
+def test_the_number_of_a_job_is_read_from_what_a_wrapper_prints(place: Path, printed: str) -> None:
+    slurm_and_image(place, f"printf '%s\\n' '{printed}'")
+    done = submit(place, *WORDS, "--gpus", "1")
+    assert (done.returncode, done.stdout.split()[:2]) == (0, ["Job", "77:"]), done.stderr
+    assert (place / "out/.aam-job").read_text() == "77\n"
+    assert (place / ".local/state/aam/jobs/77.sh").exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ("echo thank you", "sbatch printed no number of a job: 'thank you'; see `squeue --me`"),
+        *((f"printf '{text}'", "sbatch printed no number of a job: ")
+          for text in ("", "../../pwned", "12\\n13", "9" * 30)),
+        ("echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1",
+         "Slurm did not respond in time"),
+    ],
+)  # fmt: skip
+def test_a_job_that_may_be_queued_is_not_queued_twice(
+    place: Path, answer: str, sentence: str
+) -> None:
+    count = f'case " $* " in *--test-only*) exit 0;; esac; echo x >>{place}/queued'
+    slurm_and_image(place, f"{count}; {answer}")
+    first, second = (submit(place, *WORDS, "--gpus", "1") for _ in range(2))
+    assert (first.returncode, sentence in first.stderr) == (69, True), first.stderr
+    assert (first.stdout, first.stderr.count("\n")) == ("", 1)
+    assert not (place / ".local/state/aam").exists()
+    assert second.returncode == 73
+    assert "belongs to a job whose number Slurm did not state" in second.stderr
+    assert f"remove '{place}/out/.aam-job'" in second.stderr
+    assert (place / "queued").read_text() == "x\n"
+    (place / "out/.aam-job").unlink()
+    slurm_and_image(place, "echo 78")
+    assert submit(place, *WORDS, "--gpus", "1").returncode == 0
 
 
 # --- the trials of a search
