@@ -30,7 +30,7 @@ from aam.contract.options.command_line import parse as parse_command_line
 from aam.contract.options.commands import WRAPPERS, find, options_of
 from aam.contract.options.conditions import without_effect
 from aam.contract.options.device import DeviceOptions, RankOptions, ScaleOptions, uses_network
-from aam.contract.preflight import require_columns, require_inputs
+from aam.contract.preflight import require_columns, require_inputs, require_no_password
 from aam.memory import require_address_space
 
 OWN = {"completion": completion.Completion}
@@ -66,6 +66,7 @@ def _dispatch(arguments: list[str]) -> int:
 def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
     """Run a command of `aam`, or start its ranks; return the exit status."""
     require_address_space()
+    require_no_password(parsed)
     require_inputs(parsed)
     if parsed.command != "inspect":  # which reports all that is wrong
         require_columns(parsed)

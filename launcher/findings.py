@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from aam.contract.errors import printable
+
 Severity = Literal["note", "warning", "error"]
 
 REQUESTED = "requested"
@@ -31,7 +33,7 @@ def warn(findings: Iterable[Finding]) -> None:
     """Print the warnings and errors before a start."""
     for finding in findings:
         if finding.severity != "note":
-            print(f"aam-launch: {finding.severity}: {finding}", file=sys.stderr)
+            print(f"aam-launch: {finding.severity}: {printable(str(finding))}", file=sys.stderr)
 
 
 class Decision(msgspec.Struct, frozen=True):

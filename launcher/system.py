@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shlex
+import signal
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from aam.contract.errors import printable
 
 if TYPE_CHECKING:
-    from subprocess import CompletedProcess
+    from subprocess import CompletedProcess, Popen
 
 XDG = {
     "XDG_CACHE_HOME": ".cache",
@@ -21,6 +27,12 @@ XDG = {
 
 LARGEST = 1 << 20
 """Bytes of a document; those of the launcher have a few kilobytes."""
+LONGEST = 600
+"""Seconds that a program may take, the first start of an image included."""
+MOST = 16 << 20
+"""Bytes of the output of a program that are read."""
+PATIENCE = 15
+"""Seconds from SIGTERM to SIGKILL."""
 
 
 def regular(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
@@ -38,6 +50,22 @@ def regular(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
     return content
 
 
+def quoted(word: str) -> str:
+    r"""Return a word for a shell; one with control characters in `$'...'` (POSIX.1-2024, 2.2.4).
+
+    >>> print(quoted("a b"), quoted("a\x1b'b"))
+    'a b' $'a\x1b\'b'
+    """
+    if printable(word, 10 * len(word)) == word:
+        return shlex.quote(word)
+    escaped = (
+        f"\\{mark}" if mark in "\\'" else mark if printable(mark) == mark
+        else "".join(f"\\x{byte:02x}" for byte in mark.encode(errors="surrogateescape"))
+        for mark in word
+    )  # fmt: skip
+    return f"$'{''.join(escaped)}'"
+
+
 def user_folder(name: str, variables: Mapping[str, str]) -> Path:
     """Return this program's folder below a base folder of XDG, by the name of its variable."""
     home = Path(variables.get("HOME", "/"))
@@ -53,18 +81,51 @@ def which(name: str, search: str) -> str | None:
 
 def run(
     argv: Sequence[str],
-    timeout: float | None = None,
+    timeout: float = LONGEST,
     environment: Mapping[str, str] | None = None,
     text: str = "",
 ) -> CompletedProcess[str]:
-    """Run a program with `text` as its input; kill it after `timeout` seconds."""
-    # A start that runs no program saves the 2 ms of this import.
+    """Run a program with `text` as its input; end it after `timeout` seconds.
+
+    Its output goes to files: a child that it leaves behind could hold a pipe open for ever.
+    """
+    # A start that runs no program saves the 5 ms of these imports.
+    import subprocess
+    import tempfile
+
+    with (
+        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+    ):
+        given.write(text.encode(errors="surrogateescape"))
+        given.seek(0)
+        with started(argv, env=environment, stdin=given, stdout=output, stderr=errors) as process:
+            try:
+                status = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                reason = f"no result in {timeout:g} s"
+                raise TimeoutError(errno.ETIMEDOUT, reason, argv[0]) from None
+        for stream in (output, errors):
+            stream.seek(0)
+        texts = [stream.read(MOST).decode(errors="replace") for stream in (output, errors)]
+    return subprocess.CompletedProcess(argv, status, *texts)
+
+
+@contextmanager
+def started(argv: Sequence[str], **options: Any) -> Iterator[Popen[bytes]]:
+    """Start a program; end it, with its children, if the block ends before it does."""
     import subprocess
 
+    process = subprocess.Popen(argv, start_new_session=True, **options)
     try:
-        return subprocess.run(
-            argv, input=text, capture_output=True, text=True, errors="replace",
-            timeout=timeout, env=environment, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise TimeoutError(f"no result in {timeout:g} s") from error
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(PATIENCE)
+            # Engines ignore SIGTERM while they copy, and children may do so.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

@@ -275,6 +275,8 @@ def system_error(error: OSError, place: str = "a file") -> AamError | None:
     if error.errno in _MANY_FILES:
         reason = f"'{error.filename}'" if error.filename else str(error.strerror)
         return Unavailable("Too many open files", reason, "raise their limit with `ulimit -n`")
+    if error.errno == errno.ETIMEDOUT and error.filename:
+        return Unavailable("A program does not end", reason, "try it by itself, or again later")
     if error.errno in _REFUSED and error.filename:
         return CannotCreate(
             "The system refuses a file", reason, "check the path and its permissions"

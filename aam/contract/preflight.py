@@ -1,7 +1,7 @@
 """Checks of the paths and metadata columns of a command, before its libraries are imported.
 
-The launcher makes the same checks before a job waits in the queue: `require_inputs`,
-`require_columns` and, of a command with a run folder, `check_run_folder`.
+The launcher makes the same checks before a job waits in the queue: `require_no_password`,
+`require_inputs`, `require_columns` and, of a command with a run folder, `check_run_folder`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import zlib
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError, nearest
 from aam.contract.files import names_beside
@@ -69,6 +69,23 @@ def require_inputs(command: ParsedCommand) -> None:
             evidence = f"{folder.flag} has {spec.flag} '{path}'"
             remedy = f"choose another folder, such as '{path.parent / 'run'}'"
             raise UsageError("The output folder holds an input", evidence, remedy)
+
+
+def require_no_password(command: ParsedCommand) -> None:
+    """Refuse the password of a database: run records, job scripts and `ps` would show it.
+
+    Raises:
+        UsageError: --storage has a password.
+    """
+    try:
+        url = urlsplit(str(command.value("--storage") or ""))
+    except ValueError:  # no URL: Optuna gives the reason
+        return
+    if url.password is not None:
+        evidence = f"{url.scheme}://{url.username}:...@{url.hostname}"
+        remedy = "leave it out of the URL: PostgreSQL reads PGPASSWORD or ~/.pgpass, MySQL a file "
+        raise UsageError("A password in --storage", evidence,
+                         f"{remedy}that ?read_default_file=... names")  # fmt: skip
 
 
 def require_columns(command: ParsedCommand) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from aam.contract.errors import printable
 from aam.contract.options import build, specs
 from aam.contract.options.command_line import parse_options
 from launcher.plan.settings import LAUNCHER_OPTIONS
@@ -88,6 +89,12 @@ def parse_own(options_class: type[T], argv: Sequence[str], command: str) -> T:
     options = specs(options_class)
     given = parse_options(options, argv, command, program="aam-launch", others=LAUNCHER_OPTIONS)
     return build(options_class, given)
+
+
+def show(*lines: str) -> None:
+    """Print lines for people; control characters of captures, sites and records are escaped."""
+    for line in lines:
+        print(printable(line, len(line) * 10))
 
 
 def print_json(content: object) -> None:

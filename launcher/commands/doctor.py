@@ -16,7 +16,7 @@ import msgspec
 from aam.contract.errors import AamError, Unavailable
 from aam.contract.options import basic_option
 from launcher import capture, config, system
-from launcher.commands import parse_own, print_json
+from launcher.commands import parse_own, print_json, show
 from launcher.commands.explain import facts, shortened, stored_reports
 from launcher.detect import detect, with_versions
 from launcher.engines import ENGINES, command, spython_client
@@ -157,7 +157,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         lines += [_line("aam check", f"{one.verdict}; {one.made}, {one.stack}") for one in reports]
         if host.gpus and not reports:
             lines.append(_line("aam check", "not yet measured; the first run on a GPU does that"))
-        print("\n".join([*lines, *(f"{f.severity:<10} {f}" for f in findings)]))
+        show(*lines, *(f"{f.severity:<10} {f}" for f in findings))
     if error:
         return error.status
     return Unavailable.status if any(f.severity == "error" for f in findings) else 0

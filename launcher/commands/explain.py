@@ -1,7 +1,6 @@
 """`aam-launch explain`: print every decision with its reason and source, as text or JSON."""
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 from aam.contract.errors import AamError, printable
 from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.records import read_json
+from launcher.commands import show
 from launcher.engines import command, shell_line
 from launcher.findings import Decision
 from launcher.host.facts import Host
@@ -22,6 +22,7 @@ from launcher.plan.environment import shown
 from launcher.plan.inputs import request_of
 from launcher.plan.plan import RECORD, Plan
 from launcher.planning import plan_launch, require_inputs
+from launcher.system import quoted
 
 WHOLE = "--dry-run instead of explain prints the whole line"
 
@@ -65,7 +66,10 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         plan = replace(plan, choices=(*plan.choices, check))
     assigned = (replace(v, value=shown(v.name, v.value)) for v in plan.assigned)
     plan = replace(plan, assigned=tuple(assigned))
-    print(as_json(host, plan) if "--json" in launcher_options else text(host, plan))
+    if "--json" in launcher_options:
+        print(as_json(host, plan))
+    else:
+        show(*text(host, plan))
     return 0
 
 
@@ -104,8 +108,8 @@ class _Report(msgspec.Struct):
     verdict: str
 
 
-def text(host: Host, plan: Plan) -> str:
-    """Return the explanation for a terminal."""
+def text(host: Host, plan: Plan) -> list[str]:
+    """Return the lines of the explanation for a terminal."""
     captured = "" if host.live else f" ({host.root})"
     lines = [f"{'host':<13} {host.name}, Linux {host.kernel}{captured}"]
     if host.slurm:
@@ -137,8 +141,8 @@ def text(host: Host, plan: Plan) -> str:
         breaks = argument.startswith("-") or assigns or argument == plan.place
         if breaks and lines[-1].split()[-1:] != ["--mount"]:
             lines.append("     ")
-        lines[-1] += " " + (f"{name}=..." if name == RECORD else shlex.quote(argument))
-    return "\n".join(lines)
+        lines[-1] += " " + (f"{name}=..." if name == RECORD else quoted(argument))
+    return lines
 
 
 def as_json(host: Host, plan: Plan) -> str:

@@ -23,7 +23,7 @@ from aam.contract.errors import (
 )
 from aam.contract.options import basic_option, required_option
 from launcher import config
-from launcher.commands import HOST, parse_own, print_json
+from launcher.commands import HOST, parse_own, print_json, show
 from launcher.engines import BUILDERS, spython_client
 from launcher.engines.base import PYTHON, SMOKE
 from launcher.engines.sif import SIF
@@ -37,6 +37,9 @@ from launcher.planning import gather
 
 ROW = "{:<15}  {:<4}  {}"
 """Image, whether it fits this host, stack."""
+REPOSITORY = re.compile(r"[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+")
+TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+"""Grammar of references: github.com/distribution/reference; a host has no scheme, a path no tag."""
 WRONG = 1
 """Exit status of `aam check` if an attention backend computes wrong results."""
 
@@ -145,13 +148,13 @@ def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
         return
     print(ROW.format("image", "fits", "stack"))
     for image in catalog.images:
-        print(ROW.format(image.name, "yes" if image.name in fitting else "no", image.title))
+        show(ROW.format(image.name, "yes" if image.name in fitting else "no", image.title))
         below = [index.shown(facts, kind) for kind, facts in stored.get(image.name, {}).items()]
         below += [place.place for place in built if place.image == image.name]
         reason = against[image.name]
         _print_below(*below, *([str(reason)] if reason else []))
     for name in recorded.keys() - {image.name for image in catalog.images}:
-        print(ROW.format(printable(name), "no", "not in the catalog"))
+        show(ROW.format(name, "no", "not in the catalog"))
         _print_below(*(index.shown(facts, kind) for kind, facts in stored[name].items()))
 
 
@@ -196,9 +199,13 @@ def _pull(options: ImagesPull, catalog: Catalog, folder: Path) -> None:
     if options.digest and not re.fullmatch("sha256:[0-9a-f]{64}", options.digest):
         evidence, remedy = f"--digest {options.digest}", "give sha256: and 64 hexadecimal digits"
         raise UsageError("Not a digest", evidence, remedy)
-    if not re.fullmatch(r"[a-z0-9][a-z0-9._:/-]*", options.registry):
-        evidence, remedy = f"--registry {options.registry!a}", "write it as ghcr.io/owner/aam"
+    if not REPOSITORY.fullmatch(options.registry):
+        evidence = f"--registry {options.registry!a}"
+        remedy = "write it as ghcr.io/owner/aam, without https:// and without a tag"
         raise UsageError("Not a repository", evidence, remedy)
+    if options.tag is not None and not TAG.fullmatch(options.tag):
+        remedy = "give letters, digits, '.', '_' and '-' alone"
+        raise UsageError("Not a tag", f"--tag {options.tag!a}", remedy)
     found = build.find_builder(options.engine)
     for image in chosen:
         # Apptainer and podman take a digest only without a tag, and compare what they get with it.
@@ -213,7 +220,7 @@ def _print_made(name: str, made: Mapping[str, Any], folder: Path) -> None:
     place = made.get("reference") or folder / f"{name}.sif"
     remark = "" if made["new"] else " (built of the same inputs before; --rebuild repeats it)"
     digest = f"sha256:{made['sha256']}" if "sha256" in made else made["digest"]
-    print(f"{name:<10} {place}  {digest}{remark}")
+    show(f"{name:<10} {place}  {digest}{remark}")
 
 
 def _verify(image: Image, engine: str | None, folder: Path, test: bool) -> None:
@@ -233,12 +240,12 @@ def _verify(image: Image, engine: str | None, folder: Path, test: bool) -> None:
             measured = labels.get(f"org.aam.{key}")
             if measured is not None:
                 verdict = "ok     " if agree(measured, pin) else "differs"
-                print(f"{verdict} {key}: {measured} measured, {pin} in the catalog")
+                show(f"{verdict} {key}: {measured} measured, {pin} in the catalog")
         if image_format == SIF and labels and spython_client.available():  # a second reader
             theirs = spython_client.labels(str(place))
             other = sorted(each for each in labels if labels[each] != theirs.get(each))
             verdict = f"differs spython reads other labels: {', '.join(other)}"
-            print(verdict if other else f"ok      spython reads the same {len(labels)} labels")
+            show(verdict if other else f"ok      spython reads the same {len(labels)} labels")
         if not test:
             continue
         argv = found.engine.exec_argv(found.program, verified, [PYTHON, SMOKE])

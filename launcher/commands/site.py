@@ -8,7 +8,7 @@ import msgspec
 
 from aam.contract.options import basic_option
 from launcher import config
-from launcher.commands import parse_own, print_json
+from launcher.commands import parse_own, print_json, show
 from launcher.slurm.site import HELP
 
 
@@ -33,20 +33,20 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         facts = {key: msgspec.structs.asdict(fact) for key, fact in site.facts.items()}
         print_json({"site": site.name, "facts": facts})
         return 0
-    print(f"{site.title}  ({site.name})")
+    show(f"{site.title}  ({site.name})")
     for key, fact in site.facts.items():
         if key == "title" or key.startswith("sources."):
             continue
         value = fact.value
         shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
-        print(f"\n{key}: {', '.join(map(str, value)) if isinstance(value, tuple) else shown}")
+        show("", f"{key}: {', '.join(map(str, value)) if isinstance(value, tuple) else shown}")
         if key in HELP:
-            print(f"    {HELP[key]}")
+            show(f"    {HELP[key]}")
         if fact.source:
-            print(f"    from {fact.source}")
+            show(f"    from {fact.source}")
         if fact.confirmed is not None:
             status = "confirmed" if fact.confirmed else "not confirmed"
-            print(f"    {status}" + (f"; to confirm: {fact.confirm}" if fact.confirm else ""))
+            show(f"    {status}" + (f"; to confirm: {fact.confirm}" if fact.confirm else ""))
     if site.values.sources:
-        print("", *(f"[{key}] {title}" for key, title in site.values.sources.items()), sep="\n")
+        show("", *(f"[{key}] {title}" for key, title in site.values.sources.items()))
     return 0

@@ -18,6 +18,7 @@ from aam.contract.files import try_lock
 from aam.contract.gpus import GPU
 from aam.contract.options import build, specs
 from aam.contract.options.command_line import arguments, parse_known
+from aam.contract.preflight import require_no_password
 from launcher import config
 from launcher.commands import PROGRAM
 from launcher.commands.job import ENV
@@ -65,6 +66,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if not request.paths("output"):
         evidence = f"`{request.command}` has no --output"
         raise UsageError("A job needs an output", evidence, "name a file for it")
+    require_no_password(request)
     shares_trials = scripts.has_option(request.command, TRIALS)
     storage = str(request.value("--storage") or "")
     if shares_trials and storage.startswith("sqlite"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-import shlex
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from aam.contract.errors import CannotCreate, NotPermitted, Unavailable
 from launcher.engines import docker, native, podman, sif
 from launcher.engines.base import Builder, Engine
 from launcher.plan.plan import Plan
+from launcher.system import quoted
 
 BUILDERS: dict[str, Builder] = {
     engine.name: engine for engine in (sif.APPTAINER, sif.SINGULARITY, podman.ENGINE, docker.ENGINE)
@@ -42,20 +42,26 @@ def command(plan: Plan) -> tuple[str, ...]:
 
 
 def shell_line(plan: Plan) -> str:
-    """Return the shell command line that is equivalent to `exec_plan`."""
+    """Return the shell command line that is equivalent to `exec_plan`, without values of --env."""
     parts = []
     if plan.folders:
         outer = plan.folders[0]
-        parts.append(shlex.join(["mkdir", "-m", "700", "-p", *plan.folders]))
+        parts.append(_joined(["mkdir", "-m", "700", "-p", *plan.folders]))
         # A folder or a link that another user made first is no private folder.
-        parts.append(f"[ -O {shlex.quote(outer)} ] && [ ! -L {shlex.quote(outer)} ]")
+        parts.append(f"[ -O {quoted(outer)} ] && [ ! -L {quoted(outer)} ]")
     if plan.outputs:
-        parts.append(shlex.join(["mkdir", "-p", *plan.outputs]))
+        parts.append(_joined(["mkdir", "-p", *plan.outputs]))
     settings = [argument for name in plan.unset for argument in ("-u", name)]
-    settings += [f"{name}={value}" for name, value in plan.own_environment.items()]
+    secret = {f"{plan.inside}{name}" for name in plan.unseen}
+    settings += [f"{name}={'...' if name in secret else value}"
+                 for name, value in plan.own_environment.items()]  # fmt: skip
     argv = command(plan)
-    parts.append(shlex.join(["env", *settings, *argv] if settings else argv))
+    parts.append(_joined(["env", *settings, *argv] if settings else argv))
     return " && ".join(parts)
+
+
+def _joined(argv: Sequence[str]) -> str:
+    return " ".join(map(quoted, argv))
 
 
 def exec_plan(plan: Plan) -> NoReturn:

@@ -11,15 +11,18 @@ for a file in the image folder, else the engine's own storage).
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
-from aam.contract.errors import CannotCreate
+from aam.contract.errors import CannotCreate, printable
 from launcher import system
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
@@ -42,7 +45,8 @@ NAMESPACE_SETTINGS = {
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1",  # Ubuntu 23.10 and later
 }
 """Kernel settings with the value that forbids user namespaces (user_namespaces(7))."""
-PATIENCE = 15  # seconds
+BLOCK, LAST = 16 << 20, 1 << 16  # bytes of a log that are read at once, and at its end
+SHOWN = re.compile(rb"(?m)^(?:== |ok |FAILED ).*$")  # lines of a log that are printed
 TAIL = 12  # lines of the log that a failure shows
 NETWORK = (
     "temporary failure in name resolution",
@@ -164,8 +168,11 @@ class ImageBuild(msgspec.Struct, frozen=True):
 class BuildLog:
     """Log of a build: steps on the terminal, complete output of commands in a file."""
 
-    def __init__(self, path: Path, cause: str = "The image was not built") -> None:
-        self.path, self.cause = path, cause  # the file, and the error of a failed command
+    def __init__(
+        self, path: Path, cause: str = "The image was not built", limit: float = 4 * 3600
+    ) -> None:
+        # The file, the error of a failed command, and the seconds that all commands may take.
+        self.path, self.cause, self.limit = path, cause, limit
         self.started = time.monotonic()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,45 +184,54 @@ class BuildLog:
 
     def step(self, text: str) -> None:
         """Print a line with the time since the start, and log it."""
-        passed = int(time.monotonic() - self.started)
-        print(f"{passed // 60:3d}:{passed % 60:02d}  {text}", file=sys.stderr, flush=True)
+        self.show(text)
         with self.path.open("a") as stream:
             stream.write(f"== {text}\n")
+
+    def show(self, text: str) -> None:
+        """Print a line with the time since the start."""
+        passed = int(time.monotonic() - self.started)
+        line = f"{passed // 60:3d}:{passed % 60:02d}  {printable(text, 300)}"
+        print(line, file=sys.stderr, flush=True)
 
     def run(
         self, argv: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Run a command; lines that begin with "== " or "ok " are shown."""
-        import subprocess  # a start that builds nothing saves 2 ms
+        """Run a command; lines that begin with "== " or "ok " are shown.
+
+        Its output goes to the log and is read there: a child that it leaves behind could hold a
+        pipe open for ever.
+        """
+        from subprocess import DEVNULL, STDOUT, TimeoutExpired  # a start without builds saves 2 ms
 
         with self.path.open("a") as stream:
             stream.write("$ " + " ".join(argv) + "\n")
-        process = subprocess.Popen(
-            argv, cwd=folder, env=environment, text=True, errors="replace",
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            umask=0o022,  # files in an image, whatever the access of the image folder is
-        )  # fmt: skip
-        assert process.stdout is not None
-        last: list[str] = []
-        try:
-            with self.path.open("a") as stream:
-                for line in process.stdout:
-                    stream.write(line)
-                    last = [*last, line.rstrip()][-200:]
-                    if line.startswith(("== ", "ok ", "FAILED ")):
-                        self.step(line.strip("= \n"))
-            status = process.wait()
-        finally:
-            if process.poll() is None:  # an engine ignores SIGTERM while it copies
-                process.terminate()
-                try:
-                    process.wait(PATIENCE)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+        status, block, rest = None, b"", b""
+        with self.path.open("ab") as output, self.path.open("rb") as log:
+            begin = log.seek(0, os.SEEK_END)
+            with system.started(
+                argv, cwd=folder, env=environment, stdin=DEVNULL, stdout=output, stderr=STDOUT,
+                umask=0o022,  # files in an image, whatever the access of the image folder is
+            ) as process:  # fmt: skip
+                while status is None or block:
+                    with suppress(TimeoutExpired):
+                        status = process.wait(0.5)
+                    if status is None and time.monotonic() > self.started + self.limit:
+                        evidence = (
+                            f"no end of `{' '.join(argv[:2])}` in {self.limit / 60:g} minutes"
+                        )
+                        remedy = f"see '{self.path}'; repeat it, or give more --minutes"
+                        raise CannotCreate(self.cause, evidence, remedy)
+                    block = log.read(BLOCK)
+                    whole, _, rest = (rest + block).rpartition(b"\n")
+                    rest = rest[-LAST:]
+                    for line in SHOWN.findall(whole):
+                        self.show(line.decode(errors="replace").strip("= "))
+            log.seek(max(begin, log.tell() - LAST))
+            last = log.read().decode(errors="replace").splitlines()
         if status == 0:
             return
-        shown = [f"    {line[:300]}" for line in last if line.strip()]
+        shown = [f"    {printable(line, 300)}" for line in last if line.strip()]
         print("\n".join(shown[-TAIL:]), file=sys.stderr)
         text, remedy = "\n".join(last).lower(), "correct the error in its last lines and repeat it"
         if "no space left on device" in text:

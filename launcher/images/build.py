@@ -23,7 +23,7 @@ import msgspec
 
 from aam.contract.errors import CannotCreate, MissingInput, Unavailable, UsageError
 from aam.contract.files import sha256
-from aam.contract.options import basic_option, required_option
+from aam.contract.options import ONE_OR_MORE, basic_option, required_option
 from launcher import system
 from launcher.detect import detect
 from launcher.engines import BUILDERS
@@ -48,6 +48,9 @@ class SeveralImages:
     )
     names: tuple[str, ...] = required_option(
         "Images of `aam-launch images`.", first=True, metavar="NAME"
+    )
+    minutes: int = basic_option(
+        "Time limit of an image; its engine is ended then.", default=240, takes=ONE_OR_MORE
     )
 
 
@@ -169,7 +172,7 @@ def build(
             needs = engine.needs(program, image.room, folder, os.environ)
         require_space(needs)
         cause = f"The image was not {'pulled' if reference else 'built'}"
-        log = BuildLog(folder / "logs" / f"{name}-{engine.name}.log", cause)
+        log = BuildLog(folder / "logs" / f"{name}-{engine.name}.log", cause, options.minutes * 60)
         log.step(f"{reference or name} with {engine.name} {builder.version}; log {log.path}")
         base = {"BASE": definitions.by_digest(arguments["BASE"])} if arguments else {}
         inputs = ImageBuild(

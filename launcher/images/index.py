@@ -29,12 +29,12 @@ from msgspec.structs import replace
 
 from aam.contract.errors import CannotCreate, ConfigurationError, DataError, MissingInput
 from aam.contract.files import atomic_write, try_lock
-from aam.contract.records import convert, decode_json
+from aam.contract.records import Sourced, convert, decode_json
 from launcher import system
 from launcher.engines import containers
 from launcher.engines.sif import SIF, difference, sif_id
 from launcher.gpus import VENDORS
-from launcher.plan.catalog import Catalog
+from launcher.plan.catalog import Catalog, StoredName
 from launcher.plan.inputs import BuiltImage
 from launcher.plan.settings import LaunchSettings
 
@@ -50,8 +50,8 @@ class Facts(TypedDict, total=False):
 
     sha256: str
     digest: str | None
-    reference: str
-    id: str
+    reference: StoredName
+    id: StoredName
     verified: str
     bytes: int
     mtime_ns: int
@@ -167,7 +167,8 @@ def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
     sif_engines = tuple(e.name for e in containers() if e.traits.image_format == SIF)
     with_storage = tuple(e.name for e in containers() if e.traits.image_format != SIF)
     for image in catalog.images:
-        sif = Path(image.sif).expanduser() if image.sif else folder / f"{image.name}.sif"
+        own = Path(image.sif or "").expanduser().absolute()
+        sif = own if image.sif else folder / f"{image.name}.sif"
         if sif.is_file():
             recorded = {} if image.sif else entry(listed, image.name, SIF)
             known = "sha256" in recorded
@@ -196,6 +197,7 @@ def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
         elif name.endswith(".sif"):
             raise MissingInput("No such image", f"'{name}' does not exist", "check the path")
         else:
+            Sourced(name, settings.image.source).decoded(StoredName, "image")
             found.append(BuiltImage(name, with_storage, name))
     return tuple(found)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import yaml
@@ -14,6 +14,8 @@ from aam.contract.errors import UsageError, nearest
 from aam.contract.records import Sourced, convert
 from launcher.gpus.base import DriverRange
 
+StoredName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*\Z")]
+"""Name, tag or id of an image in the storage of an engine; it becomes an argument of the engine."""
 SHIPPED = Path(__file__).parents[1] / "catalog.yaml"
 CPU = "cpu"
 
@@ -37,7 +39,7 @@ class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     room: tuple[float, float] = (0, 0)  # GiB that building it takes, and GiB of the image
     sif: str | None = None  # file of the image, where a configuration names one
     # name of the image in an engine's own storage, where a configuration names one
-    reference: str | None = None
+    reference: StoredName | None = None
     source: str = "catalog"  # where this entry stands
 
 

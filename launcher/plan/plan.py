@@ -274,6 +274,7 @@ def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...])
         argv=argv,
         assigned=tuple(last.values()),
         unset=removed,
+        unseen=tuple(variable.name for variable in requested),
         folders=folders,
         outputs=tuple(report.value for report in reports),
         workdir=context.folder,

@@ -219,7 +219,7 @@ def _run(
     try:
         return system.run(argv, LONGEST, variables, text)
     except TimeoutError as error:
-        evidence = f"{argv[0]}: {error}"
+        evidence = f"{argv[0]}: {error.strerror}"
         raise Unconfirmed("Slurm did not respond in time", evidence, SEE_QUEUE) from error
     except OSError as error:
         remedy = "try again later"

@@ -17,6 +17,7 @@ from aam.contract.options.commands import options_of
 from launcher.plan.inputs import Request
 from launcher.slurm.queue import Partition, seconds
 from launcher.slurm.site import Site
+from launcher.system import quoted
 
 NAME = re.compile(r"[A-Za-z0-9_.@+-]+\Z")
 """Names of partitions and accounts."""
@@ -226,8 +227,8 @@ def script(what: Allocation, site: Site, about: Sequence[str], argv: Sequence[st
     lines = ["#!/bin/bash"]
     for each in what.options:  # in double quotes where it has to be
         plain = re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", each)
-        quoted = each.replace("\\", "\\\\").replace('"', '\\"')
-        lines.append(f"#SBATCH {each}" if plain else f'#SBATCH "{quoted}"')
+        escaped = each.replace("\\", "\\\\").replace('"', '\\"')
+        lines.append(f"#SBATCH {each}" if plain else f'#SBATCH "{escaped}"')
     for line in (*about, f"written by aam-launch {__version__}"):
         # A control character would begin a line of its own.
         lines.append("# " + "".join(c if c.isprintable() else "?" for c in line))
@@ -246,11 +247,11 @@ def wrapped(argv: Sequence[str]) -> str:
     """Return a shell command on lines of at most 100 characters, where its words are shorter."""
     lines = [""]
     for number, word in enumerate(argv):
-        quoted = shlex.quote(word)
+        text = quoted(word)
         value = number > 0 and argv[number - 1].startswith("--") and not word.startswith("--")
-        if lines[-1] and len(lines[-1]) + len(quoted) > (WIDTH if value else WIDTH - 30):
+        if lines[-1] and len(lines[-1]) + len(text) > (WIDTH if value else WIDTH - 30):
             lines.append("   ")
-        lines[-1] += f" {quoted}" if lines[-1] else quoted
+        lines[-1] += f" {text}" if lines[-1] else text
     return " \\\n".join(lines)
 
 

@@ -11,12 +11,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from aam.contract.errors import CannotCreate
-from launcher import cli
+from launcher import cli, system
 from launcher.engines.base import BuildLog
 from launcher.engines.sif import record_of
 from launcher.images import index
@@ -127,6 +128,57 @@ def test_a_file_system_without_locks_is_named(
                           env={**os.environ, "LD_PRELOAD": library}, check=False)  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "locked\n")
     assert "has no file locks: start one build at a time" in done.stderr
+
+
+# --- programs that leave children behind, print much, or do not end
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Iterator[str]:
+    """A shell command that leaves a child with its output open, and writes the child's number."""
+    yield f"sleep 1000 & echo $! >{tmp_path}/child"
+    with suppress(FileNotFoundError, ProcessLookupError):
+        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+
+
+def child_runs(folder: Path) -> bool:
+    """Return whether the child runs; one that was killed may take a moment to end."""
+    status = Path("/proc", (folder / "child").read_text().strip(), "stat")
+    for _ in range(100):
+        if not status.exists() or status.read_text().split()[2] == "Z":
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_a_child_that_holds_the_output_is_not_waited_for(tmp_path: Path, left: str) -> None:
+    BuildLog(tmp_path / "log").run(["sh", "-c", f"{left}; echo pulled"], tmp_path)
+    assert child_runs(tmp_path)
+    assert (tmp_path / "log").read_text().endswith("pulled\n")
+    done = system.run(["sh", "-c", f"{left}; echo out; echo err >&2; cat"], text="text")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "out\ntext", "err\n")
+    assert child_runs(tmp_path)
+
+
+def test_a_program_that_does_not_end_is_ended_with_its_children(tmp_path: Path, left: str) -> None:
+    log = BuildLog(tmp_path / "log", limit=0.2)
+    with pytest.raises(CannotCreate, match=r"no end of `sh -c` in .* minutes; see .*--minutes"):
+        log.run(["sh", "-c", f"{left}; wait"], tmp_path)
+    assert not child_runs(tmp_path)
+    with pytest.raises(TimeoutError, match="no result in 0.2 s"):
+        system.run(["sh", "-c", f"{left}; wait"], 0.2)
+    assert not child_runs(tmp_path)
+
+
+def test_millions_of_lines_are_logged_and_steps_among_them_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "echo '== first'; yes 0 | head -n 3000000; echo '== la\033[1mst'; exit 3"
+    with pytest.raises(CannotCreate, match="ended with status 3"):
+        BuildLog(tmp_path / "log").run(["sh", "-c", line], tmp_path)
+    shown = capsys.readouterr().err.splitlines()
+    assert [text.split()[1:] for text in shown[:2]] == [["first"], ["la\\x1b[1mst"]]
+    assert (tmp_path / "log").stat().st_size > 6_000_000
 
 
 # --- a folder of a group

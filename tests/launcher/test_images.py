@@ -153,6 +153,27 @@ def test_a_published_image_is_pulled_by_its_tag_or_its_digest(
     assert found(images).mismatch is None
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--registry", "http://ghcr.io/owner/aam"), "Not a repository: --registry 'http://"),
+        (("--registry", "docker://ghcr.io/owner/aam"), "Not a repository"),
+        (("--registry", "ghcr.io/owner/aam:cpu-v1"), "Not a repository"),
+        (("--registry", "ghcr.io/owner/aam@sha256:12"), "Not a repository"),
+        (("--registry", "--privileged"), "Not a repository"),
+        (("--registry", "ghcr.io/owner/aam", "--tag", "a:b"), "Not a tag: --tag 'a:b'"),
+        (("--registry", "ghcr.io/owner/aam", "--tag", "--all"), "Not a tag"),
+    ],
+)
+def test_what_is_no_repository_or_tag_is_refused(
+    apptainer: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], sentence: str
+) -> None:
+    given = [f"{flag}={value}" for flag, value in zip(words[::2], words[1::2], strict=True)]
+    assert cli.main([f"--image-dir={apptainer}", "images", "pull", "cpu", *given]) == 64
+    assert sentence in capsys.readouterr().err
+    assert not (apptainer / "pulled").exists()
+
+
 def test_an_engine_is_started_once_for_its_version(folder: Path) -> None:
     engine(folder, "apptainer", "apptainer version 1.4.5")
     index.write(folder, "cpu", "sif", record_of(sif(folder / "cpu.sif")))

@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aam.contract.errors import UsageError
+from aam.contract.errors import UsageError, printable
 from aam.contract.options import Role, specs
 from aam.contract.options.commands import find, names
 from launcher import commands
@@ -132,8 +132,11 @@ def test_a_command_line_can_be_pasted(args: list[str]) -> None:
     made = Plan(
         "native", "/usr/bin/python3", tuple(args), (Variable("A", "b c", ""),), unset=("B",)
     )
-    line = shlex.split(shell_line(made))
-    assert line == ["env", "-u", "B", "A=b c", "/usr/bin/python3", "-m", "aam", *args]
+    line = shell_line(made)
+    assert printable(line, 10 * len(line)) == line
+    done = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, check=True)
+    words = os.fsdecode(done.stdout).split("\0")[:-1]
+    assert words == ["env", "-u", "B", "A=b c", "/usr/bin/python3", "-m", "aam", *args]
 
 
 # --- the program itself

@@ -1,0 +1,136 @@
+"""Text of captures, sites, records and engines on the terminal, and secrets, which stay hidden."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.engines.sif import record_of
+from launcher.images import index
+from tests.support.hosts import MI300A, Tree
+from tests.support.launches import ROOT, engine, launch, sif
+from tests.support.submissions import SITE, slurm_and_image, submit
+
+CONTROL = re.compile(r"[^\n -~\u00a1-\uffff]")
+TITLE = "\x1b]0;owned\x07\u202e"
+"""It names the window of a terminal, and turns the direction of the text after it."""
+
+
+def hostile_capture(folder: Path) -> tuple[str, ...]:
+    tree = Tree(folder / "h").cpu().amd(MI300A, 2)
+    kfd = {"/dev/kfd": {"gid": 9, "group": f"g{TITLE}", "mode": 0o660, "access": False}}
+    podman = {"name": "podman", "path": f"/bin/{TITLE}", "version": TITLE}
+    tree.recorded(engines=[podman], nodes=kfd)
+    place = folder / "h/proc/sys/kernel"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "hostname").write_text(f"n1{TITLE}\n")
+    (place / "osrelease").write_text(f"6.1{TITLE}\n")
+    return "--host", str(tree.root)
+
+
+def hostile_site(folder: Path) -> tuple[str, ...]:
+    (folder / "s.yaml").write_text(json.dumps(
+        {"title": f"t{TITLE}", "home": {"value": f"/h{TITLE}", "source": TITLE, "confirm": TITLE}}
+    ))  # fmt: skip
+    return (str(folder / "s.yaml"),)
+
+
+def hostile_record(folder: Path) -> tuple[str, ...]:
+    recorded = {**record_of(sif(folder / "cpu.sif")), "verified": TITLE}
+    entries = {"cpu": {"sif": recorded}, f"a{TITLE}": {"sif": recorded}}
+    (folder / "images.json").write_text(json.dumps(entries))
+    return (f"--image-dir={folder}",)
+
+
+def hostile_engine(folder: Path) -> tuple[str, ...]:
+    program = engine(folder, "apptainer", "apptainer version 1.4.5")
+    program.write_text(
+        f"{program.read_text()}[ $1 = --version ] || {{ echo '{TITLE}'; exit 1; }}\n"
+    )
+    return "cpu", "--engine", "apptainer", f"--image-dir={folder}", "--registry", "127.0.0.1:9/aam"
+
+
+@pytest.mark.parametrize(
+    ("command", "prepare"),
+    [("doctor", hostile_capture), ("explain check --device cpu", hostile_capture),
+     ("--dry-run check --device cpu", hostile_capture), ("images", hostile_capture),
+     ("site show", hostile_site), ("images", hostile_record), ("images pull", hostile_engine)],
+)  # fmt: skip
+def test_no_control_character_reaches_the_terminal(
+    folder: Path, command: str, prepare: Callable[[Path], tuple[str, ...]]
+) -> None:
+    done = launch(folder, *command.split(), *prepare(folder))
+    assert "owned" in done.stdout + done.stderr
+    assert not CONTROL.search(done.stdout), ascii(done.stdout)
+    assert not CONTROL.search(done.stderr), ascii(done.stderr)
+
+
+# --- secrets
+
+
+@pytest.mark.parametrize("runtime", ["native", "apptainer"])
+def test_a_dry_run_prints_no_value_of_env(folder: Path, runtime: str) -> None:
+    engine(folder, "apptainer")
+    index.write(folder, "cpu", "sif", record_of(sif(folder / "cpu.sif")))
+    own = ["--runtime", runtime, "--env", "WORD=s3cret", "--env", "OTHER", f"--image-dir={folder}"]
+    done = launch(folder, "--dry-run", *own, "check", "--device", "cpu", OTHER="s3cret")
+    assert done.returncode in (0, 69), done.stderr  # natively PyTorch may be absent
+    assert "s3cret" not in done.stdout + done.stderr
+    assert "WORD=..." in done.stdout
+
+
+URL = "postgresql://ada:s3cret@db.example.org/trials"
+SEARCH = ("search", "--table", "table.biom", "--metadata", "m.tsv", "--metadata-column", "age",
+          "--output-dir", "out", "--storage", URL)  # fmt: skip
+
+
+@pytest.mark.parametrize("program", ["aam", "aam-launch", "submit"])
+def test_a_password_of_a_database_is_refused(place: Path, program: str) -> None:
+    (place / "m.tsv").write_text("sample-id\tage\nS1\t3\n")
+    if program == "submit":
+        slurm_and_image(place, "echo 41")
+        done = submit(place, "--site", "./site.yaml", *SEARCH)
+    elif program == "aam-launch":
+        done = launch(place, "--dry-run", *SEARCH)
+    else:
+        done = subprocess.run(
+            [sys.executable, "-m", "aam", *SEARCH], cwd=place, env={"PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "A password in --storage: postgresql://ada:...@db.example.org;" in done.stderr
+    written = [path for path in place.rglob("*") if path.is_file() and path.suffix != ".sif"]
+    assert not [path for path in written if "s3cret" in path.read_text(errors="replace")]
+
+
+# --- words that would become options of an engine
+
+
+def test_a_record_puts_no_option_into_the_command_line_of_an_engine(folder: Path) -> None:
+    engine(folder, "podman")
+    recorded = {"podman": {"reference": "localhost/aam:cpu", "id": "--privileged"}}
+    (folder / "images.json").write_text(json.dumps({"cpu": recorded}))
+    for words in (
+        ["images"],
+        ["--dry-run", "--image", "cpu", "check"],
+        ["images", "verify", "cpu"],
+    ):
+        done = launch(folder, f"--image-dir={folder}", *words)
+        assert done.returncode == 78
+        assert "A damaged list of images" in done.stderr
+
+
+def test_a_setting_puts_no_option_into_the_command_line_of_an_engine(folder: Path) -> None:
+    engine(folder, "podman")
+    done = launch(folder, "--dry-run", "--image=--privileged:x", "check")
+    assert done.returncode == 78
+    assert "--privileged:x" in done.stderr
+    (folder / "site.yaml").write_text(f"{SITE}images: {{own: {{reference: --privileged}}}}\n")
+    done = launch(folder, "--dry-run", "--site", "./site.yaml", "--image", "own", "check")
+    assert (done.returncode, "Invalid value" in done.stderr) == (78, True), done.stderr
