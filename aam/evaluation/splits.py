@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ from aam.contract.options.study import SplitOptions, TargetOptions
 from aam.data.covariates import Covariates
 from aam.data.formats.text import lines_of, read_text
 from aam.data.metadata import ID_HEADER, Metadata, groups
+
+if TYPE_CHECKING:
+    from sklearn.model_selection import BaseCrossValidator
 
 PARTS = ("train", "validation", "test")
 HEADER = f"{ID_HEADER}\tfold\tsplit\tgroup"
@@ -184,16 +187,20 @@ def _hold_out(
     test: Rows,
 ) -> Split:
     """Draw about `test_size` of `rows` for validation."""
+    from sklearn.model_selection import StratifiedShuffleSplit
+
     if test_size == 0:
         return Split(rows, rows[:0], test)
-    # 0.3 is three of ten parts: a stratified draw of whole parts.
-    share = Fraction(test_size).limit_denominator(20)
-    if labels is not None and share.denominator > (names := len(np.unique(labels[rows]))):
-        share = Fraction(max(1, round(test_size * names)), names)
-    parts = share.denominator
     size = min(max(1, round(len(rows) * test_size)), len(rows) - 1)
-    if classes is not None and 2 <= parts <= np.bincount(classes[rows]).max():
-        validation = rows[_assign(rows, parts, seed, labels, classes) < share.numerator]
+    number = 0 if labels is None else len(np.unique(labels[rows]))
+    if classes is not None and number > 1:
+        # GroupShuffleSplit does not stratify: the validation is one or more of stratified folds.
+        # Folds of about four groups are even; a small part needs more folds.
+        most = min(number, max(5, min(number // 4, 20), round(1 / test_size)))
+        share = Fraction(test_size).limit_denominator(most)
+        share = min(max(share, Fraction(1, most)), Fraction(most - 1, most))
+        assigned = _assign(rows, share.denominator, seed, labels, classes)
+        validation = rows[assigned < share.numerator]
     elif labels is not None:
         # Complete groups, while that brings the number of rows nearer to `size`; at least one.
         drawn = rows[:0]
@@ -203,9 +210,26 @@ def _hold_out(
             if len(drawn) == 0 or abs(len(larger) - size) < abs(len(drawn) - size):
                 drawn = larger
         validation = np.sort(drawn)
+    elif classes is not None and can_stratify(classes[rows], size):
+        # The only sample of a class stays in the training: nothing else predicts its class.
+        several = rows[np.bincount(classes[rows])[classes[rows]] > 1]
+        splitter = StratifiedShuffleSplit(1, test_size=size, random_state=seed)
+        ((_, places),) = splitter.split(several, classes[several])
+        validation = np.sort(several[places])
     else:
         validation = np.sort(np.random.default_rng(seed).permutation(rows)[:size])
     return Split(np.setdiff1d(rows, validation), validation, test)
+
+
+def can_stratify(codes: npt.NDArray[np.int64], size: int) -> bool:
+    """Return whether `size` samples can be held out with one of each class of several samples.
+
+    >>> can_stratify(np.array([0, 0, 0, 1, 1, 2]), size=2)
+    True
+    """
+    counts = np.bincount(codes)
+    several = counts[counts > 1]
+    return 0 < len(several) <= min(size, int(several.sum()) - size)
 
 
 def _assign(
@@ -216,58 +240,41 @@ def _assign(
     classes: npt.NDArray[np.int64] | None,
 ) -> Rows:
     """Assign each of `rows` to one of `parts` folds, none of which is empty."""
-    from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
+    from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
-    if classes is not None and np.bincount(classes[rows]).max() < parts:
-        classes = None  # scikit-learn stratifies only if a class has a sample for each part
-    if classes is not None and labels is not None:
-        return _assign_groups(labels[rows], classes[rows], parts, seed)
-    kinds = {(True, True): KFold, (False, True): StratifiedKFold, (True, False): GroupKFold}
-    splitter = kinds[classes is None, labels is None](parts, shuffle=True, random_state=seed)
-    assigned = np.empty(len(rows), dtype=np.int64)
-    y = None if classes is None else classes[rows]
-    folds = splitter.split(rows, y, None if labels is None else labels[rows])
+    y = np.zeros(len(rows), dtype=np.int64) if classes is None else classes[rows]
+    # scikit-learn stratifies only if a class has a sample for each part.
+    stratified = classes is not None and np.bincount(y).max() >= parts
+    if labels is None:
+        kind = StratifiedKFold if stratified else KFold
+        return _folds(kind(parts, shuffle=True, random_state=seed), y)
+    _, group_of = np.unique(labels[rows], return_inverse=True)
+    if stratified:
+        # The groups are shuffled here: versions before 1.8 do not stratify those they shuffle.
+        order = np.arange(group_of.max() + 1)
+        np.random.RandomState(seed).shuffle(order)
+        assigned = _folds(StratifiedGroupKFold(parts), y, np.argsort(order)[group_of])
+        # Rounding decides between equal folds there, and may leave some of a few groups empty: each
+        # gets the smallest group of the fold with most.
+        for empty in np.setdiff1d(np.arange(parts), assigned):
+            fold_I = assigned[np.unique(group_of, return_index=True)[1]]
+            crowded = fold_I == np.bincount(fold_I).argmax()
+            smallest = np.where(crowded, np.bincount(group_of), np.inf).argmin()
+            assigned[group_of == smallest] = empty
+        return assigned
+    return _folds(GroupKFold(parts, shuffle=True, random_state=seed), y, group_of)
+
+
+def _folds(splitter: BaseCrossValidator, y: Rows, group_of: Rows | None = None) -> Rows:
+    """Return the fold of each sample that a splitter of scikit-learn makes."""
+    assigned = np.empty(len(y), dtype=np.int64)
     with warnings.catch_warnings():
         # A class with fewer samples than folds is absent from some folds, which is allowed.
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
         warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
-        for number, (_, rows_of_fold) in enumerate(folds):
-            assigned[rows_of_fold] = number
+        for number, (_, places) in enumerate(splitter.split(y, y, group_of)):
+            assigned[places] = number
     return assigned
-
-
-def _assign_groups(
-    labels: npt.NDArray[np.str_], classes: npt.NDArray[np.int64], parts: int, seed: int
-) -> Rows:
-    """Assign groups to folds so that each class is divided evenly, the most uneven groups first.
-
-    This is `StratifiedGroupKFold` of scikit-learn 1.8, whose earlier versions do not stratify
-    shuffled groups, and which can leave a fold empty.
-    """
-    _, class_of = np.unique(classes, return_inverse=True)
-    _, group_of = np.unique(labels, return_inverse=True)
-    counts_IC = np.zeros((int(group_of.max()) + 1, int(class_of.max()) + 1))
-    np.add.at(counts_IC, (group_of, class_of), 1)
-    order = np.arange(len(counts_IC))
-    np.random.RandomState(seed).shuffle(order)  # the generator of scikit-learn
-    order = order[np.argsort(-counts_IC[order].std(axis=1), kind="stable")]
-    shares_IC = counts_IC / counts_IC.sum(axis=0)
-    fold_I, shares_KC = np.empty(len(order), dtype=np.int64), np.zeros((parts, len(counts_IC[0])))
-    samples_K = np.zeros(parts)
-    for place, group in enumerate(order):
-        candidates = np.arange(parts)
-        empty = np.flatnonzero(samples_K == 0)
-        if len(order) - place <= len(empty):
-            candidates = empty  # each of the groups left gets a fold of its own
-        # Unevenness of the classes over the folds with the group in each candidate.
-        with_group = shares_KC + np.eye(parts)[candidates][:, :, None] * shares_IC[group]
-        uneven = with_group.std(axis=1).mean(axis=1)
-        least = np.isclose(uneven, uneven.min())
-        fold = candidates[least][samples_K[candidates[least]].argmin()]
-        fold_I[group] = fold
-        shares_KC[fold] += shares_IC[group]
-        samples_K[fold] += counts_IC[group].sum()
-    return fold_I[group_of]
 
 
 def check_options(split: SplitOptions, target: TargetOptions) -> None:
@@ -330,6 +337,13 @@ def split_samples(
             groups=labels,
             classes=codes if options.stratify else None,
         )
+        if codes is not None and options.stratify and labels is None and number == 1:
+            held_out, classes = len(splits[0].validation), len(np.unique(codes))
+            if not can_stratify(codes, held_out):
+                warn(
+                    f"The split is not stratified: {held_out} of {len(codes)} samples are held "
+                    f"out, of {classes} classes. Give another --test-size, or merge classes."
+                )
     if codes is None:
         return splits, labels
     for fold, split in enumerate(splits, start=1):

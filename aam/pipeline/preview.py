@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -50,8 +51,7 @@ def preview(
         counts = Counter(names[int(code)] for code in study.values)
         shown = [f"{shortened(name)} ({n})" for name, n in counts.most_common(_SHOWN_CLASSES)]
         shown += ["..."] if len(counts) > _SHOWN_CLASSES else []
-        if rare := [name for name in counts if counts[name] < len(folds.splits)]:
-            warn(f"Classes of '{column}' with fewer samples than folds: {first_few(rare)}.")
+        _warn_of_rare_classes(column, names, folds)
         largest, times = counts.most_common(1)[0]
         info(
             f"{start}; {len(counts)} classes: {', '.join(shown)}. Always guessing "
@@ -91,3 +91,20 @@ def preview(
             listed = ", ".join(others)
             info(f"Columns that alone predict '{column}' on the same splits ({title}): {listed}.")
     return found, repeated
+
+
+def _warn_of_rare_classes(column: str, names: Sequence[str], folds: Folds) -> None:
+    """Warn about classes of fewer groups than folds, and of those of one: no model learns them."""
+    unit = "sample" if folds.group_column is None else "group"
+    codes_N = folds.labels.values.astype(np.int64)
+    pairs = np.unique(np.stack([codes_N, folds.labels.groups]), axis=1)
+    groups_of = Counter(names[code] for code in pairs[0].tolist())
+    samples_of = Counter(names[code] for code in codes_N.tolist())
+    if single := [name for name in groups_of if groups_of[name] == 1]:
+        size = f", {sum(samples_of[name] for name in single)} samples" if unit == "group" else ""
+        warn(
+            f"Classes of '{column}' of a single {unit}: {first_few(single)}{size}. A model that "
+            f"learns such a class cannot be tested on it: merge it, or leave it out (--where)."
+        )
+    if rare := [name for name in groups_of if 1 < groups_of[name] < len(folds.splits)]:
+        warn(f"Classes of '{column}' with fewer {unit}s than folds: {first_few(rare)}.")

@@ -105,6 +105,41 @@ def test_a_stratified_part_has_the_size_that_was_given(share: float) -> None:
     assert np.bincount(codes[split.validation]).tolist() == pytest.approx([100 * share] * 2, abs=1)
 
 
+@pytest.mark.parametrize(("share", "size"), [(0.45, 45), (0.03, 3), (0.02, 2)])
+def test_any_size_is_stratified(share: float, size: int) -> None:
+    codes = np.arange(100) % 2
+    for seed in range(20):
+        (split,) = make_splits(100, test_size=share, folds=1, seed=seed, classes=codes)
+        counts = np.bincount(codes[split.validation], minlength=2)
+        assert counts.sum() == size and abs(counts[0] - counts[1]) <= 1
+
+
+def test_groups_are_stratified_in_a_single_split() -> None:
+    """The folds of which the validation is made are more even than one for each group."""
+    rng = np.random.default_rng(0)
+    subject = np.repeat(np.arange(20), rng.integers(1, 6, 20))
+    codes = (rng.random(20) < 0.4).astype(int)[subject]
+    for share in (0.2, 0.3, 0.45):
+        for seed in range(20):
+            (split,) = make_splits(
+                len(subject), test_size=share, folds=1, seed=seed, classes=codes,
+                groups=[str(k) for k in subject],
+            )  # fmt: skip
+            assert len(split.validation) / len(subject) == pytest.approx(share, abs=0.07)
+            assert codes[split.validation].mean() == pytest.approx(codes.mean(), abs=0.1)
+            assert not set(subject[split.validation]) & set(subject[split.train])
+
+
+def test_a_split_that_cannot_be_stratified_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """The only sample of a class stays in the training; each other class needs a sample."""
+    ids, codes = [f"S{row}" for row in range(41)], np.array([*(np.arange(40) % 4), 4])
+    (split,), _ = split_samples(SplitOptions(test_size=0.2), 1, 0, ids, None, codes)
+    assert np.bincount(codes[split.validation]).tolist() == [2, 2, 2, 2]
+    assert "not stratified" not in capsys.readouterr().err
+    split_samples(SplitOptions(test_size=0.07), 1, 0, ids, None, codes)
+    assert "not stratified: 3 of 41" in capsys.readouterr().err
+
+
 def test_a_splits_file_keeps_its_groups(tmp_path: Path) -> None:
     ids, options = [f"S{row}" for row in range(24)], SplitOptions(group_column="cage")
     splits, labels = split_samples(options, 3, 0, ids, _metadata(tmp_path, 6))

@@ -53,6 +53,21 @@ def test_few_samples_and_a_device_without_effect_are_said_once(
     assert len(set(warnings)) == len(warnings)
 
 
+def test_a_class_of_one_subject_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of `odd` one subject has all samples, of `rare` two of them."""
+    subject = [k // 3 for k in range(120)]
+    kinds: list[object] = ["odd" if k == 0 else "rare" if k < 3 else f"c{k % 2}" for k in subject]
+    args = [*write_study(tmp_path, kind=kinds, subject=list(subject))][1::2]
+    given = ("--metadata-column", "kind", "--classifier", "--group-column", "subject")
+    assert aam("inspect", args[0], "--metadata", args[1], *given) == 0
+    printed = capsys.readouterr()
+    text = " ".join((printed.out + printed.err).split())
+    assert "Classes of 'kind' of a single group: 1 (odd), 3 samples" in text
+    assert "with fewer groups than folds: 1 (rare)" in text
+
+
 @pytest.mark.medium
 def test_a_training_whose_scores_nobody_reads_has_its_report(tmp_path: Path) -> None:
     args = [*map(str, write_study(tmp_path)), "--metadata-column", "weight", "--members", "kernel"]
