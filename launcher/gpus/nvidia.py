@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from aam.contract.gpus import GPU, nvidia_driver_version
 from launcher import system
+from launcher.findings import Finding
 from launcher.gpus.base import Vendor
 from launcher.host import pci
-from launcher.host.facts import Driver, Gpu, GpuInstance, whole_number
+from launcher.host.facts import Driver, Gpu, GpuInstance, Host, whole_number
 from launcher.host.tree import HostTree
 
 PCI_VENDOR = 0x10DE
 ROOT = "/proc/driver/nvidia"
 BOARD = "/proc/device-tree/compatible"
 WSL_DEVICE, WSL_DRIVER = "/dev/dxg", "/usr/lib/wsl/lib/libcuda.so.1"
+UVM = "/dev/nvidia-uvm"
 CHIPS = Path(__file__).with_name("nvidia_chips.txt")
 
 
@@ -39,7 +41,7 @@ class Nvidia(Vendor):
     by_uuid = True  # CUDA's own order depends on speed
     order = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     variables = ("CUDA_DEVICE_ORDER",)
-    shared_nodes = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+    shared_nodes = ("/dev/nvidiactl", UVM)
     late_nodes = True  # the driver's helper makes them when CUDA first starts
     host_libraries = True
     library_flags = ("--nv", "--no-nv")
@@ -124,6 +126,17 @@ class Nvidia(Vendor):
 
     def capability(self, arch: str) -> int:
         return whole_number(arch.removeprefix(self.arch_prefix)) or 0
+
+    def checks(
+        self, host: Host, gpus: Sequence[Gpu], served: Callable[[str], bool]
+    ) -> list[Finding]:
+        # Without the node of the module for memory cuInit fails. The driver's set-uid helper makes
+        # it for a program of the host; no image has that helper.
+        if not gpus or not host.complete or host.node(UVM):
+            return []
+        remedy = "`sudo nvidia-modprobe -u -c=0` (or `sudo modprobe nvidia-uvm`) makes it"
+        evidence = f"{UVM} is absent, and a program in a container cannot make it"
+        return [Finding("warning", "CUDA may not start", evidence, remedy)]
 
 
 def capabilities(text: str) -> dict[int, tuple[str, str]]:

@@ -45,6 +45,22 @@ def test_doctor_names_the_group_and_the_line(folder: Path) -> None:
     assert any(f["cause"] == "Several variables select GPUs" for f in findings)
 
 
+@pytest.mark.parametrize("present", [True, False])
+def test_an_absent_module_for_memory_is_noticed(folder: Path, present: bool) -> None:
+    """Without /dev/nvidia-uvm CUDA starts in no container."""
+    tree = Tree(folder / "h").nvidia(0x20B2, 1, 0, "A100").nvidia_driver("580.65.06")
+    node = {"gid": 0, "group": "root", "mode": 0o666, "access": True}
+    nodes = ["/dev/nvidia0", "/dev/nvidiactl", *["/dev/nvidia-uvm"] * present]
+    tree.recorded(nodes=dict.fromkeys(nodes, node))
+    line = ["pretrain", "--table", "{d}/t.biom", "--output-dir", "{d}/out"]
+    for command in (["doctor"], ["explain", *line]):
+        done = launch(folder, *command, "--host", str(tree.root), "--json")
+        findings = [f["evidence"] for f in json.loads(done.stdout)["findings"]
+                    if f["cause"] == "CUDA may not start"]  # fmt: skip
+        assert len(findings) == (not present)
+        assert all("/dev/nvidia-uvm is absent" in evidence for evidence in findings)
+
+
 NODE = {"gid": 44, "group": "video", "mode": 0o660, "access": True}
 PODMAN = {"name": "podman", "path": "/usr/bin/podman"}
 REFUSED = {
