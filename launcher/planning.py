@@ -20,7 +20,7 @@ from aam.contract.errors import AamError, CannotCreate, MissingInput
 from aam.contract.records import read_json
 from launcher import config, system
 from launcher.detect import detect, with_versions
-from launcher.engines import ENGINES, native
+from launcher.engines import ENGINES, exposure, native
 from launcher.engines.sif import SIF, sif_id
 from launcher.host.facts import Host
 from launcher.images import index
@@ -64,7 +64,7 @@ def gather(
         built = index.assumed(settings, catalog)
     requested = []  # mounts of --bind and of configurations
     for bind in settings.bind:
-        mount = parse_bind(bind.value, os.path.exists(bind.value), bind.source)
+        mount = parse_bind(bind.value, os.path.exists, bind.source)
         given = bind.value in request.launcher_options.get("--bind", ())
         if host.live and given and not os.path.exists(mount.source):
             evidence = f"'{mount.source}' does not exist ({mount.origin})"
@@ -123,6 +123,8 @@ def plan_launch(
     if host.live and plan.folders:
         place = nearest_folder(plan.folders[0])
         require_space(place, "No room for caches and temporary files", "give another --scratch")
+        if exposed := exposure(plan.folders[0]):
+            plan = replace(plan, findings=(*plan.findings, exposed))
     return host, plan
 
 

@@ -18,6 +18,7 @@ from typing import NoReturn
 from aam.contract.errors import CannotCreate, NotPermitted, Unavailable
 from launcher.engines import docker, native, podman, sif
 from launcher.engines.base import Builder, Engine
+from launcher.findings import Finding
 from launcher.plan.plan import Plan
 from launcher.system import quoted
 
@@ -90,39 +91,50 @@ def make_private(folders: Sequence[str]) -> None:
     for number, folder in enumerate(folders):
         try:
             if number == 0:
-                # No other user may rename what this user makes in the folders around it.
-                scratch = Path(os.path.realpath(os.path.dirname(folder)))
-                scratch.mkdir(parents=True, exist_ok=True)
-                for place in (scratch, *scratch.parents):
-                    facts = place.stat()
-                    if facts.st_uid not in (0, me):
-                        raise _unsafe(f"another user owns '{place}'")
-                    writable = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-                    if writable == stat.S_IWGRP and facts.st_uid == me:
-                        # Many systems give each user a group of the same name.
-                        with suppress(KeyError):
-                            if grp.getgrgid(facts.st_gid).gr_name == pwd.getpwuid(me).pw_name:
-                                continue
-                    if writable and not facts.st_mode & stat.S_ISVTX:
-                        raise _unsafe(
-                            f"others may rename what lies in '{place}' (it has no sticky bit)"
-                        )
+                Path(os.path.dirname(folder)).mkdir(parents=True, exist_ok=True)
             os.mkdir(folder, 0o700)
         except FileExistsError:
             pass
         except OSError as error:
             raise _cannot(folder, error) from error
         facts = os.lstat(folder)
+        evidence = ""
         if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != me:
-            raise _unsafe(f"'{folder}' is not a folder of yours")
-        if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            evidence = f"'{folder}' is not a folder of yours"
+        elif facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             mode = stat.S_IMODE(facts.st_mode)
-            raise _unsafe(f"others may write to '{folder}' (mode {mode:o})")
+            evidence = f"others may write to '{folder}' (mode {mode:o})"
+        if evidence:
+            cause = "The private folder of the job is not safe to use"
+            raise NotPermitted(cause, evidence, "remove it or choose another --scratch")
 
 
-def _unsafe(evidence: str) -> NotPermitted:
-    remedy = "remove it or choose another --scratch"
-    return NotPermitted("The private folder of the job is not safe to use", evidence, remedy)
+def exposure(folder: str) -> Finding | None:
+    """Return a warning if another user may rename what lies around a private folder.
+
+    On a cluster that is usual: the project's folder is its leader's, or its group's (mode 2775).
+    """
+    me, scratch = os.geteuid(), Path(os.path.realpath(os.path.dirname(folder)))
+    for place in (scratch, *scratch.parents):
+        try:
+            facts = place.stat()
+        except FileNotFoundError:  # it will be made, by this user
+            continue
+        writable = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if writable == stat.S_IWGRP and facts.st_uid == me:
+            # Many systems give each user a group of the same name.
+            with suppress(KeyError):
+                if grp.getgrgid(facts.st_gid).gr_name == pwd.getpwuid(me).pw_name:
+                    continue
+        evidence = ""
+        if facts.st_uid not in (0, me):
+            evidence = f"another user owns '{place}'"
+        elif writable and not facts.st_mode & stat.S_ISVTX:
+            evidence = f"'{place}' has mode {stat.S_IMODE(facts.st_mode):o}, without a sticky bit"
+        if evidence:
+            cause = f"Others may rename folders around '{folder}'"
+            return Finding("warning", cause, evidence, "choose another --scratch if they might")
+    return None
 
 
 def _cannot(folder: str, error: OSError) -> CannotCreate:

@@ -7,7 +7,7 @@ folder nor the current one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -76,22 +76,25 @@ def of_paths(facts: Iterable[PathFact]) -> list[Mount]:
     return mounts
 
 
-def parse_bind(text: str, exists: bool, origin: str) -> Mount:
-    """Read a value of --bind: PATH, PATH:TARGET or PATH:TARGET:rw.
+def parse_bind(text: str, exists: Callable[[str], bool], origin: str) -> Mount:
+    """Read a value of --bind: PATH, PATH:MODE, PATH:TARGET or PATH:TARGET:MODE.
 
-    A path that exists as it is written is taken whole, colons and all.
+    PATH is the longest beginning that exists, colons and all, or else ends at the first colon.
     """
-    source, target, writable = text, text, False
-    if not exists:
-        head, _, mode = text.rpartition(":")
-        if head and mode in ("rw", "ro"):
-            text, writable = head, mode == "rw"
-        source, colon, target = text.partition(":")
-        target = target if colon else source
-    if not source or not target:
+    colons = [place for place, mark in enumerate(text) if mark == ":"]
+    ends = [end for end in (len(text), *reversed(colons)) if exists(text[:end])]
+    end = [*ends, *colons, len(text)][0]
+    source, rest = text[:end], text[end:]  # rest: what follows, with its colon
+    target, mode = rest.removesuffix(":rw").removesuffix(":ro"), rest[-3:]
+    if not source or target == ":":
         evidence = f"{text!r}, {origin}"
         raise UsageError("Nothing to mount", evidence, "write PATH, PATH:TARGET or PATH:TARGET:rw")
-    return Mount(normal(source), normal(target), writable, REQUESTED, origin, "placed")
+    if target and not target.startswith(":/"):
+        evidence = f"'{target[1:]}' of {text!r}, {origin}"
+        cause = "A place in the container that is not absolute"
+        raise UsageError(cause, evidence, "begin it with /")
+    target = target[1:] or source
+    return Mount(normal(source), normal(target), mode == ":rw", REQUESTED, origin, "placed")
 
 
 def mount_option(source: str, target: str, writable: bool) -> tuple[str, str]:

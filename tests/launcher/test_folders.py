@@ -10,7 +10,7 @@ import pytest
 
 from aam.contract.errors import ConfigurationError, NotPermitted
 from launcher import config
-from launcher.engines import make_private, shell_line
+from launcher.engines import exposure, make_private, shell_line
 from launcher.plan.plan import Plan
 
 OTHER_USER = 65534
@@ -63,28 +63,38 @@ def test_a_link_is_refused(scratch: Path, tmp_path: Path, number: int) -> None:
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_a_scratch_folder_where_others_may_rename_is_refused(scratch: Path) -> None:
+def evidence_of(scratch: Path) -> str:
+    found = exposure(folders(scratch)[0])
+    make_private(folders(scratch))  # a warning refuses nothing
+    return found.evidence if found else ""
+
+
+def test_a_scratch_folder_with_a_sticky_bit_is_safe(scratch: Path) -> None:
+    assert evidence_of(scratch) == ""
+    assert evidence_of(scratch / "made/later") == ""
+
+
+def test_a_scratch_folder_where_others_may_rename_is_a_warning(scratch: Path) -> None:
     scratch.chmod(0o777)
-    with pytest.raises(NotPermitted, match="no sticky bit"):
-        make_private(folders(scratch))
+    assert f"'{scratch}' has mode 777" in evidence_of(scratch)
 
 
-def test_a_scratch_folder_that_a_group_may_write_to_is_refused(scratch: Path) -> None:
-    os.chown(scratch, -1, 65534 if os.geteuid() == 0 else os.getegid())
-    scratch.chmod(0o770)
-    if os.geteuid() == 0:
-        with pytest.raises(NotPermitted, match="no sticky bit"):
-            make_private(folders(scratch))
-    scratch.chmod(0o1770)
-    make_private(folders(scratch))
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder to another group takes root")
+@pytest.mark.parametrize("mode", [0o2775, 0o770])
+def test_a_folder_of_a_group_is_a_warning(scratch: Path, mode: int) -> None:
+    os.chown(scratch, -1, OTHER_USER)
+    scratch.chmod(mode)
+    assert f"'{scratch}' has mode {mode:o}" in evidence_of(scratch)
+    scratch.chmod(mode | 0o1000)
+    assert evidence_of(scratch) == ""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder to another user takes root")
-def test_a_scratch_folder_of_another_user_is_refused(scratch: Path) -> None:
+def test_a_folder_of_another_user_around_it_is_a_warning(scratch: Path) -> None:
+    """A project folder is its leader's."""
     scratch.chmod(0o755)
     os.chown(scratch, OTHER_USER, OTHER_USER)
-    with pytest.raises(NotPermitted, match="another user owns"):
-        make_private(folders(scratch))
+    assert f"another user owns '{scratch}'" in evidence_of(scratch / "me")
 
 
 @pytest.mark.parametrize("job", ["../../etc", "1/../../x", "", "1 2", "٣", "-1"])

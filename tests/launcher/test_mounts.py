@@ -195,23 +195,43 @@ def test_the_image_is_not_hidden(here: Path, target: str) -> None:
         mounts(here, "example", "--output-dir", target)
     for text in (target, f"/d:/{target}:rw", f"/d:{target}/../{target}/"):
         with pytest.raises(ConfigurationError, match="belongs to the image"):
-            fold([parse_bind(text, os.path.exists(text), "")])
+            fold([parse_bind(text, os.path.exists, "")])
     # the run.json of another person names its inputs as it likes
     with pytest.raises(ConfigurationError, match="belongs to the image"):
         fold([Mount(target, target, False, "input", "run.json of --run-dir")])
 
 
-def test_binds_that_are_asked_for() -> None:
-    def read(text: str, exists: bool = False) -> tuple[str, str, bool]:
-        mount = parse_bind(text, exists, "")
-        return mount.source, mount.target, mount.writable
+@pytest.mark.parametrize(
+    ("text", "source", "target", "writable"),
+    [
+        ("/a", "/a", "/a", False),
+        ("/a:rw", "/a", "/a", True),
+        ("/a:ro", "/a", "/a", False),
+        ("/a:/b", "/a", "/b", False),
+        ("/a:/b:rw", "/a", "/b", True),
+        ("/odd:name,x", "/odd:name,x", "/odd:name,x", False),
+        ("/odd:name,x:rw", "/odd:name,x", "/odd:name,x", True),
+        ("/odd:name,x:/b:rw", "/odd:name,x", "/b", True),
+        ("/odd:name,x:/b:c", "/odd:name,x", "/b:c", False),
+        ("here", f"{os.getcwd()}/here", f"{os.getcwd()}/here", False),
+    ],
+)
+def test_a_bind_is_read(text: str, source: str, target: str, writable: bool) -> None:
+    """A source that exists is taken with its colons."""
+    mount = parse_bind(text, "/odd:name,x".__eq__, "")
+    assert (mount.source, mount.target, mount.writable) == (source, target, writable)
 
-    assert read("/a") == ("/a", "/a", False)
-    assert read("/a:/b:rw") == ("/a", "/b", True)
-    assert read("/a:ro") == ("/a", "/a", False)
-    assert read("/a:/b") == ("/a", "/b", False)
-    assert read("/odd:name,x", exists=True) == ("/odd:name,x", "/odd:name,x", False)
-    assert read("here") == (f"{os.getcwd()}/here", f"{os.getcwd()}/here", False)
+
+@pytest.mark.parametrize("text", ["/x:~/y", "/x:y", "/x:./y:rw", "/odd:name,x:y:rw"])
+def test_a_relative_place_in_the_container_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not absolute"):
+        parse_bind(text, "/odd:name,x".__eq__, "--bind")
+
+
+@pytest.mark.parametrize("text", ["", ":", ":/b", "/a:", "/a::rw", ":rw"])
+def test_a_bind_without_a_path_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="Nothing to mount"):
+        parse_bind(text, lambda path: False, "--bind")
 
 
 def test_a_later_mount_of_a_place_wins() -> None:
@@ -273,8 +293,8 @@ def test_a_disk_without_room_is_known_before_the_start(small_disk: Path, here: P
 
 def test_a_file_that_another_mount_hides_is_mounted_by_itself() -> None:
     """The nearest mount around a file decides what is seen there, not one further out."""
-    outer = parse_bind("/data", True, "--bind")
-    inner = parse_bind("/other:/data/sub", False, "--bind")
+    outer = parse_bind("/data", bool, "--bind")
+    inner = parse_bind("/other:/data/sub", os.path.exists, "--bind")
     table = Mount("/data/sub/t.biom", "/data/sub/t.biom", False, "input", "--table")
     assert [m.source for m in fold([outer, inner, table])] == ["/data", "/other", table.source]
     assert [m.source for m in fold([outer, table])] == ["/data"]
