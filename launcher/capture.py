@@ -45,7 +45,9 @@ def write(host: Host, file: Path) -> int:
         paths += [p for name in attributes if os.path.exists(p := f"{folder}/{name}")]
     # By name, not by a pattern: SLURM_JWT is the user's password for the cluster.
     own = [name for vendor in vendors for name in vendor.variables]
-    kept = (*SLURM_VARIABLES, *visible_devices_variables(), *own)
+    inside = {engine.traits.inside for engine in (*host.engines, *host.absent_engines)} | {""}
+    masks = [prefix + name for prefix in sorted(inside) for name in visible_devices_variables()]
+    kept = (*SLURM_VARIABLES, *masks, *own)
     variables = {name: host.environment[name] for name in kept if name in host.environment}
     engines = [msgspec.structs.asdict(engine) for engine in host.engines]
     manifest = {

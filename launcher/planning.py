@@ -28,7 +28,6 @@ from launcher.plan.decision import decide
 from launcher.plan.inputs import LaunchContext, LaunchInputs, Request
 from launcher.plan.mounts import Mount, PathFact, parse_bind
 from launcher.plan.plan import Plan, assemble_plan
-from launcher.plan.visible_devices import visible_devices_variables
 
 MIN_FREE = 64 << 20  # bytes that a checkpoint and its copy take, or the caches of compiled kernels
 MAX_DEPTH, MAX_ENTRIES = 3, 2000  # of the search for links below an input
@@ -50,13 +49,6 @@ def gather(
     settings = config.read(request.launcher_options, os.environ, usual_site)
     catalog = config.catalog(settings)
     host = detect(host_root)
-    # --env of a variable that selects GPUs is a selection as that of a shell.
-    masks = {name: given.value for name, given in settings.env.items()
-             if name in visible_devices_variables() and given.value is not None}  # fmt: skip
-    if masks:
-        host = replace(host, environment={**host.environment, **masks})
-        own = {name: entry for name, entry in settings.env.items() if name not in masks}
-        settings = replace(settings, env=own)
     if host.live:
         built = index.built(settings, catalog)
         catalog = index.measured(catalog, built, settings.runtime.value)

@@ -177,9 +177,10 @@ def examine(inputs: LaunchInputs, assessment: Assessment | None) -> tuple[Findin
         known = ", ".join(engine.name for engine in host.absent_engines)
         remedy = f"install one of {known}; without one aam runs natively"
         found.append(Finding("warning", "No engine can start a container", evidence, remedy))
-    set_here = [name for name in visible_devices_variables() if name in host.environment]
+    masks = inputs.masks
+    set_here = [name for name in visible_devices_variables() if name in masks]
     if len(set_here) > 1:
-        evidence = ", ".join(f"{name}={host.environment[name]}" for name in set_here)
+        evidence = ", ".join(f"{name}={masks[name].value}" for name in set_here)
         remedy = "nothing to do; they become one in the container"
         found.append(Finding("note", "Several variables select GPUs", evidence, remedy))
     if leaks := [name for name in LEAKS if host.environment.get(name)]:

@@ -6,7 +6,8 @@ refuse (kfd_devcgroup_check_permission). Memory is not read: the kernel prints l
 
 Visible devices: ROCR_VISIBLE_DEVICES filters what the ROCm runtime enumerates; HIP_VISIBLE_DEVICES
 (or, where that is not set, CUDA_VISIBLE_DEVICES) then indexes into what is left, so that two values
-that mean the same leave no GPU (rocm.docs.amd.com, "GPU isolation techniques").
+that mean the same leave no GPU (rocm.docs.amd.com, "GPU isolation techniques"). It names
+GPU_DEVICE_ORDINAL for HIP too, and Slurm sets that beside ROCR_VISIBLE_DEVICES.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class Amd(Vendor):
     title = "AMD"
     module = "amdgpu"
     visible_devices = "ROCR_VISIBLE_DEVICES"
-    inner_variables = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-    other_variables = ("GPU_DEVICE_ORDINAL", "AMD_VISIBLE_DEVICES")
+    inner_variables = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+    other_variables = ("AMD_VISIBLE_DEVICES",)
     shared_nodes = (KFD,)
     library_flags = ("--rocm", "--no-rocm")
     torch_field = "hip"

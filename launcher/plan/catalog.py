@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,8 @@ StoredName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-
 """Name, tag or id of an image in the storage of an engine; it becomes an argument of the engine."""
 SHIPPED = Path(__file__).parents[1] / "catalog.yaml"
 CPU = "cpu"
+LOCAL = re.compile(r"([a-z]+)([\d.]+)")
+"""The local part of a release of PyTorch: "rocm6.2"."""
 
 
 class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,8 +53,8 @@ class StackFault(msgspec.Struct, frozen=True):
     vendor: str  # name in `launcher.gpus.VENDORS`
     reason: str  # what is wrong
     source: str  # issue, pull request or measurement
-    torch: tuple[str, ...] = ()  # releases of PyTorch that have it; empty: any
-    rocm: tuple[str, ...] = ()  # releases of ROCm that have it ("7.2"); empty: any
+    # releases that have it by pin of an image; "7.2" is every 7.2.x
+    versions: Mapping[str, tuple[str, ...]]
     flags: tuple[str, ...] = ()  # arguments of `aam` that avoid it
     known_from: str = "catalog"  # "catalog", or the measurement
     archs: tuple[str, ...] = ()  # GPU architectures on which it is known; empty: all of the vendor
@@ -82,14 +85,18 @@ class Catalog(msgspec.Struct, frozen=True):
     def faults_of(
         self, vendor: str | None, pins: Mapping[str, str], arch: str | None = None
     ) -> tuple[StackFault, ...]:
-        """Return the known faults of a stack by its pins; "2.5.1+rocm6.2" states its ROCm too."""
-        torch, _, local = pins.get("torch", "").partition("+")
-        rocm = f"{pins.get('rocm') or local.removeprefix('rocm')}."
+        """Return the known faults of a stack by its pins; a release of PyTorch may state others.
+
+        "2.5.1+rocm6.2" is PyTorch 2.5.1 with ROCm 6.2.
+        """
+        release, _, local = pins.get("torch", "").partition("+")
+        parts = LOCAL.match(local)
+        stack = {**({parts[1]: parts[2]} if parts else {}), **pins, "torch": release}
         return tuple(
             f for f in self.faults
             if f.vendor == vendor
-            and (not f.torch or torch in f.torch)
-            and (not f.rocm or rocm.startswith(tuple(f"{release}." for release in f.rocm)))
+            and all(f"{stack.get(pin)}.".startswith(tuple(f"{known}." for known in releases))
+                    for pin, releases in f.versions.items())
             and (not f.archs or arch in f.archs)
         )  # fmt: skip
 

@@ -14,7 +14,6 @@ from launcher.findings import REQUESTED, Decision
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineTraits
 from launcher.plan.settings import LaunchSettings
-from launcher.plan.visible_devices import visible_devices_variables
 
 PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
           "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
@@ -83,12 +82,10 @@ def container_variables(
     found["HOME"] = Variable("HOME", f"{private}/home", "a private one, not the user's")
     why = "a cache of this user, job and node alone"
     found |= {name: Variable(name, f"{private}/{folder}", why) for name, folder in CACHES.items()}
-    # The plan sets the one that selects GPUs inside; another would select a second time.
-    never = (*NEVER, *visible_devices_variables())
     patterns = (*PASSED, *settings.pass_env)
     why = "ranks, libraries or the terminal need it"
     for name in sorted(present):
-        if matches(name, patterns) and not matches(name, never) and name not in found:
+        if matches(name, patterns) and not matches(name, NEVER) and name not in found:
             found[name] = Variable(name, present[name], why, "environment")
     kept_out = []
     for name, given in settings.env.items():

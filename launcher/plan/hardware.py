@@ -104,6 +104,7 @@ def hardware_of(inputs: LaunchInputs) -> Hardware:
             cause, evidence = "A GPU of unknown architecture", f"{place} is in no table"
             remedy = "report it, so that the table can have it"
             findings.append(Finding("warning", cause, evidence, remedy))
+    masks = inputs.masks
     groups: list[GpuGroup] = []
     selections: list[DeviceSelection] = []
     errors: list[ConfigurationError] = []
@@ -114,15 +115,13 @@ def hardware_of(inputs: LaunchInputs) -> Hardware:
         mismatch = known.driver_warning(driver, catalog.drivers.get(name, ())) if driver else None
         findings += [mismatch] if mismatch else []
         try:
-            selection = select(name, host.gpus, host.environment, host.slurm)
+            selection = select(name, host.gpus, masks, host.slurm)
         except ConfigurationError as error:
             errors.append(error)
             findings.append(Finding("warning", error.cause, error.evidence, error.remedy))
             continue
         selections.append(selection)
-        if selection.remark:
-            evidence, remedy = selection.remark
-            findings.append(Finding("warning", "Numbers of unlike GPUs", evidence, remedy))
+        findings += selection.remarks
         alike: dict[tuple[str | None, bool], list[Gpu]] = {}
         for gpu in selection.gpus:
             if not gpu.integrated:

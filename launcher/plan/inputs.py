@@ -17,10 +17,12 @@ import msgspec
 from aam.contract.installation import install_command
 from aam.contract.options.command_line import ParsedCommand
 from aam.contract.options.command_line import parse as parse_command_line
+from aam.contract.records import Sourced
 from launcher.host.facts import Host, Slurm
 from launcher.plan.catalog import Catalog
 from launcher.plan.mounts import Mount, PathFact
 from launcher.plan.settings import LAUNCHER_OPTIONS, LaunchSettings
+from launcher.plan.visible_devices import masks_of
 
 NATIVE = "native"
 """Name of the engine that runs no container."""
@@ -152,6 +154,13 @@ class LaunchInputs(msgspec.Struct, frozen=True):
     def gpu_use(self) -> GpuUse:
         """The use of GPUs by the command in its allocation."""
         return self.request.gpu_use(self.host.slurm)
+
+    @property
+    def masks(self) -> dict[str, Sourced[str]]:
+        """Every variable that selects or orders devices, of the shell and as requested."""
+        engines = (*self.host.engines, *self.host.absent_engines)
+        prefixes = {engine.traits.inside for engine in engines} - {""}
+        return masks_of(self.host.environment, self.settings.env, prefixes)
 
     @property
     def absolute_request(self) -> Request:

@@ -176,6 +176,7 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
         choices=(*chosen.decisions, *decisions, *by_processes, *by_tuning, *plan.choices),
         findings=(*chosen.findings, *findings),
     )
+    plan = _with_selection(plan, inputs, chosen)
     # By its record `aam` knows the digest of the image, under which it keeps check reports.
     if CHECK_REPORTS in assigned or any(spec.role == "output" for spec in request.options):
         content = record(plan, inputs)
@@ -250,13 +251,7 @@ def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...])
     # Modules in the current folder must not replace those of the environment (Python >= 3.11).
     isolation = ("PYTHONSAFEPATH", *(() if native.in_user_site else ("PYTHONNOUSERSITE",)))
     assigned = [Variable(name, "1", "keeps other packages out") for name in isolation]
-    removed: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
-    selection = chosen.selection
-    selecting = visible_devices_variables()
-    if selection and (chosen.gpus != selection.ours or {*selecting} & {*host.environment}):
-        assigned.append(_selecting(chosen, selection.ours))
-        removed = tuple(name for name in selecting if name != assigned[-1].name)
     # Jobs of one user share a home, and MIOpen and Triton damage caches that two of them write.
     if chosen.gpus and host.slurm:
         caches = {name: folder for name, folder in CACHES.items() if name not in host.environment}
@@ -273,7 +268,6 @@ def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...])
         program=native.python,
         argv=argv,
         assigned=tuple(last.values()),
-        unset=removed,
         unseen=tuple(variable.name for variable in requested),
         folders=folders,
         outputs=tuple(report.value for report in reports),
@@ -355,10 +349,6 @@ def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ..
     owners = {node.gid for path, _ in nodes if (node := host.node(path)) and node.gid is not None}
     # Where the engine maps the user to root of the container, that root owns the user's files.
     mapped = user is None or (engine is not None and engine.maps_root)
-    if chosen.selection:
-        one_by_one = vendor and not vendor.host_libraries and not host_devices
-        selecting = _selecting(chosen, visible if one_by_one else chosen.selection.ours)
-        assigned[selecting.name] = selecting
     return Plan(
         engine=chosen.engine,
         program=engine.path if engine else chosen.engine,
@@ -412,13 +402,28 @@ def _reports(inputs: LaunchInputs, chosen: Candidate) -> list[Variable]:
     return [Variable(CHECK_REPORTS, folder, why, subject="aam check")]
 
 
-def _selecting(chosen: Candidate, visible: Sequence[Gpu]) -> Variable:
-    """Return the one variable that selects GPUs; it counts what the program will see."""
-    assert chosen.selection is not None
-    value = value_for(replace(chosen.selection, gpus=chosen.gpus), visible)
-    why = "one variable instead of many; it counts what the program will see"
-    name = VENDORS[chosen.selection.vendor].visible_devices
-    return Variable(name, value, why, chosen.selection.source, "GPU selection")
+def _with_selection(plan: Plan, inputs: LaunchInputs, chosen: Candidate) -> Plan:
+    """Return the plan with one variable that selects GPUs, or none: a second one selects again.
+
+    It counts what the program will see.
+    """
+    names = visible_devices_variables()
+    assigned = [variable for variable in plan.assigned if variable.name not in names]
+    unseen = tuple(name for name in plan.unseen if name not in names)
+    removed: tuple[str, ...] = ()
+    selection = chosen.selection
+    if selection and (plan.image or chosen.gpus != selection.ours or {*names} & {*inputs.masks}):
+        vendor, visible = VENDORS[selection.vendor], selection.ours
+        # In a container are the nodes of the chosen GPUs alone, where they go in one by one.
+        if plan.image and not (vendor.host_libraries or plan.host_devices):
+            visible = tuple(sorted(chosen.gpus, key=lambda gpu: gpu.index))
+        value = value_for(replace(selection, gpus=chosen.gpus), visible)
+        why = "one variable instead of many; it counts what the program will see"
+        name = vendor.visible_devices
+        assigned.append(Variable(name, value, why, selection.source, "GPU selection"))
+        removed = () if plan.image else tuple(other for other in names if other != name)
+    unset = (*plan.unset, *removed)
+    return replace(plan, assigned=tuple(assigned), unseen=unseen, unset=unset)
 
 
 # --- the record of a launch

@@ -17,6 +17,7 @@ from aam.contract.errors import ConfigurationError, nearest
 from aam.contract.options import ONE_OR_MORE, OptionSpec, basic_option, flag_of, option, specs
 from aam.contract.records import Sourced
 from launcher.gpus import VENDORS
+from launcher.plan.visible_devices import visible_devices_variables
 
 PREFIX = "AAM_LAUNCH_"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -196,6 +197,9 @@ def merge(layers: Sequence[Layer]) -> LaunchSettings:
                 evidence, remedy = f"{name!r} of {key} in {source}", "use letters, digits and _"
                 remedy += ", and * at the end alone" if pattern is PATTERN else ""
                 raise ConfigurationError("Not the name of a variable", evidence, remedy)
+            if key.startswith("tuned.") and name in visible_devices_variables():
+                evidence, remedy = f"{name} of {key} in {source}", "give it by --env or env"
+                raise ConfigurationError("A variable that selects GPUs", evidence, remedy)
     single = {key: values[-1] if values else Sourced(SETTING_SPECS[key].default, "default")
               for key, values in found.items()}  # fmt: skip
     whole = ("image", "runtime", "image_dir", "scratch", "site", "mount_home")

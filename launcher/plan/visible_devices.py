@@ -7,24 +7,28 @@ Who sets what, and what its numbers count:
                                      the job from 0, else those of the node
     device cgroup (ConstrainDevices) no variable: the nodes of other jobs' GPUs cannot be opened
     ROCR_VISIBLE_DEVICES             AMD's GPUs that may be opened; numbers or UUIDs
-    HIP_, CUDA_VISIBLE_DEVICES       on AMD what ROCR_VISIBLE_DEVICES leaves; the first that is set
-                                     counts (GPU_DEVICE_ORDINAL is removed); beside GPUs of NVIDIA
-                                     CUDA_VISIBLE_DEVICES is theirs alone
+    HIP_, CUDA_VISIBLE_DEVICES,      on AMD what ROCR_VISIBLE_DEVICES leaves; the first that is set
+    GPU_DEVICE_ORDINAL               counts; beside GPUs of NVIDIA CUDA_VISIBLE_DEVICES is theirs
+                                     alone
     CUDA_VISIBLE_DEVICES             NVIDIA's GPUs that may be opened, in CUDA's own order; numbers,
                                      UUIDs or one MIG instance
+    APPTAINERENV_X, SINGULARITYENV_X, --env X
+                                     X, in place of the shell's
 
 Exactly one variable goes on, the `visible_devices` of a vendor of `launcher.gpus`, and it counts
-what the program will enumerate: `select` reconciles the above to a `DeviceSelection`, `value_for`
-makes the value of that variable.
+what the program will enumerate: `masks_of` reads all of them, `select` reconciles them to a
+`DeviceSelection`, `value_for` makes the value of that variable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from aam.contract.errors import ConfigurationError
+from aam.contract.records import Sourced
+from launcher.findings import Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Slurm, numbers, whole_number
 
@@ -32,11 +36,37 @@ NOTHING = ("", "-1", "none", "void", "nodevfiles", "no_dev_files")
 
 
 def visible_devices_variables() -> tuple[str, ...]:
-    """Return every variable that selects devices; the launcher removes those it does not set."""
+    """Return every variable that selects devices; a plan sets at most one of them."""
     found: list[str] = []
     for vendor in VENDORS.values():
         found += [vendor.visible_devices, *vendor.inner_variables, *vendor.other_variables]
     return tuple(dict.fromkeys(filter(None, found)))
+
+
+def masks_of(
+    present: Mapping[str, str],
+    requested: Mapping[str, Sourced[str | None]],
+    prefixes: Iterable[str],
+) -> dict[str, Sourced[str]]:
+    """Return every variable that selects devices or orders them, with where it is set.
+
+    Args:
+        present: the variables of the shell.
+        requested: those of --env and of settings; None is the shell's.
+        prefixes: with which engines set a variable in a container ("APPTAINERENV_").
+    """
+    orders = (vendor.order[0] for vendor in VENDORS.values() if vendor.order)
+    spelled = ("", *sorted(prefixes, reverse=True))  # Apptainer's own before Singularity's
+    found: dict[str, Sourced[str]] = {}
+    for name in (*visible_devices_variables(), *orders):
+        for prefix in spelled:
+            if prefix + name in present:
+                found[name] = Sourced(present[prefix + name].strip(), prefix + name)
+        if name in requested:
+            value = present.get(name) if requested[name].value is None else requested[name].value
+            if value is not None:
+                found[name] = Sourced(value.strip(), requested[name].source)
+    return found
 
 
 class DeviceSelection(msgspec.Struct, frozen=True):
@@ -49,13 +79,13 @@ class DeviceSelection(msgspec.Struct, frozen=True):
     summary: str  # what is listed and what is selected, for `explain`
     source: str  # what decided
     literal: str | None = None  # a value to pass as it is (names of hardware partitions)
-    remark: tuple[str, str] | None = None  # what a number may mean, and the remedy
+    remarks: tuple[Finding, ...] = ()  # what a number may mean, and GPUs of other jobs
 
 
 def select(
-    vendor: str, gpus: Sequence[Gpu], variables: Mapping[str, str], slurm: Slurm | None
+    vendor: str, gpus: Sequence[Gpu], masks: Mapping[str, Sourced[str]], slurm: Slurm | None
 ) -> DeviceSelection:
-    """Reconcile everything that limits the GPUs of `vendor`."""
+    """Reconcile everything that limits the GPUs of `vendor`; `masks` are those of `masks_of`."""
     listed = tuple(gpu for gpu in gpus if gpu.vendor == vendor and gpu.driven)
     ours = tuple(gpu for gpu in listed if gpu.readable)
     cards = len({gpu.card for gpu in listed if gpu.card})
@@ -65,59 +95,75 @@ def select(
     # here too is not counted.
     known = VENDORS[vendor]
     of_others = {VENDORS[g.vendor].visible_devices for g in gpus if g.driven and g.vendor != vendor}
-    outer = variables.get(known.visible_devices)
-    given = [(known.visible_devices, outer.strip())] if outer is not None else []
+    given: list[tuple[str, Sourced[str]]] = []
+    if known.visible_devices in masks:
+        given.append((known.visible_devices, masks[known.visible_devices]))
     for name in known.inner_variables:
         # An empty one counts as not set.
-        if name not in of_others and variables.get(name, "").strip():
-            given.append((name, variables[name].strip()))
+        if name not in of_others and name in masks and masks[name].value:
+            given.append((name, masks[name]))
             break
-    what, source = ", ".join(f"{n}={v}" for n, v in given), " and ".join(n for n, _ in given)
-    instance, literal, chosen, remark = known.instance, None, ours, None
+    what = ", ".join(f"{name}={mask.value}" for name, mask in given)
+    source = " and ".join(dict.fromkeys(mask.source for _, mask in given))
+    instance, literal, chosen = known.instance, None, ours
+    remarks: list[Finding] = []
+    # Slurm's numbers are of the whole node; where it confines the job, other GPUs are not readable.
+    allocated: tuple[Gpu, ...] = ()
+    if slurm and slurm.gpus and len(ours) == len(listed) and max(slurm.gpus) < len(listed):
+        allocated = tuple(listed[number] for number in slurm.gpus)
     if not given:
         what, source = "no variable", "host"
-        confined = len(ours) < len(listed)
-        if slurm and slurm.gpus and not confined and max(slurm.gpus) < len(listed):
-            chosen = tuple(listed[number] for number in slurm.gpus)
+        if allocated and slurm and slurm.gpus:
+            chosen = allocated
             what = f"Slurm allocated {','.join(map(str, slurm.gpus))}"
             source = "Slurm"
-    elif instance and any(instance in value.upper() for _, value in given):
-        name, literal = given[0]
+    elif instance and any(instance in mask.value.upper() for _, mask in given):
+        name, literal = given[0][0], given[0][1].value
         chosen = tuple(gpu for gpu in ours if gpu.instances)  # the driver alone knows the names
         if not chosen:
             evidence = f"{name}={literal}, no GPU that can be used is cut by {instance.rstrip('-')}"
             cause = f"A variable names a {instance.rstrip('-')} instance that is not there"
-            raise ConfigurationError(cause, evidence, f"correct or unset {name}")
+            raise ConfigurationError(cause, evidence, f"correct or unset {given[0][1].source}")
     else:
-        (name, first), *inner = given
-        counted = ours
+        (name, outer), *inner = given
+        first, counted = outer.value, ours
         order = known.order
         unlike = len({(gpu.arch, gpu.product) for gpu in ours}) > 1
-        if order and unlike and slurm is None and variables.get(order[0]) != order[1]:
-            # The runtime counts the fastest first; the capability is what is known of that here.
-            counted = tuple(sorted(
-                ours, key=lambda gpu: known.capability(gpu.arch or ""), reverse=True
-            ))  # fmt: skip
-            if any(whole_number(item) is not None for item in first.split(",")):
-                remark = (f"{name}={first} counts the fastest GPU first, taken as "
-                          f"{', '.join(gpu.product for gpu in counted)}", f"set {'='.join(order)}, "
-                          "or name GPUs by their UUID")  # fmt: skip
-        chosen = _resolve(name, first, counted, listed, slurm)
-        for name, value in inner:
+        if order and unlike and slurm is None:
+            ordered = masks.get(order[0])
+            if ordered is None or ordered.value != order[1]:
+                # The runtime counts the fastest first; the capability is what is known of that.
+                counted = tuple(sorted(
+                    ours, key=lambda gpu: known.capability(gpu.arch or ""), reverse=True
+                ))  # fmt: skip
+                if any(whole_number(item) is not None for item in first.split(",")):
+                    products = ", ".join(gpu.product for gpu in counted)
+                    evidence = f"{name}={first} counts the fastest GPU first, taken as {products}"
+                    remedy = f"set {'='.join(order)}, or name GPUs by their UUID"
+                    cause = "Numbers of unlike GPUs"
+                    remarks.append(Finding("warning", cause, evidence, remedy))
+        chosen = _resolve(name, outer, counted, listed, slurm)
+        for name, mask in inner:
             # It counts what the outer one leaves, or repeats its numbers.
+            value = mask.value
             items = [item.strip() for item in value.split(",")]
             within = [whole_number(item) for item in items]
             if value == first:
                 continue  # the same value in two variables
             if None in within or all(n < len(chosen) for n in within if n is not None):
-                chosen = _resolve(name, value, chosen, chosen, None)
+                chosen = _resolve(name, mask, chosen, chosen, None)
             elif set(items) <= {item.strip() for item in first.split(",")}:
-                chosen = _resolve(name, value, ours, listed, slurm)
+                chosen = _resolve(name, mask, ours, listed, slurm)
             else:
                 evidence = f"{name}={value} counts what {known.visible_devices}={first} leaves"
                 remedy = f"unset one of them, or use numbers below {len(chosen)}"
                 cause = "Two variables that contradict each other"
                 raise ConfigurationError(cause, evidence, remedy)
+        if allocated and slurm and slurm.gpus and not set(chosen) <= set(allocated):
+            evidence = f"{what}, job {slurm.job} has {','.join(map(str, slurm.gpus))} of the node"
+            remedy = f"unset {source}; other jobs may use those GPUs"
+            cause = "GPUs outside of the Slurm allocation"
+            remarks.append(Finding("warning", cause, evidence, remedy))
     # Integrated GPUs are enumerated and never used.
     shown = [gpu.nodes[0].rpartition("/")[2] if gpu.nodes else gpu.pci
              for gpu in chosen if not gpu.integrated]  # fmt: skip
@@ -126,7 +172,7 @@ def select(
         more = ", ..." if len(shown) > 8 else ""
         arrow = f"→ {len(shown)} selected ({', '.join(shown[:8])}{more})"
     summary = f"{counts}, {what} {arrow}"
-    return DeviceSelection(vendor, chosen, ours, summary, source, literal, remark)
+    return DeviceSelection(vendor, chosen, ours, summary, source, literal, tuple(remarks))
 
 
 def value_for(selection: DeviceSelection, visible: Sequence[Gpu]) -> str:
@@ -148,13 +194,18 @@ def value_for(selection: DeviceSelection, visible: Sequence[Gpu]) -> str:
 
 
 def _resolve(
-    name: str, value: str, pool: tuple[Gpu, ...], listed: tuple[Gpu, ...], slurm: Slurm | None
+    name: str,
+    mask: Sourced[str],
+    pool: tuple[Gpu, ...],
+    listed: tuple[Gpu, ...],
+    slurm: Slurm | None,
 ) -> tuple[Gpu, ...]:
     """Return the GPUs that a variable names: numbers within `pool`, names, or numbers of the node.
 
     In a confined job numbers count what may be read. They are those of the whole node if they
     cannot mean that, or if Slurm, whose own list has the whole node's numbers, has the same.
     """
+    value = mask.value
     if value.lower() in NOTHING:
         return ()
     if value.lower() == "all":
@@ -174,7 +225,7 @@ def _resolve(
         found = _named(item, listed if whole else pool)
         if not found or not all(gpu.readable for gpu in found):
             evidence = f"'{item}' of {name}={value}, {len(pool)} can be used"
-            remedy = f"correct or unset {name}"
+            remedy = f"correct or unset {mask.source}"
             raise ConfigurationError("A variable names a GPU that is not there", evidence, remedy)
         chosen += [gpu for gpu in found if gpu not in chosen]
     return tuple(chosen)

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from aam.contract.errors import ConfigurationError, NotPermitted, Unavailable, UsageError
+from aam.contract.records import Sourced
 from launcher.detect import detect
 from launcher.engines import ENGINES, command, shell_line
 from launcher.host.facts import DeviceNode, EngineFact, Host, User
@@ -17,6 +18,7 @@ from launcher.plan.decision import decide as choose
 from launcher.plan.inputs import BuiltImage, LaunchContext, NativeStack
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import RECORD, Plan, assemble_plan
+from launcher.plan.settings import merge
 from tests.support.decisions import inputs_of
 from tests.support.hosts import MI210, MI300A, RX7900, Tree
 from tests.support.launches import parse
@@ -145,6 +147,49 @@ def test_experimental_attention_is_requested_where_the_stack_needs_it(
     host = replace(host_of(Tree(tmp_path).cpu().amd(kind, 2)), nodes=())
     plan = planned(host, *PRETRAIN, "--image", image)
     assert plan.variables.get("TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL") == given
+
+
+# --- the one variable that selects GPUs
+
+ROCR, HIP, CUDA = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
+MASKS = (ROCR, HIP, CUDA, "GPU_DEVICE_ORDINAL")
+
+
+@pytest.mark.parametrize(
+    ("shell", "args"),
+    [
+        ({HIP: "1"}, ["--env", HIP]),
+        ({CUDA: "1"}, ["--env", CUDA]),
+        ({HIP: "0"}, ["--env", f"{HIP}=1"]),
+        ({}, ["--env", f"{CUDA}=1"]),
+        ({"GPU_DEVICE_ORDINAL": "1"}, []),
+        ({f"APPTAINERENV_{ROCR}": "1"}, []),
+        ({HIP: "0", f"SINGULARITYENV_{HIP}": "1"}, []),
+        ({HIP: "0", f"APPTAINERENV_{HIP}": "0"}, ["--env", f"{HIP}=1"]),
+    ],
+)
+@pytest.mark.parametrize("runtime", ["apptainer", "podman", "native"])
+def test_however_gpus_are_selected_one_variable_reaches_the_program(
+    tmp_path: Path, shell: dict[str, str], args: list[str], runtime: str
+) -> None:
+    tree = Tree(tmp_path).cpu().amd(MI210, 1, minor=128).amd(MI210, 2, minor=129)
+    host = replace(host_of(tree, **shell), nodes=())
+    args = [*PRETRAIN, "--runtime", runtime, *args]
+    plan = planned(host, *args, native="2.7.1+rocm6.3", vendor="amd")
+    assert [gpu.index for gpu in plan.gpus] == [2]
+    # In a container it counts the nodes that are there.
+    inside = plan.environment(shell) if runtime == "native" else plan.variables
+    assert {n: v for n, v in inside.items() if n in MASKS} == {
+        ROCR: "1" if runtime == "native" else "0"
+    }
+    words = [word for word in command(plan) if word.partition("=")[0].endswith(MASKS)]
+    assert words == ([] if runtime == "native" else [f"{ROCR}=0"])
+
+
+def test_measured_variables_select_no_gpu() -> None:
+    tuned = {"tuned": Sourced({"gfx942": {"env": {HIP: "1"}}}, "launch.yaml:1")}
+    with pytest.raises(ConfigurationError, match=f"{HIP} of tuned.gfx942.env in launch.yaml:1"):
+        merge([tuned])
 
 
 # --- commands without the network
