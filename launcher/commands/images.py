@@ -21,14 +21,14 @@ from aam.contract.errors import (
     nearest,
     printable,
 )
-from aam.contract.options import basic_option, required_option
+from aam.contract.options import basic_option
 from launcher import config
 from launcher.commands import HOST, parse_own, print_json, show
 from launcher.engines import BUILDERS, spython_client
 from launcher.engines.base import PYTHON, SMOKE
 from launcher.engines.sif import SIF
 from launcher.images import build, definitions, index
-from launcher.images.build import TEST, ImagesBuild, SeveralImages
+from launcher.images.build import TEST, ImagesBuild, InstalledBuilder, SeveralImages
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.decision import assess
 from launcher.plan.environment import unset
@@ -56,15 +56,20 @@ class Images:
 
 @dataclass(frozen=True)
 class ImagesPull(SeveralImages):
-    """Pull images that a release has published, and record them (images.json).
+    """Pull images that a release has published, compare their digests, and record them.
+
+    Without options an installed release pulls its own images, by the digests that it was built
+    with. --registry, --tag and --digest name another image.
 
     Examples:
+        aam-launch images pull rocm63
         aam-launch images pull cpu --registry ghcr.io/owner/aam
         aam-launch images pull rocm63 --registry ghcr.io/owner/aam --digest sha256:3f5d...
     """
 
-    registry: str = required_option(
-        "Repository in a registry, where a release has its images as NAME-vVERSION.",
+    registry: str | None = basic_option(
+        "Repository in a registry, where a release has its images as NAME-vVERSION; by default "
+        "that of this release.",
         metavar="REPOSITORY",
     )
     tag: str | None = basic_option(
@@ -199,21 +204,43 @@ def _pull(options: ImagesPull, catalog: Catalog, folder: Path) -> None:
     if options.digest and not re.fullmatch("sha256:[0-9a-f]{64}", options.digest):
         evidence, remedy = f"--digest {options.digest}", "give sha256: and 64 hexadecimal digits"
         raise UsageError("Not a digest", evidence, remedy)
-    if not REPOSITORY.fullmatch(options.registry):
+    if options.registry is not None and not REPOSITORY.fullmatch(options.registry):
         evidence = f"--registry {options.registry!a}"
         remedy = "write it as ghcr.io/owner/aam, without https:// and without a tag"
         raise UsageError("Not a repository", evidence, remedy)
     if options.tag is not None and not TAG.fullmatch(options.tag):
         remedy = "give letters, digits, '.', '_' and '-' alone"
         raise UsageError("Not a tag", f"--tag {options.tag!a}", remedy)
+    release = index.published()
+    if options.registry is None and release is None:
+        evidence = "this installation is not that of a release"
+        remedy = "name a repository with --registry, or build the image: `aam-launch images build"
+        raise UsageError("No registry to pull from", evidence, f"{remedy} {options.names[0]}`")
     found = build.find_builder(options.engine)
     for image in chosen:
-        # Apptainer and podman take a digest only without a tag, and compare what they get with it.
-        tag = f":{options.tag or f'{image.name}-v{__version__}'}"
-        reference = options.registry + (f"@{options.digest}" if options.digest else tag)
+        reference = _reference(image.name, found, options, release)
         plain = ImagesBuild(engine=options.engine, names=())
         made = build.build(image, found, folder, plain, {}, reference)
         _print_made(image.name, made, folder)
+
+
+def _reference(
+    name: str, found: InstalledBuilder, options: ImagesPull, release: index.Published | None
+) -> str:
+    """Return what to pull: the image of the options, or that of this release by its digest."""
+    registry = options.registry or (release.registry if release else "")
+    tag = f"{name}-v{__version__}"
+    # Apptainer and podman take a digest only without a tag, and compare what they get with it.
+    if options.digest:
+        return f"{registry}@{options.digest}"
+    if options.tag or options.registry or release is None:
+        return f"{registry}:{options.tag or tag}"
+    if name not in release.images:
+        remedy = f"build it: `aam-launch images build {name}`"
+        raise MissingInput("This release has no such image", name, remedy)
+    if found.engine.traits.image_format == SIF:
+        return f"oras://{registry}:{tag}-sif@{release.images[name].sif}"
+    return f"{registry}@{release.images[name].oci}"
 
 
 def _print_made(name: str, made: Mapping[str, Any], folder: Path) -> None:

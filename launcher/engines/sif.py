@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aam.contract.errors import MissingInput
+from aam.contract.errors import CannotCreate, MissingInput
 from aam.contract.files import atomic_write, sha256
 from launcher.engines.base import (
     GIB,
@@ -170,9 +170,17 @@ class SifEngine(Engine, Builder):
         return {**record_of(place), "labels": found}
 
     def pull(self, build: ImageBuild, reference: str, log: BuildLog) -> dict[str, Any]:
+        # A SIF in a registry is named by its tag, and the digest is that of its file.
+        source, digest = f"docker://{reference}", ""
+        if reference.startswith("oras://"):
+            source, _, digest = reference.partition("@")
         with atomic_write(build.place) as temporary:
-            argv = [build.program, "pull", "--force", str(temporary), f"docker://{reference}"]
+            argv = [build.program, "pull", "--force", str(temporary), source]
             log.run(argv, build.scratch, self._building(os.environ))
+            if digest and (now := f"sha256:{sha256(temporary)}") != digest:
+                evidence = f"{source} is {now}, published was {digest}"
+                remedy = "pull it again; if it differs again, build it and tell the publisher"
+                raise CannotCreate("The image was not pulled", evidence, remedy)
             temporary.chmod(0o755)
             record = self._recorded(build, temporary)
         return record

@@ -25,11 +25,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+import msgspec
 from msgspec.structs import replace
 
 from aam.contract.errors import CannotCreate, ConfigurationError, DataError, MissingInput
 from aam.contract.files import atomic_write, try_lock
-from aam.contract.records import Sourced, convert, decode_json
+from aam.contract.records import Sourced, convert, decode_json, read_json
 from launcher import system
 from launcher.engines import containers
 from launcher.engines.sif import SIF, difference, sif_id
@@ -39,6 +40,7 @@ from launcher.plan.inputs import BuiltImage
 from launcher.plan.settings import LaunchSettings
 
 LIST = "images.json"
+PUBLISHED = Path(__file__).with_name("published.json")
 DAY = 86400
 LARGEST = 64 << 20
 ARCH_PREFIXES = tuple(vendor.arch_prefix for vendor in VENDORS.values() if vendor.arch_prefix)
@@ -57,6 +59,27 @@ class Facts(TypedDict, total=False):
     mtime_ns: int
     built: int
     labels: dict[str, str]
+
+
+class PublishedImage(msgspec.Struct, frozen=True):
+    """Digests of an image in a registry: of its manifest, and of the file of its SIF."""
+
+    oci: str
+    sif: str
+
+
+class Published(msgspec.Struct, frozen=True):
+    """Images of a release; `.ci/release` writes published.json before it builds the wheel."""
+
+    registry: str
+    images: dict[str, PublishedImage]
+
+
+def published() -> Published | None:
+    """Return the images of the release that is installed; None for any other installation."""
+    if not PUBLISHED.exists():
+        return None
+    return read_json(PUBLISHED, Published, "list of published images", "install the release again")
 
 
 def read(folder: Path) -> Entries:

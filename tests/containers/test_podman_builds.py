@@ -7,16 +7,31 @@ tests.containers.test_apptainer_builds. A file of its own, so that two workers s
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.engines import PYTHON, Engines
-from tests.support.images import as_root, cpu_sif, forget, podman_image, recorded, workshop
+from tests.support.engines import PYTHON, ROOT, Engines
+from tests.support.images import (
+    as_root,
+    build_argv,
+    cpu_sif,
+    forget,
+    podman_image,
+    recorded,
+    workshop,
+)
 
 pytestmark = [pytest.mark.container, pytest.mark.slow]
 IMAGES = (PYTHON, "-m", "launcher.cli", "images")
+REGISTRY = "127.0.0.1:5000/published"
+PACKAGED = (".ci", "plugins", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
+"""What the packages of a release are built of, besides what the images are built of."""
 IMPORTS = "import aam, biom, h5py, matplotlib, numpy, pandas, scipy, skbio, sklearn, sys, torch"
 
 
@@ -83,22 +98,50 @@ def test_from_podman_to_a_sif_without_a_registry(engines: Engines) -> None:
     assert printed.stdout.startswith("aam "), printed.stderr
 
 
-@pytest.mark.parametrize("engine", ["podman", "apptainer"])
-def test_a_published_image_is_pulled(engines: Engines, engine: str) -> None:
-    """From the registry of this host, by its tag, then by a digest that it has not."""
+@pytest.fixture(scope="module")
+def release(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The program of a release that is published in the registry of this host, and installed."""
+    checkout = Path("/var/tmp") / f"aam-release-{os.getpid()}"
+    shutil.copytree(engines.folder / "code", checkout)
+    for part in PACKAGED:
+        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+        (checkout / part).parent.mkdir(exist_ok=True)
+        copy(ROOT / part, checkout / part)
+    try:
+        options = build_argv(engines, "rocm63", "podman", "--no-test")[8:]
+        for step in (["image", "rocm63", REGISTRY, *options], ["sif", "rocm63", REGISTRY]):
+            argv = ["env", f"PYTHON={PYTHON}", "APPTAINER_NOHTTPS=1", f"{checkout}/.ci/release"]
+            done = as_root(engines, [*argv, *step])
+            assert done.returncode == 0, done.stderr
+        place = tmp_path_factory.mktemp("installed")
+        for argv in (
+            ["env", f"PYTHON={sys.executable}", f"{checkout}/.ci/release", "packages", REGISTRY],
+            [sys.executable, "-m", "venv", place],
+            [place / "bin/pip", "install", "-q", *checkout.glob("dist/attention*.whl")],
+        ):
+            subprocess.run(argv, check=True, cwd="/")
+        yield place / "bin/aam-launch"
+    finally:
+        shutil.rmtree(checkout)
+
+
+@pytest.mark.parametrize(("engine", "form"), [("podman", "oci"), ("apptainer", "sif")])
+def test_a_release_pulls_its_images_without_options(
+    engines: Engines, release: Path, engine: str, form: str
+) -> None:
     held = recorded(engines, "rocm63", "podman")
-    registry = "127.0.0.1:5000/published"
-    push = ["podman", "push", "--tls-verify=false", str(held["id"]), f"{registry}:rocm63-v1"]
-    pushed = engines.run(push, user="root")
-    assert pushed.returncode == 0, pushed.stderr
     # The registry of the tests has no certificate; podman's configuration says so.
-    pull = ["env", "APPTAINER_NOHTTPS=1", *IMAGES, "pull", "rocm63", "--engine", engine]
-    pull += ["--registry", registry]
-    done = as_root(engines, [*pull, "--tag", "rocm63-v1"])
+    variables = ["env", "-u", "PYTHONPATH", "APPTAINER_NOHTTPS=1"]
+    pull = [*variables, str(release), "images", "pull", "rocm63", "--engine", engine]
+    done = engines.run(pull, user="root", cwd="/")
     assert done.returncode == 0, done.stderr
-    kind = "sif" if engine == "apptainer" else engine
-    assert recorded(engines, "rocm63", kind)["labels"] == held["labels"]
-    refused = as_root(engines, [*pull, "--digest", f"sha256:{'0' * 64}"])
+    (listed,) = release.parents[1].rglob("launcher/images/published.json")
+    digests = json.loads(listed.read_text())["images"]["rocm63"]
+    pulled = recorded(engines, "rocm63", "sif" if form == "sif" else engine)
+    assert (pulled["labels"], pulled["digest"]) == (held["labels"], digests[form])
+    digests[form] = f"sha256:{'0' * 64}"
+    listed.write_text(json.dumps({"registry": REGISTRY, "images": {"rocm63": digests}}))
+    refused = engines.run(pull, user="root", cwd="/")
     assert refused.returncode == 73
     assert "The image was not pulled" in refused.stderr
 
