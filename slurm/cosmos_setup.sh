@@ -5,7 +5,7 @@ set -uo pipefail
 scratch=/cosmos/vast/scratch/${USER:-$(id -un)}
 command -v module >/dev/null || . /etc/profile
 module load singularitypro rocm || exit 69
-for name in data checkpoints logs containers/tmp containers/cache; do
+for name in data checkpoints logs containers{/tmp,/cache}; do
     mkdir -p -- "$scratch/$name" || exit 73
     link=$HOME/aam-${name%/*}
     [ -e "$link" ] || ln -s -- "$scratch/${name%/*}" "$link"

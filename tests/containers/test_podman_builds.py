@@ -1,7 +1,7 @@
-"""Builds with podman: `rocm63` on a base with Python 3.12, with stand-ins for PyTorch alone.
+"""Builds with podman, and a release: `rocm63` on a base with Python 3.12, with stand-ins.
 
-Every other package of its lock is installed by its hash. What is replaced is described in
-tests.containers.test_apptainer_builds. A file of its own, so that two workers share the builds.
+What is replaced is described in tests.containers.test_apptainer_builds. A file of its own, so that
+two workers share the builds.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ import pytest
 
 from tests.support.engines import PYTHON, ROOT, Engines
 from tests.support.images import (
+    ROCM63,
     as_root,
     build_argv,
     cpu_sif,
+    fetch_rocm63,
     forget,
     podman_image,
     recorded,
+    wheels,
     workshop,
+    write_lock,
 )
 
 pytestmark = [pytest.mark.container, pytest.mark.slow]
@@ -32,6 +36,8 @@ IMAGES = (PYTHON, "-m", "launcher.cli", "images")
 REGISTRY = "127.0.0.1:5000/published"
 PACKAGED = (".ci", "plugins", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
 """What the packages of a release are built of, besides what the images are built of."""
+ANY_USER = ("podman", "run", "--rm", "--read-only", "--network=none", "--user=54321:54321",
+            "--env=HOME=/nonexistent")  # fmt: skip
 IMPORTS = "import aam, biom, h5py, matplotlib, numpy, pandas, scipy, skbio, sklearn, sys, torch"
 
 
@@ -63,23 +69,39 @@ def test_the_labels_are_measured_in_the_image(engines: Engines) -> None:
     assert "differs" not in verified.stdout
 
 
-def test_podman_runs_by_hand_as_any_user_without_root_home_or_network(
-    engines: Engines, tmp_path: Path
-) -> None:
-    hard = ["podman", "run", "--rm", "--read-only", "--network=none"]
-    hard += ["--user=54321:54321", "--env=HOME=/nonexistent"]
+def test_podman_runs_by_hand_as_any_user_without_root_home_or_network(engines: Engines) -> None:
     image = str(recorded(engines, "rocm63", "podman")["id"])
-    done = engines.run([*hard, image, "--version"], user="root")
+    done = engines.run([*ANY_USER, image, "--version"], user="root")
     assert done.stdout.startswith("aam "), done.stderr
-    tmp_path.chmod(0o777)
-    made = engines.run([*hard, f"--volume={tmp_path}:/out", image, "example", "--samples", "48",
-                        "--asvs", "60", "--richness", "20", "--output-dir", "/out/study"],
-                       user="root")  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    assert (tmp_path / "study/table.biom").stat().st_uid == 54321
-    python = [*hard, "--entrypoint=/opt/aam/bin/python", image]
-    done = engines.run([*python, "-c", f"{IMPORTS}; print(sys.version)"], user="root")
-    assert done.stdout.startswith("3.12."), done.stderr
+
+
+@pytest.mark.nightly
+def test_every_package_of_a_lock_works_on_python_312(engines: Engines, tmp_path: Path) -> None:
+    """By its hash, in an image without PyTorch; a study is made in it."""
+    folder = Path("/var/tmp") / f"aam-whole-{os.getpid()}"
+    whole = Engines(folder / "project", engines.state, folder / "images")
+    try:
+        shutil.copytree(engines.folder, whole.folder)
+        write_lock(whole.folder / "code/containers/locks/rocm63.txt", (), ROCM63)
+        whole.images.mkdir()
+        shutil.copytree(wheels(), folder / "wheels")
+        fetch_rocm63(folder / "wheels")
+        argv = build_argv(whole, "rocm63", "podman", "--no-test")
+        argv[argv.index("--wheels") + 1] = str(folder / "wheels")
+        built = as_root(whole, argv)
+        assert built.returncode == 0, built.stderr
+        image = str(recorded(whole, "rocm63", "podman")["id"])
+        tmp_path.chmod(0o777)
+        made = engines.run([*ANY_USER, f"--volume={tmp_path}:/out", image, "example", "--samples",
+                            "48", "--asvs", "60", "--richness", "20", "--output-dir", "/out/study"],
+                           user="root")  # fmt: skip
+        assert made.returncode == 0, made.stderr
+        assert (tmp_path / "study/table.biom").stat().st_uid == 54321
+        python = [*ANY_USER, "--entrypoint=/opt/aam/bin/python", image]
+        done = engines.run([*python, "-c", f"{IMPORTS}; print(sys.version)"], user="root")
+        assert done.stdout.startswith("3.12."), done.stderr
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_from_podman_to_a_sif_without_a_registry(engines: Engines) -> None:

@@ -1,13 +1,16 @@
-"""Documents: command lines parse, links and paths exist, options and defaults are the real ones."""
+"""Documents and scripts: command lines parse, links and paths exist, defaults are the real ones."""
 
 from __future__ import annotations
 
 import re
 import runpy
 import shlex
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from aam.contract.options import specs
 from aam.contract.options.command_line import HELP, parse, parse_known, split_command
@@ -17,29 +20,58 @@ from launcher.commands import FORWARDING, NAMES, parse_own
 from launcher.plan.inputs import request_of
 from launcher.plan.settings import LAUNCHER_OPTIONS
 from launcher.slurm.script import SubmitOptions
+from tests.support.submissions import SHELLCHECK
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^ *```(?:bash|sh|console)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+SCRIPTS = [
+    path
+    for folder in (".ci", ".github/workflows", "slurm")
+    for path in sorted((ROOT / folder).iterdir())
+] + [ROOT / "Makefile", ROOT / "demo.sh"]
+PROGRAM = re.compile(
+    r"""(?:^|\$\()\s*(?:-\ )?(?:run:\ )?(?:\#\ {2,})?(?:exec\ )?  # before a command
+    "?(?:[^\s"]*/)?(?:(aam|aam-launch)"?|"?\S+\ -m\ launcher\.cli)\ ((?:[a-z]|--).*)""",
+    re.VERBOSE,
+)
+JOB = re.compile(r"sbatch (?:--\S+ )*(slurm/\w+\.sh) (--.*)")
 
 
 def command_lines(text: str) -> list[str]:
     """Return the shell lines of `text` that call one of the two programs, joined where broken."""
+    return [line for block in FENCE.findall(text) for line in calls(block, "$ ")]
+
+
+def calls(script: str, prompt: str = "") -> list[str]:
+    """Return the lines of a script that call one of the two programs, directly or in a job."""
     lines = []
-    for block in FENCE.findall(text):
-        for line in block.replace("\\\n", " ").splitlines():
-            bare = line.strip().removeprefix("$ ")
-            if re.match(r"aam(-launch)? [a-z]", bare):
-                lines.append(bare)
+    for line in script.replace("\\\n", " ").splitlines():
+        line = line.strip().removeprefix(prompt)
+        if job := JOB.search(line):
+            (start,) = re.findall(r"^exec (.*)$", (ROOT / job[1]).read_text(), re.MULTILINE)
+            line = start.replace('"$@"', job[2])
+        if call := PROGRAM.search(line):
+            lines.append(f"{call[1] or 'aam-launch'} {call[2]}".replace("aam-launch job ", "aam "))
     return lines
 
 
+def plain(line: str) -> tuple[list[str], bool]:
+    """Return the words of a command line, and whether it is whole.
+
+    A variable becomes its default, or 1; words that another program gives are left out.
+    """
+    line = re.sub(r" (\|\|?|&&|>|2>) .*$|\) *\|.*$", "", line)
+    line = re.sub(r"\$\{\w+:\+[^}]*\}", "", re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", line))
+    whole, more = re.subn(r'\.\.\.$|--config \S+|"\$@"|"?\$\{\w+\[@\]\}"?|"\$\{@:\d\}"', "", line)
+    whole = re.sub(r"\$\{?[\w#%/*]+\}?|\$\([^)]*\)", "1", whole)
+    return shlex.split(whole, comments=True), not more
+
+
 SHOWN = [
-    (f"{path.name}: {line}", line)
-    for path in [*DOCUMENTS, ROOT / "demo.sh"]
-    for line in command_lines(
-        path.read_text() if path.suffix == ".md" else f"```sh\n{path.read_text()}\n```"
-    )
+    (f"{path.relative_to(ROOT)}: {line}", line)
+    for path in [*DOCUMENTS, *SCRIPTS]
+    for line in (command_lines if path.suffix == ".md" else calls)(path.read_text())
 ]
 
 
@@ -59,9 +91,7 @@ EXAMPLES = [
     "line", [line for _, line in SHOWN + EXAMPLES], ids=[name for name, _ in SHOWN + EXAMPLES]
 )
 def test_command_lines_parse(line: str) -> None:
-    whole = "--config" not in line and not line.endswith(" ...")
-    line = re.sub(r"--config \S+|\.\.\.$", "", line)  # the file has the other options
-    program, *argv = shlex.split(line.partition(" | ")[0].partition(" > ")[0], comments=True)
+    (program, *argv), whole = plain(line)
     argv = [argument for argument in argv if argument not in HELP]
     if program == "aam" and argv[0] != "completion":
         parse(argv, incomplete=not whole)
@@ -133,6 +163,57 @@ def test_paths_and_modules_named_in_documents_exist(document: Path) -> None:
     assert not [name for name in DOTTED.findall(text) if not exists(name)]
     for name, path in NAME_IN_FILE.findall(text):
         assert re.search(rf"\b{name}\b", (ROOT / path).read_text()), f"{name} is not in {path}"
+
+
+PLACE = re.compile(
+    r"(?<![\w/$}.-])((?:aam|launcher|containers|tests|docs|benchmarks|slurm|plugins|\.ci|\.github)"
+    r"/[\w./*-]*[\w/*])"
+)
+STARTED = re.compile(r"-m ((?:aam|launcher)(?:\.\w+)+)")
+MADE = re.compile(
+    r"(?:`|^\s*(?:- )?(?:run: )?|step \w+ (?:env \S+ )?)make (?:\w+=\S+ )*([a-z][\w-]*)", re.M
+)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_paths_and_modules_of_scripts_exist(script: Path) -> None:
+    text = script.read_text()
+    written = [line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines() if line]
+    paths = [path for path in PLACE.findall(text) if path not in written and "NAME" not in path]
+    assert not [path for path in paths if not any(ROOT.glob(path))]
+    assert not [name for name in STARTED.findall(text) if not exists(name)]
+
+
+def test_targets_of_make_exist() -> None:
+    known = re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = {path.name: MADE.findall(path.read_text()) for path in [*DOCUMENTS, *SCRIPTS]}
+    assert not [(name, t) for name, targets in named.items() for t in targets if t not in known]
+    assert sum(map(len, named.values())) > 20
+
+
+@pytest.mark.parametrize(
+    "script", [p for p in SCRIPTS if p.suffix in ("", ".sh", ".yml") and p.name != "Makefile"],
+    ids=lambda path: path.name,
+)  # fmt: skip
+def test_scripts_and_steps_of_workflows_are_valid_shell(script: Path) -> None:
+    """Jobs of a workflow need others of the same workflow, and call files that exist."""
+    jobs: dict[str, Any] = {}
+    shells = [script.read_text()]
+    if script.suffix == ".yml":
+        jobs = yaml.safe_load(shells.pop()).get("jobs", {})
+        runs = [
+            step["run"] for job in jobs.values() for step in job.get("steps", ()) if "run" in step
+        ]
+        shells = ["#!/bin/bash -e\n" + re.sub(r"\$\{\{.*?\}\}", "1", run) for run in runs]
+    for job in jobs.values():
+        needs = job.get("needs", [])
+        assert {*([needs] if isinstance(needs, str) else needs)} <= jobs.keys()
+        assert (ROOT / job.get("uses", "")).exists()
+    for shell in shells:
+        if re.match(r"#!.*\bbash", shell):
+            argv = [str(SHELLCHECK), "--exclude=SC1091", "-"]
+            done = subprocess.run(argv, input=shell, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout
 
 
 def exists(name: str) -> bool:

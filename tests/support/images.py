@@ -5,7 +5,7 @@ and can be read by every user. The product's own lock lets one worker build and 
 
 PyTorch's builds for ROCm and CUDA are replaced by stand-ins: wheels of a few files, from which the
 labels of an image are measured. In the copy of the project the locks of `rocm63` and `cuda128` have
-their hashes. `rocm63` has all its other packages, `cuda128` two of them.
+their hashes, and of the other packages the few that `aam --version` and the measurement import.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ WHEEL_TAGS = [f"manylinux_2_{minor}" for minor in range(5, 37)]
 WHEEL_TAGS += ["manylinux2014", "manylinux2010", "manylinux1", "linux"]
 CATALOG = yaml.safe_load((ROOT / "launcher/catalog.yaml").read_text())["images"]
 LOCKS = ROOT / "containers/locks"
-SMALL = ("numpy", "pyyaml")
-"""The packages of `cuda128` in the tests, besides PyTorch."""
+SMALL = ("argcomplete", "msgspec", "numpy", "pyyaml")
+"""The packages of `rocm63` and `cuda128` in the tests, besides PyTorch."""
+ROCM63 = ("torch==2.7.1+rocm6.3", "pytorch-triton-rocm==3.3.1")
+"""The stand-ins of `rocm63`."""
 
 SITE = "small.yaml"
 PYTORCH_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -109,25 +111,31 @@ def base(engines: Engines, python: str = "3.11") -> str:
 
 
 def wheels() -> Path:
-    """Return a folder with the wheels of `cpu` and `rocm63`; the first call fetches them."""
+    """Return a folder with the wheels of the tests' images; the first call fetches them."""
     state = Path(os.environ["AAM_ENGINES"])
     needed = [(LOCKS / f"{name}.txt").read_bytes() for name in ("cpu", "rocm63")]
-    total = hashlib.sha256(b"".join([*needed, repr(STAND_INS).encode()])).hexdigest()
+    total = hashlib.sha256(b"".join([*needed, repr((STAND_INS, SMALL)).encode()])).hexdigest()
     folder = state / f"aam-wheels-{total[:12]}"
     with locked(state, "aam-wheels"):
         if not folder.is_dir():
             aside = folder.with_suffix(".new")
             shutil.rmtree(aside, ignore_errors=True)
             fetch(LOCKS / "cpu.txt", "3.11", aside)
-            listed = state / "aam-rocm63.txt"
-            listed.write_text(packages_of(LOCKS / "rocm63.txt"))
-            fetch(listed, "3.12", aside)
-            for pin, files in STAND_INS.items():
-                name, content = wheel(pin, files)
-                (aside / name).write_bytes(content)
+            fetch_rocm63(aside, SMALL)
             aside.chmod(0o755)
             aside.rename(folder)
     return folder
+
+
+def fetch_rocm63(folder: Path, names: Iterable[str] = ()) -> None:
+    """Fetch wheels of `rocm63`, all or the named ones, and write the stand-ins."""
+    folder.mkdir(exist_ok=True)
+    listed = folder / "rocm63.txt"
+    listed.write_text(packages_of(LOCKS / "rocm63.txt", names))
+    fetch(listed, "3.12", folder)
+    for pin, files in STAND_INS.items():
+        name, content = wheel(pin, files)
+        (folder / name).write_bytes(content)
 
 
 def packages_of(lock: Path, names: Iterable[str] = ()) -> str:
@@ -191,7 +199,7 @@ def _has_pip(python: str) -> bool:
 
 def _copy(state: Path) -> Path:
     """Copy the project to where the test user can read it, once for each state of the project."""
-    total = hashlib.sha256(repr(STAND_INS).encode())
+    total = hashlib.sha256(repr((STAND_INS, SMALL)).encode())
     for part in PARTS:
         for path in sorted((ROOT / part).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
@@ -207,9 +215,8 @@ def _copy(state: Path) -> Path:
             place = Path(module.__file__).parent
             shutil.copytree(place, aside / "code" / place.name, ignore=ignore)
         locks = aside / "code/containers/locks"
-        pins = ("torch==2.7.1+rocm6.3", "pytorch-triton-rocm==3.3.1")
-        _write_lock(locks / "rocm63.txt", (), pins)
-        _write_lock(locks / "cuda128.txt", SMALL, ("torch==2.10.0",))
+        write_lock(locks / "rocm63.txt", SMALL, ROCM63)
+        write_lock(locks / "cuda128.txt", SMALL, ("torch==2.10.0",))
         # What is built here is as small as `cpu`, whatever its name asks room for.
         small = {"images": {name: {"room": [5, 1]} for name in CATALOG}}
         (aside / SITE).write_text(yaml.safe_dump(small))
@@ -218,7 +225,7 @@ def _copy(state: Path) -> Path:
     return folder
 
 
-def _write_lock(lock: Path, names: Iterable[str], pins: Iterable[str]) -> None:
+def write_lock(lock: Path, names: Iterable[str], pins: Iterable[str]) -> None:
     """Reduce a lock to the named packages, by default all, and to stand-ins for PyTorch."""
     lines = [packages_of(lock, names), "# torch: pypi\n"]
     for pin in pins:

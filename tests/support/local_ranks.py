@@ -34,7 +34,10 @@ FAILURE_TIMEOUT = 30
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when the server starts
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.support.rank_steps"])
+# the last two are what an optimizer and a logger import, 0.5 s of processor time in each rank
+_context.set_forkserver_preload(
+    ["tests.support.rank_steps", "torch._dynamo", "torch.utils.tensorboard"]
+)
 
 
 @dataclass
