@@ -136,12 +136,11 @@ def release(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> Itera
             done = as_root(engines, [*argv, *step])
             assert done.returncode == 0, done.stderr
         place = tmp_path_factory.mktemp("installed")
-        for argv in (
-            ["env", f"PYTHON={sys.executable}", f"{checkout}/.ci/release", "packages", REGISTRY],
-            [sys.executable, "-m", "venv", place],
-            [place / "bin/pip", "install", "-q", *checkout.glob("dist/attention*.whl")],
-        ):
-            subprocess.run(argv, check=True, cwd="/")
+        argv = ["env", f"PYTHON={sys.executable}", f"{checkout}/.ci/release", "packages", REGISTRY]
+        subprocess.run(argv, check=True)
+        subprocess.run([sys.executable, "-m", "venv", place], check=True)
+        (wheel,) = checkout.glob("dist/attention*.whl")
+        subprocess.run([place / "bin/pip", "install", "-q", wheel], check=True, cwd="/")
         yield place / "bin/aam-launch"
     finally:
         shutil.rmtree(checkout)
