@@ -18,6 +18,7 @@ from aam.contract.errors import CannotCreate
 from aam.contract.files import atomic_write
 from launcher import system
 from launcher.detect import CDI_FOLDERS, SLURM_VARIABLES
+from launcher.engines import native
 from launcher.gpus import VENDORS
 from launcher.host.facts import Host
 from launcher.host.pci import DEVICES
@@ -56,6 +57,7 @@ def write(host: Host, file: Path) -> int:
         "environment": variables | {n: "set" for n in LEAKS if host.environment.get(n)},
         "nodes": {node.path: msgspec.structs.asdict(node) for node in host.nodes},
         "engines": [{k: v for k, v in engine.items() if k != "traits"} for engine in engines],
+        "native": msgspec.structs.asdict(native.detect_stack()),
         "archs": {gpu.pci: gpu.arch for gpu in host.gpus if gpu.pci and gpu.arch},
     }
 

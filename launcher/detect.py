@@ -99,6 +99,7 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
         bus=tuple(str(function) for function in pci.functions(tree)),
         environment=dict(variables),
         complete=live or tree.manifest.complete,
+        native=tree.manifest.native,
     )  # fmt: skip
 
 

@@ -74,7 +74,7 @@ def gather(
         shares_memory=shares_memory,
     )
     return LaunchInputs(
-        request, host, catalog, settings, built, native.detect_stack(), context,
+        request, host, catalog, settings, built, host.native or native.detect_stack(), context,
         path_facts(request, folder, host.live),
     )  # fmt: skip
 

@@ -168,7 +168,7 @@ def examine(inputs: LaunchInputs, assessment: Assessment | None) -> tuple[Findin
     host, catalog, built = inputs.host, inputs.catalog, inputs.built
     ours = [gpu for gpu in host.gpus if gpu.driven and gpu.readable]
     found = [reason.warning for reason in denials(host, ours)]
-    if not host.live and not host.engines:
+    if not host.replays and not host.engines:
         evidence = f"{host.absent_engines[0].name} is assumed"
         found.append(Finding("note", "The capture records no engine", evidence,
                              "make it on the host itself"))  # fmt: skip

@@ -1,6 +1,5 @@
 """`aam-launch explain`: print every decision with its reason and source, as text or JSON."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,17 +10,18 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from aam.contract.errors import AamError, printable
+from aam.contract.errors import AamError, UsageError, printable
 from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.records import read_json
-from launcher.commands import show
+from launcher.commands import print_json, show
 from launcher.engines import command, shell_line
 from launcher.findings import Decision
 from launcher.host.facts import Host
+from launcher.plan.decision import assess
 from launcher.plan.environment import shown
 from launcher.plan.inputs import request_of
 from launcher.plan.plan import RECORD, Plan
-from launcher.planning import plan_launch, require_inputs
+from launcher.planning import gather, plan_launch, require_inputs
 from launcher.system import quoted
 
 WHOLE = "--dry-run instead of explain prints the whole line"
@@ -45,11 +45,23 @@ class Explain:
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Print the decisions for this host, or for a captured one."""
+    if not argv:
+        raise UsageError("Nothing to explain", "no command is named", "write `explain train ...`")
     request = request_of(launcher_options, argv, incomplete=True)
-    capture = launcher_options.get("--host")
+    capture, printed = launcher_options.get("--host"), "--json" in launcher_options
     if capture is None:
         require_inputs(request)
-    host, plan = plan_launch(request, capture or Path("/"))
+    try:
+        host, plan = plan_launch(request, capture or Path("/"))
+    except AamError as refusal:
+        # What was found on the way to the refusal, which the program prints.
+        assessment = assess(gather(request, capture or Path("/")))
+        host, decisions = assessment.inputs.host, assessment.decisions()
+        if printed:
+            print_json({"host": facts(host), "decisions": msgspec.to_builtins(decisions)})
+        else:
+            show(*host_lines(host), *decision_lines(decisions))
+        raise refusal
     if CHECK_REPORTS in plan.variables and host.live:
         # What `aam check` found last for the stack of the plan; `aam` alone decides by it.
         folder, arch = Path(plan.variables[CHECK_REPORTS]), plan.gpus[0].arch
@@ -66,8 +78,8 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         plan = replace(plan, choices=(*plan.choices, check))
     assigned = (replace(v, value=shown(v.name, v.value)) for v in plan.assigned)
     plan = replace(plan, assigned=tuple(assigned))
-    if "--json" in launcher_options:
-        print(as_json(host, plan))
+    if printed:
+        print_json(content(host, plan))
     else:
         show(*text(host, plan))
     return 0
@@ -110,28 +122,7 @@ class _Report(msgspec.Struct):
 
 def text(host: Host, plan: Plan) -> list[str]:
     """Return the lines of the explanation for a terminal."""
-    captured = "" if host.live else f" ({host.root})"
-    lines = [f"{'host':<13} {host.name}, Linux {host.kernel}{captured}"]
-    if host.slurm:
-        lines.append(f"{'':<13} Slurm job {host.slurm.job}")
-    for driver in host.drivers:
-        version = driver.version or "of unknown version"
-        lines.append(f"{'driver':<13} {driver.vendor} {version} ({driver.source})")
-
-    def rank(decision: Decision) -> int:
-        if decision.subject.endswith(" GPUs"):  # of each vendor, before everything else
-            return -1
-        return ORDER.index(decision.subject) if decision.subject in ORDER else len(ORDER)
-
-    # Decisions with one reason share its line.
-    subject = ""
-    ordered = sorted(plan.decisions, key=rank)
-    for (about, why, source), same in groupby(ordered, key=lambda d: (d.subject, d.why, d.source)):
-        values = [decision.value for decision in same]
-        for value in [shortened(values)] if about == "device" else values:
-            lines.append(f"{about if about != subject else '':<13} {value}")
-            subject = about
-        lines.append(f"{'':<15}{why} [{source}]")
+    lines = [*host_lines(host), *decision_lines(plan.decisions)]
     lines += [f"{finding.severity:<13} {finding}" for finding in plan.findings]
     lines += ["", f"would run ({WHOLE})", "  "]
     # The command line broken at its options, the record left out.
@@ -145,18 +136,48 @@ def text(host: Host, plan: Plan) -> list[str]:
     return lines
 
 
-def as_json(host: Host, plan: Plan) -> str:
+def host_lines(host: Host) -> list[str]:
+    """Return the facts of a host that every decision depends on."""
+    captured = "" if host.live else f" ({host.root})"
+    lines = [f"{'host':<13} {host.name}, Linux {host.kernel}{captured}"]
+    if host.slurm:
+        lines.append(f"{'':<13} Slurm job {host.slurm.job}")
+    for driver in host.drivers:
+        version = driver.version or "of unknown version"
+        lines.append(f"{'driver':<13} {driver.vendor} {version} ({driver.source})")
+    return lines
+
+
+def decision_lines(decisions: Sequence[Decision]) -> list[str]:
+    """Return decisions by subject; those with one reason share its line."""
+
+    def rank(decision: Decision) -> int:
+        if decision.subject.endswith(" GPUs"):  # of each vendor, before everything else
+            return -1
+        return ORDER.index(decision.subject) if decision.subject in ORDER else len(ORDER)
+
+    lines, subject = [], ""
+    ordered = sorted(decisions, key=rank)
+    for (about, why, source), same in groupby(ordered, key=lambda d: (d.subject, d.why, d.source)):
+        values = [decision.value for decision in same]
+        for value in [shortened(values)] if about == "device" else values:
+            lines.append(f"{about if about != subject else '':<13} {value}")
+            subject = about
+        lines.append(f"{'':<15}{why} [{source}]")
+    return lines
+
+
+def content(host: Host, plan: Plan) -> dict[str, object]:
     """Return the explanation for programs."""
     shown_elsewhere = ("choices", "findings", "assigned")
     parts = {k: v for k, v in msgspec.to_builtins(plan).items() if k not in shown_elsewhere}
-    content = {
+    return {
         "host": facts(host),
         "decisions": msgspec.to_builtins(plan.decisions),
         "findings": msgspec.to_builtins(plan.findings),
         "plan": {**parts, "variables": plan.variables},
         "command_line": shell_line(plan),
     }
-    return json.dumps(content, indent=2)
 
 
 def facts(host: Host) -> dict[str, object]:

@@ -32,7 +32,7 @@ from launcher.images.build import TEST, ImagesBuild, InstalledBuilder, SeveralIm
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.decision import assess
 from launcher.plan.environment import unset
-from launcher.plan.inputs import Request
+from launcher.plan.inputs import NATIVE, Request
 from launcher.planning import gather
 
 ROW = "{:<15}  {:<4}  {}"
@@ -158,6 +158,11 @@ def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
         below += [place.place for place in built if place.image == image.name]
         reason = against[image.name]
         _print_below(*below, *([str(reason)] if reason else []))
+    native, reason = inputs.native, assessment.against(NATIVE)
+    if assessment.of(NATIVE):
+        stack = "no image: the environment of aam-launch"
+        show(ROW.format(NATIVE, "no" if reason else "yes", stack))
+        _print_below(str(reason) if reason else f"PyTorch {native.torch}, {native.python}")
     for name in recorded.keys() - {image.name for image in catalog.images}:
         show(ROW.format(name, "no", "not in the catalog"))
         _print_below(*(index.shown(facts, kind) for kind, facts in stored[name].items()))

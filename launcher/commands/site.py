@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from aam.contract.errors import UsageError
 from aam.contract.options import basic_option
 from launcher import config
 from launcher.commands import parse_own, print_json, show
@@ -28,7 +29,11 @@ class SiteShow:
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Print the facts of a site; `doctor --site` compares them with this host."""
-    site = config.site(parse_own(SiteShow, argv[1:], "site show").name)
+    name = parse_own(SiteShow, argv[1:], "site show").name
+    if not name:
+        remedy = f"known are {', '.join(config.sites())}; a path names a file"
+        raise UsageError("No site is named", "`site show`", remedy)
+    site = config.site(name)
     if "--json" in launcher_options:
         facts = {key: msgspec.structs.asdict(fact) for key, fact in site.facts.items()}
         print_json({"site": site.name, "facts": facts})

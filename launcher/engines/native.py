@@ -13,9 +13,8 @@ from pathlib import Path
 
 from launcher.engines.base import Engine
 from launcher.gpus import VENDORS
-from launcher.host.facts import EngineFact, EngineTraits
+from launcher.host.facts import EngineFact, EngineTraits, NativeStack
 from launcher.host.tree import HostTree
-from launcher.plan.inputs import NativeStack
 from launcher.plan.plan import Plan
 
 LIBRARIES = ("torch", "safetensors", "rich", "biom", "skbio", "sklearn", "h5py")

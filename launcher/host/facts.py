@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from aam.contract.installation import install_command
+
 LONGEST_LIST = 4096
 """Members of a list of GPUs; no node has as many."""
 
@@ -131,6 +133,21 @@ class User(msgspec.Struct, frozen=True):
     groups: tuple[int, ...]
 
 
+class NativeStack(msgspec.Struct, frozen=True):
+    """The environment that the launcher runs in, as a stack."""
+
+    python: str  # absolute path of its interpreter
+    absent: tuple[str, ...]  # libraries of the model that it lacks
+    in_user_site: bool  # `aam` itself is installed in the user's site folder
+    torch: str | None  # version of PyTorch ("2.13.0+cpu"), or None
+    vendor: str  # whose GPUs that PyTorch can use: a name of `launcher.gpus.VENDORS`, or "cpu"
+
+    @property
+    def install(self) -> str:
+        """The command that installs those libraries, for messages."""
+        return install_command(python=self.python)
+
+
 class Host(msgspec.Struct, frozen=True):
     """Facts about a host that decisions are made from."""
 
@@ -153,11 +170,17 @@ class Host(msgspec.Struct, frozen=True):
     # device nodes and engines are known: this host, or a capture with a manifest
     complete: bool = True
     absent_engines: tuple[EngineFact, ...] = ()  # registered engines that this host does not have
+    native: NativeStack | None = None  # the launcher's environment that a capture records
 
     @property
     def live(self) -> bool:
         """This very host, not a capture of one."""
         return self.root == "/"
+
+    @property
+    def replays(self) -> bool:
+        """Its engines and native environment are recorded: this host, or a capture of one."""
+        return self.live or self.native is not None
 
     def node(self, path: str) -> DeviceNode | None:
         """Return the device node at `path`, or None."""

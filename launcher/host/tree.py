@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from aam.contract.errors import DataError, MissingInput
 from aam.contract.records import decode_json
 from launcher import system
-from launcher.host.facts import EngineFact, User
+from launcher.host.facts import EngineFact, NativeStack, User
 
 MAX_NAMES = 10_000
 LARGEST_TAR = 64 << 20  # packed, and unpacked
@@ -56,6 +56,7 @@ class Manifest(msgspec.Struct, frozen=True):
     engines: tuple[EngineFact, ...] = ()  # container engines on PATH
     # architectures of GPUs by PCI address, which may not follow from files
     archs: dict[str, str] = msgspec.field(default_factory=dict)
+    native: NativeStack | None = None  # Python environment of the launcher
 
 
 def parse_manifest(text: str) -> Manifest:

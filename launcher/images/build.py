@@ -108,7 +108,8 @@ def find_builder(requested: str | None, image_format: str | None = None) -> Inst
     fact = next((fact for fact in candidates if fact.obstacle is None), None)
     if fact is None:
         evidence = "; ".join(f"{fact.name}: {fact.obstacle}" for fact in candidates)
-        raise Unavailable("No engine can build here", evidence, "remove that obstacle")
+        remedy = f"let an administrator remove what stops {' or '.join(names)}"
+        raise Unavailable("No engine can build here", evidence, remedy)
     done = system.run([fact.path, "--version"])
     match = VERSION.search(done.stdout)
     if match is None:

@@ -88,9 +88,31 @@ class Assessment(msgspec.Struct, frozen=True):
         """The images that fit the hardware of the host, best first, built or not."""
         return tuple({c.name: c.image for c in self.candidates if c.image and c.fits}.values())
 
+    def decisions(self, chosen: str = "") -> list[Decision]:
+        """Return what is selected of each vendor's GPUs, and why images are not used.
+
+        Images for GPUs of vendors that this host does not have are left out.
+        """
+        left = "what jobs and variables leave"
+        found = [Decision(f"{selection.vendor} GPUs", selection.summary, left, selection.source)
+                 for selection in self.hardware.selections]  # fmt: skip
+        images = self.inputs.catalog.images
+        here = {CPU, None, *(gpu.vendor for gpu in self.inputs.host.gpus if gpu.driven)}
+        of_others = {image.name for image in images if image.vendor not in here}
+        for name in dict.fromkeys(candidate.name for candidate in self.candidates):
+            if name != chosen and name not in of_others:
+                reason = self.against(name)
+                why = str(reason) if reason else f"it can run too, and {chosen} comes before it"
+                found.append(Decision("not used", name, why, "rules"))
+        return found
+
+    def of(self, name: str) -> list[Candidate]:
+        """Return the candidates of an image, or those that run natively."""
+        return [candidate for candidate in self.candidates if candidate.name == name]
+
     def against(self, name: str) -> Reason | None:
         """Return the reason against the candidate of an image that came furthest; None: it runs."""
-        own = [candidate for candidate in self.candidates if candidate.name == name]
+        own = self.of(name)
         if not own or any(candidate.reason is None for candidate in own):
             return None
         return _furthest(own)[1]
@@ -134,9 +156,7 @@ def decide(inputs: LaunchInputs) -> Candidate:
     if image and image.vendor == CPU:
         group = None
     why, source = _why(chosen, assessment)
-    left = "what jobs and variables leave"
-    decisions = [Decision(f"{each.vendor} GPUs", each.summary, left, each.source)
-                 for each in hardware.selections]  # fmt: skip
+    decisions = assessment.decisions(chosen.name)
     engine = (REQUESTED, settings.runtime.source)
     if image is None:
         engine = (why, source)
@@ -159,10 +179,6 @@ def decide(inputs: LaunchInputs) -> Candidate:
         cut = [gpu for gpu in group.selection.gpus if gpu.instances and gpu not in group.gpus]
         why = VENDORS[group.vendor].one_instance
         decisions += [Decision("left out", counted(cut), why, "host")] if cut else []
-    for name in dict.fromkeys(candidate.name for candidate in assessment.candidates):
-        reason = assessment.against(name)
-        if name != chosen.name and reason is not None:
-            decisions.append(Decision("not used", name, str(reason), "rules"))
     findings = [*hardware.findings, *hardware.undriven]
     if image and group and image.attention and not fused(image, group.arch):
         evidence = f"{image.name} has no fused attention kernels for {group.arch}"
@@ -212,8 +228,8 @@ def _candidates(inputs: LaunchInputs, hardware: Hardware) -> Iterator[Candidate]
         for engine in engines:
             there = (b for b in inputs.built if b.image == image.name and engine in b.engines)
             yield Candidate(engine, image, next(there, None), group)
-    # A capture has another Python environment.
-    if host.live or settings.runtime.value == NATIVE:
+    # A capture may not have recorded its Python environment.
+    if host.replays or settings.runtime.value == NATIVE:
         same = [group for group in groups if group.vendor == inputs.native.vendor]
         same.sort(key=lambda group: (not group.gpus[0].instances, len(group.gpus)), reverse=True)
         yield Candidate(NATIVE, group=same[0] if same and not never else None)
@@ -295,8 +311,8 @@ def _cannot_start(candidate: Candidate, inputs: LaunchInputs) -> Reason | None:
     host, runtime = inputs.host, inputs.settings.runtime.value
     image, group, fact = candidate.image, candidate.group, host.engine(candidate.engine)
     if image is not None:
-        nothing = "There is nothing to run aam with"
-        if fact is None and host.live:
+        nothing = "No engine can start a container"
+        if fact is None and host.replays:
             cause, evidence = "The engine is not installed", f"no {runtime} on PATH"
             remedy = "install it, or choose another --runtime"
             if runtime == "auto":
@@ -310,9 +326,12 @@ def _cannot_start(candidate: Candidate, inputs: LaunchInputs) -> Reason | None:
         if fact and fact.obstacle:
             if runtime == "auto" and all(other.obstacle for other in host.engines):
                 evidence = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines)
-                return Reason(nothing, evidence, "remove an obstacle", step="engine")
+                names = " or ".join(engine.name for engine in host.engines)
+                remedy = f"let an administrator remove what stops {names}"
+                return Reason(nothing, evidence, remedy, step="engine")
             cause = f"{fact.name} cannot start a container here"
-            remedy = "remove that obstacle, or choose another --runtime"
+            remedy = f"let an administrator remove what stops {fact.name}, or choose another "
+            remedy += "--runtime"
             return Reason(cause, fact.obstacle, remedy, step="engine")
         # The engine may bring the driver's libraries in by CDI alone, and none is described.
         vendor = VENDORS[group.vendor] if group else None

@@ -14,11 +14,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from aam.contract.installation import install_command
 from aam.contract.options.command_line import ParsedCommand
 from aam.contract.options.command_line import parse as parse_command_line
 from aam.contract.records import Sourced
-from launcher.host.facts import Host, Slurm
+from launcher.host.facts import Host, NativeStack, Slurm
 from launcher.plan.catalog import Catalog
 from launcher.plan.mounts import Mount, PathFact
 from launcher.plan.settings import LAUNCHER_OPTIONS, LaunchSettings
@@ -100,21 +99,6 @@ class BuiltImage(msgspec.Struct, frozen=True):
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)  # what was measured in it then
     # difference from its record and the remedy; such an image is refused
     mismatch: tuple[str, str] | None = None
-
-
-class NativeStack(msgspec.Struct, frozen=True):
-    """The environment that the launcher runs in, as a stack."""
-
-    python: str  # absolute path of its interpreter
-    absent: tuple[str, ...]  # libraries of the model that it lacks
-    in_user_site: bool  # `aam` itself is installed in the user's site folder
-    torch: str | None  # version of PyTorch ("2.13.0+cpu"), or None
-    vendor: str  # whose GPUs that PyTorch can use: a name of `launcher.gpus.VENDORS`, or "cpu"
-
-    @property
-    def install(self) -> str:
-        """The command that installs those libraries, for messages."""
-        return install_command(python=self.python)
 
 
 class LaunchContext(msgspec.Struct, frozen=True):

@@ -164,7 +164,7 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
         if len(parts) > 1 and not (named and "," not in named):
             prefix = own_vendor.instance
             remedy = f"choose with {own_vendor.visible_devices}={prefix}<uuid>"
-            evidence = f"the first of {', '.join(parts)}; {own_vendor.one_instance}"
+            evidence = f"the first of {named or ', '.join(parts)}; {own_vendor.one_instance}"
             cause = f"Only one {prefix.rstrip('-')} instance is used"
             findings.append(Finding("warning", cause, evidence, remedy))
     plan = replace(

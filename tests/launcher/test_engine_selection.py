@@ -60,7 +60,7 @@ def test_native_where_nothing_is_built() -> None:
     assert (
         why(choice, "engine") == "Image cpu is not built, and PyTorch 2.13.0+cpu is installed here"
     )
-    assert "There is nothing to run aam with" in why(decide(_empty()), "engine")
+    assert "No engine can start a container" in why(decide(_empty()), "engine")
 
 
 def test_native_does_not_leave_gpus_idle(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_native_does_not_leave_gpus_idle(tmp_path: Path) -> None:
     assert "`aam-launch images build rocm64`" in str(caught.value)
     assert "add --device cpu" in str(caught.value)
     none = replace(host, engines=(), absent_engines=tuple(map(engine, BUILDERS)))
-    with pytest.raises(Unavailable, match="There is nothing to run aam with.*1 x MI300A"):
+    with pytest.raises(Unavailable, match="No engine can start a container.*1 x MI300A"):
         decide(none, built=())
     with pytest.raises(Unavailable, match="install a PyTorch that can, or add --device cpu"):
         decide(host, runtime="native")

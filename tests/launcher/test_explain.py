@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from tests.support.hosts import MI300A, Tree, captured
-from tests.support.launches import RUN, launch
+from tests.support.launches import RUN, engine, launch
 
 # --- explain
 
@@ -61,9 +62,75 @@ def test_explain_for_another_host(folder: Path) -> None:
     listed = launch(folder, "images", "--json", "--host", str(host), AAM_LAUNCH_IMAGE="cpu")
     reasons = {row["name"]: row["reason"] for row in json.loads(listed.stdout) if not row["fits"]}
     assert "it is for GPUs of NVIDIA, not of AMD" in reasons["cuda130"]
-    # and `explain` shows the same ones
+    # and `explain` shows those of images for the vendor of this host, and which could run as well
     others = {d["value"]: d["why"] for d in printed["decisions"] if d["subject"] == "not used"}
-    assert others["cuda130"] == reasons["cuda130"]
+    assert not [name for name in others if name.startswith("cuda")]
+    assert others["rocm63"] == "it can run too, and rocm64 comes before it"
+    assert others["rocm60"] == reasons["rocm60"]
+
+
+def test_a_refusal_is_explained(folder: Path) -> None:
+    host = captured("mi300a-4apu-spx")
+    args = ("explain", "predict", "--image", "cuda130", "--host", str(host))
+    done = launch(folder, *args)
+    assert done.returncode == 69
+    assert "cuda130 does not fit this host" in done.stderr and done.stderr.count("\n") == 1
+    assert re.search(r"^amd GPUs +4 listed", done.stdout, re.MULTILINE)
+    assert re.search(r"^not used +rocm", done.stdout, re.MULTILINE)
+    printed = json.loads(launch(folder, *args, "--json").stdout)
+    assert len(printed["host"]["gpus"]) == 4
+    reasons = {d["value"]: d["why"] for d in printed["decisions"] if d["subject"] == "not used"}
+    assert reasons["rocm64"].startswith("Another image is requested: cuda130")
+
+
+def test_a_decision_for_the_native_environment_is_captured(folder: Path) -> None:
+    """Where the capture is made no image can run, and on the host that reads it every one could."""
+    captured = launch(folder, "doctor", "--capture", "here.tar")
+    assert captured.returncode == 0, captured.stderr
+    here = launch(folder, "explain", "check", "--json")
+    engine(folder, "apptainer")
+    there = launch(folder, "explain", "check", "--json", "--host", "here.tar")
+    plans = [json.loads(done.stdout)["plan"] for done in (here, there)]
+    assert [plan["engine"] for plan in plans] == ["native", "native"]
+    assert plans[0]["program"] == plans[1]["program"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("explain",), "Nothing to explain: no command is named; write `explain train ...`."),
+        (("site", "show"), "No site is named: `site show`; known are "),
+        (("--seed", "1", "train"), "An option before the command: '--seed'; write it after"),
+    ],
+)
+def test_words_that_are_missing_or_misplaced(
+    folder: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    done = launch(folder, *words)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert sentence in done.stderr
+
+
+def test_images_lists_the_native_environment_where_no_engine_is(folder: Path) -> None:
+    listed = launch(folder, "images").stdout
+    assert re.search(r"^native +(yes|no) ", listed, re.MULTILINE)
+    assert "No engine can start a container: none of apptainer" in " ".join(listed.split())
+    (folder / "podman").touch(mode=0o755)
+    host = Tree(folder / "h").cpu()
+    podman = {"name": "podman", "path": "/usr/bin/podman", "obstacle": "no subuid"}
+    host.recorded(engines=[podman])
+    done = launch(folder, "explain", "check", "--host", str(host.root))
+    assert (done.returncode, "not used      cpu" in done.stdout) == (69, True)
+    assert "podman: no subuid; let an administrator remove what stops podman." in done.stderr
+
+
+def test_of_several_mig_instances_the_first_that_is_named_is_used(folder: Path) -> None:
+    tree = Tree(folder / "h").cpu().nvidia(0x20B2, 2, 0, "NVIDIA A100", mig=("gi1/ci0", "gi2/ci0"))
+    tree.nvidia_driver("570.1").recorded(environment={"CUDA_VISIBLE_DEVICES": "MIG-bb,MIG-aa"})
+    done = launch(folder, "explain", "check", "--host", str(tree.root), "--json")
+    findings = json.loads(done.stdout)["findings"]
+    (finding,) = [f for f in findings if f["cause"] == "Only one MIG instance is used"]
+    assert finding["evidence"].startswith("the first of MIG-bb,MIG-aa; ")
 
 
 def test_what_was_captured_is_decided_alike(folder: Path) -> None:

@@ -192,7 +192,7 @@ def test_without_the_libraries_the_remedy_is_named(tmp_path: Path, engine: str |
         check=False,
     )  # fmt: skip
     assert done.returncode == 69
-    cause = "Image cpu is not built" if engine else "There is nothing to run aam with"
+    cause = "Image cpu is not built" if engine else "No engine can start a container"
     assert cause in done.stderr
     assert f"pip install '{ROOT}[model]'" in done.stderr or f"pip install {ROOT}" in done.stderr
 

@@ -466,6 +466,11 @@ def split_command(
         UsageError: there is no such command.
     """
     known = (*names(), *more)
+    if not argv:
+        raise UsageError("No command is named", f"`{program}`", f"see `{program} --help`")
+    if argv[0].startswith("-"):
+        remedy = f"write it after the command: `{program} COMMAND {' '.join(argv[:2])}`"
+        raise UsageError("An option before the command", f"'{argv[0]}'", remedy)
     for words in (2, 1):
         name = " ".join(argv[:words])
         if name in known:
