@@ -42,7 +42,7 @@ def choose_weights(left_out: Mapping[str, F64 | None], labels: Labels) -> dict[s
     """Choose the weights of the members by predictions that do not know the group of a sample.
 
     The loss is the squared error of numbers, ranks or class indicators. A member that is no better
-    than the mean of the other groups has the weight 0. The others have equal weights, unless the
+    than the mean label has the weight 0. The others have equal weights, unless the
     best of a coarse grid has a lower loss beyond noise. Members without such predictions have 1 / K
     each; where fewer than two have them, or none is better than the mean, all weights are equal.
     NaN, where only some samples have a prediction, is as good as none.
@@ -62,9 +62,8 @@ def choose_weights(left_out: Mapping[str, F64 | None], labels: Labels) -> dict[s
         losses_N = np.square(predictions_NC - y_NC).sum(axis=1)
         return np.bincount(group_N, losses_N).astype(np.float64)
 
-    total_IC = np.stack([np.bincount(group_N, y_N) for y_N in y_NC.T], axis=1)
-    means_IC = (y_NC.sum(axis=0) - total_IC) / (len(y_NC) - size_I)[:, None]
-    dummy = loss_I(means_IC[group_N]).sum()
+    # The predictions are moved to the mean of all labels, which is therefore the dummy.
+    dummy = loss_I(y_NC.mean(axis=0)).sum()
     useful = [name for name, found_NC in known.items() if loss_I(found_NC).sum() < dummy]
     if not useful:
         return equal

@@ -56,6 +56,26 @@ class Labels:
             return self.values[:, None]
         return np.eye(len(self.classes))[self.values.astype(np.int64)]
 
+    def means_without_group(self, weights_N: F64 | None = None) -> F64:
+        """Return for each sample the mean of `outputs_NC` over all other groups, float64 [N, C].
+
+        A prediction without the own group starts from this mean, which is the lower the higher the
+        labels of the group are. Predictions of different groups therefore follow their labels in
+        reverse where there is little signal (Parker, Gunter and Bedo 2007, "Stratification bias in
+        low signal microarray studies"), unless each is compared with its own mean. A single group
+        is left out by sample.
+        """
+        y_NC, group_N = self.outputs_NC, np.unique(self.groups, return_inverse=True)[1]
+        weights_N = np.ones(len(y_NC)) if weights_N is None else weights_N
+        if not group_N.any():
+            group_N = np.arange(len(y_NC))
+        sums_IC = np.stack([np.bincount(group_N, weights_N * y_N) for y_N in y_NC.T], axis=1)
+        rest_I = weights_N.sum() - np.bincount(group_N, weights_N)
+        # Of a single sample nothing remains.
+        means_IC = (sums_IC.sum(axis=0) - sums_IC) / rest_I.clip(min=1e-9)[:, None]
+        means_NC: F64 = means_IC[group_N]
+        return means_NC
+
     @property
     def predicted_NC(self) -> F64:
         """The columns of `outputs_NC`; ranks are followed by an indicator of each level."""

@@ -95,8 +95,8 @@ class ForestModel(FittedModel[ForestInputs]):
     values: F64  # float64 [nodes, C], predictions of a leaf
     encoder: CovariateEncoder | None = None  # encoder of the covariates; None without any
     clades_VF: Rows | None = None  # clades of the ASVs, see `clades`; None to read the ASVs alone
-    # out-of-bag predictions of the training samples, which are not stored; None with groups, since
-    # other samples of a group are in the bag
+    # out-of-bag predictions of the training samples, see `Estimator.left_out`, which are not
+    # stored; None with groups, since other samples of a group are in the bag
     left_out_NC: F64 | None = None
 
     def predict(self, inputs: ForestInputs) -> F64:
@@ -285,11 +285,19 @@ class Forest(Estimator[ForestInputs]):
         model = dataclasses.replace(model, values=model.values * scale + shift)
         if grouped:
             return model
+        y_NC = labels.outputs_NC
         if not labels.classes:
             left_out_NC = forest.oob_prediction_[:, None] * scale + shift
         else:
-            left_out_NC = np.zeros((len(labels.values), len(labels.classes)))
+            left_out_NC = np.zeros_like(y_NC)
             left_out_NC[:, forest.classes_] = np.nan_to_num(forest.oob_decision_function_)
+        # Moved from the mean label of the bags without the sample to that of all samples.
+        bags = [np.bincount(bag, minlength=len(y_NC)) for bag in forest.estimators_samples_]
+        bags_TN = np.stack(bags)
+        means_TC, without_TN = bags_TN @ y_NC / bags_TN.sum(axis=1, keepdims=True), bags_TN == 0
+        # A sample that is in every bag has no out-of-bag prediction.
+        trees_N1 = without_TN.sum(axis=0).clip(min=1)[:, None]
+        left_out_NC += y_NC.mean(axis=0) - without_TN.T @ means_TC / trees_N1
         return dataclasses.replace(model, left_out_NC=left_out_NC)
 
     def left_out(
@@ -312,7 +320,8 @@ class Forest(Estimator[ForestInputs]):
         for half in (0, 1):
             fitted, predicted = np.flatnonzero(half_N != half), np.flatnonzero(half_N == half)
             part = smaller.fit(inputs.take(fitted), labels.take(fitted), seed)
-            left_out_NC[predicted] = part.predict(inputs.take(predicted))
+            move_C = labels.outputs_NC.mean(axis=0) - labels.outputs_NC[fitted].mean(axis=0)
+            left_out_NC[predicted] = part.predict(inputs.take(predicted)) + move_C
         return left_out_NC
 
     def restore(self, state: State, asvs: int, outputs: int, device: DeviceOptions) -> ForestModel:

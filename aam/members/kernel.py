@@ -516,7 +516,7 @@ class Kernel(Estimator[KernelInputs]):
                 ridge, gamma = gaussian, width
         # Each takes 8 bytes a pair, and the fit with weights needs as much again.
         del sequences, clades, covariates, counts, gram, kernel_NR, squared_NR, gaussian
-        logits = fit_logistic(ridge.left_out_NC, labels) if labels.classes else np.empty((0, 0))
+        logits = fit_logistic(ridge.aligned_NC, labels) if labels.classes else np.empty((0, 0))
         dendrogram = inputs.dendrogram if clade_scale else None
         terms = KernelTerms(dendrogram, clade_scale, encoder, scale)
         landmarks = Landmarks.of(inputs.with_features(terms), rows)
@@ -525,7 +525,7 @@ class Kernel(Estimator[KernelInputs]):
         )
         model = KernelModel(
             landmarks, gamma, ridge.dual_RC, ridge.offset_C, logits, terms, limits,
-            probabilities(ridge.left_out_NC, logits),
+            probabilities(ridge.aligned_NC, logits),
         )  # fmt: skip
         if labels.classes:
             return model
@@ -539,7 +539,7 @@ class Kernel(Estimator[KernelInputs]):
             model,
             dual_RC=ridge.dual_RC,
             offset_C=ridge.offset_C,
-            left_out_NC=ridge.left_out_NC.clip(*limits),
+            left_out_NC=ridge.aligned_NC.clip(*limits),
         )
 
     def left_out(

@@ -2,21 +2,26 @@
 
 One eigendecomposition of the kernel gives the predictions of every left-out group for every
 penalty in closed form. Classes are regressed as indicators; a logistic regression on the left-out
-predictions turns them into probabilities. R landmarks; further shape suffixes: see `base`.
+predictions, as deviations from the mean label of the fit of each, turns them into probabilities.
+R landmarks; further shape suffixes: see `base`.
 """
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import minimize
+from scipy.special import logsumexp
 
 from aam.arrays import F64, Rows
 from aam.evaluation.labels import Labels
 
 PENALTIES = np.logspace(-5, 1, 25)
 """Penalties of the ridge regression, relative to the trace of the centred kernel."""
+
+_INVERSE_PENALTY = 100.0
+"""Inverse of the L2 penalty of the slope of classes; it matters for separable data alone."""
 
 _NEVER = -1e9
 """Log probability of a class without training samples."""
@@ -28,6 +33,9 @@ class Ridge:
 
     error: float  # mean squared error of the left-out predictions, weighted as in the fit
     left_out_NC: F64  # prediction of each sample without its group
+    # the same, moved from the mean label of the other groups to that of all, see
+    # `Labels.means_without_group`
+    aligned_NC: F64
     dual_RC: F64  # coefficients of the landmarks
     offset_C: F64  # intercepts
 
@@ -73,6 +81,7 @@ def fit_ridge(
     projected = U.T @ (roots_N1 * (y_NC - mean_C))
     shrunk_PK = values / (values + PENALTIES[:, None] * values.sum())
     left_out_PNC = leave_groups_out(U, shrunk_PK, projected, y_NC, labels.groups, weights_N)
+    # An error is that of one fit, so these predictions keep the mean of their own fit.
     errors_P = (weights_N @ (left_out_PNC - y_NC) ** 2).mean(axis=1) / samples
     best = int(errors_P.argmin())
     dual_RC = to_dual @ (shrunk_PK[best, :, None] * projected)
@@ -81,7 +90,10 @@ def fit_ridge(
         # the constant vector into eigenvectors of the least eigenvalues, and the mean of the
         # kernel, far larger than its variance, would multiply what is left of it.
         dual_RC -= weights_N[:, None] * dual_RC.sum(axis=0) / samples
-    return Ridge(float(errors_P[best]), left_out_PNC[best], dual_RC, mean_C - means_R @ dual_RC)
+    left_out_NC = left_out_PNC[best]
+    aligned_NC = left_out_NC + (mean_C - labels.means_without_group(weights_N))
+    offset_C = mean_C - means_R @ dual_RC
+    return Ridge(float(errors_P[best]), left_out_NC, aligned_NC, dual_RC, offset_C)
 
 
 def leave_groups_out(
@@ -131,26 +143,37 @@ def huber_weights(residuals_N: F64) -> F64:
     return weights_N
 
 
-def fit_logistic(left_out_NC: F64, labels: Labels) -> F64:
-    """Fit slopes and intercepts [C + 1, C] from regressed indicators to log probabilities."""
-    from sklearn.linear_model import LogisticRegression
+def fit_logistic(aligned_NC: F64, labels: Labels) -> F64:
+    """Fit slopes and intercepts [C + 1, C] from regressed indicators to log probabilities.
 
+    All classes share one slope, which is at least 0: the log odds of two classes follow the
+    difference of their regressions, and are never turned round. Regressions that fall with the
+    truth have the slope 0, which leaves the frequencies of the classes.
+    """
     logits = np.zeros((len(labels.classes) + 1, len(labels.classes)))
     # Finite, since `state.numbers` refuses a model with infinite numbers.
     logits[-1] = _NEVER
-    codes = labels.values.astype(np.int64)
-    present = np.unique(codes)
-    if len(present) == 1:
-        logits[-1, present] = 0
-        return logits
-    with warnings.catch_warnings():
-        # Classes with few samples are accepted.
-        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
-        model = LogisticRegression(C=100.0, max_iter=1000).fit(left_out_NC, codes)
-    fitted = np.vstack([model.coef_.T, model.intercept_])
-    if fitted.shape[1] == 1:  # two classes: log odds of the second
-        fitted = np.hstack([np.zeros_like(fitted), fitted])
-    logits[:, present] = fitted
+    present, codes = np.unique(labels.values.astype(np.int64), return_inverse=True)
+    regressed_NK, rows = aligned_NC[:, present], np.arange(len(codes))
+    frequencies_K = np.bincount(codes) / len(codes)
+
+    def loss(parameters: F64) -> tuple[float, F64]:
+        slope, intercepts_K = parameters[0], parameters[1:]
+        scores_NK = slope * regressed_NK + intercepts_K
+        totals_N = logsumexp(scores_NK, axis=1)
+        errors_NK = np.exp(scores_NK - totals_N[:, None])
+        errors_NK[rows, codes] -= 1
+        penalty = slope / _INVERSE_PENALTY
+        gradient = np.array(
+            [(errors_NK * regressed_NK).sum() + 2 * penalty, *errors_NK.sum(axis=0)]
+        )
+        return float((totals_N - scores_NK[rows, codes]).sum() + slope * penalty), gradient
+
+    start = np.array([0.0, *np.log(frequencies_K)])
+    bounds = [(0.0, None)] + [(None, None)] * len(present)
+    slope, *intercepts = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
+    logits[present, present] = slope
+    logits[-1, present] = intercepts
     return logits
 
 

@@ -266,6 +266,8 @@ class Estimator(Reader[T]):
     def left_out(self, model: FittedModel[T], inputs: T, labels: Labels, seed: int) -> F64 | None:
         """Return predictions of the training samples [N, C] that do not know their group.
 
+        They are of different fits. Each is moved from the mean label of its fit to that of all
+        training samples, so that they can be pooled, see `Labels.means_without_group`.
         They weigh the members of an ensemble inside a training part, and are what the levels of an
         ordered target are fitted to. Without them, the default, a member has the same weight as the
         others have on average, and its ranks belong to the nearest level.

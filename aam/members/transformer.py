@@ -357,8 +357,10 @@ class Transformer:
                 if result.validation_NC is not None:
                     ranks_N[split.validation] = target.point_predictions(result.validation_NC)
                 left_out.append(ranks_N[rows, None])
+            # Networks of different folds: moved to the mean rank of all, see `Estimator.left_out`.
+            move_M = folds.labels.values[folds.rows_M].mean() - folds.dummy_MC[:, 0]
             ranks_N = np.full(len(self.study.values), np.nan)
-            ranks_N[folds.rows_M] = points_NC[:, 0]
+            ranks_N[folds.rows_M] = points_NC[:, 0] + move_M
             left_out.append(ranks_N[folds.fitted_rows[-1], None])
         facts = {"folds": [result.facts for result in results], **results[0].facts}
         return CrossValidated(
