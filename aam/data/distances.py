@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from aam.contract.errors import DataError, UsageError, first_few, reason_of, repeated
 from aam.contract.files import atomic_write, require, write_text
 from aam.data.formats.artifact import DAMAGE, is_artifact, read_payload
+from aam.data.formats.npy import write_npy
 from aam.data.formats.text import decoded, floats, lines_of, read_text
 from aam.memory import check_memory, memory_budget
 
@@ -294,7 +295,7 @@ def _write_hdf5(path: Path, ids: tuple[str, ...], values: NDArray[Any]) -> None:
 WRITERS: dict[str, Callable[[Path, tuple[str, ...], NDArray[Any]], None]] = {
     ".tsv": _write_text,
     ".lsmat": _write_text,
-    ".npy": lambda path, _, values: np.save(path, values),
+    ".npy": lambda path, _, values: write_npy(path, values),
     ".h5": _write_hdf5,
 }
 """Suffix of a file -> writer of ids and values."""

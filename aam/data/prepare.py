@@ -32,6 +32,7 @@ from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.files import sha256, write_json
 from aam.contract.options import numbered
 from aam.contract.options.commands.studies import Prepare
+from aam.data.formats.npy import write_npy
 from aam.data.formats.tables import BLOCK_BYTES, MAX_READS, TableBlocks, open_counts
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.phylogeny import read_phylogeny
@@ -79,8 +80,7 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
 
     def save(**written: NDArray[Any]) -> None:
         for name, values in written.items():
-            with (folder / f"{name}.npy").open("wb") as stream:
-                np.save(stream, values, allow_pickle=False)
+            write_npy(folder / f"{name}.npy", values)
             arrays[name] = StoredArray(values.shape, sha256(folder / f"{name}.npy"))
 
     if options.tree is not None:

@@ -32,6 +32,7 @@ from aam.contract.errors import DataError, reason_of
 from aam.contract.files import dump_json
 from aam.contract.options.study import AsvVectorOptions
 from aam.contract.records import read_json
+from aam.data.formats.npy import write_npy
 from aam.memory import shown_size
 from aam.model.nucleotides import NucleotideEncoder
 from aam.serialization.folders import atomic_folder, remove_abandoned
@@ -83,8 +84,8 @@ class AsvVectors:
         remove_abandoned(self.folder)
         # A random name, since other processes add segments at the same time without a lock.
         with atomic_folder(self.folder / uuid.uuid4().hex, overwrite=False) as segment:
-            np.save(segment / "hashes.npy", unique)
-            np.save(segment / "vectors.npy", vectors)
+            write_npy(segment / "hashes.npy", unique)
+            write_npy(segment / "vectors.npy", vectors)
             (segment / _SEGMENT).write_text(dump_json({"format": FORMAT}) + "\n", encoding="utf-8")
         return rounded_FD.to(vectors_FD)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import signal
 import subprocess
@@ -205,3 +206,24 @@ def test_a_full_disk_leaves_no_files(
         status = make(study_dir, disk / "study.aam", "--tree", study_dir / "tree.nwk")
         refused(capsys, status, CANNOT_CREATE, "The disk is full", str(disk), "study.aam")
         assert list(disk.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "size"), [("prepare", "s.aam", 1024), ("unifrac", "m.npy", 4096)]
+)
+def test_a_limit_of_the_file_size(
+    study_dir: Path, tmp_path: Path, command: str, name: str, size: int
+) -> None:
+    # Each limit is reached by an array that numpy.save would write without an errno.
+    inputs = ("--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk")
+    arguments = (command, *inputs, "--output", tmp_path / name)
+    done = subprocess.run(
+        [sys.executable, "-m", "aam.cli", *map(str, arguments)],
+        capture_output=True, text=True, cwd=ROOT, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
+    )  # fmt: skip
+    assert done.returncode == CANNOT_CREATE, done.stderr
+    sentence = done.stderr.splitlines()[-1]
+    assert f"larger than this process may write: '{tmp_path / name}'" in sentence
+    assert "ulimit -f" in sentence
+    assert not (tmp_path / name).exists()
