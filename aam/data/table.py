@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 
 from aam.console import info, warn
 from aam.contract.errors import DataError, first_few
@@ -32,6 +32,9 @@ AUTO_LARGEST = 5000
 
 NUMPY_LIMIT = 10**9
 """Reads of a sample from which on numpy's hypergeometric distribution is not defined."""
+
+_AT_ONCE = 4096
+"""Memory-mapped samples of which all ASVs are in memory together."""
 
 
 # Arrays have no single truth value, so that a generated comparison would raise.
@@ -75,7 +78,7 @@ class MappedCounts:
     def richness(self) -> NDArray[np.int64]:
         """ASVs of each sample, [N]."""
         if self.column_F is not None:
-            parts = np.array_split(np.arange(self.shape[0]), 1 + self.shape[0] // 4096)
+            parts = np.array_split(np.arange(self.shape[0]), 1 + self.shape[0] // _AT_ONCE)
             return np.concatenate([np.diff(self[part].indptr) for part in parts])
         richness = np.diff(self.indptr)
         return richness if self.rows is None else richness[self.rows]
@@ -99,6 +102,11 @@ class MappedCounts:
         if self.column_F is not None:
             return _summed(data, self.column_F[indices], indptr, self.asvs)
         return csr_array((data, indices, indptr), shape=(len(chosen), self.asvs))
+
+    def take_columns(self, columns: NDArray[np.int64]) -> csr_array:
+        """Gather the ASVs at `columns`, [N, f], into memory of their own."""
+        parts = np.array_split(np.arange(self.shape[0]), 1 + self.shape[0] // _AT_ONCE)
+        return vstack([self[part][:, columns] for part in parts], format="csr")
 
 
 def _summed(
@@ -198,7 +206,8 @@ class FeatureTable:
         """Return the table of the features at `columns` (int [f]), in that order, in memory."""
         chosen = np.asarray(columns, dtype=np.int64)
         ids = tuple(self.feature_ids[column] for column in chosen)
-        counts = self.counts[:, chosen]
+        mapped = isinstance(self.counts, MappedCounts)
+        counts = self.counts.take_columns(chosen) if mapped else self.counts[:, chosen]
         counts.sort_indices()
         return replace(self, feature_ids=ids, counts=counts)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from aam.data.store import is_store, open_store
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
 from aam.evaluation.metrics import quantile_bins
@@ -58,27 +59,34 @@ def read_abundances(run: Run, table: FeatureTable | None = None) -> pd.DataFrame
         table: samples of the run; None to read them from the recorded path.
 
     Returns:
-        None without importance or predictions, or where the table is gone, larger than
-        `LARGEST_TABLE`, or a store.
+        None without importance or predictions, or where the table is gone or larger than
+        `LARGEST_TABLE`.
     """
     import pandas as pd
 
     if not run.importance or run.scored is None:
         return None
+    if table is None and (recorded := run.input_path("--table")):
+        table = _recorded_table(Path(recorded))
     if table is None:
-        recorded = run.facts.get("inputs", {}).get("--table", {}).get("path")
-        path = None if recorded is None else Path(recorded)
-        if path is None or not path.is_file() or path.stat().st_size > LARGEST_TABLE:
-            return None
-        table = read_table(path)
+        return None
     column_of = {name: column for column, name in enumerate(table.feature_ids)}
     leading = [row["feature-id"] for row in run.importance[:ASVS]]
     named = [name for name in leading if name in column_of]
     if not named:
         return None
-    counts = table.counts[:, [column_of[name] for name in named]].toarray()
+    counts = table.take_features([column_of[name] for name in named]).counts.toarray()
     shares = counts / np.maximum(table.reads, 1)[:, None]
     return pd.DataFrame(shares, index=list(table.sample_ids), columns=named)
+
+
+def _recorded_table(path: Path) -> FeatureTable | None:
+    """Read the table of a run, or map its store; None if it is gone or larger than allowed."""
+    mapped = is_store(path)
+    file = path / "counts.npy" if mapped else path
+    if not file.is_file() or file.stat().st_size > LARGEST_TABLE:
+        return None
+    return open_store(path)[0] if mapped else read_table(path)
 
 
 def importance_picture(given: ReportInput) -> Drawing | None:

@@ -123,6 +123,44 @@ def test_train_and_evaluate_on_a_store_give_the_same_result(
     same_files(tmp_path / "a", tmp_path / "b", "predictions.tsv", "splits.tsv", "evaluated.json")
 
 
+@pytest.mark.slow
+def test_every_command_takes_a_store(
+    study_dir: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    column = ("--metadata-column", "ph")
+    pages = []
+    for name, table, metadata in (
+        ("a", study_dir / "table.biom", study_dir / "metadata.tsv"),
+        ("b", store, store),
+    ):
+        run, given, out = tmp_path / name, ("--table", table), tmp_path / f"of-{name}"
+        labels = (*given, "--metadata", metadata, *column)
+        model = (*given, "--model", run)
+        out.mkdir()
+        folds = ("--folds", 2, "--output-dir", run)
+        assert aam("train", *labels, *folds) == 0
+        pages.append((run / "report.html").read_text())
+        explain = ("--explain", out / "explained.tsv")
+        assert aam("predict", *model, "--output", out / "p.tsv", *explain) == 0
+        clades = ("--taxonomy", study_dir / "taxonomy.tsv", "--clades", out / "clades.tsv")
+        assert aam("importance", *model, "--output", out / "i.tsv", *clades) == 0
+        assert aam("inspect", *labels, "--report", out / "inspected.html") == 0
+        assert aam("report", "--run-dir", run, "--output", out / "again.html") == 0
+        pages.append((out / "again.html").read_text())
+        vary = ("--vary", "members=kernel,forest", "--trials", 1, "--inner-folds", 2)
+        assert aam("search", *labels, "--folds", 2, *vary, "--output-dir", out / "search") == 0
+    assert aam("compare", tmp_path / "a", tmp_path / "b") == 0
+    shown = capsys.readouterr()
+    assert "No report" not in shown.err
+    for page in pages:
+        assert "Heat map of " in page
+    same_files(
+        tmp_path / "a", tmp_path / "b", "predictions.tsv", "importance.tsv", "explanations.tsv"
+    )
+    tables = ("p.tsv", "explained.tsv", "i.tsv", "clades.tsv", "search/best.yaml")
+    same_files(tmp_path / "of-a", tmp_path / "of-b", *tables)
+
+
 def same_files(a: Path, b: Path, *names: str) -> None:
     for name in names:
         assert (a / name).read_bytes() == (b / name).read_bytes(), name
