@@ -32,6 +32,10 @@ _MEMORY = ("allocate memory", "not enough memory", "bad_alloc", "failed to map s
 """Texts of errors of the dynamic loader, of C++ and of PyTorch when no memory is left."""
 
 
+_AGAIN = 0.5
+"""Seconds after which a stop signal that had no effect is handled again."""
+
+
 class Stopped(BaseException):
     """A signal that ends a command which has no checkpoint to write; `str` is its name."""
 
@@ -83,26 +87,51 @@ def run(program: str, command: Callable[[], int]) -> int:
 def stopped_by_signals() -> Iterator[None]:
     """End the block with status 75 on SIGTERM and SIGHUP, of a scheduler or a terminal.
 
-    A training of the transformer replaces the handlers by those that save a checkpoint.
+    The handler raises `Stopped` wherever the main thread is. Python drops an exception that is
+    raised in a callback of a weak reference or in `__del__`, and a library may catch it or raise
+    another one instead. So the handler repeats itself until `Stopped` is on its way, and any error
+    after a signal counts as the stop. A training of the transformer replaces the handler by one
+    that saves a checkpoint.
     """
-    process, before = os.getpid(), {}
+    process = os.getpid()
+    before: dict[int, Any] = {}
+    received: list[signal.Signals] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
         if os.getpid() != process:  # a worker, which its parent ends
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        raise Stopped(signal.Signals(number).name)
+        if not received:
+            received.append(signal.Signals(number))
+            before[signal.SIGALRM] = signal.signal(signal.SIGALRM, stop) or signal.SIG_DFL
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+        # While it unwinds, a second one would interrupt the removal of temporary files.
+        if not _is_stopping(sys.exc_info()[1]):
+            raise Stopped(received[0].name)
 
     if threading.current_thread() is threading.main_thread():
         # nohup starts a program with SIGHUP ignored.
         unset = [number for number in (signal.SIGTERM, signal.SIGHUP)
                  if signal.getsignal(number) == signal.SIG_DFL]  # fmt: skip
-        before = {number: signal.signal(number, stop) for number in unset}
+        before |= {number: signal.signal(number, stop) for number in unset}
     try:
         yield
+    except Exception as error:
+        if received:
+            raise Stopped(received[0].name) from error
+        raise
     finally:
+        if received:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _is_stopping(error: BaseException | None) -> bool:
+    """Return whether an exception is `Stopped`, or one was raised while it was handled."""
+    while error is not None and not isinstance(error, Stopped):
+        error = error.__context__
+    return error is not None
 
 
 class _Output(io.FileIO):

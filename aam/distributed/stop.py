@@ -76,7 +76,11 @@ class StopRequests:
             yield self
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                if handler is not None:
+                    signal.signal(number, handler)
+        # A request after the last check of the block is one to what follows it.
+        if self.received is not None and before[self.received] != self:
+            signal.raise_signal(self.received)
 
     def install(self) -> None:
         """Install the handlers in place of those that are there, in the main thread."""
@@ -84,7 +88,8 @@ class StopRequests:
             return
         for number in SIGNALS:
             # nohup starts a program with SIGHUP ignored, and a run under it survives the terminal.
-            if signal.getsignal(number) != signal.SIG_IGN:
+            # A handler in C, such as one of R around this Python, is None and cannot be restored.
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
                 signal.signal(number, self)
 
 

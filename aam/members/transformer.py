@@ -320,7 +320,7 @@ class Transformer:
         """Train the network of each split and predict its held-out samples, see `member.Member`.
 
         Raises:
-            Interrupted: a stop request came after the training of a fold that is not the last.
+            Interrupted: a stop request came after the training of a fold.
         """
         began = time.process_time()
         base, splits, runtime = self.base, self.study.splits, self.runtime
@@ -333,8 +333,8 @@ class Transformer:
                 if (result := train_fold(*arguments)) is not None:
                     results.append(result)
                 # All ranks leave together: a rank that went on would wait in a collective for the
-                # others. After the last fold nothing is left to resume.
-                if fold < len(splits) and runtime.communicator.any_rank(runtime.stop.pending):
+                # others.
+                if runtime.communicator.any_rank(runtime.stop.pending):
                     raise Interrupted(
                         f"Stopped after fold {fold} of {len(splits)}{runtime.stop.by_signal}",
                         f"the checkpoints in '{self.options.run.output_dir}' are complete",

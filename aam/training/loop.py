@@ -198,10 +198,12 @@ class TrainingLoop:
                     self._stop_if_requested()
                 self._train_epoch()
                 self._end_epoch(self._validate())
-            self._count_steps()
             status = "complete"
-        except Interrupted:
-            status = "stopped"
+            # What follows, such as the other members, may take hours.
+            self._stop_if_requested()
+            self._count_steps()
+        except (Interrupted, SystemExit):  # the log of steps ends the process
+            status = "complete" if self.complete else "stopped"
             raise
         finally:
             for observer in self.observers:

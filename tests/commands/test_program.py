@@ -113,6 +113,53 @@ def test_a_signal_ends_a_training_with_a_sentence(
     assert last == f"aam: Stopped by {number.name}; start the command again."
 
 
+SWALLOWED = """
+import os, signal, sys, time, weakref
+from aam.contract import program
+
+class Thing:
+    pass
+
+def terminate(_=None):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def drop():
+    thing = Thing()
+    kept = weakref.ref(thing, terminate)
+    del thing  # Python drops an exception in the callback
+
+def replace():
+    try:
+        terminate()
+    except BaseException as error:
+        raise RuntimeError("the library failed") from error
+
+def clean():
+    try:
+        terminate()
+    finally:
+        time.sleep(1.5)  # longer than until the handler repeats itself
+        print("cleaned", flush=True)
+
+def command():
+    with program.stopped_by_signals():
+        globals()[sys.argv[1]]()
+        time.sleep(60)
+    return 0
+
+sys.exit(program.run("aam", command))
+"""
+
+
+@pytest.mark.parametrize("how", ["drop", "replace", "clean"])
+def test_a_signal_whose_exception_is_swallowed_ends_the_command(how: str) -> None:
+    command = [sys.executable, "-c", SWALLOWED, how]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    assert done.returncode == 75, done.stderr
+    assert done.stderr.splitlines()[-1] == "aam: Stopped by SIGTERM; start the command again."
+    assert done.stdout == ("cleaned\n" if how == "clean" else "")
+
+
 @pytest.mark.medium
 def test_a_signal_that_nohup_ignores(study_dir: Path, tmp_path: Path) -> None:
     ignored = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731

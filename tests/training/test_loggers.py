@@ -94,3 +94,16 @@ def test_a_resumed_run_goes_on_in_the_run_of_its_tracker(
     assert pretrain(study_dir, run, *args, "--resume-from", "auto") == 0
     assert Recorder.closed == ["stopped", "complete"]
     assert Recorder.opened == [(None, 0), ("run-1", 1)]
+
+
+def test_a_measured_run_is_no_failed_one(
+    study_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LOGGERS, "mlflow", Recorder)
+    monkeypatch.setattr(Recorder, "closed", [])
+    monkeypatch.setenv("AAM_STEP_LOG", str(tmp_path / "steps.jsonl"))
+    monkeypatch.setenv("AAM_STEPS", "2")
+    args = ("--tree", study_dir / "tree.nwk", "--logger", "mlflow")
+    assert pretrain(study_dir, tmp_path / "run", *args) == 0
+    assert len((tmp_path / "steps.jsonl").read_text().splitlines()) == 2
+    assert Recorder.closed == ["stopped"]
