@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from aam import __version__
+from aam.contract import run_files
 from aam.contract.errors import DataError
 from aam.contract.files import is_regular, sha256, write_json
 from aam.contract.options import fits, flat, numbered, specs, to_plain, values_of
@@ -101,9 +102,10 @@ class Record:
         flag = next((flag for flag in flags if values[flag]), None)
         if flag is None:
             return
-        place = values[flag].with_name(f"{values[flag].name}.run.json")
+        output = values[flag]
+        place = output.with_name(f"{output.name}.run.json")
         if flag.endswith("dir"):
-            place = values[flag] / f"{self.command.replace(' ', '-')}.run.json"
+            place = output / f"{self.command.replace(' ', '-')}.run.json"
         content = describe(self.command, self.options) | {
             "started": self.started,
             "finished": now(),
@@ -111,6 +113,7 @@ class Record:
             **facts,
         }
         write_json(place, content)
+        run_files.add(place.parent, output.name, place.name)
 
 
 def launched_by(variables: Mapping[str, str]) -> dict[str, Any] | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import html
 import io
-import shutil
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pandas as pd
@@ -31,11 +31,13 @@ from aam.api.tables import (
     taxonomy_file,
 )
 from aam.commands.results import compare_runs
+from aam.contract import run_files
 from aam.contract.errors import DataError, MissingInput, UsageError, nearest
-from aam.contract.files import require
+from aam.contract.files import dump_json, require
 from aam.contract.options.commands.use import ImportanceOptions, Predict, Report
 from aam.contract.options.device import Device, DeviceOptions, RankOptions
-from aam.contract.preflight import MODEL, check_run_folder, existing_run_files
+from aam.contract.preflight import check_run_folder
+from aam.contract.run_files import MODEL, RECORD
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.table import FeatureTable
@@ -328,21 +330,27 @@ class Model:
 
         Args:
             path: folder; it is made if it does not exist.
-            overwrite: replace an existing run in the folder.
+            overwrite: replace an existing run in the folder, and no other files. The run folder of
+                the model itself stays as it is.
 
         Raises:
-            CannotCreate: the folder holds a run, or cannot be written to.
+            CannotCreate: the folder holds a run, or files with the names of those of a run, or it
+                cannot be written to.
             DataError: the model has no target.
         """
         folder = path_argument("path", path, "a pathlib.Path")
         with library_call():
             model = trained(self.loaded, self.path)
-            files = self.files or _small_files(self._run_folder())
+            own = None if self.files else self._run_folder()
+            files = self.files if own is None else _small_files(own)
+            if overwrite and own is not None and own.resolve() == folder.resolve():
+                return
             check_run_folder(folder, overwrite)
-            for old in [folder / name for name in existing_run_files(folder)]:
-                shutil.rmtree(old) if old.is_dir() else old.unlink()
+            run_files.remove(folder)
             model.save(folder / MODEL)
-            _write(files, folder)
+            record = json.loads(files[RECORD])
+            record["files"] = [MODEL, *sorted(files.keys() - {RECORD})]
+            _write({**files, RECORD: dump_json(record, indent=2).encode()}, folder)
 
     def report(
         self,
@@ -456,7 +464,7 @@ class Model:
 
     def _run_folder(self) -> Path:
         for folder in (self.path, self.path.parent):
-            if (folder / "run.json").is_file() and (folder / MODEL).is_dir():
+            if (folder / RECORD).is_file() and (folder / MODEL).is_dir():
                 return folder
         if self.path == IN_MEMORY:
             raise MissingInput(
@@ -490,10 +498,9 @@ def fitted(path: Path, device: DeviceOptions, table: FeatureTable | None) -> Mod
 
 
 def _small_files(folder: Path) -> dict[str, bytes]:
-    """Read the files of a run folder that a report needs, by name."""
-    patterns = (*FILES, "fold-*/metrics.csv")
-    paths = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    """Read the files of a run that a report needs, by name."""
+    names = [name for name in run_files.files_of(folder) if PurePosixPath(name).name in FILES]
+    return {name: (folder / name).read_bytes() for name in (RECORD, *names)}
 
 
 def _write(files: Mapping[str, bytes], folder: Path) -> None:

@@ -9,11 +9,11 @@ import pandas as pd
 
 from aam.arrays import Rows
 from aam.console import info
+from aam.contract import run_files
 from aam.contract.errors import DataError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import Embed, Export, ImportanceOptions, Predict
 from aam.contract.options.device import DeviceOptions
-from aam.contract.preflight import target_folders
 from aam.data.metadata import groups, read_metadata
 from aam.data.ordination import principal_coordinates, write_ordination
 from aam.data.study import load_study
@@ -47,7 +47,7 @@ def run_predict(options: Predict) -> dict[str, object]:
     explanations: list[pd.DataFrame] = []
     facts: dict[str, object] = {}
     with rank_share(options.scale, options.device) as share:
-        for model in target_folders(options.model) or [options.model]:
+        for model in run_files.target_folders(options.model) or [options.model]:
             loaded = read_trained(model, options.device)
             arguments = replace(options, model=model), share, taxa
             table, comparison, explained = predict_table(loaded, *arguments)
@@ -106,6 +106,8 @@ def run_embed(options: Embed) -> dict[str, object]:
     figure = ordination_figure(coords, explained.tolist(), "Samples by their embedding", colour)
     with atomic_write(folder / "pcoa.png") as temporary:
         figure.savefig(temporary, dpi=150)
+    for name in EMBEDDING_FILES:
+        run_files.add(folder, name)
     info(f"{len(ids)} samples: {', '.join(EMBEDDING_FILES)} in {folder}")
     return {"attention": network.attention}
 

@@ -12,7 +12,7 @@ from aam.contract.errors import UsageError
 from aam.contract.files import refuse_existing, write_json
 from aam.contract.options.commands.use import Compare, Evaluate, Report
 from aam.contract.options.study import ordered_levels
-from aam.contract.preflight import target_folders
+from aam.contract.run_files import target_folders
 from aam.data.metadata import ID_HEADER, read_metadata, rows_where
 from aam.evaluation.metrics import metrics_by, summary
 from aam.evaluation.predictions import join_labels, other_labels, read_predictions

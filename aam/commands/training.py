@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from aam.console import info
 from aam.contract.options.commands.train import Pretrain, Search, Train
-from aam.contract.preflight import check_run_folder, is_usable
+from aam.contract.options.training import RunOptions
+from aam.contract.preflight import check_run_folder
 
 
 def run_train(options: Train) -> None:
     """Train the members, and print the scores of the folds."""
-    check_run_folder(options.run.output_dir, is_usable(options.run))
+    _check(options.run)
     from aam.members.option_checks import resolve
 
     options = resolve(options)
@@ -28,12 +29,16 @@ def run_train(options: Train) -> None:
 
 def run_pretrain(options: Pretrain) -> None:
     """Pretrain an encoder."""
-    check_run_folder(options.run.output_dir, is_usable(options.run))
+    _check(options.run)
     from aam.performance.fit import automatic
     from aam.performance.memory import pretraining_run
     from aam.training.pretrain import pretrain
 
     pretrain(automatic(options, pretraining_run))
+
+
+def _check(run: RunOptions) -> None:
+    check_run_folder(run.output_dir, run.overwrite, run.resume_from is not None)
 
 
 def run_search(options: Search) -> None:

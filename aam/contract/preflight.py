@@ -13,24 +13,12 @@ import os
 import zlib
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
+from aam.contract import run_files
 from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError, nearest
 from aam.contract.files import names_beside
 from aam.contract.options.command_line import ParsedCommand
-from aam.contract.options.training import RunOptions
-
-COUNTS_ALONE = "counts-alone"
-"""Folder, in that of a transformer that reads metadata, of the one that reads the counts alone."""
-
-MODEL = "model"
-"""Folder of the model in a run folder."""
-
-_RUN_FILES = ("run.json", MODEL, "checkpoints", "metrics.csv", "progress.json", "tensorboard",
-              "mlflow.db", "wandb",
-              "splits.tsv", "predictions.tsv", "scores.json", "embeddings.tsv",
-              "importance.tsv", "explanations.tsv", "ordination.txt", "unifrac.tsv",
-              "report.html", COUNTS_ALONE)  # fmt: skip
 
 _STUDY_FILES = ("--table", "--metadata", "--sequences", "--tree", "--taxonomy", "--unifrac-matrix")
 _COLUMNS = ("--metadata-column", "--group-column", "--categorical-columns", "--numeric-columns",
@@ -128,29 +116,45 @@ def metadata_columns(path: Path) -> list[str] | None:
     return None
 
 
-def is_usable(run: RunOptions) -> bool:
-    """Return whether the options allow a folder that holds a run."""
-    return run.overwrite or run.resume_from is not None
+def check_run_folder(folder: Path, overwrite: bool = False, resumes: bool = False) -> None:
+    """Refuse a folder that cannot be written to, or whose files a run would replace or mix with.
 
-
-def check_run_folder(folder: Path, usable: bool) -> None:
-    """Refuse a folder that cannot be written to, or that holds a run and is not `usable`.
+    Args:
+        folder: run folder to be.
+        overwrite: whether the run that it holds may be replaced, by its list of files.
+        resumes: whether the run that it holds may be continued.
 
     Raises:
         CannotCreate: see the messages.
     """
     try:
-        existing = existing_run_files(folder)
+        existing, files = run_files.recognized(folder), run_files.listed(folder)
+        has_record = (folder / run_files.RECORD).exists()
     except OSError as error:
         reason = f"'{folder}', {error.strerror}"
         raise CannotCreate(
             "The run folder cannot be read", reason, "choose another --output-dir"
         ) from error
-    if existing and not usable:
+    has_run = has_record or any(name.endswith("checkpoints") for name in existing)
+    if has_run and not (overwrite or resumes):
         raise CannotCreate(
             "The folder already holds a run",
-            f"'{folder}' has {', '.join(existing)}",
+            f"'{folder}' has {', '.join([run_files.RECORD] * has_record + existing)}",
             "continue it with --resume-from auto, replace it with --overwrite, or choose another",
+        )
+    if has_run and overwrite and files is None:
+        raise CannotCreate(
+            "The run in the folder does not list its files",
+            f"'{folder}' has {', '.join([run_files.RECORD] * has_record + existing)}",
+            "remove what is no longer needed, or choose another --output-dir",
+        )
+    # A run without a list that is resumed has them all.
+    others = [] if has_run and files is None else run_files.not_listed(existing, files or ())
+    if others:
+        raise CannotCreate(
+            "The folder holds files that are no run's and have the names of those of one",
+            f"'{folder}' has {', '.join(others)}",
+            "move them, or choose another --output-dir",
         )
     path = folder.absolute()
     parent = next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
@@ -161,22 +165,3 @@ def check_run_folder(folder: Path, usable: bool) -> None:
             f"'{folder}', '{parent}' {reason}",
             "choose another --output-dir",
         )
-
-
-def existing_run_files(folder: Path) -> list[str]:
-    """Return the names of the files and folders of a run in the folder."""
-    if not folder.is_dir():
-        return []
-    existing = [name for name in _RUN_FILES if (folder / name).exists()]
-    existing += sorted(path.name for path in folder.glob("fold-*"))
-    return existing + [path.name for path in target_folders(folder)]
-
-
-def target_folder(run: Path, column: str) -> Path:
-    """Return the folder of one of several targets of a run."""
-    return run / ("target-" + quote(column, safe=" "))
-
-
-def target_folders(run: Path) -> list[Path]:
-    """Return the folders of the targets of a run; none for a run of one target."""
-    return sorted(run.glob("target-*")) if run.is_dir() else []

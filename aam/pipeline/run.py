@@ -17,7 +17,7 @@ from aam.contract.files import write_json
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.members import networks
-from aam.contract.preflight import MODEL
+from aam.contract.run_files import MODEL, planned
 from aam.data.ordination import coordinates_of_kernel, write_ordination
 from aam.data.table import auto_depth
 from aam.data.taxonomy import read_taxonomy
@@ -96,7 +96,8 @@ def run(
         folds = folds_of(options, labelled)
         # All that may refuse the study comes before `begin`, which changes the run folder.
         checked = members.check(labelled)
-        with run_folder.begin(prepared, group, **checked, **facts) as record:
+        files = planned(len(labelled.splits))
+        with run_folder.begin(prepared, group, files, **checked, **facts) as record:
             found: list[Association] = []
             repeated: RepeatedSamples | None = None
             if group.ranks.is_main:
@@ -130,10 +131,10 @@ def run(
                 for name, score in scores["models"][ENSEMBLE]["metrics"].items()
             }
             made |= {"members": list(result.members), "best": made.get("best", {}) | best}
+            _write_importance(options, labelled, model, result)
             record.finish(**labelled.facts, **made)
+            page = write_report_of_run(prepared.folder, labelled.study.table) if report else None
     # Everything is written before anything of it is shown: no terminal that fails costs a result.
-    _write_importance(options, labelled, model, result)
-    page = write_report_of_run(prepared.folder, labelled.study.table) if report else None
     _show(scores)
     info(f"Model: {prepared.folder}")
     if page is not None:

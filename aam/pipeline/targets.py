@@ -22,8 +22,9 @@ from aam.contract.options import specs
 from aam.contract.options.command_line import typed
 from aam.contract.options.commands.train import Train
 from aam.contract.options.conditions import without_effect
-from aam.contract.preflight import target_folder
+from aam.contract.preflight import check_run_folder
 from aam.contract.records import Sourced, read_yaml_entries
+from aam.contract.run_files import target_folder
 from aam.data.metadata import listed_columns, read_metadata, rows_where
 from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.splits import split_samples, write_splits
@@ -78,6 +79,8 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
     of_all = dataclasses.replace(around, resume_from=None, overwrite=around.overwrite or resumed)
     prepared = run_folder.prepare("train", dataclasses.replace(options, run=of_all))
     folders = {column: target_folder(folder, column) for column in columns}
+    for of_target_folder in folders.values():
+        check_run_folder(of_target_folder, around.overwrite, resumed)
     splits = folder / "splits.tsv"
 
     def of_column(column: str, path: Path) -> Train:
@@ -125,7 +128,10 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
             folds_of(of_one, studies[column])
     scored = {}
     replaced = around.overwrite and not resumed
-    with run_folder.begin(dataclasses.replace(prepared, overwrite=replaced)) as record:
+    prepared = dataclasses.replace(prepared, overwrite=replaced, resumes=resumed)
+    names = {column: place.name for column, place in folders.items()}
+    files = [splits.name, "predictions.tsv", *names.values()]
+    with run_folder.begin(prepared, files=files, targets=names) as record:
         with atomic_write(splits) as temporary:
             temporary.write_bytes(content)
         for column in columns:
@@ -140,7 +146,7 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
             for column, place in folders.items()
         }
         write_table(folder / "predictions.tsv", join_targets(tables))
-        record.finish(targets={column: place.name for column, place in folders.items()})
+        record.finish()
     return scored
 
 

@@ -26,7 +26,7 @@ from aam.console import info
 from aam.contract.options.commands.train import Train
 from aam.contract.options.members import MEMBERS, default_members
 from aam.contract.options.members import networks as network_names
-from aam.contract.preflight import COUNTS_ALONE
+from aam.contract.run_files import COUNTS_ALONE
 from aam.data.targets import TargetScale, output_range
 from aam.distributed.environment import ONE_PROCESS, RankGroup
 from aam.evaluation.ensemble import Combined

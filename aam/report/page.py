@@ -18,8 +18,10 @@ import numpy as np
 
 from aam import __version__
 from aam.console import warn
+from aam.contract import run_files
 from aam.contract.errors import AamError, CannotCreate
 from aam.contract.files import make_parent, refuse_existing, write_text
+from aam.contract.run_files import RECORD
 from aam.data.table import FeatureTable
 from aam.number_format import significant
 from aam.report import methods
@@ -81,6 +83,7 @@ def write_report(
     """
     colours = choose_colours(run, metadata, color_by, categories)
     write_page(place, page(ReportInput(run, colours, unit, abundances), place))
+    run_files.add(place.parent, place.name)
 
 
 def require_page(place: Path) -> None:
@@ -151,7 +154,7 @@ def page(given: ReportInput, place: Path) -> str:
         links=[
             (quote(os.path.relpath(run.folder / name, place.parent)), name, what)
             for name, what in FILES.items()
-            if (run.folder / name).is_file()
+            if name in (RECORD, *run.files) and (run.folder / name).is_file()
         ],
         methods=methods.paragraph(run),
         citations=methods.bibtex(run),

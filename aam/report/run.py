@@ -14,9 +14,11 @@ import numpy as np
 
 from aam import run_record
 from aam.arrays import F64
+from aam.contract import run_files
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.options.study import ordered_levels
 from aam.contract.records import EDITED, read_json_object
+from aam.contract.run_files import RECORD, fold_folders
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.formats.text import numbers, read_rows
 from aam.data.metadata import ID_HEADER, as_numbers, read_metadata
@@ -125,6 +127,7 @@ class Run:
 
     Attributes:
         folder: its path.
+        files: names of its files, below the folder.
         facts: content of run.json.
         curves: fold -> column of metrics.csv -> [epochs]; the fold is "" without folds.
         sample_ids: samples of the predictions.
@@ -142,6 +145,7 @@ class Run:
     """
 
     folder: Path
+    files: tuple[str, ...]
     facts: dict[str, Any]
     curves: dict[str, dict[str, F64]]
     sample_ids: tuple[str, ...]
@@ -197,20 +201,20 @@ def read_run(folder: Path) -> Run:
         MissingInput: the folder does not exist or has no run.json.
         DataError: a file of it is damaged or has another format.
     """
-    if not (folder / "run.json").is_file():
+    if not (folder / RECORD).is_file():
         raise MissingInput(
             "Not a run folder",
             f"'{folder}' has no run.json",
             "name the --output-dir of `aam pretrain` or `aam train`",
         )
-    facts = run_record.read(folder / "run.json")
+    facts = run_record.read(folder / RECORD)
+    files = tuple(run_files.files_of(folder))
 
     def there(name: str) -> Path | None:
-        return path if (path := folder / name).is_file() else None
+        return folder / name if name in files else None
 
-    # By length first, so that fold-10 comes after fold-9.
-    folds = sorted(folder.glob("fold-*/metrics.csv"), key=lambda file: (len(str(file)), file))
-    metrics = {file.parent.name.removeprefix("fold-"): file for file in folds}
+    folds = {fold.name: there(f"{fold.name}/metrics.csv") for fold in fold_folders(folder)}
+    metrics = {name.removeprefix("fold-"): file for name, file in folds.items() if file}
     if path := there("metrics.csv"):
         metrics[""] = path
     curves, what = {}, "metrics file"
@@ -261,6 +265,7 @@ def read_run(folder: Path) -> Run:
     embedded_ids, embeddings = read_embeddings(path) if path else ((), None)
     return Run(
         folder,
+        files,
         facts,
         curves,
         sample_ids,

@@ -27,8 +27,8 @@ from safetensors.numpy import load, save
 from aam import __version__
 from aam.contract.errors import DataError, MissingInput
 from aam.contract.files import dump_json, require
-from aam.contract.preflight import MODEL, target_folders
 from aam.contract.records import Count, Mismatch, check_format, convert, read_json
+from aam.contract.run_files import MODEL, fold_folders, target_folders
 from aam.memory import memory_available, shown_size
 from aam.serialization.folders import atomic_folder
 
@@ -187,7 +187,7 @@ def find(path: Path) -> Path:
             "name the folder of one target",
         )
     evidence = f"'{path}' has no {MODEL}/{HEADER}"
-    if next(path.glob("checkpoints/*.ckpt"), None) or next(path.glob("fold-*"), None):
+    if next(path.glob("checkpoints/*.ckpt"), None) or fold_folders(path):
         remedy = "resume the run if it was stopped, or train again"
         raise MissingInput("The run has no model", evidence, remedy)
     raise MissingInput("No model", evidence, "name the --output-dir of a run")

@@ -17,7 +17,7 @@ from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.study import Metric, PhylogenyOptions, SampleOptions
 from aam.contract.options.training import MaskOptions, ModelOptions
-from aam.contract.preflight import MODEL
+from aam.contract.run_files import MODEL
 from aam.data.batches import BatchPlan
 from aam.data.metadata import read_metadata
 from aam.data.store import is_store

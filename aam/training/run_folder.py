@@ -13,10 +13,11 @@ PyTorch is not imported here: a run without a network saves the CPU-second that 
 from __future__ import annotations
 
 import fcntl
+import glob
 import json
 import os
 import platform
-import shutil
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -26,24 +27,15 @@ from typing import IO, Any
 
 from aam import run_record
 from aam.console import info, warn
+from aam.contract import run_files
 from aam.contract.errors import AamError, CannotCreate, DataError, MissingInput, UsageError
 from aam.contract.files import try_lock, write_json
 from aam.contract.options import from_plain, specs, values_of
 from aam.contract.options.study import SplitOptions
 from aam.contract.options.training import RunOptions
-from aam.contract.preflight import (
-    COUNTS_ALONE,
-    check_run_folder,
-    existing_run_files,
-    is_usable,
-    target_folders,
-)
+from aam.contract.preflight import check_run_folder
 from aam.distributed.environment import ONE_PROCESS, RankGroup
 from aam.training import loggers
-
-_ATOMIC_FILES = ("run.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt",
-                 "metrics.csv", "progress.json", "splits.tsv", "predictions.tsv",
-                 "scores.json", "embeddings.tsv")  # fmt: skip
 
 RecordFact = Callable[[str, Any], None]
 """Function that adds a named fact to the run record."""
@@ -55,18 +47,20 @@ def no_record(name: str, fact: Any) -> None:
 
 @dataclass(frozen=True)
 class PreparedFolder:
-    """A checked run folder, which may hold a run if it is `usable`.
+    """A checked run folder.
 
     Attributes:
         content: content of `run.json`: versions, host, command line, options, inputs' SHA-256.
         splits: splits.tsv of the run that is resumed; None if it has none or a run begins.
+        overwrite: whether a run that the folder holds is replaced.
+        resumes: whether a run that the folder holds goes on.
     """
 
     folder: Path
     content: dict[str, Any]
     splits: Path | None
     overwrite: bool
-    usable: bool
+    resumes: bool
 
     def split_options(self, options: SplitOptions) -> SplitOptions:
         """Return the options of the split, with the splits.tsv of the resumed run if it has one."""
@@ -88,8 +82,8 @@ def prepare(
     """
     loggers.require(options)
     folder, resume_from = options.run.output_dir, options.run.resume_from
-    usable = is_usable(options.run)
-    check_run_folder(folder, usable)
+    resumes = resume_from is not None
+    check_run_folder(folder, options.run.overwrite, resumes)
     if group.ranks.is_main and (folder / ".lock").exists():
         # A check of a folder must not create it: the command may still be refused.
         with _open(folder) as stream:
@@ -106,7 +100,7 @@ def prepare(
     if checkpoint is None:
         if resume_from == "auto":
             info("Nothing to resume from; starting.")
-        return PreparedFolder(folder, content, None, options.run.overwrite, usable)
+        return PreparedFolder(folder, content, None, options.run.overwrite, resumes)
     # PyTorch takes a CPU-second to import, which a run that begins without a network saves.
     from aam.training import checkpoints
 
@@ -133,7 +127,7 @@ def prepare(
     resumed, inputs = run_folder_of(checkpoint), content["inputs"]
     # Paths of inputs may differ, contents may not.
     try:
-        recorded = run_record.read(resumed / "run.json")["inputs"]
+        recorded = run_record.read(resumed / run_files.RECORD)["inputs"]
     except (AamError, KeyError):
         warn(f"'{resumed}' has no record of its input files; they are not compared.")
         recorded = inputs
@@ -149,7 +143,7 @@ def prepare(
             "give the same files, or start a new run from its weights with --pretrained-encoder",
         )
     info(f"Resuming from '{resume_from if resume_from != 'auto' else resumed}'.")
-    return PreparedFolder(folder, content, splits, overwrite=False, usable=True)
+    return PreparedFolder(folder, content, splits, overwrite=False, resumes=True)
 
 
 @dataclass
@@ -181,12 +175,21 @@ class RunRecord:
 
 @contextmanager
 def begin(
-    prepared: PreparedFolder, group: RankGroup = ONE_PROCESS, **facts: Any
+    prepared: PreparedFolder,
+    group: RankGroup = ONE_PROCESS,
+    files: Sequence[str] | None = None,
+    **facts: Any,
 ) -> Iterator[RunRecord]:
     """Lock the run folder while the block runs, and write the run record with further `facts`.
 
     A run to replace is removed here, after the input of the new run is checked. All ranks call it:
     the folder changes once each of them has checked it.
+
+    Args:
+        prepared: the checked folder.
+        group: the ranks.
+        files: what the run may write, see `run_files.planned`, which is the default of one fold.
+        facts: further entries of the record.
 
     Raises:
         CannotCreate: another training has begun in the folder.
@@ -196,23 +199,33 @@ def begin(
     # run.
     group.barrier()
     with locked(folder) if is_main else nullcontext(False) as held:
+        listed = list(run_files.planned() if files is None else files)
         if is_main:
             # Another run may have begun, and even ended, since `prepare`.
-            check_run_folder(folder, prepared.usable)
-            if prepared.overwrite:  # the files of a run, and no others
-                for path in (folder / name for name in existing_run_files(folder)):
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            check_run_folder(folder, prepared.overwrite, prepared.resumes)
+            if prepared.overwrite:
+                run_files.remove(folder)
+            else:
+                listed = [*dict.fromkeys((*run_files.files_of(folder), *listed))]
         if held:
-            # Temporary files of killed processes, of any host. Only with the lock: such a file may
-            # be that of a run that is writing.
-            alone = folder / COUNTS_ALONE
-            for run in (folder, *folder.glob("fold-*"), alone, *alone.glob("fold-*")):
-                for file in (run / name for name in _ATOMIC_FILES):
-                    for temporary in file.parent.glob(f".{file.stem}.*{file.suffix}"):
-                        temporary.unlink(missing_ok=True)
-        record = RunRecord(folder, prepared.content | facts, time.monotonic(), is_main)
+            # Only with the lock: such a file may be that of a run that is writing.
+            for name in (run_files.RECORD, *listed):
+                _remove_temporaries(folder / name)
+        content = prepared.content | facts | {"files": listed}
+        record = RunRecord(folder, content, time.monotonic(), is_main)
         record.write()
         yield record
+        if is_main:
+            record.record_fact("files", run_files.files_of(folder))
+
+
+def _remove_temporaries(path: Path) -> None:
+    """Remove the temporary files of `atomic_write` of a file, or in a folder, of any host."""
+    of_file = path.parent.glob(f".{glob.escape(path.stem)}.*{glob.escape(path.suffix)}")
+    for temporary in (*of_file, *path.glob(".*")):
+        # Host and process stand before the suffix.
+        if re.fullmatch(r"\..*-\d+(\.\w+)?", temporary.name) and temporary.is_file():
+            temporary.unlink(missing_ok=True)
 
 
 def _describe_file(file: dict[str, Any] | None) -> str:
@@ -301,7 +314,7 @@ def resumed_checkpoint(run: RunOptions) -> Path | None:
     source = run.output_dir if run.resume_from == "auto" else run.resume_from
     if source is None or source.is_file():
         return source
-    for folder in (source, *sorted(source.glob("fold-*"))):
+    for folder in (source, *run_files.fold_folders(source)):
         if (folder / "checkpoints" / "last.ckpt").is_file():
             return folder / "checkpoints" / "last.ckpt"
     if run.resume_from == "auto":
@@ -310,7 +323,7 @@ def resumed_checkpoint(run: RunOptions) -> Path | None:
         raise MissingInput(
             "No checkpoint", f"'{source}' does not exist", "name a file or run folder"
         )
-    if targets := target_folders(source):
+    if targets := run_files.target_folders(source):
         raise MissingInput(
             "A run of several targets",
             f"'{source}' has {', '.join(folder.name for folder in targets)}",
@@ -333,5 +346,5 @@ def check_folds(run: RunOptions) -> None:
 def run_folder_of(checkpoint: Path) -> Path:
     """Return the run folder of a checkpoint."""
     folder = checkpoint.parent.parent
-    of_fold = folder.name.startswith("fold-") and (folder.parent / "run.json").exists()
-    return folder.parent if of_fold else folder
+    of_fold = folder in run_files.fold_folders(folder.parent)
+    return folder.parent if of_fold and (folder.parent / run_files.RECORD).exists() else folder

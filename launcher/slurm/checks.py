@@ -37,7 +37,7 @@ seconds, and longer for a large study or on a busy login node."""
 def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamError]:
     """Look at the inputs and outputs of a request, as the nodes and as `aam` will."""
     output: Path | None = request.given.get("--output-dir")
-    usable = bool(request.value("--overwrite") or request.value("--resume-from"))
+    overwrite, resumes = (bool(request.value(f"--{name}")) for name in ("overwrite", "resume-from"))
     found: list[AamError] = []
     of_aam: tuple[Callable[[], None], ...] = (
         lambda: require_inputs(request),
@@ -46,7 +46,7 @@ def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamEr
         lambda: require_outputs(tuple(paths)),
     )
     if output is not None and request.option("--resume-from") is not None:
-        of_aam = (*of_aam, lambda: preflight.check_run_folder(output, usable))
+        of_aam = (*of_aam, lambda: preflight.check_run_folder(output, overwrite, resumes))
     for check in of_aam:
         try:
             check()
@@ -73,7 +73,7 @@ def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamEr
                 evidence = f"'{place}', {why.get(error.errno or 0, error.strerror)}"
                 cause = f"No room for {fact.flag}"
                 found.append(CannotCreate(cause, evidence, "free some space"))
-            if not fact.folder and os.path.exists(fact.real) and not usable:
+            if not fact.folder and os.path.exists(fact.real) and not (overwrite or resumes):
                 evidence, remedy = f"'{fact.absolute}'", "--overwrite replaces it"
                 found.append(CannotCreate("The output exists already", evidence, remedy))
     return list({str(error): error for error in found}.values())

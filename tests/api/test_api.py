@@ -412,6 +412,27 @@ def test_the_report_and_the_plots_need_the_run_folder(
         aam.load(run / "no-such-folder")
 
 
+def test_saving_replaces_a_run_and_nothing_else(run: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(run, tmp_path / "own"))
+    files = {path: path.read_bytes() for path in own.rglob("*") if path.is_file()}
+    with pytest.raises(CannotCreate, match="already holds a run"):
+        aam.load(own).save(own)
+    aam.load(own / "model").save(own, overwrite=True)
+    assert {path: path.read_bytes() for path in own.rglob("*") if path.is_file()} == files
+
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    (other / "fold-changes.tsv").write_text("mine")
+    model = aam.load(own)
+    model.save(other, overwrite=True)
+    assert (other / "fold-changes.tsv").read_text() == "mine"
+    assert not (other / "checkpoints").exists()
+    assert not (other / "report.html").exists()
+    assert aam.load(other).results().scores == model.results().scores
+    aam.load(other).report()
+    aam.load(own).save(other, overwrite=True)
+    assert not (other / "report.html").exists()
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_is_called_gpu_or_cuda(run: Path, table: biom.Table) -> None:
     with pytest.raises(Unavailable, match="No GPU: device cuda"):

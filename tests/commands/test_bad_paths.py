@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -141,8 +142,11 @@ def test_a_folder_that_holds_a_run_is_refused(
 ) -> None:
     folder = bench.work / "held"
     shutil.copytree(trained, folder)
-    (folder / "notes.txt").write_text("mine")
-    (folder / "fold-1").mkdir()
+    mine = ["notes.txt", "fold-changes.tsv", "target-genes.tsv", "fold-analysis/metrics.csv",
+            "fold-1/notes.txt", "counts-alone/notes.txt"]  # fmt: skip
+    for name in mine:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("mine")
     before = snapshot(folder)
     assert bench.train("--output-dir", folder) == CANNOT_CREATE
     shown = capsys.readouterr().err
@@ -159,10 +163,57 @@ def test_a_folder_that_holds_a_run_is_refused(
 
     assert bench.train("--output-dir", folder, "--overwrite", "--seed", 5) == 0
     after = snapshot(folder)
-    assert after["notes.txt"] == b"mine"
-    assert not (folder / "fold-1").exists()
+    assert {name for name, content in after.items() if content == b"mine"} == {*mine}
     assert after["run.json"] != before["run.json"]
     assert len([name for name in after if "tfevents" in name]) == 1
+
+
+def test_a_run_without_a_list_of_its_files_is_not_replaced(
+    bench: Bench, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(trained, bench.work / "older"))
+    record = json.loads((folder / "run.json").read_text())
+    for files in (None, ["../outside"], [""]):
+        (folder / "run.json").write_text(json.dumps({**record, "files": files}))
+        before = snapshot(folder)
+        assert bench.train("--output-dir", folder, "--overwrite") == CANNOT_CREATE
+        shown = capsys.readouterr().err
+        assert f"does not list its files: '{folder}' has run.json, model, splits.tsv, " in shown
+        assert snapshot(folder) == before
+    assert aam("report", "--run-dir", folder) == 0
+
+
+@pytest.mark.parametrize("option", ["--overwrite", "--resume-from"])
+def test_files_of_the_user_with_names_of_a_run(
+    bench: Bench, trained: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    given = (option, "auto") if option == "--resume-from" else (option,)
+    plain, run = bench.work / "plain", Path(shutil.copytree(trained, bench.work / "held"))
+    plain.mkdir()
+    (plain / "predictions.tsv").write_text("mine")
+    (run / "unifrac.tsv").write_text("mine")
+    for folder, name in ((plain, "predictions.tsv"), (run, "unifrac.tsv")):
+        before = snapshot(folder)
+        assert bench.train("--output-dir", folder, *given) == CANNOT_CREATE
+        assert f"'{folder}' has {name}; move them" in capsys.readouterr().err
+        assert snapshot(folder) == before
+
+
+def test_what_commands_add_to_a_run_is_listed(bench: Bench, trained: Path) -> None:
+    run = Path(shutil.copytree(trained, bench.work / "held"))
+    (run / "report.html").unlink()
+    record = json.loads((run / "run.json").read_text())
+    record["files"].remove("report.html")
+    (run / "run.json").write_text(json.dumps(record))
+    table, tree = ("--table", bench.good / "table.biom"), ("--tree", bench.good / "tree.nwk")
+    assert aam("unifrac", *table, *tree, "--output", run / "unifrac.tsv") == 0
+    assert aam("predict", *table, "--model", run, "--output", run / "new.tsv") == 0
+    assert aam("report", "--run-dir", run) == 0
+    added = ["unifrac.tsv", "unifrac.tsv.run.json", "report.html"]
+    assert json.loads((run / "run.json").read_text())["files"] == [*record["files"], *added]
+    assert bench.train("--output-dir", run, "--overwrite") == 0
+    assert not (run / "unifrac.tsv").exists()
+    assert (run / "new.tsv").exists()
 
 
 def test_a_run_is_resumed_only_as_itself(

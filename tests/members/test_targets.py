@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,14 @@ def run(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     args = ("--members", "kernel", "--folds", 3, "--group-column", "subject")
     assert train(study, folder, *args) == 0
     return folder
+
+
+def test_a_file_of_the_user_is_no_target(run: Path, study: Path, tmp_path: Path) -> None:
+    held = shutil.copytree(run / "target-ph", tmp_path / "run")
+    (held / "target-genes.tsv").write_text("mine")
+    assert aam("report", "--run-dir", held) == 0
+    given = ("--table", study / "table.biom", "--model", held)
+    assert aam("predict", *given, "--output", tmp_path / "p.tsv") == 0
 
 
 @pytest.mark.medium

@@ -169,7 +169,8 @@ def test_a_stop_request_after_the_steps_of_a_fold_stops_before_what_follows(
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == STOPPED
     shown = capfd.readouterr().err
-    assert f"Stopped after fold {fold} of 2 by SIGTERM: the checkpoints in '{tmp_path}' are" in shown
+    sentence = f"Stopped after fold {fold} of 2 by SIGTERM: the checkpoints in '{tmp_path}' are"
+    assert sentence in shown
     assert not (tmp_path / f"fold-{fold + 1}").exists()
     assert not (tmp_path / "scores.json").exists()
     assert part(line) == 0

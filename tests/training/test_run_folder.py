@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -41,7 +43,7 @@ def test_one_training_at_a_time_writes_to_a_folder(
     os.waitpid(pid, 0)
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "notes.txt").touch()
-    left = ["checkpoints/.last.4242.ckpt", "checkpoints/.best.another-node-7.ckpt", ".run.77.json"]
+    left = ["checkpoints/.last.a-4242.ckpt", "checkpoints/.best.another-7.ckpt", ".run.a-77.json"]
     for name in left:
         (tmp_path / name).write_text("of a process that was killed")
     assert aam(*line) == 0
@@ -114,3 +116,48 @@ def test_a_resumed_run_has_the_input_of_before(
     assert "--pretrained-encoder" in printed
     shutil.copytree(study_dir, tmp_path / "copy")
     assert part(arguments_of(tmp_path / "copy", "pretraining", tmp_path / "run")) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pretraining", "counts-alone", "targets"])
+def test_a_run_lists_its_files(study_dir: Path, tmp_path: Path, name: str) -> None:
+    run, logger = tmp_path / "run", ("--logger", "tensorboard")
+    if name == "pretraining":
+        line = arguments_of(study_dir, "pretraining", run, "--epochs", 1)
+        assert part(line, (1, KILL)) == -KILL
+        assert files_on_disk(run) <= files_in_list(run)
+    elif name == "counts-alone":
+        more = ("--epochs", 1, "--categorical-columns", "subject", "--members", "transformer")
+        line = arguments_of(study_dir, "folds", run, *more, "kernel", *logger)
+    else:
+        study = ("--table", study_dir / "table.biom", "--metadata", study_dir / "metadata.tsv")
+        columns = ("--metadata-column", "ph,depth", "--members", "kernel", "--folds", 2)
+        line = [str(word) for word in ("train", *study, *columns, "--output-dir", run)]
+    assert aam(*line) == 0
+    assert files_on_disk(run) == files_in_list(run)
+    assert len(files_in_list(run)) > 8
+    again = [word for word in line if word not in ("--resume-from", "auto")]
+    mine = run / "target-genes.tsv"
+    mine.write_text("mine")
+    assert aam(*again, "--overwrite") == 0
+    assert files_on_disk(run) - {"target-genes.tsv"} == files_in_list(run)
+    assert mine.read_text() == "mine"
+
+
+def files_on_disk(run: Path) -> set[str]:
+    found = (str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
+    # TensorBoard names its files by time and process.
+    return {re.sub("events.*", "events", name) for name in found if not name.endswith(".lock")}
+
+
+def files_in_list(run: Path) -> set[str]:
+    names = {"run.json"}
+    for entry in json.loads((run / "run.json").read_text())["files"]:
+        path = run / entry
+        if (path / "run.json").exists():
+            names |= {f"{entry}/{name}" for name in files_in_list(path)}
+        elif path.is_dir():
+            names |= {f"{entry}/{name}" for name in files_on_disk(path)}
+        elif path.exists():
+            names.add(entry)
+    return names

@@ -159,7 +159,9 @@ class RunOptions:
         resumable=True,
     )
     overwrite: bool = resumable_option(
-        "Replace an existing run in the folder.", default=False, basic=True
+        "Replace an existing run in the folder: the files that its run.json lists, and no others.",
+        default=False,
+        basic=True,
     )
     resume_from: Literal["auto"] | Path | None = resumable_option(
         "Continue from this checkpoint, or from the last one of this run folder. 'auto': from the "

@@ -1,0 +1,156 @@
+"""Files of a run folder: their names, and the list of them in `run.json`.
+
+A run lists its files, under `files`: all that it may write before it writes the first, and at its
+end those that are there, as paths below the folder. Only what is listed is the run's: to replace,
+copy or show a run is to act on the list. A run folder in the folder (`target-COLUMN`) has a list of
+its own. Runs of earlier versions have none, and their files are recognized by name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+from aam.contract.files import write_json
+
+RECORD = "run.json"
+
+MODEL = "model"
+"""Folder of the model in a run folder."""
+
+COUNTS_ALONE = "counts-alone"
+"""Folder, in that of a transformer that reads metadata, of the one that reads the counts alone."""
+
+UNIFRAC = "unifrac.tsv"
+"""Distances that `aam unifrac` adds to a run, for the report."""
+
+_OF_RUN = (MODEL, "splits.tsv", "predictions.tsv", "scores.json", "importance.tsv",
+           "explanations.tsv", "ordination.txt", "report.html")  # fmt: skip
+_OF_NETWORK = ("progress.json", "embeddings.tsv", "mlflow.db", "wandb")
+_OF_FIT = ("checkpoints", "metrics.csv", "tensorboard")
+_FOLD = re.compile(r"fold-\d+")
+
+
+def planned(folds: int = 1) -> list[str]:
+    """Return all files and folders that a run of so many folds may write, besides its record."""
+    fits = [""] if folds == 1 else [f"fold-{fold}/" for fold in range(1, folds + 1)]
+    return [*_OF_RUN, *_of_networks(fits)]
+
+
+def _of_networks(fits: Sequence[str]) -> list[str]:
+    return [
+        network + name
+        for network in ("", f"{COUNTS_ALONE}/")
+        for name in (*_OF_NETWORK, *(fit + name for fit in fits for name in _OF_FIT))
+    ]
+
+
+def recognized(folder: Path) -> list[str]:
+    """Return what is in a folder and has the name of a file of a run."""
+    if not folder.is_dir():
+        return []
+    fits = ["", *(f"{path.name}/" for path in fold_folders(folder))]
+    names = (*_OF_RUN, *_of_networks(fits), UNIFRAC)
+    return [name for name in names if os.path.lexists(folder / name)]
+
+
+def fold_folders(run: Path) -> list[Path]:
+    """Return the folders of the folds of a run, in their order."""
+    if not run.is_dir():
+        return []
+    folders = (path for path in run.iterdir() if _FOLD.fullmatch(path.name) and path.is_dir())
+    return sorted(folders, key=lambda path: (len(path.name), path.name))
+
+
+def listed(run: Path) -> list[str] | None:
+    """Return the files that a run lists; None without a record, or with one that has no list."""
+    files = _record(run).get("files")
+    if not isinstance(files, list) or not all(map(_is_inside, files)):
+        return None
+    return files
+
+
+def files_of(run: Path) -> list[str]:
+    """Return the files of a run that are there: those that it lists, else those with its names."""
+    names = listed(run)
+    if names is None:
+        names = recognized(run)
+    return [name for name in names if os.path.lexists(run / name)]
+
+
+def not_listed(names: Iterable[str], files: Iterable[str]) -> list[str]:
+    """Return the `names` that are neither among the listed files nor in a listed folder."""
+    listed_paths = set(map(PurePosixPath, files))
+    paths = {name: PurePosixPath(name) for name in names}
+    return [name for name, path in paths.items() if not listed_paths & {path, *path.parents}]
+
+
+def add(run: Path, *names: str) -> None:
+    """Add files that another command wrote to the list of a run.
+
+    Nothing is added where the first is no file of a run by its name, or the run has no list.
+    """
+    if (files := listed(run)) is None or names[0] not in (*_OF_RUN, *_OF_NETWORK, UNIFRAC):
+        return
+    if new := not_listed(names, files):
+        write_json(run / RECORD, {**_record(run), "files": [*files, *new]})
+
+
+def remove(run: Path) -> None:
+    """Remove the listed files of a run, and the folders in it that they leave empty.
+
+    The record stays: a removal that is interrupted can be repeated.
+    """
+    files = listed(run) or []
+    for name in files:
+        path = run / name
+        if (path / RECORD).is_file():
+            remove(path)
+            for left in (path / RECORD, path / ".lock"):
+                left.unlink(missing_ok=True)
+            with suppress(OSError):  # it holds files of the user
+                path.rmdir()
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    parents = {parent for name in files for parent in PurePosixPath(name).parents}
+    for parent in sorted(parents - {PurePosixPath()}, key=lambda path: -len(path.parts)):
+        with suppress(OSError):
+            (run / parent).rmdir()
+
+
+def target_folder(run: Path, column: str) -> Path:
+    """Return the folder of one of several targets of a run."""
+    return run / ("target-" + quote(column, safe=" "))
+
+
+def target_folders(run: Path) -> list[Path]:
+    """Return the folders of the targets of a run; none for a run of one target."""
+    targets = _record(run).get("targets")
+    names = targets.values() if isinstance(targets, dict) else ()
+    return [run / name for name in names if _is_inside(name) and (run / name).is_dir()]
+
+
+def _record(run: Path) -> dict[str, Any]:
+    """Read the record of a run without checks; empty if there is none or it is damaged."""
+    try:
+        content = json.loads((run / RECORD).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _is_inside(name: object) -> bool:
+    """Return whether a name of an edited record does not lead out of the folder."""
+    if not isinstance(name, str) or "\0" in name:
+        return False
+    path = PurePosixPath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
