@@ -40,7 +40,7 @@ from launcher.host.tree import HostTree, open_tree
 PATIENCE = 10  # seconds
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 SLURM_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "SLURM_STEP_NUM_TASKS",
-                   "SLURM_NTASKS", "SLURM_LOCALID")  # fmt: skip
+                   "SLURM_NTASKS", "SLURM_STEP_NUM_NODES")  # fmt: skip
 """The variables of Slurm that decisions read."""
 NUMBER = re.compile(r"\d+(?:\.\d+)+[^\s,]*")
 
@@ -110,11 +110,13 @@ def slurm(variables: Mapping[str, str]) -> Slurm | None:
         return None
     listed = variables.get("SLURM_STEP_GPUS") or variables.get("SLURM_JOB_GPUS")
     tasks = variables.get("SLURM_STEP_NUM_TASKS") or variables.get("SLURM_NTASKS", "1")
+    ranks, nodes = (whole_number(variables.get(f"SLURM_STEP_NUM_{counted}", "")) or 1
+                    for counted in ("TASKS", "NODES"))  # fmt: skip
     return Slurm(
         job=job,
         gpus=numbers(listed) if listed else None,
         tasks=whole_number(tasks) or 1,
-        local_id=whole_number(variables.get("SLURM_LOCALID", "")),
+        shares_node=ranks > nodes,
     )
 
 

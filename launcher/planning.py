@@ -17,10 +17,11 @@ import msgspec
 from msgspec.structs import replace
 
 from aam.contract.errors import AamError, CannotCreate, MissingInput
+from aam.contract.files import try_lock
 from aam.contract.records import read_json
 from launcher import config, system
 from launcher.detect import detect, with_versions
-from launcher.engines import ENGINES, exposure, native
+from launcher.engines import ENGINES, exposure, make_private, native
 from launcher.engines.sif import SIF, sif_id
 from launcher.host.facts import Host
 from launcher.images import index
@@ -37,13 +38,12 @@ def gather(
     request: Request,
     host_root: Path = Path("/"),
     mounts: Sequence[Mount] = (),
-    shares_memory: bool = False,
     usual_site: str = "",
 ) -> LaunchInputs:
     """Return everything that a launch of `request` on the host below `host_root` is decided from.
 
-    For a capture every image of the catalog counts as built. `mounts` and `shares_memory` are those
-    of `plan_launch`, `usual_site` that of `config.read`.
+    For a capture every image of the catalog counts as built. `mounts` are those of `plan_launch`,
+    `usual_site` is that of `config.read`.
     """
     folder = os.getcwd()
     settings = config.read(request.launcher_options, os.environ, usual_site)
@@ -71,7 +71,6 @@ def gather(
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         requested_mounts=(*requested, *mounts),
         reports=str(system.user_folder("XDG_CACHE_HOME", os.environ) / "check-reports"),
-        shares_memory=shares_memory,
     )
     return LaunchInputs(
         request, host, catalog, settings, built, host.native or native.detect_stack(), context,
@@ -84,7 +83,6 @@ def plan_launch(
     host_root: Path = Path("/"),
     starting: bool = False,
     mounts: Sequence[Mount] = (),
-    shares_memory: bool = False,
 ) -> tuple[Host, Plan]:
     """Decide how to run `request` on the host below `host_root`: "/", or a capture.
 
@@ -92,10 +90,9 @@ def plan_launch(
         starting: the plan will run, and its record holds the version of the engine; an engine whose
             version is not cached is started for it, which takes too long for `explain`.
         mounts: further mounts, such as copies of inputs on the disk of a node.
-        shares_memory: other ranks on this node exchange data with this one through /dev/shm.
     """
     started = time.time() if starting else None
-    inputs = gather(request, host_root, mounts, shares_memory)
+    inputs = gather(request, host_root, mounts)
     inputs = replace(inputs, context=replace(inputs.context, started=started))
     host, choice = inputs.host, decide(inputs)
     if host.live:
@@ -111,6 +108,9 @@ def plan_launch(
                 cause = "The image is not the recorded one"
                 raise MissingInput(cause, f"'{built.place}', {evidence}", remedy)
         require_outputs(inputs.paths)
+    if starting and choice.image and host.slurm is None:
+        private = claimed(inputs.context.private)
+        inputs = replace(inputs, context=replace(inputs.context, private=private))
     plan = assemble_plan(inputs, choice)
     if host.live and plan.folders:
         place = nearest_folder(plan.folders[0])
@@ -118,6 +118,34 @@ def plan_launch(
         if exposed := exposure(plan.folders[0]):
             plan = replace(plan, findings=(*plan.findings, exposed))
     return host, plan
+
+
+def claimed(private: str) -> str:
+    """Return the private folder of a direct launch, or the first beside it that no other has.
+
+    Two programs that write one cache (MIOpen's database, compiled kernels) damage it, and one that
+    finds the cache of an earlier one need not compile. The program that replaces this process
+    inherits the lock and holds it to its end.
+    """
+    make_private([os.path.dirname(private)])
+    folder, number = private, 1
+    while not _held(f"{folder}.lock"):
+        number += 1
+        folder = f"{private}-{number}"
+    return folder
+
+
+def _held(lock: str) -> bool:
+    try:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        evidence, remedy = f"'{lock}', {error.strerror}", "give another --scratch"
+        raise CannotCreate("No private folder can be made", evidence, remedy) from error
+    if try_lock(handle) == "taken":
+        os.close(handle)
+        return False
+    os.set_inheritable(handle, True)
+    return True
 
 
 # --- input and output files

@@ -236,8 +236,7 @@ def rank(job: JobOptions, request: Request) -> NoReturn:
     # A copy is mounted at the path of its original, so that records and messages name that.
     mounts = [Mount(str(copy), str(path), False, REQUESTED, "job")
               for path, copy in copies.items()]  # fmt: skip
-    several = ranks > nodes
-    _, plan = plan_launch(request, starting=True, mounts=mounts, shares_memory=several)
+    _, plan = plan_launch(request, starting=True, mounts=mounts)
     if job.digest and plan.digest != job.digest:
         evidence = f"'{plan.place}' is {plan.digest}, it was {job.digest}"
         raise DataError(
@@ -254,7 +253,7 @@ def rank(job: JobOptions, request: Request) -> NoReturn:
         if stated and plan.gpus and {gpu.arch for gpu in plan.gpus} != {stated}:
             log(f"{name}: site {site.name} states GPUs of arch {stated}; the job uses those above")
     # A rank computes on the CPUs of the NUMA node of its GPU.
-    binds = site.values.whole_nodes and several and ranks // nodes <= len(plan.gpus)
+    binds = site.values.whole_nodes and nodes < ranks <= nodes * len(plan.gpus)
     if binds and (near := node.cpus_near(plan.gpus[local_rank].pci)):
         with suppress(OSError):  # Slurm has confined the rank to others
             os.sched_setaffinity(0, near)

@@ -122,7 +122,8 @@ class Slurm(msgspec.Struct, frozen=True):
     job: str
     gpus: tuple[int, ...] | None
     tasks: int
-    local_id: int | None
+    # other tasks of its step run on this node, and exchange data with this one through /dev/shm
+    shares_node: bool = False
 
 
 class User(msgspec.Struct, frozen=True):

@@ -111,8 +111,6 @@ class LaunchContext(msgspec.Struct, frozen=True):
     requested_mounts: tuple[Mount, ...] = ()  # mounts of --bind and of settings
     # folder in which `aam` keeps its check reports; None: none is mounted
     reports: str | None = None
-    # other ranks on this node exchange data with this one through /dev/shm
-    shares_memory: bool = False
     # when the launcher began with a plan that will run, in seconds since 1970
     started: float | None = None
 

@@ -312,7 +312,8 @@ def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ..
             cause = "A folder that cannot be mounted"
             evidence = f"'{mount.source}' at '{mount.target}' ({mount.origin})"
             raise ConfigurationError(cause, evidence, "use a path outside of /dev")
-    host_devices = traits.own_shm and (context.shares_memory or bool(below_dev))
+    shares_memory = host.slurm is not None and host.slurm.shares_node
+    host_devices = traits.own_shm and (shares_memory or bool(below_dev))
     # An engine cannot mount what does not exist.
     outputs = [
         fact.absolute if fact.folder else os.path.dirname(fact.absolute)

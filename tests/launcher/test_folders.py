@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from aam.contract.errors import ConfigurationError, NotPermitted
 from launcher import config
 from launcher.engines import exposure, make_private, shell_line
 from launcher.plan.plan import Plan
+from tests.support.launches import ROOT, sif
 
 OTHER_USER = 65534
 
@@ -95,6 +98,38 @@ def test_a_folder_of_another_user_around_it_is_a_warning(scratch: Path) -> None:
     scratch.chmod(0o755)
     os.chown(scratch, OTHER_USER, OTHER_USER)
     assert f"another user owns '{scratch}'" in evidence_of(scratch / "me")
+
+
+def test_two_launches_at_once_have_folders_of_their_own(tmp_path: Path) -> None:
+    """One that starts when the first has ended finds the caches of the first."""
+    began, go = tmp_path / "began", tmp_path / "go"
+    program = tmp_path / "apptainer"
+    program.write_text(f"""#!/bin/sh
+for word in "$@"; do case $word in HOME=*) echo "$word" >> '{began}';; esac; done
+until [ -e '{go}' ]; do sleep 0.02; done
+""")
+    program.chmod(0o755)
+    sif(tmp_path / "own.sif")
+    line = [sys.executable, "-m", "launcher", "--runtime", "apptainer", "--image", "./own.sif"]
+    line += ["--scratch", str(tmp_path), "example", "--output-dir", "out"]
+    path = f"{tmp_path}:{os.defpath}"
+    variables = {"HOME": str(tmp_path), "PATH": path, "PYTHONPATH": str(ROOT)}
+
+    def homes(expected: int) -> list[str]:
+        while len(found := began.read_text().split() if began.exists() else []) < expected:
+            time.sleep(0.02)
+        return found
+
+    started = []
+    for number in (1, 2):
+        started.append(subprocess.Popen(line, cwd=tmp_path, env=variables))
+        homes(number)
+    go.touch()
+    assert [process.wait() for process in started] == [0, 0]
+    assert subprocess.run(line, cwd=tmp_path, env=variables, check=False).returncode == 0
+    first, second, third = homes(3)
+    assert second == first.replace("/home", "-2/home")
+    assert third == first
 
 
 @pytest.mark.parametrize("job", ["../../etc", "1/../../x", "", "1 2", "٣", "-1"])

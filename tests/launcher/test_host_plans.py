@@ -280,9 +280,9 @@ def test_pytorch_of_the_host_itself_is_no_image(tmp_path: Path, name: str) -> No
 def test_ranks_that_share_memory_count_the_gpus_of_the_whole_host(tmp_path: Path) -> None:
     """Apptainer gives them the host's /dev, in which nothing hides the GPUs of other jobs."""
     variables = {ROCR: "2,3", "SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "2,3"}
-    host = detected(Case(amd(*4 * [MI210]), variables=variables), tmp_path)
-    for shares, value in ((False, "0,1"), (True, "2,3")):
-        context = replace(CONTEXT, shares_memory=shares)
-        inputs = inputs_of(host, parse(PRETRAIN), context=context, built=BUILT)
+    for ranks, nodes, shares in ((1, 1, False), (2, 2, False), (2, 1, True)):
+        step = {"SLURM_STEP_NUM_TASKS": str(ranks), "SLURM_STEP_NUM_NODES": str(nodes)}
+        host = detected(Case(amd(*4 * [MI210]), variables={**variables, **step}), tmp_path)
+        inputs = inputs_of(host, parse(PRETRAIN), built=BUILT)
         plan = assemble_plan(inputs, choose(inputs))
-        assert (plan.host_devices, plan.variables[ROCR]) == (shares, value)
+        assert (plan.host_devices, plan.variables[ROCR]) == (shares, "2,3" if shares else "0,1")

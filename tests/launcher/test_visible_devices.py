@@ -36,7 +36,7 @@ def given_by(shell: dict[str, str]) -> dict[str, Sourced[str]]:
 def chosen(
     masks: dict[str, str], count: int = 8, hidden: tuple[int, ...] = (), slurm: str | None = None
 ) -> list[int]:
-    allocation = Slurm("1", tuple(map(int, slurm.split(","))), 1, 0) if slurm else None
+    allocation = Slurm("1", tuple(map(int, slurm.split(","))), 1) if slurm else None
     return [
         gpu.index - 2
         for gpu in select("amd", gpus(count, hidden), given_by(masks), allocation).gpus
@@ -119,7 +119,7 @@ def test_nonsense_is_named(masks: dict[str, str], hidden: tuple[int, ...]) -> No
 def test_gpus_outside_of_the_allocation_are_a_warning(
     mask: str, hidden: tuple[int, ...], warned: bool
 ) -> None:
-    slurm = Slurm("1", (4, 5) if hidden else (2, 3), 1, 0)
+    slurm = Slurm("1", (4, 5) if hidden else (2, 3), 1)
     selection = select("amd", gpus(8, hidden), given_by({ROCR: mask}), slurm)
     assert [r.cause for r in selection.remarks] == warned * ["GPUs outside of the Slurm allocation"]
 

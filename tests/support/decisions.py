@@ -74,7 +74,7 @@ def decide(
     defaults = {"image_dir": Sourced("/i", "default")}
     request = dataclasses.replace(OF_USE[use], launcher_options={"--force": True} if force else {})
     if use == "allocated":
-        host = replace(host, slurm=Slurm("7", (0,), 1, 0))
+        host = replace(host, slurm=Slurm("7", (0,), 1))
     return choose(inputs_of(host, request, merge([defaults, layer]), built, native))
 
 
