@@ -38,7 +38,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "submit": "launcher.slurm.script.SubmitOptions",
         "jobs": "launcher.commands.jobs.Jobs",
         "jobs cancel": "launcher.commands.jobs.JobsCancel",
-        "site show": "launcher.commands.site.SiteShow",
     },
     "Set up": {
         "completion": "aam.contract.completion.Completion",
@@ -70,7 +69,6 @@ READ = {
     "doctor": ("--json", HOST, "--image-dir", "--site"),
     "images": ("--json", HOST, "--image-dir"),
     "jobs": ("--json",),
-    "site show": ("--json",),
     "submit": ("--dry-run", "--site", "--image", "--force"),
 }
 """Options of the launcher that the help page of a command names, besides --image-dir for images."""

@@ -12,19 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from aam.contract.errors import AamError, Unavailable
 from aam.contract.options import basic_option
 from launcher import capture, config, system
 from launcher.commands import parse_own, print_json, show
 from launcher.commands.explain import facts, shortened, stored_reports
+from launcher.commands.submit import node_of
 from launcher.detect import detect, with_versions
 from launcher.engines import ENGINES, command, spython_client
 from launcher.findings import Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import DeviceNode, EngineFact, Gpu, Host
 from launcher.plan.catalog import Catalog
-from launcher.plan.decision import Assessment, assess, denials
+from launcher.plan.decision import Assessment, assess, decide, denials
 from launcher.plan.environment import LEAKS, unset
 from launcher.plan.hardware import has_code
 from launcher.plan.inputs import BuiltImage, LaunchInputs, Request
@@ -32,7 +34,8 @@ from launcher.plan.plan import Plan
 from launcher.plan.visible_devices import visible_devices_variables
 from launcher.planning import gather, nearest_folder, plan_launch
 from launcher.slurm.node import GB, cpus_near, interfaces
-from launcher.slurm.site import differences
+from launcher.slurm.node import gpus as usable_gpus
+from launcher.slurm.site import Site, differences
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 START_TIMEOUT = 120  # seconds; the first start may unpack the image
@@ -43,6 +46,9 @@ IMAGE_SPACE = 20 << 30  # bytes that an image and its building take
 @dataclass(frozen=True)
 class Doctor:
     """Show GPUs, drivers and engines of this host, what would fail, and the remedy.
+
+    With --site also the facts of a cluster with their sources, what differs here, and, where this
+    host has none of its GPUs, what a job on a node would run in.
 
     Examples:
         aam-launch doctor --site cosmos
@@ -100,10 +106,18 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     host, catalog, built = inputs.host, inputs.catalog, inputs.built
     if host.live:
         host = with_versions(host, ENGINES)
+    name = inputs.settings.site.value
+    site = config.site(name) if name else None
+    # A login node is no place to compute: a job is judged, on a node as the site states it.
+    vendor = site.values.vendor if site and host.live and host.slurm is None else ""
+    judged = inputs
+    if site and vendor and not usable_gpus(host, vendor):
+        judged = replace(inputs, host=node_of(site, host, site.values.gpus_per_node))
+    elsewhere = judged is not inputs
     assessment = None
     with suppress(AamError):  # the plan fails for the same reason
         # Whatever image and engine are requested.
-        assessment = assess(inputs, requested=False)
+        assessment = assess(judged, requested=False)
     fitting = assessment.fitting if assessment else ()
     findings = examine(inputs, assessment)
     if host.live:
@@ -126,15 +140,20 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
             remedy = "nothing to do; `instance stop NAME` of the engine ends one"
             listed = "; ".join(instances)
             findings += (Finding("note", "Instances of containers run", listed, remedy),)
-        if name := inputs.settings.site.value:
-            findings += tuple(differences(config.site(name), host))
-    # A launch that computes on a GPU where there is one.
-    error: AamError | None = None
+        if site:
+            findings += tuple(differences(site, host))
+    # A launch, or a job, that computes on a GPU where there is one.
+    error, runs = None, ""
     try:
-        plan_launch(Request("check", {}, launcher_options), root)
+        if elsewhere:
+            choice = decide(judged)
+            gpus = choice.group or "the processor"
+            runs = f"{choice.name} by {choice.engine} on a node, {gpus}"
+        else:
+            plan_launch(Request("check", {}, launcher_options), root)
     except AamError as refusal:
         error = refusal
-        cause = f"A launch would be refused: {error.cause}"
+        cause = f"A {'job' if elsewhere else 'launch'} would be refused: {error.cause}"
         findings += (Finding("error", cause, error.evidence, error.remedy),)
     archs = {gpu.arch for gpu in host.gpus}
     stored = stored_reports(Path(inputs.context.reports or ""))
@@ -142,6 +161,9 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if "--json" in launcher_options:
         content = {
             "host": facts(host),
+            "site": {key: msgspec.structs.asdict(f) for key, f in site.facts.items()}
+            if site
+            else None,
             "fitting": [image.name for image in fitting],
             "check_reports": msgspec.to_builtins(reports),
             "findings": msgspec.to_builtins(findings),
@@ -157,6 +179,8 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         lines += [_line("aam check", f"{one.verdict}; {one.made}, {one.stack}") for one in reports]
         if host.gpus and not reports:
             lines.append(_line("aam check", "not yet measured; the first run on a GPU does that"))
+        lines += [_line("job", runs)] if runs else []
+        lines += site_lines(site) if site else []
         show(*lines, *(f"{f.severity:<10} {f}" for f in findings))
     if error:
         return error.status
@@ -256,6 +280,21 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
         version = f" {engine.version}" if engine.version else ""
         obstacle = f": {engine.obstacle}" if engine.obstacle else ""
         yield _line("engine", f"{engine.path}{version}{obstacle}")
+
+
+def site_lines(site: Site) -> Iterator[str]:
+    """Yield the facts of a site: each with its source and the command that confirms it."""
+    yield _line("site", f"{site.title} ({site.name})")
+    for key, fact in site.facts.items():
+        if key != "title" and not key.startswith("sources."):
+            value = fact.value
+            shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+            yield f"    {key}: {', '.join(map(str, value)) if isinstance(value, tuple) else shown}"
+            status = {True: "confirmed", False: "not confirmed", None: ""}[fact.confirmed]
+            status += f"; to confirm: {fact.confirm}" if fact.confirm else ""
+            if about := "; ".join(filter(None, [fact.source and f"from {fact.source}", status])):
+                yield f"        {about}"
+    yield from (f"    [{key}] {title}" for key, title in site.values.sources.items())
 
 
 def _line(subject: str, value: str) -> str:

@@ -150,7 +150,7 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
         f"device: {device}{'' if stated else ', or as each node has GPUs'}",
     )
     text = scripts.script(what, site, about, [*PROGRAM, "job", *beside, *launch, *own.argv])
-    warn([*plan.findings, *checks.advice(paths, PROGRAM, site)])
+    warn([*plan.findings, *checks.advice(paths, PROGRAM, site, here)])
     os.environ.update(variables)  # sbatch hands them on
     return Job(request.command, what, text, output, log, tuple(problems))
 
@@ -169,7 +169,7 @@ def node_of(site: Site, here: Host, gpus_used: int) -> Host:
         root=f"site {site.name}",
         name=f"a node of {site.title}",
         kernel="unknown",
-        machine=here.machine,
+        machine=facts.machine or here.machine,
         gpus=tuple(
             Gpu(vendor, number, facts.arch or None, facts.gpu, f"{number:04x}:00:00.0")
             for number in range(gpus_used if vendor else 0)

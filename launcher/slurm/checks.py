@@ -19,6 +19,7 @@ from aam.contract.options.command_line import arguments
 from aam.contract.options.commands import wrapped_options
 from launcher import system
 from launcher.findings import Finding
+from launcher.host.facts import Host
 from launcher.plan.inputs import JSON, Request
 from launcher.plan.mounts import PathFact
 from launcher.plan.plan import Plan
@@ -109,9 +110,15 @@ def image(plan: Plan, site: Site, force: bool) -> list[AamError]:
     return []
 
 
-def advice(paths: Sequence[PathFact], launcher: Sequence[str], site: Site) -> list[Finding]:
+def advice(
+    paths: Sequence[PathFact], launcher: Sequence[str], site: Site, here: Host
+) -> list[Finding]:
     """Return warnings about what works but should be otherwise."""
     found = []
+    if site.values.machine not in ("", here.machine):
+        evidence = f"{site.values.machine}, this host has {here.machine}; they run '{launcher[0]}'"
+        remedy = "submit with a Python that is installed for their processor"
+        found.append(Finding("warning", "The nodes have another processor", evidence, remedy))
     home = site.values.home
     for fact in paths:
         if home and fact.role == "output" and _below(fact.real, home):

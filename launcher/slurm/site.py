@@ -61,6 +61,10 @@ class SiteValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str, _help("Option that requests GPUs, as --gpus-per-node=mi300a:{gpus}; none: they come "
                    "with the node.")
     ] = ""  # fmt: skip
+    machine: Annotated[
+        str, _help("Their processor, as `uname -m` shows it: x86_64, aarch64; none: that of the "
+                   "host that submits.")
+    ] = ""  # fmt: skip
     cpus_per_node: Annotated[
         Count, _help("Processors of a node, as Slurm counts; a job on a part of a node gets the "
                      "share of its GPUs. 0: as sinfo shows.")
@@ -192,8 +196,8 @@ def filled(value: Any, variables: Mapping[str, str]) -> Any:
 def differences(site: Site, host: Host) -> Iterator[Finding]:
     """Yield a warning for each fact of a site that this host, which is live, shows otherwise.
 
-    A fact that cannot be seen from here is not compared; `site show` names the command that shows
-    it.
+    A fact that cannot be seen from here is not compared; `doctor --site` names the command that
+    shows it.
     """
     remedy = "correct it in a site file of your own"
     for key in COMPARED:
@@ -204,8 +208,8 @@ def differences(site: Site, host: Host) -> Iterator[Finding]:
             yield Finding("warning", "A fact of the site differs here", evidence, remedy)
 
 
-COMPARED = ("partition", "nodes", "max_nodes", "max_time", "arch", "gpus_per_node", "interfaces",
-            "modules", "shared", "home", "image_dir")  # fmt: skip
+COMPARED = ("partition", "nodes", "max_nodes", "max_time", "machine", "arch", "gpus_per_node",
+            "interfaces", "modules", "shared", "home", "image_dir")  # fmt: skip
 
 
 def _difference(key: str, site: Site, host: Host) -> str:
@@ -231,6 +235,9 @@ def _difference(key: str, site: Site, host: Host) -> str:
         if key == "arch":
             return f"the host has {', '.join(sorted(archs))}" if archs - {values.arch} else ""
         return f"the host has {len(gpus)}" if len(gpus) not in (0, values.gpus_per_node) else ""
+    if key == "machine":
+        is_node = host.slurm is not None or node.gpus(host)  # a login node may be of another
+        return f"the host is {host.machine}" if is_node and host.machine != values.machine else ""
     if key == "interfaces":
         if host.slurm is None or node.interfaces(values.interfaces):
             return ""

@@ -60,7 +60,7 @@ def hostile_engine(folder: Path) -> tuple[str, ...]:
     ("command", "prepare"),
     [("doctor", hostile_capture), ("explain check --device cpu", hostile_capture),
      ("--dry-run check --device cpu", hostile_capture), ("images", hostile_capture),
-     ("site show", hostile_site), ("images", hostile_record), ("images pull", hostile_engine)],
+     ("doctor --site", hostile_site), ("images", hostile_record), ("images pull", hostile_engine)],
 )  # fmt: skip
 def test_no_control_character_reaches_the_terminal(
     folder: Path, command: str, prepare: Callable[[Path], tuple[str, ...]]

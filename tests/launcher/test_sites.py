@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,13 @@ from aam.contract.errors import ConfigurationError
 from launcher import config
 from launcher.cli import main
 from launcher.detect import detect
+from launcher.engines.sif import record_of
 from launcher.host.facts import Slurm
+from launcher.images import index
 from launcher.plan.settings import SETTING_SPECS
 from launcher.slurm.site import HELP, Site, differences, filled
 from tests.support.hosts import MI300A, Tree
+from tests.support.launches import RUN, engine, launch, sif
 
 SHIPPED = ("cosmos", "slurm", "workstation")
 
@@ -36,7 +40,7 @@ def test_a_fact_shows_its_source_and_how_to_confirm_it(
     facts = config.site(name).facts
     open_facts = {key: fact for key, fact in facts.items() if fact.confirmed is False}
     assert all(fact.source and fact.confirm for fact in open_facts.values())
-    main(["site", "show", name])
+    main(["doctor", "--site", name])
     shown = capsys.readouterr().out
     assert config.site(name).values.title in shown
     assert shown.count("not confirmed; to confirm:") == len(open_facts)
@@ -122,20 +126,9 @@ def test_mistakes_name_their_place(tmp_path: Path, text: str, sentence: str) -> 
     assert sentence.format(f=tmp_path / "s.yaml") in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("args", "status", "sentence"),
-    [
-        (["site"], 64, "Missing subcommand: `site`; give `site show`."),
-        (["site", "shwo", "cosmos"], 64, "did you mean 'site show'?"),
-        (["site", "show"], 78, "known are cosmos, slurm, workstation."),
-        (["site", "show", "kosmos"], 78, "No such site: 'kosmos'; known are cosmos"),
-    ],
-)
-def test_bad_words(
-    args: list[str], status: int, sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(args) == status
-    assert sentence in capsys.readouterr().err
+def test_an_unknown_site_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--site", "kosmos"]) == 78
+    assert "No such site: 'kosmos'; known are cosmos" in capsys.readouterr().err
 
 
 def test_facts_that_differ_from_the_host_are_found(tmp_path: Path) -> None:
@@ -144,12 +137,15 @@ def test_facts_that_differ_from_the_host_are_found(tmp_path: Path) -> None:
     found = site(
         tmp_path / "s.yaml",
         f"shared: [{there}]\nhome: {tmp_path}/none\nimage_dir: {there}/$USER\n"
-        "vendor: amd\narch: gfx90a\ngpus_per_node: 4\ninterfaces: ['nosuch*']\n",
+        "vendor: amd\narch: gfx90a\ngpus_per_node: 4\nmachine: aarch64\n"
+        "interfaces: ['nosuch*']\n",
     )
     node = detect(Tree(tmp_path / "node").cpu().amd(MI300A, 2).amd(MI300A, 3).root)
-    in_job = replace(node, slurm=Slurm("7", None, 1, None))
+    in_job = replace(node, slurm=Slurm("7", None, 1))
     differing = {fact.evidence.split()[0]: fact.evidence for fact in differences(found, in_job)}
-    assert set(differing) == {"home", "image_dir", "arch", "gpus_per_node", "interfaces"}
+    assert set(differing) == {
+        "home", "image_dir", "arch", "gpus_per_node", "machine", "interfaces"
+    }  # fmt: skip
     assert f"there is no folder {tmp_path}/none" in differing["home"]
     assert differing["arch"] == f"arch is gfx90a in {tmp_path}/s.yaml:5, the host has gfx942"
     assert differing["gpus_per_node"].endswith(", the host has 2")
@@ -166,3 +162,40 @@ def test_doctor_compares_a_site_with_this_host(
     shown = capsys.readouterr().out
     assert f"A fact of the site differs here: home is {tmp_path}/none" in shown
     assert "shared is" not in shown
+
+
+NODES = "vendor: amd\narch: gfx942\ngpu: MI300A\ngpus_per_node: 4\nruntime: apptainer\n"
+
+
+def test_doctor_judges_a_node_of_the_site_on_a_login_node(folder: Path) -> None:
+    """A login node has no GPU, and no PyTorch of its own."""
+    (folder / "s.yaml").write_text(f"{NODES}image_dir: {folder}\n")
+    engine(folder, "apptainer", "apptainer version 1.4.5")
+    refused = launch(folder, "doctor", "--site", "./s.yaml")
+    assert refused.returncode == 69
+    assert "A job would be refused: Image rocm64 is not built" in refused.stdout
+    index.write(folder, "rocm64", "sif", record_of(sif(folder / "rocm64.sif")))
+    done = launch(folder, "doctor", "--site", "./s.yaml")
+    assert done.returncode == 0, done.stdout
+    assert "job        rocm64 by apptainer on a node, 4 x MI300A (gfx942)" in done.stdout
+    assert "would be refused" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("machine", "image"), [("", "cuda132"), ("aarch64", "cuda132-aarch64"), ("x86_64", "cuda132")]
+)
+def test_a_site_states_the_processor_of_its_nodes(folder: Path, machine: str, image: str) -> None:
+    """Jobs of a host with x86-64 may run on nodes with Arm (GH200)."""
+    if os.uname().machine != "x86_64":
+        pytest.skip("submits from x86-64")
+    facts = "vendor: nvidia\narch: sm_90\ngpu: GH200\ngpu_request: --gres=gpu:{gpus}\n"
+    (folder / "s.yaml").write_text(f"{facts}image_dir: {folder}\n")
+    if machine:
+        with (folder / "s.yaml").open("a") as stream:
+            stream.write(f"machine: {machine}\n")
+    engine(folder, "apptainer", "apptainer version 1.4.5")
+    line = ("submit", "pretrain", "--site", "./s.yaml", "--dry-run", *RUN[1:])
+    done = launch(folder, *line)
+    assert done.returncode == 0, done.stderr
+    assert f"--image {image} " in done.stdout
+    assert ("The nodes have another processor" in done.stderr) == (machine == "aarch64")
