@@ -1,11 +1,12 @@
 """Repeated samples: the column of the metadata whose values are subjects with several samples.
 
 A random split puts samples of one subject on both sides, and a model that recognizes the subject
-scores too well. The column is found by structure, not by its name: it has many values, each on few
-samples, and the most similar community of a sample is that of another sample of the same value. The
-neighbour is searched among samples of the same class or of a similar number, so that another form
-of the target is no evidence. Neighbouring numbers are alike in a measure, such as a day or a
-weight, but not in the number of a subject.
+scores too well. The values of such a column are on a few samples each, and the most similar
+community of a sample is often that of another sample of the same value. Both neighbour and chance
+are those among samples of the same class or of a similar number, so that a column that refines the
+target is no evidence; neither are measures, such as a day, whose adjacent values are alike too. A
+column with a name such as `host_subject_id` may have few values, each on many samples.
+`docs/experiments/repeated_subjects.md` measures how often subjects are found, and others named.
 """
 
 from __future__ import annotations
@@ -21,27 +22,48 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
-from scipy.stats import rankdata
+from scipy.stats import rankdata, spearmanr
 
+from aam.arrays import F64, Rows
 from aam.contract.errors import DataError
 from aam.contract.options.commands.train import Train
 from aam.data.metadata import as_numbers
 from aam.data.targets import category_codes
 from aam.evaluation.folds import Folds, training_rows
 from aam.evaluation.intervals import SCORED, TITLES
+from aam.evaluation.labels import Labels
 from aam.evaluation.metrics import value_of
 from aam.evaluation.splits import FOLDS, make_splits
 from aam.members.member import TrainingSamples, estimator
 from aam.training.labelled_study import LabelledStudy
 
 _MAX_SAMPLES = 4000  # samples that are compared with each other; 4,000 take 2 CPU-seconds
-_MIN_GROUPS = 8
 _MIN_REPEATED = 0.25  # part of the samples that share their value with another sample
-# Of 60 columns of four public studies, the subjects have 0.63 (26 times chance), others at most 5
-# times chance, but combinations of properties of the subjects.
-_MIN_HITS, _MIN_OVER_CHANCE = 0.1, 6
-_MIN_NAMES = 15
-_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?$|\d{1,2}:\d\d")
+_MIN_COMPARED = 8  # samples with a comparable one of the same value, and one of another
+
+# Between samples of real subjects (infants, mouths) the least kappa of 2 samples each is 0.13, of
+# more 0.3 to 0.7, and the ratio is 4 to 30. Months, diets by month and days of independent samples
+# have at most 0.1.
+_MIN_KAPPA = 0.12  # (hits - chance) / (1 - chance)
+_MIN_RATIO = 4.0  # hits / chance
+_MIN_Z = 4.0  # standard errors of the hits by chance
+_MIN_VALUES = 12
+_MAX_SIZE = 20  # median samples of a value; sites and studies have more
+_NAMED_MIN_Z = 3.0  # of a column with the name of subjects, which needs no other of these
+
+_SUBJECTS = re.compile(
+    r"(?:host[ _.-]?)?(?:subject|patient|participant|individual|donor|volunteer|proband)s?|"
+    r"(?:\w+[ _.-]?)?(?:subject|patient|participant|individual|donor|volunteer|proband|person|host"
+    r"|infant|child|animal|mouse)(?P<id>[ _.-]?(?:id|ids|code|nr|no|num|number))|anonymized_name",
+    re.IGNORECASE,
+)
+"""Names of columns of subjects, as MIMARKS's host_subject_id."""
+
+_EVENTS = re.compile(
+    r"collect|sampling|visit|extract|sequenc|timestamp|plate|batch|lane|(^|[ _.-])run",
+    re.IGNORECASE,
+)
+"""Parts of names of columns that divide samples by what was done to them, as collection_date."""
 
 
 @dataclass(frozen=True)
@@ -73,41 +95,79 @@ class RepeatedSamples:
         )
 
 
+@dataclass(frozen=True)
+class Communities:
+    """Similarity of the communities of R of N samples.
+
+    Attributes:
+        rows_R: rows of the samples.
+        similarity_RR: Bhattacharyya coefficient of the relative abundances, 0 to 1; -1 of a sample
+            with itself.
+        comparable_RR: whether two samples have the same class, or numbers that at most a quarter of
+            the samples lie between.
+    """
+
+    rows_R: Rows
+    similarity_RR: npt.NDArray[np.float32]
+    comparable_RR: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, counts: sparse.csr_array, labels: Labels) -> Communities:
+        """Compare the samples of a table [N, F], or `_MAX_SAMPLES` of them."""
+        rows_R = np.arange(counts.shape[0])
+        if len(rows_R) > _MAX_SAMPLES:
+            rows_R = np.sort(np.random.default_rng(0).choice(rows_R, _MAX_SAMPLES, replace=False))
+        shares = sparse.csr_array(counts[rows_R], dtype=np.float32)
+        shares = sparse.csr_array(shares.multiply(1 / shares.sum(axis=1)[:, None])).sqrt()
+        similarity_RR = (shares @ shares.T).toarray().astype(np.float32)
+        values_R = labels.values[rows_R]
+        if labels.classes or labels.levels:
+            comparable_RR = values_R[:, None] == values_R[None, :]
+        else:
+            ranks_R = rankdata(values_R)
+            comparable_RR = np.abs(ranks_R[:, None] - ranks_R[None, :]) <= len(rows_R) / 4
+        np.fill_diagonal(comparable_RR, False)
+        np.fill_diagonal(similarity_RR, -1)
+        return cls(rows_R, similarity_RR, comparable_RR)
+
+    def nearest(
+        self, code_N: Rows, known_N: npt.NDArray[np.bool_], all_samples: bool
+    ) -> tuple[Rows, Rows, F64]:
+        """Return values of samples, those of their nearest samples, and the chance that both agree.
+
+        Neighbour and chance are among the comparable samples, or among all. Only samples of which
+        some of these have the same value, and some another, are returned.
+        """
+        known = np.flatnonzero(known_N[self.rows_R])
+        code_R, similarity_RR = code_N[self.rows_R[known]], self.similarity_RR[np.ix_(known, known)]
+        among_RR = similarity_RR >= 0
+        if not all_samples:
+            among_RR &= self.comparable_RR[np.ix_(known, known)]
+        similarity_RR[~among_RR] = -1
+        alike_R = (among_RR & (code_R[:, None] == code_R)).sum(axis=1)
+        among_R = among_RR.sum(axis=1)
+        used_R = (similarity_RR.max(axis=1, initial=-1) > 0) & (alike_R > 0) & (alike_R < among_R)
+        neighbours_R = code_R[similarity_RR[used_R].argmax(axis=1)] if used_R.any() else code_R[:0]
+        return code_R[used_R], neighbours_R, alike_R[used_R] / among_R[used_R]
+
+
 def find_repeated_samples(
     options: Train, study: LabelledStudy, folds: Folds
 ) -> RepeatedSamples | None:
     """Return the column of the metadata whose values are most clearly repeated subjects."""
     if options.split.group_column is not None:
         return None
-    # The most similar sample of each one among those of a similar target, -1 for none, by the
-    # Bhattacharyya coefficient of the relative abundances.
-    table, labels = study.study.table, folds.labels
-    number = len(table.sample_ids)
-    rows = np.arange(number)
-    if number > _MAX_SAMPLES:
-        rows = np.sort(np.random.default_rng(0).choice(rows, _MAX_SAMPLES, replace=False))
-    shares = sparse.csr_array(table.counts[rows], dtype=np.float64)
-    shares = sparse.csr_array(shares.multiply(1 / table.reads[rows][:, None])).sqrt()
-    similarity = (shares @ shares.T).toarray()
-    values = labels.values[rows]
-    if labels.classes or labels.levels:
-        comparable = values[:, None] == values[None, :]
-    else:
-        ranks = rankdata(values)
-        comparable = np.abs(ranks[:, None] - ranks[None, :]) <= len(rows) / 6
-    np.fill_diagonal(comparable, False)
-    similarity[~comparable] = -1
-    nearest = similarity.argmax(axis=1)
-    neighbour_N = np.full(number, -1)
-    similar = similarity[np.arange(len(rows)), nearest] > 0
-    neighbour_N[rows[similar]] = rows[nearest[similar]]
-    best, most = None, 0.0
+    communities = Communities.of(study.study.table.counts, folds.labels)
     ids = study.study.table.sample_ids
+    best, most = None, (False, 0.0)
     for name in study.metadata.columns:
         if name == options.target.metadata_column:
             continue
         texts = study.metadata.values(name, ids).tolist()
-        if (found := _excess(texts, neighbour_N, folds)) <= most:
+        # A column with the name of subjects is preferred to one that divides them further.
+        ratio = alikeness(name, texts, communities, folds.labels)
+        evidence = (has_subjects_name(name, texts), ratio)
+        if ratio == 0 or evidence <= most:
             continue
         several = sum(n > 1 for n in Counter(filter(None, texts)).values())
         repeated = RepeatedSamples(name, several, texts)
@@ -117,8 +177,107 @@ def find_repeated_samples(
             np.isin(code_N[training_rows(split)], code_N[split.held_out[1]]).any()
             for split in folds.splits
         ):
-            best, most = repeated, found
+            best, most = repeated, evidence
     return best
+
+
+def alikeness(name: str, texts: Sequence[str], communities: Communities, labels: Labels) -> float:
+    """Return how much likelier than by chance the nearest community has the same value.
+
+    Args:
+        name: name of a column.
+        texts: its value for each of N samples; "" where unknown.
+        communities: similarity of the samples with a similar target.
+        labels: target of the samples.
+
+    Returns:
+        Samples whose nearest comparable sample has the same value, over those expected; 0 where the
+        values are not those of repeated subjects.
+    """
+    named = has_subjects_name(name, texts)
+    if _EVENTS.search(name) and not named:
+        return 0.0
+    known_N = np.array([bool(text) for text in texts])
+    numbers_N = as_numbers(texts)
+    numeric = not np.isnan(numbers_N[known_N]).any()
+    # Numbers of subjects are whole; infinite values are none.
+    if numeric and not named and not all(n.is_integer() for n in numbers_N[known_N].tolist()):
+        return 0.0
+    code_N = _ordered_codes(texts, numbers_N if numeric else None)
+    size_V = np.bincount(code_N[known_N])
+    size_V = size_V[size_V > 0]
+    repeated = size_V[size_V > 1].sum() >= _MIN_REPEATED * len(texts)
+    few_each = len(size_V) >= _MIN_VALUES and np.median(size_V) <= _MAX_SIZE
+    if len(size_V) < 2 or not repeated or not (named or few_each):
+        return 0.0
+    if not named and _is_form_of(labels, code_N[known_N], labels.values[known_N]):
+        return 0.0
+    code_R, nearest_R, chance_R = communities.nearest(code_N, known_N, all_samples=False)
+    if named and len(code_R) < _MIN_COMPARED:  # each subject has a class or number of its own
+        code_R, nearest_R, chance_R = communities.nearest(code_N, known_N, all_samples=True)
+    if len(code_R) < _MIN_COMPARED:
+        return 0.0
+    hits, chance = (nearest_R == code_R).mean(), chance_R.mean()
+    # Two samples are mutual neighbours at most, which doubles the variance.
+    error = np.sqrt(2 * (chance_R * (1 - chance_R)).sum()) / len(code_R)
+    if hits < chance + (_NAMED_MIN_Z if named else _MIN_Z) * error:
+        return 0.0
+    # Adjacent values of a measure are nearly as alike as equal ones.
+    adjacent = (np.abs(nearest_R - code_R) == 1).mean()
+    least = max(_MIN_RATIO * chance, chance + _MIN_KAPPA * (1 - chance), 2 * adjacent)
+    return float(hits / chance) if named or hits >= least else 0.0
+
+
+def has_subjects_name(name: str, texts: Sequence[str]) -> bool:
+    """Return whether a column has the name of subjects, and values that are identifiers.
+
+    >>> has_subjects_name("patient", ["P1", "P1", "P2"])
+    True
+    >>> has_subjects_name("patient", ["yes", "yes", "no"])
+    False
+    """
+    found = _SUBJECTS.fullmatch(name)
+    if found is None:
+        return False
+    return bool(found["id"]) or all(re.search(r"\d", text) for text in texts if text)
+
+
+def _ordered_codes(
+    texts: Sequence[str], numbers_N: npt.NDArray[np.float64] | None
+) -> npt.NDArray[np.int64]:
+    """Number the values of a column in the order of their numbers: `week 2` before `week 10`."""
+    if numbers_N is not None:
+        return np.unique(numbers_N, return_inverse=True)[1]
+
+    def key(text: str) -> list[tuple[int, str]]:
+        return [
+            (int(part) if part.isdecimal() else -1, part) for part in re.findall(r"\d+|\D+", text)
+        ]
+
+    rank = {text: place for place, text in enumerate(sorted(set(texts), key=key))}
+    return np.array([rank[text] for text in texts])
+
+
+def _is_form_of(labels: Labels, code_N: Rows, target_N: npt.NDArray[np.float64]) -> bool:
+    """Return whether a column is a number in another unit or in intervals.
+
+    A number that is constant within the values may be one of the subject: then the order decides.
+    """
+    if labels.type != "regression":
+        return False  # of a class, comparable samples of its only value are all alike
+    order = np.lexsort((target_N, code_N))
+    starts = np.flatnonzero(np.diff(code_N[order], prepend=-1))
+    low_V, high_V = (
+        np.minimum.reduceat(target_N[order], starts),
+        np.maximum.reduceat(target_N[order], starts),
+    )
+    sizes_V = np.diff(starts, append=len(order))
+    if sizes_V[(sizes_V > 1) & (low_V == high_V)].sum() >= 0.9 * sizes_V[sizes_V > 1].sum():
+        return bool(abs(spearmanr(code_N, target_N).statistic) >= 0.95)
+    # Intervals that hardly overlap.
+    place = np.argsort(low_V, kind="stable")
+    below = np.maximum.accumulate(high_V[place])[:-1] <= low_V[place][1:]
+    return bool(below.mean() >= 0.9)
 
 
 def score_with_groups(
@@ -172,63 +331,6 @@ def score_with_groups(
             f"{shlex.quote(repeated.column)}"
         ),
     }
-
-
-def _excess(texts: Sequence[str], neighbour_N: npt.NDArray[np.int64], folds: Folds) -> float:
-    """Return how often the neighbour has the same value, over chance; 0 of other columns."""
-    known_N = np.array([bool(text) for text in texts])
-    values: npt.NDArray[Any] = np.array(texts)
-    numbers_N = as_numbers(texts)
-    numeric = not np.isnan(numbers_N[known_N]).any()
-    if numeric:
-        # Numbers of subjects are whole; infinite values are none.
-        if not all(number.is_integer() for number in numbers_N[known_N].tolist()):
-            return 0.0  # a measure
-        values = numbers_N
-    elif all(_DATE.match(text) for text in texts if text):
-        return 0.0
-    _, code_N, size_V = np.unique(values, return_inverse=True, return_counts=True)
-    size_N = np.where(known_N, size_V[code_N], 0)
-    repeated_N, samples = size_N > 1, int(known_N.sum())
-    sizes = np.unique(code_N[known_N], return_counts=True)[1]
-    if (
-        len(sizes) < _MIN_GROUPS
-        or np.median(sizes) > samples / _MIN_GROUPS
-        or repeated_N.sum() < _MIN_REPEATED * len(texts)
-    ):
-        return 0.0
-    target_N = folds.labels.values
-    compared = np.flatnonzero(repeated_N & (neighbour_N >= 0) & known_N[neighbour_N])
-    if len(compared) >= _MIN_GROUPS:
-        other = neighbour_N[compared]
-        hits = float((code_N[compared] == code_N[other]).mean())
-        # Among samples of the same class a value of few samples is a larger part than among all.
-        class_N = np.zeros_like(code_N)
-        if folds.labels.type != "regression":
-            class_N = np.unique(target_N, return_inverse=True)[1]
-        both_N = np.unique(np.stack([class_N, code_N]), axis=1, return_inverse=True)[1].ravel()
-        alike_N = (np.bincount(both_N)[both_N] - 1) / np.maximum(
-            np.bincount(class_N)[class_N] - 1, 1
-        )
-        chance = max(float(alike_N[compared].mean()), 1 / samples)
-        beside = float((np.abs(code_N[compared] - code_N[other]) == 1).mean()) if numeric else 0.0
-        if hits >= max(_MIN_HITS, _MIN_OVER_CHANCE * chance, 3 * beside):
-            return hits / chance
-    # Without alike communities, values of few samples that all have the same target: a name that
-    # repeats the number itself is another form of it, and neighbouring numbers of a measure have
-    # the same class.
-    if len(sizes) < _MIN_NAMES or numeric:
-        return 0.0
-    # The numbers in the names are the target, as in `31 years`.
-    inside_N = as_numbers([re.sub(r"[^\d.]", "", text).strip(".") for text in texts])
-    if np.isclose(inside_N, target_N).mean() > 0.5:
-        return 0.0
-    repeated = [np.flatnonzero(code_N == code) for code in np.unique(code_N[repeated_N])]
-    constant = np.mean([len(np.unique(target_N[rows])) == 1 for rows in repeated])
-    shares = np.unique(target_N[known_N], return_counts=True)[1] / samples
-    expected = np.mean([(shares ** len(rows)).sum() for rows in repeated])
-    named = len(sizes) >= 3 * len(folds.labels.classes or folds.labels.levels)
-    return float(constant) if named and constant >= 0.9 and expected <= 0.6 else 0.0
 
 
 def same_values(one: Sequence[str], other: Sequence[str]) -> bool:

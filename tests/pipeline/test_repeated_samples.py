@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import runpy
+from collections.abc import Callable
+from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -77,13 +80,83 @@ def test_the_column_is_named_first_and_the_score_with_it_is_given(
     assert "repeated_samples" not in json.loads((tmp_path / "apart/scores.json").read_text())
 
 
+def printed_by_inspect(
+    capsys: pytest.CaptureFixture[str], args: tuple[object, ...], *target: object
+) -> str:
+    assert aam("inspect", args[1], *args[2:], "--metadata-column", *target) == 0
+    printed = capsys.readouterr()
+    return " ".join((printed.out + printed.err).split())
+
+
+@pytest.mark.parametrize(
+    "identifier",
+    [
+        lambda k: k,
+        lambda k: f"{k // 28 + 12}-4-{k % 28 + 1}",
+        lambda k: date(1940, 1, 10) + timedelta(days=397 * k),
+        lambda k: f"P{k}",
+    ],
+)
+def test_any_form_of_identifiers_is_found(
+    identifier: Callable[[int], object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order = np.random.default_rng(1).permutation(SUBJECTS)
+    args = write_study(tmp_path, code=[identifier(int(order[k // 3])) for k in range(120)])
+    for target in (("class", "--classifier"), ("day",)):
+        printed = printed_by_inspect(capsys, args, *target)
+        assert "40 values of 'code' have several samples" in printed
+
+
+def test_few_subjects_of_many_samples_are_found_by_their_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Five subjects of 24 samples, whose class varies; sites of as many samples are no subjects."""
+    people = [k // 24 for k in range(120)]
+    args = write_study(
+        tmp_path, Subject_ID=list(people), site=[f"site {k}" for k in people],
+        kind=[f"c{k % 2}" for k in range(120)],
+    )  # fmt: skip
+    rng = np.random.default_rng(3)
+    own = rng.lognormal(0, 1, (5, ASVS))
+    lines = (tmp_path / "table.tsv").read_text().splitlines()
+    counts = rng.poisson(20 * own[people] * rng.lognormal(0, 0.5, (120, ASVS))) + 1
+    rows = ["\t".join([line.split("\t")[0], *map(str, row)])
+            for line, row in zip(lines[1:], counts.T, strict=True)]  # fmt: skip
+    (tmp_path / "table.tsv").write_text("\n".join([lines[0], *rows]) + "\n")
+    printed = printed_by_inspect(capsys, args, "kind", "--classifier")
+    assert "5 values of 'Subject_ID' have several samples" in printed
+    metadata = (tmp_path / "m.tsv").read_text().replace("Subject_ID", "part", 1)
+    (tmp_path / "m.tsv").write_text(metadata)
+    assert "the split divides" not in printed_by_inspect(capsys, args, "kind", "--classifier")
+
+
+@pytest.mark.medium
+def test_columns_of_independent_samples_are_not_named() -> None:
+    """Of texts that refine the class, other units of the target, days of collection, at most 1 in
+    50 studies; at the similarity of real subjects 9 in 10 are found."""
+    script = Path(__file__).parents[2] / "benchmarks" / "repeated_subjects.py"
+    benchmark = runpy.run_path(str(script))
+    for target in ("classes", "number"):
+        for effect in (0.0, 1.5):
+            named = [
+                benchmark["simulated_persons"](np.random.default_rng([9, k]), target, effect)[0]
+                for k in range(50)
+            ]
+            assert sum(named) <= 1
+    found = [
+        benchmark["simulated_subjects"](np.random.default_rng([9, k]), 1.0, "12-4-31")[0]
+        for k in range(50)
+    ]
+    assert sum(found) >= 45
+
+
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_measures_and_other_forms_of_the_target_are_no_subjects(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rng = np.random.default_rng(2)
     number = rng.permutation(SUBJECTS)
-    columns = {
+    columns: dict[str, list[object]] = {
         # A measure of the subject, in whole numbers of which neighbours are alike.
         "host_animal_percent": [f"{int(number[k // 3])}.5" for k in range(120)],
         "host_animal_limit": ["inf" if k < 9 else int(number[k // 3]) for k in range(120)],
