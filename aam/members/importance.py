@@ -25,13 +25,19 @@ from aam.contract.options.members import networks
 from aam.data.covariates import Covariates
 from aam.data.study import Study
 from aam.data.taxonomy import named_ranks, require_common
+from aam.evaluation.association import (
+    ASSOCIATED,
+    CONDITIONAL,
+    association_sentence,
+    mixed_model_test,
+    rank_test,
+)
 from aam.evaluation.folds import Folds
-from aam.evaluation.permutation import shuffled_rows, standard_outputs
+from aam.evaluation.permutation import standard_outputs
 from aam.inference.tables import InferenceSettings
 from aam.members.base import Samples
 from aam.members.kernel import MEMBER as KERNEL
 from aam.members.kernel import label_free_kernels
-from aam.members.kernel_ridge import PENALTIES
 from aam.members.member import Importance, TrainingSamples, reader
 from aam.members.model_file import TrainedModel
 
@@ -81,80 +87,17 @@ def stability(ranks_KU: F64) -> Stability:
     )
 
 
-RATE = 0.1
-"""False discovery rate at which ASVs are counted."""
+def q_values(samples: TrainingSamples, folds: Folds) -> dict[str, F64]:
+    """Return the false discovery rates of each ASV by the columns of importance.tsv, float64 [F].
 
-SHUFFLED = 200
-"""Shufflings of the labels, of which all ASVs share the null distribution."""
-
-MIN_SAMPLES = 5
-"""Samples that have an ASV, below which its association is not tested."""
-
-
-def q_values(samples: TrainingSamples, folds: Folds) -> F64 | None:
-    """Return the false discovery rate at which each ASV is associated with the target, [F].
-
-    The statistic of an ASV is the correlation of its log abundance with the label in a mixed model
-    whose random effect is the kernel (as of relatives in genetics: Kang et al. 2010,
-    doi:10.1038/ng.548): associations that the ASV shares with the whole community count little.
-    Shuffled labels have the null distribution, of all ASVs together, by which Benjamini and
-    Hochberg's q-values are computed. None is below the part of the shufflings of which the least
-    q-value of all ASVs is as low: without any association, at most a part q of the studies has an
-    ASV at q. An ASV of fewer than `MIN_SAMPLES` samples has 1. There are none of too many samples,
-    or where all labels are equal.
+    Those that do not exist, of too many samples or equal labels, are left out.
     """
-    if (outputs_NC := standard_outputs(folds)) is None:
-        return None
-    number, inputs = len(outputs_NC), samples.inputs(KERNEL)
-    kernel_NN = label_free_kernels(inputs)[0].astype(np.float64)
-    mean_N = kernel_NN.mean(axis=0)
-    values, vectors = np.linalg.eigh(kernel_NN - mean_N - mean_N[:, None] + mean_N.mean())
-    kept = values > max(values[-1] * 1e-10, 0)
-    values, U = values[kept], vectors[:, kept]
-    # The variance of the noise, relative to the kernel's, has the least leave-one-out error.
-    shrunk_PK = values / (values + PENALTIES[:, None] * values.sum())
-    residuals_PNC = outputs_NC - U @ (shrunk_PK[:, :, None] * (U.T @ outputs_NC))
-    leverage_PN1 = (1 / number + shrunk_PK @ np.square(U).T)[:, :, None]
-    errors_P = np.square(residuals_PNC / (1 - leverage_PN1).clip(min=1e-9)).sum(axis=(1, 2))
-    shrunk_K = shrunk_PK[errors_P.argmin()]
-    # The inverse of the covariance of the mixed model is I - U diag(shrunk) U^T, up to a factor.
-    labels_NX = outputs_NC[shuffled_rows(folds, SHUFFLED).T].reshape(number, -1)
-    labels_NX -= labels_NX.mean(axis=0)
-    whitened_NX = labels_NX - U @ (shrunk_K[:, None] * (U.T @ labels_NX))
-    norms_X = np.sqrt((labels_NX * whitened_NX).sum(axis=0).clip(min=1e-12))
-    weights = sparse.csc_array(inputs.weights, dtype=np.float64)
-    tested = np.flatnonzero(np.diff(weights.indptr) >= MIN_SAMPLES)
-    columns_TN = sparse.csr_array(weights[:, tested].T)
-    squares_T = columns_TN.power(2).sum(axis=1) - number * columns_TN.mean(axis=1) ** 2
-    squares_T -= np.square((columns_TN @ U) * np.sqrt(shrunk_K)).sum(axis=1)
-    correlations_TX = (columns_TN @ whitened_NX) / norms_X
-    correlations_TX /= np.sqrt(squares_T.clip(min=1e-9))[:, None]
-    by_class = correlations_TX.reshape(len(tested), SHUFFLED + 1, -1)
-    size_BT = np.sqrt(np.square(by_class).sum(axis=2)).T.round(9)
-    null = np.sort(size_BT[1:].ravel())
-
-    def benjamini_hochberg(size_T: F64) -> F64:
-        order = np.argsort(-size_T)
-        expected = (len(null) - np.searchsorted(null, size_T[order]) + 1) / SHUFFLED
-        ratio = expected / np.arange(1, len(order) + 1)
-        q_T = np.empty(len(order))
-        q_T[order] = np.minimum.accumulate(ratio[::-1])[::-1].clip(max=1)
-        return q_T
-
-    q_F = np.ones(weights.shape[1])
-    if len(tested):
-        q_BT = np.array([benjamini_hochberg(size_T) for size_T in size_BT])
-        least_B = np.sort(q_BT[1:].min(axis=1))
-        as_low_T = np.searchsorted(least_B, q_BT[0], side="right")
-        q_F[tested] = np.maximum(q_BT[0], (1 + as_low_T) / (SHUFFLED + 1))
-    return q_F
-
-
-def evidence_sentence(q_U: F64, target: str) -> str:
-    """Say how many ASVs are associated with the target at the false discovery rate `RATE`."""
-    number = int((q_U <= RATE).sum())
-    count = "No ASV is" if not number else f"{number} ASV{'s are' if number > 1 else ' is'}"
-    return f"{count} associated with '{target}' at a false discovery rate of {RATE:.0%} (q_value)."
+    found = {ASSOCIATED: rank_test(samples.samples.relative, folds.labels)}
+    if (outputs_NC := standard_outputs(folds)) is not None:
+        inputs = samples.inputs(KERNEL)
+        kernel_NN = label_free_kernels(inputs)[0].astype(np.float64)
+        found[CONDITIONAL] = mixed_model_test(kernel_NN, inputs.weights, outputs_NC, folds)
+    return {name: q_F for name, q_F in found.items() if q_F is not None}
 
 
 SEED = 0
@@ -182,8 +125,9 @@ def importance_table(
 
     Returns:
         Columns feature-id, taxon (with a taxonomy), the measures of each member, prevalence (0 to
-        1), mean_relative_abundance (0 to 1), rank (1 for the most important ASV), q_value and, of
-        several folds, stability, rank_fold_1 and so on; `docs/importance.md` defines the measures.
+        1), mean_relative_abundance (0 to 1), rank (1 for the most important ASV), q_associated,
+        q_conditional and, of several folds, stability, rank_fold_1 and so on;
+        `docs/importance.md` defines the measures.
 
     Raises:
         DataError: no ASV occurs in the training study, or no ASV has a taxon.
@@ -219,11 +163,12 @@ def importance_table(
     columns["prevalence"] = relative.astype(bool).sum(axis=0) / relative.shape[0]
     columns["mean_relative_abundance"] = relative.mean(axis=0, dtype=np.float64)
     columns["rank"] = _mean_rank([member.size_U for member in members])
-    if loaded.q_values_F is not None:
-        q_U = np.ones(len(ids))
-        q_U[rows] = loaded.q_values_F[known]
-        columns["q_value"] = q_U
-        info(evidence_sentence(q_U, loaded.column))
+    q_values_U = {name: np.ones(len(ids)) for name in loaded.q_values}
+    for name, q_U in q_values_U.items():
+        q_U[rows] = loaded.q_values[name][known]
+    columns |= q_values_U
+    if q_values_U:
+        info(association_sentence(q_values_U, loaded.column))
     number = min(len(sizes) for sizes in folds)
     # A rank of a fold needs a model of that fold from every member.
     if number > 1 and len(ids) > 1 and number == max(len(sizes) for sizes in folds):

@@ -3,7 +3,7 @@
 A model is a folder (`aam.serialization.model_folder`). The facts in its `model.json` are those of
 `ModelFacts`; besides the arrays of the members it has the part `training`: `tokens` (the sequences
 of the ASVs, uint8 [F, L]), those of `TrainingSummary`, and `importance/MEMBER`, float64 [K, F]: the
-importance of the ASVs in each fold, and `q_values`, float64 [F].
+importance of the ASVs in each fold, and `q_values/COLUMN`, float64 [F].
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from aam.contract.records import AboveZero, Mismatch, NonNegative, PlainOptions,
 from aam.data.covariates import CovariateEncoder
 from aam.data.sequences import MASK
 from aam.data.targets import OutputRange, TargetScale
+from aam.evaluation.association import ASSOCIATED, CONDITIONAL
 from aam.evaluation.calibration import ProportionalOdds
 from aam.evaluation.ensemble import Ensemble
 from aam.evaluation.labels import Labels
@@ -35,7 +36,7 @@ from aam.members.new_samples import SummaryNumbers, TrainingSummary
 from aam.members.relations import AsvRelations
 from aam.serialization import model_folder
 
-_TRAINING, _IMPORTANCE, _Q_VALUES = "training", "importance/", "q_values"
+_TRAINING, _IMPORTANCE, _Q_VALUES = "training", "importance/", "q_values/"
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,8 @@ class TrainedModel:
     # estimator -> float64 [K, F], `Importance.size_U` of the models of K folds in the training
     # study; empty with one split
     fold_importance: Mapping[str, F64] = field(default_factory=dict)
-    # float64, see `importance.q_values`; None of a study of too many samples
-    q_values_F: F64 | None = None
+    # column of importance.tsv -> float64 [F], see `importance.q_values`
+    q_values: Mapping[str, F64] = field(default_factory=dict)
 
     @property
     def tokens_FL(self) -> Tokens:
@@ -144,9 +145,8 @@ class TrainedModel:
     def save(self, path: Path) -> None:
         """Write the model folder atomically."""
         folds = {f"{_IMPORTANCE}{name}": sizes for name, sizes in self.fold_importance.items()}
-        training = {"tokens": self.tokens_FL, **self.training.arrays(), **folds}
-        if self.q_values_F is not None:
-            training[_Q_VALUES] = self.q_values_F
+        rates = {f"{_Q_VALUES}{name}": q_F for name, q_F in self.q_values.items()}
+        training = {"tokens": self.tokens_FL, **self.training.arrays(), **folds, **rates}
         members = {name: model.state() for name, model in self.models.items()}
         facts = dataclasses.asdict(self.facts)
         model_folder.write(path, "train", members, facts, {_TRAINING: training})
@@ -225,7 +225,11 @@ def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
                 for name in sorted(arrays)
                 if name.startswith(_IMPORTANCE)
             },
-            numbers(arrays, _Q_VALUES, asvs) if _Q_VALUES in arrays else None,
+            {
+                name: numbers(arrays, f"{_Q_VALUES}{name}", asvs)
+                for name in (ASSOCIATED, CONDITIONAL)
+                if f"{_Q_VALUES}{name}" in arrays
+            },
         )
     except Mismatch as error:
         raise model_folder.damaged(f"'{folder.path}', {error}") from error

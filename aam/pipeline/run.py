@@ -196,8 +196,8 @@ def _model(options: Train, labelled: LabelledStudy, result: Result) -> TrainedMo
         for name, found in result.members.items()
         if len(folds.splits) > 1 and found.fold_models
     }
-    q_values_F = q_values(samples, folds)
-    return TrainedModel(facts, models, samples.relations, training, importance, q_values_F)
+    rates = q_values(samples, folds)
+    return TrainedModel(facts, models, samples.relations, training, importance, rates)
 
 
 def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) -> None:

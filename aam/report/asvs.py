@@ -14,9 +14,10 @@ import numpy.typing as npt
 from aam.data.store import is_store, open_store
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
+from aam.evaluation.association import ASSOCIATED, CONDITIONAL, association_sentence
 from aam.evaluation.metrics import quantile_bins
 from aam.members.explanations import FEATURES
-from aam.members.importance import FOLD_RANK, evidence_sentence, stability
+from aam.members.importance import FOLD_RANK, stability
 from aam.number_format import significant
 from aam.report.figures import INK, SERIES, Drawing, blank, heat_map, shortened, styled
 from aam.report.run import NETWORK_EFFECT, ReportInput, Run, is_better
@@ -218,10 +219,14 @@ def importance_table(given: ReportInput) -> Table | None:
     )
     if not is_better(given.run.scores):
         note = _NO_FINDING + note
-    if "q_value" in rows[0]:
-        columns["q"] = [f"{float(row['q_value']):.2g}" for row in first]
-        q_U = np.array([float(row["q_value"]) for row in rows])
-        note = f"{evidence_sentence(q_U, target)} {note}"
+    tests = {ASSOCIATED: "q", CONDITIONAL: "q beyond the community"}
+    q_values = {
+        name: np.array([float(row[name]) for row in rows]) for name in tests if name in rows[0]
+    }
+    for name, q_U in q_values.items():
+        columns[tests[name]] = [f"{q:.2g}" for q in q_U[:ASVS]]
+    if q_values:
+        note = f"{association_sentence(q_values, target)} {note}"
     folds = [name for name in rows[0] if name.startswith(FOLD_RANK)]
     if folds and len(rows) > 1:
         agreement = stability(np.array([[float(row[name]) for row in rows] for name in folds]))

@@ -248,7 +248,7 @@ def read_run(folder: Path) -> Run:
     if path := there("importance.tsv"):
         what = "table of `aam importance`"
         header, importance = read_rows(path, what, ("feature-id", "prevalence"))
-        measured = ("prevalence", "effect", NETWORK_EFFECT, "q_value", FOLD_RANK)
+        measured = ("prevalence", "effect", NETWORK_EFFECT, "q_", FOLD_RANK)
         for name in header:
             if name.startswith(measured):
                 numbers(importance, name, path, what)

@@ -75,19 +75,28 @@ def _read(path: Path) -> pd.DataFrame:
 
 
 @pytest.mark.medium
-def test_planted_asvs_are_found(run: Path, study: Path, tmp_path: Path) -> None:
+def test_planted_asvs_are_found(
+    run: Path, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of the first 20 ASVs 13 are planted; chance finds 1.3 of 300."""
     assert _importance(study, run, tmp_path / "i.tsv") == 0
+    printed = " ".join(capsys.readouterr().err.split())
     found = _read(tmp_path / "i.tsv")
     assert _planted_among_first(study, found) >= 0.5
     folds = [f"rank_fold_{fold}" for fold in range(1, 6)]
-    measures = ["effect", "prevalence", "mean_relative_abundance", "rank", "q_value", "stability"]
-    assert list(found) == [*measures, *folds]
+    measures = ["effect", "prevalence", "mean_relative_abundance", "rank"]
+    rates = ["q_associated", "q_conditional"]
+    assert list(found) == [*measures, *rates, "stability", *folds]
     assert found["stability"].isin(np.arange(6) / 5).all()
     assert found["stability"].sum() == pytest.approx(20)
     planted = json.loads((study / "truth.json").read_text())["planted"]
+    # The console and the page count both, each by its name.
+    shown = f"{(found['q_associated'] < 0.1).sum()} of {len(found)} ASVs"
+    assert f"(rank test, by groups if any, q < 0.1): {shown}" in printed
+    assert "Beyond what the community as a whole explains (q < 0.1): " in printed
+    assert shown in (run / "report.html").read_text()
     # Each of the 20 explains a twentieth of the response: too little for a rate of 10 %.
-    assert found["q_value"].nsmallest(10).index.isin(planted).mean() >= 0.4
+    assert found["q_conditional"].nsmallest(10).index.isin(planted).mean() >= 0.4
     # The models of the folds share three quarters of their samples.
     assert found[folds].corr("spearman").to_numpy().min() > 0.4
     assert found["rank"].is_monotonic_increasing
