@@ -102,7 +102,10 @@ def run_embed(options: Embed) -> dict[str, object]:
         texts = read_metadata(options.metadata).values(options.color_by, ids).tolist()
         colour = as_colour(options.color_by, texts, options.color_by in options.categories)
     write_embeddings(folder / "embeddings.tsv", ids, [embeddings_ND])
-    write_ordination(folder / "ordination.txt", ids, coords, explained)
+    try:
+        write_ordination(folder / "ordination.txt", ids, coords, explained)
+    except DataError as error:  # ids that the format cannot hold
+        info(str(error))
     figure = ordination_figure(coords, explained.tolist(), "Samples by their embedding", colour)
     with atomic_write(folder / "pcoa.png") as temporary:
         figure.savefig(temporary, dpi=150)

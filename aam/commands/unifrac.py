@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from aam.console import info
 from aam.contract.errors import DataError, UsageError
-from aam.contract.files import atomic_write, refuse_existing, write_text
+from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.studies import Unifrac
 from aam.contract.options.device import DeviceOptions
 from aam.data.distances import DistanceMatrix, checked_suffix, hdf5_matrix, write_distances
@@ -17,6 +18,7 @@ from aam.data.study import check_store_options, load_table, with_phylogeny
 from aam.data.table import FeatureTable
 from aam.data.unifrac import compute_tiles, faith_pd, fill, unifrac_matrix
 from aam.data.unifrac_binaries import ENGINES
+from aam.inference.tables import write_table
 from aam.memory import GIB, memory_available, shown_size
 from aam.numerics.device import choose_device, print_device
 
@@ -33,10 +35,8 @@ def run_unifrac(options: Unifrac) -> None:
         refuse_existing(output.with_suffix(".txt"), options.overwrite)
     if options.unifrac_metric == "faith_pd":
         table, phylogeny = _read(options)
-        rows = zip(table.sample_ids, faith_pd(table.counts, phylogeny).tolist(), strict=True)
-        # `repr` keeps all digits of a float64.
-        lines = [f"{ID_HEADER}\tfaith_pd\n", *(f"{name}\t{value!r}\n" for name, value in rows)]
-        write_text(output, "".join(lines))
+        columns = {ID_HEADER: list(table.sample_ids), "faith_pd": faith_pd(table.counts, phylogeny)}
+        write_table(output, pd.DataFrame(columns))
         info(f"Faith PD of {len(table.sample_ids)} samples is in '{output}'.")
         return
     # HDF5 is written tile by tile, so that the matrix need not fit in memory; the binaries of other

@@ -27,7 +27,7 @@ from aam.contract.errors import DataError, UsageError, first_few, reason_of, rep
 from aam.contract.files import atomic_write, require, write_text
 from aam.data.formats.artifact import DAMAGE, is_artifact, read_payload
 from aam.data.formats.npy import write_npy
-from aam.data.formats.text import decoded, floats, lines_of, read_text
+from aam.data.formats.text import check_unquoted, decoded, floats, lines_of, read_text
 from aam.memory import check_memory, memory_budget
 
 ROUNDING = 1e-5
@@ -235,6 +235,7 @@ def write_distances(path: Path, matrix: DistanceMatrix) -> None:
     """
     write = WRITERS[checked_suffix(path)]
     if path.suffix == ".npy":
+        check_unquoted(matrix.ids, "the list of ids of a .npy")
         write_text(path.with_suffix(".txt"), "".join(f"{name}\n" for name in matrix.ids))
     with atomic_write(path) as temporary:
         write(temporary, matrix.ids, matrix.values)
@@ -279,6 +280,7 @@ def _reserve(path: Path, size: int) -> None:
 
 
 def _write_text(path: Path, ids: tuple[str, ...], values: NDArray[Any]) -> None:
+    check_unquoted(ids, "a matrix of text")
     digits = 9 if values.dtype == np.float32 else 17  # They distinguish all numbers of the type.
     line = "\t".join(["%s"] + [f"%.{digits}g"] * len(ids)) + "\n"
     with path.open("w", encoding="utf-8") as stream:

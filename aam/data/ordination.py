@@ -12,7 +12,7 @@ from aam.arrays import F64
 from aam.contract.errors import DataError, first_few, reason_of, repeated
 from aam.contract.files import write_text
 from aam.contract.records import EDITED
-from aam.data.formats.text import floats, lines_of, numbers, read_rows, read_text
+from aam.data.formats.text import check_unquoted, floats, lines_of, numbers, read_rows, read_text
 from aam.data.metadata import ID_HEADER
 
 
@@ -107,8 +107,10 @@ def write_ordination(
 ) -> None:
     """Write `ordination.txt`, the text format of scikit-bio that QIIME 2 imports as PCoAResults.
 
-    `explained_A` is the fraction of the variance that each of A axes explains.
+    `explained_A` is the fraction of the variance that each of A axes explains. DataError if an id
+    has a tab or a line end, for which the format has no quotes.
     """
+    check_unquoted(sample_ids, "the text format of an ordination")
     axes = coordinates_NA.shape[1]
     eigenvalues = np.square(coordinates_NA).sum(axis=0)
     lines = [f"Eigvals\t{axes}", _joined(eigenvalues), ""]

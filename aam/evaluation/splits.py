@@ -7,9 +7,11 @@ decides when training stops. A group (a subject, a study) is always in one part.
 
 from __future__ import annotations
 
+import csv
+import io
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
@@ -25,14 +27,14 @@ from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import atomic_write
 from aam.contract.options.study import SplitOptions, TargetOptions
 from aam.data.covariates import Covariates
-from aam.data.formats.text import lines_of, read_text
+from aam.data.formats.text import quoting, read_text
 from aam.data.metadata import ID_HEADER, Metadata, groups
 
 if TYPE_CHECKING:
     from sklearn.model_selection import BaseCrossValidator
 
 PARTS = ("train", "validation", "test")
-HEADER = f"{ID_HEADER}\tfold\tsplit\tgroup"
+HEADER = [ID_HEADER, "fold", "split", "group"]
 FILE_GROUPS = "the splits file"
 """Name of the groups that a splits file has, where no column of the metadata is named."""
 
@@ -117,15 +119,37 @@ def write_splits(
     `groups` has the group of each sample; the column is empty without. An existing file is replaced
     when the new one is complete.
     """
-    lines = (
-        f"{sample_ids[row]}\t{fold}\t{part}\t{'' if groups is None else groups[row]}\n"
+    rows = (
+        (sample_ids[row], fold, part, "" if groups is None else groups[row])
         for fold, split in enumerate(splits, start=1)
         for part in PARTS
         for row in getattr(split, part)
     )
-    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
-        stream.write(f"{HEADER}\n")
-        stream.writelines(lines)
+    with (
+        atomic_write(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as stream,
+    ):
+        quoted = quoting(chain(sample_ids, groups or ()))
+        writer = csv.writer(stream, dialect="excel-tab", lineterminator="\n", quoting=quoted)
+        writer.writerow(HEADER)
+        writer.writerows(rows)
+
+
+def read_assignments(path: Path) -> Iterator[tuple[int, str, str, str, str]]:
+    """Read the lines of `splits.tsv`: number of the line, sample id, fold, part, group or ""."""
+    text = io.StringIO(read_text(path, "splits file"), newline="")
+    reader = csv.reader(text, dialect="excel-tab", strict=True)
+    try:
+        if next(reader, [])[:3] != HEADER[:3]:
+            remedy = f"its first line must be '{chr(9).join(HEADER)}'"
+            raise DataError("Not a splits file", f"'{path}'", remedy)
+        for cells in reader:
+            # Editors drop the tab before an empty group.
+            sample, fold, part, group = (cells + ["", "", "", ""])[:4]
+            yield reader.line_num, sample, fold, part, group
+    except csv.Error as error:
+        evidence = f"line {reader.line_num} of '{path}', {error}"
+        raise DataError("Invalid splits file", evidence, "correct the line") from error
 
 
 def read_splits(
@@ -136,17 +160,12 @@ def read_splits(
     Samples that are not in the file are not used, and ids of the file that are not in `sample_ids`
     neither; a message lists both.
     """
-    lines = lines_of(read_text(path, "splits file"))
-    header = lines[0] if lines else ""
-    if header.split("\t")[:3] != HEADER.split("\t")[:3]:
-        raise DataError("Not a splits file", f"'{path}'", f"its first line must be '{HEADER}'")
     row_of = {name: row for row, name in enumerate(sample_ids)}
     folds: dict[str, dict[str, list[int]]] = {}
     placed: set[tuple[str, str]] = set()
     absent: dict[str, None] = {}
     group_of: dict[str, str] = {}
-    for number, line in enumerate(lines[1:], start=2):
-        sample, fold, part, group = (line.split("\t") + ["", "", ""])[:4]
+    for number, sample, fold, part, group in read_assignments(path):
         if part not in PARTS or (fold, sample) in placed:
             wrong = "repeats a sample" if part in PARTS else f"has the split '{part}'"
             raise DataError(

@@ -18,6 +18,7 @@ from aam.contract.errors import NotFinite, UsageError, first_few
 from aam.contract.files import atomic_write
 from aam.contract.options.device import DeviceOptions, RankOptions
 from aam.contract.options.study import AsvVectorOptions
+from aam.data.formats.text import quoting
 from aam.data.metadata import ID_HEADER
 from aam.data.study import Study
 from aam.distributed.environment import SINGLE_RANK, Ranks, read_environment
@@ -104,7 +105,8 @@ def require_finite(
 def write_table(path: Path, table: pd.DataFrame) -> None:
     """Write a tab-separated file with numbers in full precision."""
     with atomic_write(path) as temporary:
-        table.to_csv(temporary, sep="\t", index=False)
+        texts = table.select_dtypes(exclude="number").to_numpy().ravel()
+        table.to_csv(temporary, sep="\t", index=False, quoting=quoting(texts))
 
 
 def write_embeddings(
@@ -127,4 +129,5 @@ def write_embeddings(
             require_finite("embeddings", names, block_ND)
             table = pd.DataFrame(block_ND, columns=[f"e{i}" for i in range(block_ND.shape[1])])
             table.insert(0, ID_HEADER, names)
-            table.to_csv(stream, sep="\t", index=False, header=number == 0)
+            quoted = quoting(names)
+            table.to_csv(stream, sep="\t", index=False, header=number == 0, quoting=quoted)

@@ -216,7 +216,10 @@ def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) 
         kernel_NN = Landmarks.of(inputs, np.arange(len(ids))).kernel(inputs)
         # The two halves of the float32 kernel differ by rounding.
         coordinates, explained = coordinates_of_kernel((kernel_NN + kernel_NN.T) / 2)
-        write_ordination(folder / "ordination.txt", ids, coordinates, explained)
+        try:
+            write_ordination(folder / "ordination.txt", ids, coordinates, explained)
+        except DataError as error:  # ids that the format cannot hold
+            info(str(error))
 
 
 def _scores(

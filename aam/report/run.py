@@ -31,6 +31,7 @@ from aam.evaluation.predictions import (
     numeric_predictions,
     read_predictions,
 )
+from aam.evaluation.splits import read_assignments
 from aam.members.importance import FOLD_RANK
 from aam.number_format import significant
 from aam.report.figures import Colour
@@ -242,8 +243,7 @@ def read_run(folder: Path) -> Run:
         part = str(frame["split"].iloc[0]) if "split" in frame.columns else ""
     groups = {}
     if path := there("splits.tsv"):
-        _, rows = read_rows(path, "splits file", (ID_HEADER,))
-        groups = {row[ID_HEADER]: row["group"] for row in rows if row.get("group")}
+        groups = {sample: group for _, sample, _, _, group in read_assignments(path) if group}
     importance: list[dict[str, str]] = []
     if path := there("importance.tsv"):
         what = "table of `aam importance`"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aam.contract.errors import DataError, reason_of
+from aam.contract.errors import DataError, first_few, reason_of
 from aam.contract.files import require
 from aam.contract.records import EDITED
 from aam.memory import check_memory, memory_budget
@@ -62,6 +63,30 @@ def lines_of(text: str) -> list[str]:
     """
     lines = text.replace("\r\n", "\n").split("\n")
     return lines if lines[-1] else lines[:-1]
+
+
+def quoting(cells: Iterable[object]) -> Literal[0, 2]:
+    """Return which cells the writers of csv and pandas have to quote: texts, or few of them.
+
+    A carriage return in a cell is read as a line end, and Python quotes it from version 3.13 on
+    alone.
+    """
+    returns = any("\r" in cell for cell in cells if isinstance(cell, str))
+    return csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
+
+
+def check_unquoted(ids: Iterable[str], form: str) -> None:
+    """Refuse ids that a format without quotes cannot hold.
+
+    Raises:
+        DataError: an id has a tab or a line end.
+    """
+    if odd := [name for name in ids if set(name) & set("\t\n\r")]:
+        raise DataError(
+            f"Sample ids with tabs or line ends cannot be written as {form}",
+            first_few(map(ascii, odd)),
+            "rename the samples",
+        )
 
 
 def read_text(path: Path, what: str) -> str:
