@@ -22,7 +22,7 @@ from aam.data.inspection import Inspection, MetadataColumn, StudyFinding, inspec
 from aam.data.metadata import Metadata, as_numbers
 from aam.data.prepare import prepare
 from aam.data.simulation import require_free, simulate, write_study
-from aam.data.store import is_store, verify
+from aam.data.store import is_part, is_store, verify
 from aam.data.study import Study
 from aam.serialization.folders import atomic_folder
 
@@ -72,6 +72,12 @@ def run_prepare(options: Prepare) -> None:
             "The output is a folder that `aam prepare` did not write",
             f"'{output}'",
             "--overwrite replaces a prepared study only; name another folder",
+        )
+    elif others := [path.name for path in output.iterdir() if not is_part(path)]:
+        raise CannotCreate(
+            "The prepared study has files that `aam prepare` did not write",
+            f"'{output}' has {', '.join(sorted(others))}",
+            "move them, or name another folder",
         )
     with atomic_folder(output, options.overwrite) as folder:
         samples, asvs, entries = prepare(options, folder)

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from aam.contract import run_files
 from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError, nearest
 from aam.contract.files import names_beside
+from aam.contract.options import OptionSpec
 from aam.contract.options.command_line import ParsedCommand
 
 _STUDY_FILES = ("--table", "--metadata", "--sequences", "--tree", "--taxonomy", "--unifrac-matrix")
@@ -32,9 +33,19 @@ def require_inputs(command: ParsedCommand) -> None:
 
     Raises:
         MissingInput: names the option and the path.
-        UsageError: a path is both, or an output folder holds files of the study.
+        UsageError: two paths are one, an output folder holds an input that it would replace or a
+            file of the study, or an output would replace a file of a run, a model or a study.
     """
-    outputs = {os.path.realpath(path): spec for spec, path in command.paths("output")}
+    outputs: dict[str, OptionSpec] = {}
+    for spec, path in command.paths("output"):
+        real = os.path.realpath(path)
+        if (other := outputs.setdefault(real, spec)) is not spec:
+            evidence = f"{other.flag} and {spec.flag} are '{path}'"
+            raise UsageError("Two outputs are one file", evidence, "give each a path of its own")
+        if owner := _owner(Path(real), command.command):
+            evidence = f"{spec.flag} '{path}' is part of {owner}"
+            cause = "The output would replace a file of a run, a model or a study"
+            raise UsageError(cause, evidence, "choose another output")
     for spec, path in command.paths("input"):
         absent = False
         try:
@@ -52,11 +63,44 @@ def require_inputs(command: ParsedCommand) -> None:
         if output and spec.flag != "--resume-from":  # a run is continued in its own folder
             evidence = f"{spec.flag} and {output.flag} are '{path}'"
             raise UsageError("The output would replace an input", evidence, "choose another output")
-        folder = outputs.get(os.path.dirname(real))
-        if folder and folder.field == "output_dir" and spec.flag in _STUDY_FILES:
-            evidence = f"{folder.flag} has {spec.flag} '{path}'"
-            remedy = f"choose another folder, such as '{path.parent / 'run'}'"
-            raise UsageError("The output folder holds an input", evidence, remedy)
+        for folder, of_folder in outputs.items():
+            if spec.flag != "--resume-from" and Path(folder) in Path(real).parents:
+                _check_in_folder(command, of_folder, Path(folder), spec, Path(real))
+
+
+def _check_in_folder(
+    command: ParsedCommand, output: OptionSpec, folder: Path, spec: OptionSpec, path: Path
+) -> None:
+    """Refuse an input in an output folder that is replaced, or mixed with a study."""
+    name = path.relative_to(folder).as_posix()
+    mixed = output.field == "output_dir" and spec.flag in _STUDY_FILES and path.parent == folder
+    listed = [] if command.option("--resume-from") is None else run_files.files_of(folder)
+    of_run = not run_files.not_listed([name], listed)
+    # A study of `aam prepare` is replaced as a whole, a run by its list.
+    replaced = command.value("--overwrite") and (of_run or command.command == "prepare")
+    if mixed or replaced:
+        evidence = f"{output.flag} has {spec.flag} '{path}'"
+        remedy = "choose another folder" + (f", such as '{folder / 'run'}'" if mixed else "")
+        raise UsageError("The output folder holds an input", evidence, remedy)
+
+
+def _owner(path: Path, command: str) -> str:
+    """Return the run, model or study of which a path is a part; nothing if it is none.
+
+    In a run folder a command may replace the file of its own name, such as importance.tsv.
+    """
+    if (path / run_files.RECORD).is_file():
+        return ""  # a run of its own, such as that of one target
+    for folder in path.parents:
+        for header, what in (("model.json", "model"), ("store.json", "study")):
+            if (folder / header).is_file():
+                return f"the {what} in '{folder}'"
+        if (folder / run_files.RECORD).is_file():
+            name = path.relative_to(folder).as_posix()
+            names = (run_files.RECORD, *run_files.files_of(folder))
+            own = path.parent == folder and path.stem == command
+            return "" if own or run_files.not_listed([name], names) else f"the run in '{folder}'"
+    return ""
 
 
 def require_no_password(command: ParsedCommand) -> None:

@@ -80,6 +80,11 @@ def is_store(path: Path) -> bool:
     return any(os.path.exists(path / name) for name in (HEADER, "counts.npy"))
 
 
+def is_part(path: Path) -> bool:
+    """Return whether a file of a store has the name of one that `aam prepare` writes."""
+    return path.name == HEADER or path.suffix == ".npy"
+
+
 def read_header(path: Path) -> StoreHeader:
     """Read `store.json`."""
     file = path / HEADER

@@ -238,6 +238,49 @@ def test_a_run_is_resumed_only_as_itself(
     assert [row.split(",")[0] for row in rows] == ["epoch", "0", "1", "2"]
 
 
+def test_an_output_replaces_no_other_path_of_the_command(
+    bench: Bench, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, study = Path(shutil.copytree(trained, bench.work / "held")), bench.work / "study.aam"
+    given = ("--table", bench.good / "table.biom")
+    tree, labels = ("--tree", bench.good / "tree.nwk"), ("--metadata", bench.good / "metadata.tsv")
+    assert aam("prepare", *given, "--output", study) == 0
+    metadata = Path(shutil.copy(bench.good / "metadata.tsv", study))
+    link = bench.work / "link"
+    link.symlink_to(run)
+    capsys.readouterr()
+    before = snapshot(bench.work)
+    predict = ("predict", *given, "--model", run)
+    evaluate = ("evaluate", "--predictions", run / "predictions.tsv", "--metadata-column", "ph")
+    train = ("train", *given, *labels, "--metadata-column", "ph", "--members", "kernel")
+    twice, part = "Two outputs are one file", "would replace a file of a run, a model or a study"
+    inside = "The output folder holds an input"
+    out = bench.work / "p.tsv"
+    clades = ("--taxonomy", bench.good / "taxonomy.tsv", "--clades", out)
+    for line, phrase in [
+        ((*predict, "--output", out, "--explain", bench.work / "held" / ".." / "p.tsv"), twice),
+        (("importance", *predict[1:], "--output", out, *clades), twice),
+        ((*predict, "--output", run / "model" / "model.json", "--overwrite"), part),
+        ((*predict, "--output", link / "model" / "new.tsv"), part),
+        ((*predict, "--output", run / "predictions.tsv", "--overwrite"), part),
+        ((*predict, "--output", run / "checkpoints" / "new.tsv"), part),
+        ((*evaluate, *labels, "--output", run / "run.json", "--overwrite"), part),
+        (("unifrac", *given, *tree, "--output", study / "m.tsv"), part),
+        ((*train, "--output-dir", run / "model", "--overwrite"), part),
+        ((*train, "--output-dir", run, "--overwrite", "--splits", run / "splits.tsv"), inside),
+        (("prepare", *given, "--metadata", metadata, "--output", study, "--overwrite"), inside),
+    ]:
+        assert aam(*line) == USAGE, line
+        assert phrase in capsys.readouterr().err
+    assert aam("prepare", *given, "--output", study, "--overwrite") == CANNOT_CREATE
+    assert f"'{study}' has metadata.tsv" in capsys.readouterr().err
+    assert snapshot(bench.work) == before
+
+    own = ("--output", run / "importance.tsv", "--overwrite")
+    assert aam("importance", *predict[1:], *own) == 0
+    assert aam(*predict, "--output", run / "new.tsv") == 0
+
+
 def test_an_output_that_cannot_be_made(
     bench: Bench, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
