@@ -124,7 +124,7 @@ def run_importance(options: ImportanceOptions) -> None:
             refuse_existing(path, options.overwrite)
     loaded = read_trained(options.model, options.device)
     taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
-    study = load_study(options.input, max_bp=loaded.max_bp)
+    study = load_study(options.input, max_bp=loaded.max_bp).sorted_by_id()
     study = select_as_trained(study, loaded.facts.options, options.metadata)
     covariates = read_covariates(loaded.encoder, options.metadata, study.table.sample_ids)
     if options.attention is not None and picture is not None:

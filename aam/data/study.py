@@ -85,6 +85,17 @@ class Study:
             origin = dataclasses.replace(origin, rows=kept)
         return Study(table, self.tokens_FL, self.phylogeny, distances, origin)
 
+    def sorted_by_id(self) -> Study:
+        """Return the study with its samples in the order of their ids.
+
+        What is random by row (folds, bags, halves, batches) then does not depend on the order of
+        the file.
+        """
+        ids = self.table.sample_ids
+        order = sorted(range(len(ids)), key=ids.__getitem__)
+        # Most tables are sorted, and taking all samples would copy the counts.
+        return self if order == [*range(len(ids))] else self.take_samples(np.array(order))
+
     def part(self, rows: range) -> Study:
         """Return the samples at `rows` in memory, with their ASVs, and without distances."""
         chosen = np.arange(rows.start, rows.stop)

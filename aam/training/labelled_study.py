@@ -119,6 +119,7 @@ def label_study(
     """
     check_options(options.split, options.target)
     limits = output_range(options)
+    study = study.sorted_by_id()
     labelled = read_labels(options.target, metadata, study.table.sample_ids)
     study = study.take_samples(labelled.rows)
     depth, values = 0, labelled.values

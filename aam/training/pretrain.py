@@ -90,7 +90,8 @@ def load_pretraining_study(
     options: Pretrain, base: PretrainedEncoder | None
 ) -> tuple[Study, Metric, BatchPlan]:
     """Read the study without shallow samples; return its phylogenetic metric and batch plan too."""
-    study = load_study(options.input, options.phylogeny, choose_length(base, options.sample))
+    length = choose_length(base, options.sample)
+    study = load_study(options.input, options.phylogeny, length).sorted_by_id()
     depth = choose_depth(study, options.sample)
     study = study.take_samples(deep_enough(study, depth))
     metric = choose_metric(base, options.phylogeny)

@@ -91,6 +91,33 @@ def test_reads_of_equal_sequences_are_summed(study: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.medium
+@pytest.mark.parametrize("groups", [(), ("--group-column", "subject")])
+def test_the_order_of_the_rows_changes_nothing(
+    study: Path, tmp_path: Path, groups: tuple[str, ...]
+) -> None:
+    """Of table, metadata and splits file; bags and halves of the forest are drawn by row."""
+    counts = load_table(str(study / "table.biom")).to_dataframe(dense=True).astype(int)
+    shuffled = counts.sample(frac=1, axis=1, random_state=0).sample(frac=1, random_state=0)
+    shuffled.to_csv(tmp_path / "table.tsv", sep="\t", index_label="#OTU ID")
+    metadata = pd.read_csv(study / "metadata.tsv", sep="\t", dtype=str)
+    types, samples = metadata[:1], metadata[1:].sample(frac=1, random_state=0)
+    pd.concat([types, samples]).to_csv(tmp_path / "metadata.tsv", sep="\t", index=False)
+    assert train(study, tmp_path / "a", "--folds", 3, *groups) == 0
+    splits = read(tmp_path / "a" / "splits.tsv").sample(frac=1, random_state=0)
+    splits.to_csv(tmp_path / "splits.tsv", sep="\t", index=False)
+    given = ("--table", tmp_path / "table.tsv", "--metadata", tmp_path / "metadata.tsv")
+    for name, folds in {"b": ("--folds", 3), "c": ("--splits", tmp_path / "splits.tsv")}.items():
+        options = ("--metadata-column", "ph", "--output-dir", tmp_path / name)
+        assert aam("train", *given, *options, *folds, *groups) == 0
+        # Sums of the kernel round by the order of the matrices that BLAS chooses.
+        pd.testing.assert_frame_equal(
+            read(tmp_path / "a" / "predictions.tsv"),
+            read(tmp_path / name / "predictions.tsv"),
+            rtol=1e-9,
+        )
+
+
+@pytest.mark.medium
 def test_a_kernel_and_a_forest_need_neither_a_loop_nor_a_tree_nor_a_depth(
     study: Path, tmp_path: Path
 ) -> None:
