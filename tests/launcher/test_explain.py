@@ -99,7 +99,6 @@ def test_a_decision_for_the_native_environment_is_captured(folder: Path) -> None
     ("words", "sentence"),
     [
         (("explain",), "Nothing to explain: no command is named; write `explain train ...`."),
-        (("site", "show"), "No site is named: `site show`; known are "),
         (("--seed", "1", "train"), "An option before the command: '--seed'; write it after"),
     ],
 )
