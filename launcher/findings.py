@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from aam.contract.errors import printable
+from aam.contract.errors import AamError, NotPermitted, Unavailable, UsageError, printable
 
 Severity = Literal["note", "warning", "error"]
 
@@ -17,16 +17,31 @@ REQUESTED = "requested"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A problem or remark for the user, with its evidence and remedy."""
+    """A problem or remark, with its evidence and remedy: a note, a warning, or a refusal."""
 
     severity: Severity
     cause: str
     evidence: str
     remedy: str = ""
+    status: int = Unavailable.status  # exit status of a launch that it refuses
 
     def __str__(self) -> str:
-        sentence = f"{self.cause}: {self.evidence}"
-        return f"{sentence}; {self.remedy}." if self.remedy else f"{sentence}."
+        return f"{self.brief}; {self.remedy}." if self.remedy else f"{self.brief}."
+
+    @property
+    def brief(self) -> str:
+        """Cause and evidence on one line."""
+        return f"{self.cause}: {self.evidence}"
+
+    @property
+    def error(self) -> AamError:
+        """The error of a launch that it refuses."""
+        kinds = {kind.status: kind for kind in (Unavailable, NotPermitted, UsageError)}
+        return kinds[self.status](self.cause, self.evidence, self.remedy)
+
+    def as_warning(self) -> Finding:
+        """Return it as a warning."""
+        return msgspec.structs.replace(self, severity="warning")
 
 
 def warn(findings: Iterable[Finding]) -> None:

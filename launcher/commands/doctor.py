@@ -191,7 +191,7 @@ def examine(inputs: LaunchInputs, assessment: Assessment | None) -> tuple[Findin
     """Return what is noteworthy about devices, engines, variables, libraries and images."""
     host, catalog, built = inputs.host, inputs.catalog, inputs.built
     ours = [gpu for gpu in host.gpus if gpu.driven and gpu.readable]
-    found = [reason.warning for reason in denials(host, ours)]
+    found = [denial.as_warning() for denial in denials(host, ours)]
     if not host.replays and not host.engines:
         evidence = f"{host.absent_engines[0].name} is assumed"
         found.append(Finding("note", "The capture records no engine", evidence,
@@ -216,7 +216,7 @@ def examine(inputs: LaunchInputs, assessment: Assessment | None) -> tuple[Findin
     if assessment is None:
         return tuple(found)
     hardware = assessment.hardware
-    found += (*hardware.findings, *(reason.warning for reason in hardware.obstacles))
+    found += (*hardware.findings, *hardware.obstacles)
     for vendor in VENDORS.values():
         theirs = [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
         found += vendor.checks(host, theirs, partial(has_code, catalog, vendor.name))

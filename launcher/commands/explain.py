@@ -17,9 +17,9 @@ from launcher.commands import print_json, show
 from launcher.engines import command, shell_line
 from launcher.findings import Decision
 from launcher.host.facts import Host
-from launcher.plan.decision import assess
+from launcher.plan.decision import assess, selected
 from launcher.plan.environment import shown
-from launcher.plan.inputs import request_of
+from launcher.plan.inputs import NATIVE, request_of
 from launcher.plan.plan import RECORD, Plan
 from launcher.planning import gather, plan_launch, require_inputs
 from launcher.system import quoted
@@ -55,13 +55,17 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         host, plan = plan_launch(request, capture or Path("/"))
     except AamError as refusal:
         # What was found on the way to the refusal, which the program prints.
-        assessment = assess(gather(request, capture or Path("/")))
-        host, decisions = assessment.inputs.host, assessment.decisions()
+        assessment = assess(gather(request, capture or Path("/")), requested=False)
+        host = assessment.inputs.host
+        decisions = [*selected(assessment.hardware), *assessment.decisions()]
         if printed:
             print_json({"host": facts(host), "decisions": msgspec.to_builtins(decisions)})
         else:
             show(*host_lines(host), *decision_lines(decisions))
         raise refusal
+    others = assess(gather(request, capture or Path("/")), requested=False)
+    decisions = others.decisions(plan.image or NATIVE)
+    plan = replace(plan, choices=(*plan.choices, *decisions))
     if CHECK_REPORTS in plan.variables and host.live:
         # What `aam check` found last for the stack of the plan; `aam` alone decides by it.
         folder, arch = Path(plan.variables[CHECK_REPORTS]), plan.gpus[0].arch

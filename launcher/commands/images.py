@@ -141,7 +141,7 @@ def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
                 "name": image.name,
                 "title": image.title,
                 "fits": image.name in fitting,
-                "reason": str(against[image.name] or ""),
+                "reason": reason.brief if (reason := against[image.name]) else "",
                 "pins": dict(image.pins),
                 "places": [place.place for place in built if place.image == image.name],
                 "digests": [place.digest for place in built if place.image == image.name],
@@ -157,12 +157,12 @@ def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
         below = [index.shown(facts, kind) for kind, facts in stored.get(image.name, {}).items()]
         below += [place.place for place in built if place.image == image.name]
         reason = against[image.name]
-        _print_below(*below, *([str(reason)] if reason else []))
+        _print_below(*below, *([reason.brief] if reason else []))
     native, reason = inputs.native, assessment.against(NATIVE)
-    if assessment.of(NATIVE):
+    if NATIVE in assessment.candidates:
         stack = "no image: the environment of aam-launch"
         show(ROW.format(NATIVE, "no" if reason else "yes", stack))
-        _print_below(str(reason) if reason else f"PyTorch {native.torch}, {native.python}")
+        _print_below(reason.brief if reason else f"PyTorch {native.torch}, {native.python}")
     for name in recorded.keys() - {image.name for image in catalog.images}:
         show(ROW.format(name, "no", "not in the catalog"))
         _print_below(*(index.shown(facts, kind) for kind, facts in stored[name].items()))

@@ -9,12 +9,12 @@ without a reported fault, those that the catalog prefers for the architecture, t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
-from aam.contract.errors import AamError, ConfigurationError, Unavailable
+from aam.contract.errors import ConfigurationError
 from launcher.findings import Finding
 from launcher.gpus import VENDORS, title, unused
 from launcher.host.facts import Gpu, Host
@@ -47,23 +47,17 @@ class GpuGroup(msgspec.Struct, frozen=True):
         return counted(self.gpus)
 
 
-class Reason(msgspec.Struct, frozen=True):
-    """A reason against an image or GPUs, as an error states it; `step`: the check that found it."""
+class Offer(msgspec.Struct, frozen=True):
+    """An image for a group of GPUs or for the processor, and why it does not fit there."""
 
-    cause: str
-    evidence: str
-    remedy: str = ""
-    error: type[AamError] = Unavailable
-    step: str = ""
-
-    def __str__(self) -> str:
-        """Return cause and evidence on one line."""
-        return f"{self.cause}: {self.evidence}"
+    image: Image
+    group: GpuGroup | None  # None: the command computes on the processor
+    misfits: Mapping[str, str]  # kind of MISFITS -> evidence; empty: it fits
 
     @property
-    def warning(self) -> Finding:
-        """The reason as a warning."""
-        return Finding("warning", self.cause, self.evidence, self.remedy)
+    def fused(self) -> bool:
+        """It has fused attention kernels for these GPUs."""
+        return self.group is not None and fused(self.image, self.group.arch)
 
 
 class Hardware(msgspec.Struct, frozen=True):
@@ -75,13 +69,21 @@ class Hardware(msgspec.Struct, frozen=True):
     selections: tuple[DeviceSelection, ...]  # the visible devices of each vendor
     # variables that name no GPU of a vendor or contradict each other; such a vendor has no group
     errors: tuple[ConfigurationError, ...]
-    # the groups that an image of the catalog fits, best first, with those images in order of
-    # preference
-    served: tuple[tuple[GpuGroup, tuple[Image, ...]], ...]
-    obstacles: tuple[Reason, ...]  # why GPUs of this host cannot be used by any image
+    offers: tuple[Offer, ...]  # in order of preference, those that do not fit after those that do
+    unserved: tuple[Finding, ...]  # groups that no image of the catalog fits
+    undriven: tuple[Finding, ...]  # GPUs without a driver
     findings: tuple[Finding, ...]  # remarks about GPUs, drivers and images, whatever is chosen
-    undriven: tuple[Finding, ...]  # the GPUs without a driver
     absent: str  # the reason why no GPU is used where there is no group
+
+    @property
+    def obstacles(self) -> tuple[Finding, ...]:
+        """Why GPUs of this host cannot be used by any image."""
+        return (*self.unserved, *self.undriven)
+
+    @property
+    def served(self) -> tuple[Offer, ...]:
+        """The offers that fit GPUs, best first."""
+        return tuple(offer for offer in self.offers if offer.group and not offer.misfits)
 
 
 def hardware_of(inputs: LaunchInputs) -> Hardware:
@@ -133,60 +135,78 @@ def hardware_of(inputs: LaunchInputs) -> Hardware:
             groups.append(GpuGroup(selection, tuple(same[:1] if cut else same)))
     if elsewhere := unused(host.bus):
         findings.append(Finding("warning", "GPUs are not used", elsewhere))
-    served, unserved = _served(groups, inputs)
-    for group, images in served:
-        findings += _image_remarks(group, images, groups, inputs)
-    undriven = []
+    offers, unserved, remarks = _offers(groups, inputs)
+    return Hardware(
+        groups=tuple(groups),
+        selections=tuple(selections),
+        errors=tuple(errors),
+        offers=offers,
+        unserved=unserved,
+        undriven=tuple(_undriven(host)),
+        findings=(*findings, *remarks),
+        absent=_absent(host, selections),
+    )
+
+
+def _undriven(host: Host) -> Iterator[Finding]:
+    """Yield a warning for GPUs that a virtual machine holds, and for those without a driver."""
     for vendor in VENDORS.values():
         idle = [gpu for gpu in host.gpus if gpu.vendor == vendor.name and not gpu.driven]
         for gpu in idle:
             if gpu.obstacle:
                 place = f"{gpu.product} at {gpu.pci}: {gpu.obstacle}"
                 remedy = "give it back to the host"
-                undriven.append(Finding("warning", "A GPU cannot be used here", place, remedy))
+                yield Finding("warning", "A GPU cannot be used here", place, remedy)
         products = Counter(gpu.product for gpu in idle if not gpu.integrated and not gpu.obstacle)
         if products:
             names = ", ".join(f"{count} x {product}" for product, count in products.items())
             evidence = f"{names} on the PCI bus, no {vendor.module} driver"
             remedy = f"load it (`modprobe {vendor.module}`) or install it"
-            undriven.append(Finding("warning", "The GPU driver is not loaded", evidence, remedy))
-    obstacles = (*unserved, *(Reason(f.cause, f.evidence, f.remedy) for f in undriven))
-    return Hardware(
-        tuple(groups), tuple(selections), tuple(errors), tuple(served), obstacles, tuple(findings),
-        tuple(undriven), _absent(host, selections),
-    )  # fmt: skip
+            yield Finding("warning", "The GPU driver is not loaded", evidence, remedy)
 
 
-def _served(
+def _offers(
     groups: Sequence[GpuGroup], inputs: LaunchInputs
-) -> tuple[list[tuple[GpuGroup, tuple[Image, ...]]], list[Reason]]:
-    """Return the groups with the images that fit, best first, and a reason for each other."""
-    served: list[tuple[GpuGroup, tuple[Image, ...]]] = []
-    unserved = []
+) -> tuple[tuple[Offer, ...], tuple[Finding, ...], list[Finding]]:
+    """Return every offer in order of preference, the groups without one that fits, and remarks."""
+    images = inputs.catalog.images
+    if inputs.gpu_use == "never":  # an image for GPUs computes on the processor too
+        alone = [Offer(image, None, misfits(image, None, groups, inputs)) for image in images]
+        return tuple(sorted(alone, key=lambda offer: for_gpus(offer.image))), (), []
+    served: list[tuple[Offer, ...]] = []
+    rest: list[Offer] = []
+    unserved: list[Finding] = []
+    remarks: list[Finding] = []
     for group in groups:
-        own = [image for image in inputs.catalog.images if image.vendor == group.vendor]
-        against = {image.name: misfits(image, group, groups, inputs) for image in own}
-        fitting = [image for image in own if not against[image.name]]
+        own = [Offer(image, group, misfits(image, group, groups, inputs))
+               for image in images if image.vendor == group.vendor]  # fmt: skip
+        fitting = [offer for offer in own if not offer.misfits]
+        rest += [offer for offer in own if offer.misfits]
         if fitting:
-            order = {i.name: (_fault(i, group, inputs.catalog) is not None,
-                              group.arch not in i.prefer) for i in fitting}  # fmt: skip
-            fitting.sort(key=lambda image: order[image.name])
-            served.append((group, tuple(fitting)))
+            remarks += _image_remarks(own, inputs.catalog)
+            fitting.sort(key=lambda offer: (_fault(offer, inputs.catalog) is not None,
+                                            group.arch not in offer.image.prefer))  # fmt: skip
+            served.append(tuple(fitting))
             continue
         # By the example of the least demanding image: the oldest one compiled for this processor
         # and these GPUs.
         why = f"the catalog has no image for GPUs of {VENDORS[group.vendor].title}"
         if own:
-            here = [image for image in own if built_for(image, inputs.host.machine)] or own
-            oldest = ([image for image in here if serves(image, group.arch)] or here)[-1]
-            why = f"{oldest.name}: {'; '.join(against[oldest.name].values())}"
-        unserved.append(Reason("No image serves these GPUs", f"{group}; {why}"))
-
-    def rank(pair: tuple[GpuGroup, tuple[Image, ...]]) -> tuple[bool, bool, int]:
-        group, images = pair
-        return fused(images[0], group.arch), not group.gpus[0].instances, len(group.gpus)
-
-    return sorted(served, key=rank, reverse=True), unserved
+            here = [o for o in own if built_for(o.image, inputs.host.machine)] or own
+            oldest = ([o for o in here if serves(o.image, group.arch)] or here)[-1]
+            why = f"{oldest.image.name}: {'; '.join(oldest.misfits.values())}"
+        unserved.append(Finding("warning", "No image serves these GPUs", f"{group}; {why}"))
+    served.sort(key=lambda own: (own[0].fused, *_size(own[0].group)), reverse=True)
+    offers = [offer for own in served for offer in own]
+    # Images that do not fit are offers too: their reasons are the explanation.
+    with_group = {group.vendor for group in groups}
+    on_processor = [
+        image for image in images if not (for_gpus(image) and image.vendor in with_group)
+    ]
+    order = [image.name for image in images]
+    rest += [Offer(image, None, misfits(image, None, groups, inputs)) for image in on_processor]
+    rest.sort(key=lambda offer: (not for_gpus(offer.image), order.index(offer.image.name)))
+    return (*offers, *rest), tuple(unserved), remarks
 
 
 def misfits(
@@ -225,30 +245,32 @@ def misfits(
     return found
 
 
-def _fault(image: Image, group: GpuGroup, catalog: Catalog) -> StackFault | None:
+def _size(group: GpuGroup | None) -> tuple[bool, int]:
+    return (not group.gpus[0].instances, len(group.gpus)) if group else (False, 0)
+
+
+def _fault(offer: Offer, catalog: Catalog) -> StackFault | None:
     """Return a reported fault of an image that no option and no variable avoids."""
-    faults = catalog.faults_of(group.vendor, image.pins, group.arch)
+    assert offer.group is not None
+    faults = catalog.faults_of(offer.group.vendor, offer.image.pins, offer.group.arch)
     return next((fault for fault in faults if not fault.flags and not fault.variables), None)
 
 
-def _image_remarks(
-    group: GpuGroup, fitting: Sequence[Image], groups: Sequence[GpuGroup], inputs: LaunchInputs
-) -> Iterator[Finding]:
+def _image_remarks(own: Sequence[Offer], catalog: Catalog) -> Iterator[Finding]:
     """Yield notes on images for a group: kept out by the kernel driver alone, ranked by a fault."""
-    for image in inputs.catalog.images:
-        if image.vendor != group.vendor:
-            continue
-        if image in fitting:
+    for offer in own:
+        if not offer.misfits:
             break
-        against = misfits(image, group, groups, inputs)
-        if against.keys() == {"driver"}:
-            evidence = f"{image.name} ({image.title}) for {group}: {against['driver']}"
-            yield Finding("note", "A newer kernel driver would serve a newer image", evidence, "")
+        if offer.misfits.keys() == {"driver"}:
+            image, against = offer.image, offer.misfits["driver"]
+            evidence = f"{image.name} ({image.title}) for {offer.group}: {against}"
+            yield Finding("note", "A newer kernel driver would serve a newer image", evidence)
             break
-    faults = {image.name: _fault(image, group, inputs.catalog) for image in fitting}
-    for name, fault in faults.items():
-        if fault is not None and not all(faults.values()):
-            evidence = f"{name} for {group}: {fault.reason} ({fault.source})"
+    faults = [(offer, _fault(offer, catalog)) for offer in own if not offer.misfits]
+    for offer, fault in faults:
+        if fault is not None and not all(other for _, other in faults):
+            name = offer.image.name
+            evidence = f"{name} for {offer.group}: {fault.reason} ({fault.source})"
             remedy = f"`aam-launch --image {name} check` measures whether it occurs"
             yield Finding("note", "A reported fault ranks a stack below others", evidence, remedy)
 
