@@ -8,7 +8,7 @@ DATA has a folder for each study with `table.biom`, `metadata.tsv` and, where th
 s are those of `aam train --folds 5 --seed s`. RESULTS keeps the held-out predictions and the
 CPU-seconds of each member, task and seed; what is there is not computed again. The rows printed at
 the end are those of docs/results/results.tsv and docs/experiments: scores and paired
-differences with their 95 % intervals by bootstrap over groups, means of the seeds of RESULTS.
+differences with their 95 % intervals over groups, means of the seeds of RESULTS.
 
 The transformer has one recipe for all studies: an encoder of width 64 is pretrained once for each
 study, with its tree where it has one, and frozen; the layers above it are trained for each fold.
@@ -37,7 +37,7 @@ from aam.data.study import load_study
 from aam.data.targets import read_labels
 from aam.evaluation.ensemble import combine_members
 from aam.evaluation.folds import Folds
-from aam.evaluation.intervals import SCORED, Score, resample_groups, resample_metrics
+from aam.evaluation.intervals import SCORED, Score, resample_metrics, units_of
 from aam.evaluation.labels import Labels
 from aam.evaluation.predictions import numeric_column, read_predictions
 from aam.evaluation.splits import split_samples
@@ -83,8 +83,6 @@ FOLDS = 5
 STEPS = {"pretrain": 200, "train": 400}
 BATCH = 16
 """Samples of a step, the default of `aam`."""
-DRAWS = 300
-"""Of the bootstrap; 1,000 in `aam train`."""
 HEADER = (
     "task (metric)",
     "samples, groups, seeds",
@@ -313,16 +311,16 @@ def score_seed(
         together = combine_members(estimators | members, folds, left_out).predictions_MC
         predictions |= {"with transformer": together}
         pairs.append(("with transformer", "ensemble"))
-    draws = resample_groups(folds.held_out.groups, seed, DRAWS)
+    units = units_of(folds.held_out.groups)
     drawn = {
-        name: resample_metrics(folds.scored(predicted), draws)
+        name: resample_metrics(folds.scored(predicted), units)
         for name, predicted in predictions.items()
     }
     scores = {name: model.score()[task.metric] for name, model in drawn.items()}
     for one, two in pairs:
         scores[f"{one} - {two}"] = drawn[one].paired_difference(drawn[two])[1]
     seconds = {name: float(arrays["cpu_seconds"]) for name, arrays in read.items()}
-    return ScoredSeed(scores, seconds, draws.groups)
+    return ScoredSeed(scores, seconds, units.number)
 
 
 def row(name: str, found: Labelled, scored: Sequence[ScoredSeed]) -> Iterator[str]:

@@ -28,7 +28,7 @@ from aam.console import warn
 from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers
 from aam.data.study import Study
 from aam.evaluation.folds import Folds, training_rows
-from aam.evaluation.intervals import LEVEL, SCORED, TITLES
+from aam.evaluation.intervals import SCORED, TITLES
 from aam.evaluation.metrics import value_of
 
 DEPTH = "sequencing depth"
@@ -145,20 +145,14 @@ def leading(found: Sequence[Association], folds: Folds) -> list[Association]:
         found: result of `associations`, the best first.
         folds: labels and splits.
     """
-    function = next(iter(SCORED[folds.labels.type].values()))
-    guess = folds.scored(folds.dummy_MC)
-    least = value_of(function, guess) + _WORTH_NAMING
-    found = [one for one in found[:_LEADING] if one.value >= least]
-    if not found:
-        return []
-    compared = [folds.scored(one.predictions_MC) for one in found]
-    # The draws of many samples are many; they are made once for all columns.
-    gains = [np.empty((len(compared), 0))]
-    for weights_ZM in folds.draws.weights():
-        guess_Z = function(guess, weights_ZM)
-        gains.append(np.array([function(one, weights_ZM) - guess_Z for one in compared]))
-    lower = np.nanquantile(np.concatenate(gains, axis=1), (1 - LEVEL) / 2, axis=1)
-    return [one for one, low in zip(found, lower, strict=True) if low > 0]
+    guess = folds.drawn(folds.dummy_MC)
+    least = next(iter(guess.whole.values())) + _WORTH_NAMING
+    return [
+        column
+        for column in found[:_LEADING]
+        if column.value >= least
+        and folds.drawn(column.predictions_MC).paired_difference(guess)[1].beyond_noise
+    ]
 
 
 def confounders(

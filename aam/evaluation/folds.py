@@ -15,12 +15,7 @@ from aam.arrays import F64, Rows
 from aam.contract.errors import DataError
 from aam.data.targets import UNSCALED, TargetScale
 from aam.evaluation.calibration import fit_odds, median_codes
-from aam.evaluation.intervals import (
-    BootstrapResamples,
-    ResampledMetrics,
-    resample_groups,
-    resample_metrics,
-)
+from aam.evaluation.intervals import ResampledMetrics, Units, resample_metrics, units_of
 from aam.evaluation.labels import Labels
 from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.splits import Split
@@ -101,9 +96,9 @@ class Folds:
         return np.unique(self.held_out.groups, return_inverse=True)[1] % _PARTS
 
     @cached_property
-    def draws(self) -> BootstrapResamples:
-        """Resamples of the groups of the held-out samples."""
-        return resample_groups(self.held_out.groups)
+    def held_out_units(self) -> Units:
+        """Groups of the held-out samples, which intervals leave out in turn."""
+        return units_of(self.held_out.groups)
 
     @cached_property
     def dummy_MC(self) -> F64:
@@ -114,9 +109,9 @@ class Folds:
 
     @property
     def units(self) -> str:
-        """Number and name of the units of the bootstrap ("42 groups of infant", "90 samples")."""
+        """Number and name of the units of the intervals ("42 groups of infant", "90 samples")."""
         unit = "samples" if self.group_column is None else f"groups of {self.group_column}"
-        return f"{self.draws.groups} {unit}"
+        return f"{self.held_out_units.number} {unit}"
 
     def with_levels(self, predictions_MC: F64, left_out: Sequence[F64 | None]) -> F64:
         """Append the probability of each level to predicted ranks; other predictions stay.
@@ -154,8 +149,8 @@ class Folds:
         )
 
     def drawn(self, predictions_MC: F64) -> ResampledMetrics:
-        """Compute the metrics of predictions of the held-out samples, also on each draw."""
-        return resample_metrics(self.scored(predictions_MC), self.draws)
+        """Compute the metrics of predictions of the held-out samples, for intervals."""
+        return resample_metrics(self.scored(predictions_MC), self.held_out_units)
 
 
 def training_rows(split: Split) -> Rows:

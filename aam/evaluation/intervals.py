@@ -1,25 +1,35 @@
-"""Folds, and scores of their held-out samples with confidence intervals and paired differences.
+"""Scores of held-out predictions with confidence intervals, and paired differences of two models.
 
-Intervals are those of a bootstrap over groups: groups (infants, studies) are drawn with
-replacement, each with all its samples, since samples of a group are not independent. A paired
-difference scores two models on the same resamples.
+The units are groups (infants, studies) with all their samples, or samples where these have no
+groups: samples of a group are not independent. Intervals are those of the jackknife. Each score is
+computed again without one unit at a time; the spread of these values estimates the standard error
+of any smooth statistic, whatever the samples of a unit have in common (Efron and Stein 1981; for
+the AUC it is the variance of DeLong et al. 1988, and of Obuchowski 1997 with groups, nearly). A
+quantile of t allows for few units. Percentiles of a bootstrap, the usual alternative, are too
+narrow with few units, by sqrt((I - 1) / I) and by the missing t, and differ from seed to seed:
+`docs/experiments/intervals.md` has the coverage of both.
 
-M held-out samples, I groups, Z resamples of a block; further shape suffixes: see `base`.
+A paired difference leaves the same units out of both models.
+
+M held-out samples, I units, Z replicates, each without one unit or block of units.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
+from scipy.special import expit, logit
+from scipy.stats import t
 
-from aam.arrays import F64, Rows
+from aam.arrays import F64, Codes
 from aam.contract.options.study import TargetType
 from aam.evaluation.metrics import (
     ResampledMetric,
@@ -34,15 +44,18 @@ from aam.evaluation.metrics import (
     weighted_kappa,
 )
 
-DRAWS = 1000
-SEED = 0
-"""Seed of the bootstrap: `aam train`, `aam report` and `aam compare` have the same intervals."""
-
 LEVEL = 0.95
 """Level of the confidence intervals."""
 
+MIN_UNITS = 6
+"""Units from which there is an interval, of an AUC in each of two classes. No method that takes the
+units as they are holds its level with fewer (Cameron, Gelbach and Miller 2008)."""
+
+_MAX_REPLICATES = 200
+"""Blocks of units that are left out in turn; the quantile of t is within 1 % of the normal one."""
+
 _BLOCK = 2**20
-"""Resamples times samples that are scored at once, 8 MiB for each array."""
+"""Replicates times samples that are scored at once, 8 MiB for each array."""
 
 SCORED: dict[TargetType, dict[str, ResampledMetric]] = {
     "regression": {
@@ -65,10 +78,52 @@ TITLES = {"r2": "R²", "auc": "AUC", "weighted_kappa": "weighted kappa"}
 
 
 @dataclass(frozen=True)
+class Scale:
+    """Scale on which the error of a statistic is nearly symmetric, and its t interval computed."""
+
+    forward: Callable[[F64], F64]
+    inverse: Callable[[F64], F64]
+    slope: Callable[[float], float]  # derivative of `forward`
+    # range of the statistic; the slope is infinite at finite ends
+    low: float = -math.inf
+    high: float = math.inf
+
+
+LINEAR = Scale(lambda value: value, lambda value: value, lambda value: 1.0)
+_PROPORTION = Scale(logit, expit, lambda value: 1 / (value * (1 - value)), 0.0, 1.0)
+# R² and kappa are 1 less a ratio of errors to their spread.
+_RATIO = Scale(
+    lambda value: -np.log1p(-value),
+    lambda value: -np.expm1(-value),
+    lambda value: 1 / (1 - value),
+    high=1.0,
+)
+# The mean of few squares is skewed further than a logarithm undoes.
+_ERROR = Scale(
+    lambda value: -2 / np.sqrt(value),
+    lambda value: np.where(value < 0, 4 / np.square(value), np.inf),
+    lambda value: value**-1.5,
+    low=0.0,
+)
+_CORRELATION = Scale(np.arctanh, np.tanh, lambda value: 1 / (1 - value**2), -1.0, 1.0)
+
+SCALES = {
+    "auc": _PROPORTION,
+    "accuracy": _PROPORTION,
+    "r2": _RATIO,
+    "weighted_kappa": _RATIO,
+    "mae": _ERROR,
+    "rmse": _ERROR,
+    "mae_ranks": _ERROR,
+    "spearman": _CORRELATION,
+}
+
+
+@dataclass(frozen=True)
 class Score:
     """A metric or a difference of metrics with its confidence interval.
 
-    `value` is None where the metric is not defined; the limits also with fewer than two groups.
+    `value` is None where the metric is not defined; the limits also with fewer than `MIN_UNITS`.
     """
 
     value: float | None
@@ -83,43 +138,94 @@ class Score:
         return self.lower > 0 or self.upper < 0
 
 
-@dataclass(frozen=True)
-class BootstrapResamples:
-    """Resamples of the groups, drawn again from the seed for each model."""
+def jackknife_interval(
+    value: float, replicates_Z: F64, effective: float, scale: Scale = LINEAR, units: int = 0
+) -> Score:
+    """Return the t interval of a statistic by its values without each unit.
 
-    group_M: Rows  # number of the group of each sample, from 0
-    seed: int  # seed of the draws
-    number: int  # number of draws; none with fewer than two groups
+    Args:
+        value: the statistic of all units; NaN where it is not defined.
+        replicates_Z: its values without one unit (or block of units) each; none for no interval.
+        effective: effective number of units, see `Units.effective`; t has one degree of freedom
+            less.
+        scale: scale of the interval.
+        units: units that agree where the value is an end of the scale.
+    """
+    if math.isnan(value):
+        return Score(None, None, None)
+    # Without one unit the statistic may have no value: the AUC of a class of one unit. An error of
+    # exactly 0 states no unit in which its limit could be.
+    if not len(replicates_Z) or np.isnan(replicates_Z).any() or (scale is _ERROR and value == 0):
+        return Score(value, None, None)
+    if value in (scale.low, scale.high):
+        # Nothing differs between the units. The limit is that of an event which has occurred in all
+        # of so many (Clopper and Pearson 1934).
+        bound = ((1 - LEVEL) / 2) ** (1 / units)
+        ends = (bound, 1.0) if value == scale.high else (scale.low, scale.low + 1 - bound)
+        return Score(value, *ends)
+    number = len(replicates_Z)
+    deviation_Z = replicates_Z - replicates_Z.mean()
+    error = math.sqrt((number - 1) / number * float(deviation_Z @ deviation_Z))
+    # Less than a degree of freedom would make intervals of several orders of magnitude.
+    half = float(t.ppf((1 + LEVEL) / 2, max(effective - 1, 1))) * error * scale.slope(value)
+    middle = scale.forward(np.array(value))
+    limits = scale.inverse(np.stack([middle - half, middle + half]))
+    return Score(value, *limits.tolist()) if np.isfinite(limits).all() else Score(value, None, None)
+
+
+@dataclass(frozen=True)
+class Units:
+    """Units of the M held-out samples, which are left out in turn."""
+
+    unit_M: Codes  # number of the unit of each sample, from 0
+    block_I: Codes  # block of each unit, which is left out as a whole; of few units the unit
 
     @property
-    def groups(self) -> int:
-        """Number of groups I."""
-        return int(self.group_M.max()) + 1
+    def number(self) -> int:
+        """Number of units I."""
+        return len(self.block_I)
+
+    @cached_property
+    def effective(self) -> float:
+        """Effective number of blocks, (sum of sizes)² / sum of their squares (Kish 1965).
+
+        With units of unequal size the few large ones decide the standard error, and how well it is
+        known (Carter, Schnepel and Steigerwald 2017).
+        """
+        size_Z = np.bincount(self.block_I[self.unit_M]).astype(np.float64)
+        return float(size_Z.sum() ** 2 / np.square(size_Z).sum())
 
     def weights(self) -> Iterator[F64]:
-        """Yield how often each draw has every sample, float64 [Z, M], in blocks of draws."""
-        # The seed starts again for each model: a paired difference needs the same draws.
-        rng = np.random.default_rng(self.seed)
-        block = max(1, _BLOCK // len(self.group_M))
-        for start in range(0, self.number, block):
-            draws = min(block, self.number - start)
-            chosen_ZI = rng.integers(self.groups, size=(draws, self.groups))
-            chosen_ZI += self.groups * np.arange(draws)[:, None]
-            times = np.bincount(chosen_ZI.ravel(), minlength=draws * self.groups)
-            yield times.reshape(draws, -1)[:, self.group_M].astype(np.float64)
+        """Yield how often each replicate has every sample, float64 [Z, M]; none with few units."""
+        if self.number < MIN_UNITS:
+            return
+        block_M = self.block_I[self.unit_M]
+        blocks = int(self.block_I.max()) + 1
+        step = max(1, _BLOCK // len(block_M))
+        for start in range(0, blocks, step):
+            left_out_Z1 = np.arange(start, min(start + step, blocks))[:, None]
+            yield (block_M != left_out_Z1).astype(np.float64)
+
+    def replicates(self, statistic: Callable[[F64], F64]) -> F64:
+        """Compute a statistic without each block, float64 [Z]; empty with few units.
+
+        Args:
+            statistic: function of weights [Z, M] of the samples, such as a metric.
+        """
+        return np.concatenate([np.empty(0), *map(statistic, self.weights())])
 
 
-def resample_groups(
-    groups: npt.NDArray[Any], seed: int = SEED, draws: int = DRAWS
-) -> BootstrapResamples:
-    """Draw groups with replacement.
+def units_of(groups: npt.NDArray[Any]) -> Units:
+    """Number the units of M samples by the names of their groups.
 
-    This is the cluster bootstrap (Field and Welsh 2007, doi:10.1111/j.1467-9868.2007.00593.x). The
-    groups of the M samples are names, or numbers in their order: samples in another order have the
-    same draws. There are none of a single group.
+    Names in another order give the same units. Of more than 200 units about as many are left out at
+    once, drawn at random: the standard error stays unbiased (Shao and Tu 1995, section 2.3).
     """
-    names, group_M = np.unique(groups, return_inverse=True)
-    return BootstrapResamples(group_M, seed, draws if len(names) > 1 else 0)
+    names, unit_M = np.unique(groups, return_inverse=True)
+    block_I = np.arange(len(names))
+    if len(names) > _MAX_REPLICATES:
+        block_I = np.random.default_rng(0).permutation(len(names)) % _MAX_REPLICATES
+    return Units(unit_M.astype(np.int64), block_I)
 
 
 def joint_groups(
@@ -150,58 +256,64 @@ def joint_groups(
 
 @dataclass(frozen=True)
 class ResampledMetrics:
-    """Metrics of a model on all samples and on each draw."""
+    """Metrics of a model on all samples, and without each block of units."""
 
     scored: ScoredPredictions  # all samples
+    units: Units
     whole: dict[str, float]  # metric -> value; NaN where it is not defined
-    draws: dict[str, F64]  # metric -> value of each draw, float64 [draws]
+    replicates: dict[str, F64]  # metric -> its values without each block, float64 [Z]
 
     def score(self) -> dict[str, Score]:
         """Return each metric with its interval."""
-        return {name: _interval(value, self.draws[name]) for name, value in self.whole.items()}
+        return {name: self._of(name) for name in self.whole}
 
     def equals(self, other: ResampledMetrics) -> bool:
-        """Return whether the first metric is that of the other model, also on each draw."""
+        """Return whether the first metric is that of the other model, also without each block."""
         name = next(iter(self.whole))
-        same = np.array_equal(self.draws[name], other.draws[name], equal_nan=True)
+        same = np.array_equal(self.replicates[name], other.replicates[name], equal_nan=True)
         return same and self.whole[name] == other.whole[name]
 
     def paired_difference(self, other: ResampledMetrics) -> tuple[str, Score]:
-        """Return the first metric, and this model's minus the other's on the same draws."""
+        """Return the first metric, and this model's minus the other's, the same units left out."""
         name = next(iter(self.whole))
-        difference = self.whole[name] - other.whole[name]
-        return name, _interval(difference, self.draws[name] - other.draws[name])
+        reference, reference_Z = other.whole[name], other.replicates[name]
+        if reference < SCALES[name].high and len(reference_Z) and (reference_Z == reference).all():
+            # The AUC of a constant is 0.5 and its kappa 0 on any samples: it adds no error.
+            limits = (None if end is None else end - reference for end in astuple(self._of(name)))
+            return name, Score(*limits)
+        difference_Z = self.replicates[name] - reference_Z
+        difference = self.whole[name] - reference
+        return name, jackknife_interval(difference, difference_Z, self.units.effective)
+
+    def _of(self, name: str) -> Score:
+        """Return the interval of a metric on its scale."""
+        units = self.units.number
+        if name == "auc":
+            units = _units_of_two_classes(self.scored, self.units)
+        value, replicates_Z = self.whole[name], self.replicates[name]
+        return jackknife_interval(value, replicates_Z, self.units.effective, SCALES[name], units)
 
 
-def resample_metrics(scored: ScoredPredictions, draws: BootstrapResamples) -> ResampledMetrics:
-    """Compute the metrics of `SCORED` on all samples and on each draw.
+def resample_metrics(scored: ScoredPredictions, units: Units) -> ResampledMetrics:
+    """Compute the metrics of `SCORED` on all samples, and without each block of units.
 
     The type of the predictions chooses the metrics.
     """
     metrics = SCORED[scored.type]
-    # Ranks within folds of a resample are further from the truth than those of all samples, by an
-    # amount that no interval of these draws corrects: 83 of 120 covered a correlation of 0.95.
-    without = {"spearman"} if scored.folds else set()
-    blocks: dict[str, list[F64]] = {name: [np.empty(0)] for name in metrics}
-    for weights_ZM in draws.weights():
-        for name, metric in metrics.items():
-            if name in without:
-                continue
-            blocks[name].append(metric(scored, weights_ZM))
-    return ResampledMetrics(
-        scored,
-        {name: value_of(metric, scored) for name, metric in metrics.items()},
-        {name: np.concatenate(values) for name, values in blocks.items()},
-    )
+    replicates = {
+        name: units.replicates(partial(metric, scored)) for name, metric in metrics.items()
+    }
+    if "auc" in metrics and _units_of_two_classes(scored, units) < MIN_UNITS:
+        replicates["auc"] = np.empty(0)
+    whole = {name: value_of(metric, scored) for name, metric in metrics.items()}
+    return ResampledMetrics(scored, units, whole, replicates)
 
 
-def _interval(whole: float, drawn: F64) -> Score:
-    """Return the percentile interval of the defined draws."""
-    if math.isnan(whole):
-        return Score(None, None, None)
-    # A draw that lacks a class has no AUC.
-    defined = drawn[~np.isnan(drawn)]
-    if len(defined) < 2:
-        return Score(whole, None, None)
-    lower, upper = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Score(whole, float(lower), float(upper))
+def _units_of_two_classes(scored: ScoredPredictions, units: Units) -> int:
+    """Return the units of the second of the classes by their units, of two the rarer one.
+
+    They decide the error of an AUC.
+    """
+    codes = range(len(scored.classes))
+    present = [len(np.unique(units.unit_M[scored.actual == code])) for code in codes]
+    return sorted([0, *present])[-2]

@@ -12,7 +12,7 @@
     part            scored samples: "test" or "validation"
     samples, groups numbers of scored samples, and of groups among them (samples without groups)
     group_column    column of the groups; null without one
-    level, draws    of the confidence intervals by bootstrap over groups
+    level           of the confidence intervals, which leave out groups in turn
     metric          the metric that compares models: "r2", "auc" or "weighted_kappa"
     weights         {model: {member: weight}, folds: [{member: weight}]} of the ensemble; of the
                     final model, and of each fold, chosen inside its training part
@@ -25,8 +25,8 @@
                     pairs of samples of the same fold, so the dummy has 0.5
     differences     [{model, reference, metric, value, lower, upper, beyond_noise, sentence}]:
                     paired, of the ensemble and each member, and of each two members; without
-                    pairs that have the same score on every draw, such as an ensemble that is one
-                    of its members
+                    pairs of the same score whichever unit is left out, such as an ensemble that
+                    is one of its members
     interval        {coverage, half_width, covered}: prediction intervals of a number or a rank,
                     and the fraction of the held-out samples that lie in theirs; null for classes
                     and with too few groups
@@ -65,7 +65,7 @@ from sklearn.metrics import log_loss
 from aam.evaluation.calibration import COVERAGE
 from aam.evaluation.ensemble import Combined
 from aam.evaluation.folds import Folds
-from aam.evaluation.intervals import DRAWS, LEVEL, SCORED, TITLES, ResampledMetrics, Score
+from aam.evaluation.intervals import LEVEL, MIN_UNITS, SCORED, TITLES, ResampledMetrics, Score
 from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.permutation import PermutationTest
 from aam.number_format import fixed, metric_text
@@ -147,10 +147,9 @@ def evaluate(
         "classes": list(labels.classes or labels.levels),
         "part": folds.part,
         "samples": len(folds.rows_M),
-        "groups": folds.draws.groups,
+        "groups": folds.held_out_units.number,
         "group_column": folds.group_column,
         "level": LEVEL,
-        "draws": DRAWS,
         "metric": next(iter(SCORED[labels.type])),
         "weights": {
             "model": dict(combined.ensemble.weights),
@@ -217,8 +216,10 @@ def _verdict(
         text += f": {TITLES[metric]} {fixed(values[0])} against {fixed(values[1])}, difference "
         text += f"{fixed(difference.value)} ("
         if lower is not None and upper is not None:
-            text += f"{100 * LEVEL:.0f} % {fixed(lower)} to {fixed(upper)}, "
-        text += f"{folds.units})"
+            text += f"{100 * LEVEL:.0f} % {fixed(lower)} to {fixed(upper)}, {folds.units})"
+        else:
+            text += f"no interval: {folds.units}, at least {MIN_UNITS} are needed"
+            text += " in two classes)" if metric == "auc" else ")"
     if test is not None:
         text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the labels)"
     if outcome == "undecided" and lower is not None:
@@ -243,7 +244,7 @@ def _verdict(
 def compare(
     drawn: Mapping[str, ResampledMetrics], model: str, reference: str, units: str
 ) -> dict[str, Any]:
-    """Return an entry of `differences`: a model minus a reference, on the same draws."""
+    """Return an entry of `differences`: a model minus a reference, on the same units."""
     metric, difference = drawn[model].paired_difference(drawn[reference])
     return {
         "model": model,

@@ -242,7 +242,7 @@ def samples_of(study: LabelledStudy) -> TrainingSamples:
 def folds_of(options: Train, study: LabelledStudy) -> Folds:
     """Gather the labels and splits of a study; numbers are transformed for estimators."""
     transform = "none" if study.classes else options.target_transform
-    # Named by their ids, samples without groups have the bootstrap resamples of `aam compare`.
+    # Named by their ids, samples without groups have the units of `aam compare`.
     names = study.labels or study.study.table.sample_ids
     return Folds(
         Labels.of(study.values, study.classes, names, options.target.levels),

@@ -12,8 +12,8 @@ from aam.evaluation.intervals import (
     ResampledMetrics,
     Score,
     joint_groups,
-    resample_groups,
     resample_metrics,
+    units_of,
 )
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics
 from aam.report.figures import INK, MARKERS, MAX_VECTORS, SERIES, Drawing, blank, shortened, styled
@@ -82,15 +82,15 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
         names = ends if len(set(ends)) == len(ends) else names
 
     def on(rows_of: Sequence[Sequence[int]]) -> list[_Scored]:
-        """Take rows of each run, and resample them: the same samples in the same way."""
+        """Take rows of each run, the same samples with the same units."""
         found = []
         for name, run, own, rows in zip(names, runs, scored, rows_of, strict=True):
             part = own.take(np.array(rows, dtype=np.int64))
             ids = [run.sample_ids[row] for row in rows]
-            draws = resample_groups(joint_groups([run.groups for run in runs], ids))
+            units = units_of(joint_groups([run.groups for run in runs], ids))
             # The metric that compares classifiers is the AUC, which needs probabilities.
             has_intervals = part.type != "classification" or part.probabilities is not None
-            drawn = resample_metrics(part, draws) if has_intervals else None
+            drawn = resample_metrics(part, units) if has_intervals else None
             found.append(_Scored(name, run, part, drawn))
         return found
 
@@ -138,7 +138,7 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
                 verdict = ahead if score.beyond_noise else "within noise"
             rows.append([name, with_interval(metric, score), verdict])
         note = (
-            "Each run minus the first, on the same draws of the same samples (paired). Within "
+            "Each run minus the first, on the same samples (paired). Within "
             "noise: the interval includes 0."
         )
         heads = ["", TITLES[differences[0][1]], ""]
@@ -176,7 +176,7 @@ def _metrics_table(title: str, compared: Sequence[_Scored]) -> Table:
         [one.name, one.run.part, *(with_interval(name, scores[name]) for name in metrics)]
         for one, scores in zip(compared, found, strict=True)
     ]
-    note = "In brackets: 95 % interval, by bootstrap."
+    note = "In brackets: 95 % interval."
     return Table(title, ["", "Measured on", *(TITLES[name] for name in metrics)], rows, note)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from aam.contract.options import flat, specs
 from aam.contract.options.commands import find
 from aam.contract.options.members import MEMBERS
-from aam.evaluation.intervals import DRAWS, LEVEL
+from aam.evaluation.intervals import LEVEL
 from aam.memory import shown_size
 from aam.report.run import Run
 
@@ -60,8 +60,8 @@ def paragraph(run: Run) -> str:
         apart = f", in which all samples of a {group} are on one side" if group else ""
         sentences.append(f"It was scored on {scored} of {how}{apart}.")
         sentences.append(
-            f"Intervals are {100 * LEVEL:.0f} % percentile intervals of {DRAWS} resamples "
-            f"of {'groups' if group else 'samples'} (Field and Welsh 2007)."
+            f"Intervals are {100 * LEVEL:.0f} % t intervals of the jackknife over "
+            f"{'groups' if group else 'samples'} (Efron and Stein 1981)."
         )
         if folds and run.scored.classes:
             sentences.append("The AUC compares samples of the same fold (Parker et al. 2007).")
@@ -76,7 +76,7 @@ def bibtex(run: Run) -> str:
     """Return the references of a run: aam, its members, the intervals and the table."""
     keys = {key for name in _members(run) for key in MEMBERS[name].references} | {"mcdonald2012"}
     if run.scored is not None:
-        keys |= {"field2007"}
+        keys |= {"efron1981"}
         keys |= {"parker2007"} if run.scored.folds and run.scored.classes else set()
     own = (
         "@software{aam,\n  author = {{AAM developers}}, title = {{AAM}: Attention All Microbes},\n"

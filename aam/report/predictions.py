@@ -308,7 +308,7 @@ def comparison_table(given: ReportInput) -> Table | None:
     own = next(iter(given.models))
     names = [name for name in TITLES if name in given.models[own]]
     rows = _score_rows(given.models, names)
-    note = "In brackets: 95 % interval, by bootstrap."
+    note = "In brackets: 95 % interval."
     if "dummy" in given.models:
         what = "class frequencies" if scored.classes else "mean"
         note = f"Dummy: the {what} of the training samples, for every sample. {note}"

@@ -23,7 +23,7 @@ from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.formats.text import numbers, read_rows
 from aam.data.metadata import ID_HEADER, as_numbers, read_metadata
 from aam.data.ordination import read_embeddings, read_ordination
-from aam.evaluation.intervals import Score, resample_groups, resample_metrics
+from aam.evaluation.intervals import Score, resample_metrics, units_of
 from aam.evaluation.metrics import FEW_VALUES, ScoredPredictions, compute_metrics
 from aam.evaluation.predictions import (
     class_predictions,
@@ -319,7 +319,7 @@ class ReportInput:
             # The intervals of classes need probabilities, as the AUC does.
             if scored.type != "classification" or scored.probabilities is not None:
                 names = [run.groups.get(name, name) for name in run.sample_ids]
-                found |= resample_metrics(scored, resample_groups(np.array(names))).score()
+                found |= resample_metrics(scored, units_of(np.array(names))).score()
             return {"ensemble": found}
         models = run.scores["models"]
         if absent := {"ensemble", "dummy"} - models.keys():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.learning_curve import MIN_GROUPS, learning_curve
 from aam.evaluation.metrics import compute_metrics
+from aam.evaluation.permutation import PermutationTest
 from aam.evaluation.predictions import class_predictions, read_predictions
 from aam.evaluation.scores import evaluate
 from aam.evaluation.splits import Split, make_splits
@@ -55,10 +57,24 @@ def test_a_guess_has_an_auc_of_one_half(folds: Folds) -> None:
         assert metrics["auc"] == {"value": 0.5, "lower": 0.5, "upper": 0.5}
         assert metrics["balanced_accuracy"]["value"] <= 0.5
     kernel = scores["models"]["kernel"]["metrics"]["auc"]
-    assert 0.8 < kernel["lower"] < kernel["value"]
+    assert 0.6 < kernel["lower"] < kernel["value"]
     pairs = {(one["model"], one["reference"]): one for one in scores["differences"]}
     assert pairs["kernel", "guess"]["value"] == pytest.approx(kernel["value"] - 0.5)
     assert pairs["kernel", "guess"]["beyond_noise"]
+
+
+@pytest.mark.parametrize(("studies", "outcome"), [(2, "undecided"), (12, "better")])
+def test_two_studies_do_not_show_a_model_to_be_better(
+    folds: Folds, studies: int, outcome: str
+) -> None:
+    """However many samples they have, and however small p is."""
+    groups = folds.labels.groups % studies
+    few = replace(folds, labels=replace(folds.labels, groups=groups), group_column="study")
+    combined = combine_members({"kernel": noisy(few, 0.5)}, few)
+    verdict = evaluate("ill", few, combined, {}, PermutationTest(0.001, 999))["verdict"]
+    assert verdict["outcome"] == outcome
+    assert (verdict["lower"] is None) == (outcome == "undecided")
+    assert f"{studies} groups of study" in verdict["sentence"]
 
 
 def test_a_column_without_skill_is_no_confounder_of_a_model_without_skill() -> None:
