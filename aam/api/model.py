@@ -37,7 +37,7 @@ from aam.contract.files import dump_json, require
 from aam.contract.options.commands.use import ImportanceOptions, Predict, Report
 from aam.contract.options.device import Device, DeviceOptions, RankOptions
 from aam.contract.preflight import check_run_folder
-from aam.contract.run_files import MODEL, RECORD
+from aam.contract.run_files import COUNTS_ALONE, MODEL, RECORD
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.table import FeatureTable
@@ -499,7 +499,8 @@ def fitted(path: Path, device: DeviceOptions, table: FeatureTable | None) -> Mod
 
 def _small_files(folder: Path) -> dict[str, bytes]:
     """Read the files of a run that a report needs, by name."""
-    names = [name for name in run_files.files_of(folder) if PurePosixPath(name).name in FILES]
+    paths = map(PurePosixPath, run_files.files_of(folder))
+    names = [str(path) for path in paths if path.name in FILES and COUNTS_ALONE not in path.parts]
     return {name: (folder / name).read_bytes() for name in (RECORD, *names)}
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
+import tempfile
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -69,16 +70,19 @@ def _record(options: Profile, measured: Pretrain | Train) -> None:
     if folder is None:
         form = "`aam profile --output-dir FOLDER pretrain ...`"
         raise UsageError("`profile` lacks a folder for the trace", "--output-dir", f"give {form}")
-    trace, running = folder / "trace.json.gz", folder / "running"
+    trace = folder / "trace.json.gz"
     refuse_existing(trace, options.overwrite)
     steps = options.warmup_steps + options.profile_steps
-    argv = aam_workload(measured, "profile")({}, running)
-    with atomic_write(trace) as temporary:
+    with (
+        atomic_write(trace) as temporary,
+        tempfile.TemporaryDirectory(prefix="running-", dir=folder) as name,
+    ):
+        running = Path(name)
+        argv = aam_workload(measured, "profile")({}, running)
         variables = {"AAM_TRACE": str(temporary), "AAM_TRACE_FROM": str(options.warmup_steps)}
         found = run_workload(argv, steps, running, TIMEOUT, variables=variables)
         if found.failure:
             raise DataError("The command fails", found.failure, "run it by itself")
-    shutil.rmtree(running, ignore_errors=True)
     # The first steps allocate memory and choose kernels.
     recorded = found.steps[options.warmup_steps :]
     wait = sum(step.wait for step in recorded) / sum(step.seconds for step in recorded)

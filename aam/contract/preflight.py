@@ -89,13 +89,13 @@ def _owner(path: Path, command: str) -> str:
 
     In a run folder a command may replace the file of its own name, such as importance.tsv.
     """
-    if (path / run_files.RECORD).is_file():
+    if os.path.isfile(path / run_files.RECORD):
         return ""  # a run of its own, such as that of one target
     for folder in path.parents:
         for header, what in (("model.json", "model"), ("store.json", "study")):
-            if (folder / header).is_file():
+            if os.path.isfile(folder / header):
                 return f"the {what} in '{folder}'"
-        if (folder / run_files.RECORD).is_file():
+        if os.path.isfile(folder / run_files.RECORD):
             name = path.relative_to(folder).as_posix()
             names = (run_files.RECORD, *run_files.files_of(folder))
             own = path.parent == folder and path.stem == command

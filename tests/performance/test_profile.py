@@ -219,7 +219,11 @@ def test_profile_of_a_command_records_some_of_its_steps(
         "pretrain", "--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk", *sizes,
         "--batch-size", "8", "--device", "cpu",
     )  # fmt: skip
+    mine = tmp_path / "profile" / "running" / "notes.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
     assert aam(*command, "--json", *measured) == 0
+    assert mine.read_text() == "mine"
     found = json.loads(capsys.readouterr().out)
     assert 0 <= found["wait"] < 1 and found["limit"]
     assert "matrix product" in found["shares"]
