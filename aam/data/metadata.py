@@ -43,8 +43,8 @@ MISSING = frozenset(
     # An empty cell is QIIME 2's only missing value; the terms are those of its INSDC:missing
     # scheme and of https://www.insdc.org/technical-specifications/missing-value-reporting/,
     {"", "missing", "not applicable", "not collected", "not provided", "restricted access"}
-    # of Qiita's exports, and of R, pandas and spreadsheets.
-    | {"unspecified", "na", "n/a", "#n/a", "nan", "none", "null"}
+    # of Qiita's exports, and of R, pandas, spreadsheets and people.
+    | {"unspecified", "na", "n/a", "#n/a", "nan", "none", "null", "unknown", "-", "--", "?", "."}
 )
 """Missing values, in lower case; values that begin with 'missing:' are missing too."""
 

@@ -32,7 +32,9 @@ from aam.data.metadata import (
     rows_where,
 )
 
-_DOUBTFUL = frozenset({"missing", "unspecified", "na", "n/a", "nan", "none", "null"})
+_DOUBTFUL = frozenset(
+    {"missing", "unspecified", "na", "n/a", "nan", "none", "null", "unknown", "-", "--", "?", "."}
+)
 """Missing values that a program or a person may also have written for a class."""
 
 _FEW_SAMPLES = 10
@@ -109,7 +111,7 @@ def label_samples(
     if doubtful:
         shown = ", ".join(f"'{text}' in {n}" for text, n in doubtful.items())
         warn(
-            f"F64 of '{column}' that are taken as missing: {shown} of {len(texts)} samples. "
+            f"Values of '{column}' that are taken as missing: {shown} of {len(texts)} samples. "
             "If one is a class, name it in --ordinal or write it otherwise in the metadata."
         )
     labels = [normalized(text) for text in labels]
@@ -311,7 +313,7 @@ class OutputRange:
         outside = values[(values < low) | (values > high)]
         if len(outside):
             raise DataError(
-                f"F64 of '{column}' are outside the range of the outputs",
+                f"Values of '{column}' are outside the range of the outputs",
                 f"{flags}, {len(outside)} of {len(values)} values, for example {outside[0]:g}",
                 "correct the values or the range",
             )

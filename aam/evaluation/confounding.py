@@ -29,7 +29,7 @@ from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers
 from aam.data.study import Study
 from aam.evaluation.folds import Folds, training_rows
 from aam.evaluation.intervals import SCORED, TITLES
-from aam.evaluation.metrics import value_of
+from aam.evaluation.metrics import ScoredPredictions, value_of
 
 DEPTH = "sequencing depth"
 """Name of the column that is the number of reads of each sample."""
@@ -54,7 +54,10 @@ _MAX_CLASSES = 100
 """Classes of a target for which columns are tested; an AUC of each sorts all samples."""
 
 _LEADING = 5
-"""Columns that `leading` returns at most."""
+"""Columns that `leading` returns at most, besides the sequencing depth, and a sentence names."""
+
+_RARE = 5
+"""Held-out samples of a class, below which it does not decide whether a column is another form."""
 
 _WORTH_NAMING = 0.05
 """Score above a guess from which `leading` returns a column."""
@@ -126,7 +129,13 @@ def associations(
         if not scored:
             continue
         value, predictions_MC = max(scored, key=lambda one: one[0])
-        same = labels.type != "regression" and value >= _SAME
+        same = False
+        if labels.type != "regression":
+            # Of a class of a few samples no column predicts anything: stray labels would hide a
+            # leak in the mean over the classes.
+            frequent = value_of(function, _without_rare(folds.scored(predictions_MC)))
+            same = frequent >= _SAME
+            value = frequent if same else value
         if labels.type == "regression" and values_N.dtype.kind == "f":
             present = np.isfinite(values_N)
             if len(np.unique(values_N[present])) > 2:
@@ -136,10 +145,19 @@ def associations(
     return sorted(found, key=lambda one: -one.value)
 
 
+def _without_rare(scored: ScoredPredictions) -> ScoredPredictions:
+    """Return the samples of classes of at least `_RARE`, or all where fewer than two are left."""
+    counts = np.bincount(scored.actual.astype(np.int64))
+    if (counts >= _RARE).sum() < 2:
+        return scored
+    return scored.take(np.flatnonzero(counts[scored.actual.astype(np.int64)] >= _RARE))
+
+
 def leading(found: Sequence[Association], folds: Folds) -> list[Association]:
     """Return the first columns that predict the target clearly better than a guess.
 
-    Their score is ahead of that of a guess by at least `_WORTH_NAMING`, and beyond noise.
+    Their score is ahead of that of a guess by at least `_WORTH_NAMING`, and beyond noise. The
+    sequencing depth is the first of them: it is no property of the samples.
 
     Args:
         found: result of `associations`, the best first.
@@ -147,18 +165,26 @@ def leading(found: Sequence[Association], folds: Folds) -> list[Association]:
     """
     guess = folds.drawn(folds.dummy_MC)
     least = next(iter(guess.whole.values())) + _WORTH_NAMING
-    return [
+    # Other forms of the target need no interval, which few groups do not have.
+    named = [
         column
-        for column in found[:_LEADING]
+        for place, column in enumerate(found)
         if column.value >= least
-        and folds.drawn(column.predictions_MC).paired_difference(guess)[1].beyond_noise
+        and (place < _LEADING or column.column == DEPTH)
+        and (
+            column.other_form
+            or folds.drawn(column.predictions_MC).paired_difference(guess)[1].beyond_noise
+        )
     ]
+    return sorted(named, key=lambda column: column.column != DEPTH)
 
 
 def confounders(
     found: Sequence[Association], folds: Folds, ensemble_MC: F64
 ) -> list[dict[str, Any]]:
-    """Return the columns that the ensemble is not ahead of beyond noise, the best first.
+    """Return the columns that the ensemble is not ahead of beyond noise.
+
+    The sequencing depth comes first, then the best column.
 
     Args:
         found: result of `associations`, the best first.
@@ -170,38 +196,59 @@ def confounders(
     dummy = folds.drawn(folds.dummy_MC)
     best = model.whole[metric]
     predictive = []
-    for one in found:
+    for association in found:
+        value = association.value
         # A column without skill (R² or kappa below 0, AUC below 0.5) is none, however bad the dummy
         # of these folds is. `not >=` also skips all where the ensemble's score is NaN.
-        if one.value <= NO_SKILL[metric] or not one.value >= best - _NEAR:
+        if value <= NO_SKILL[metric] or not value >= best - _NEAR:
             continue
-        column = folds.drawn(one.predictions_MC)
+        column = folds.drawn(association.predictions_MC)
         _, ahead = model.paired_difference(column)
         _, informative = column.paired_difference(dummy)
         lower = informative.lower
-        if lower is None or lower <= 0 or (ahead.beyond_noise and one.value < best):
+        # Another form of the target is a leak without any interval: of a few groups there is none.
+        beyond_dummy = association.other_form or (lower is not None and lower > 0)
+        if not beyond_dummy or (ahead.beyond_noise and value < best):
             continue
         score = asdict(column.score()[metric])
-        predictive.append(
-            {"column": one.column, "metric": metric, **score, "other_form": one.other_form}
-        )
-    return predictive
+        if value > score["value"]:  # without rare classes
+            score = {"value": value, "lower": None, "upper": None}
+        facts = {"column": association.column, "metric": metric, **score}
+        predictive.append(facts | {"other_form": association.other_form})
+    return sorted(predictive, key=lambda column: column["column"] != DEPTH)
 
 
-def warning(confounder: Mapping[str, Any]) -> str:
-    """Return the sentence about a column that predicts the target by itself."""
-    column, score = confounder["column"], f"{confounder['value']:.3f}"
-    title = TITLES[confounder["metric"]]
-    if confounder["other_form"]:
-        return (
-            f"'{column}' determines the target nearly without exception ({title} {score}): it is "
-            "another form of the target (in other units, a score and its categories) or completely "
-            "confounded with it; do not give it to the model."
-        )
-    return (
-        f"'{column}' alone predicts the target as well as the table does ({title} {score}): what "
-        "the model reads may be that."
-    )
+def confounding_sentences(found: Sequence[Mapping[str, Any]], better: bool) -> list[str]:
+    """Return a sentence about the sequencing depth, and one about all other columns.
+
+    Args:
+        found: result of `confounders`; other forms of the target, which are said before the
+            training, are left out.
+        better: whether the model is shown to be better than a guess.
+    """
+    claim = "alone predict{s} the target as well as the table does"
+    if not better:
+        claim = "alone predict{s} the target, which the table is not shown to do"
+    sentences, columns = [], [one for one in found if not one["other_form"]]
+    for depth in (True, False):
+        named = [one for one in columns if (one["column"] == DEPTH) == depth]
+        if not named:
+            continue
+        title = TITLES[named[0]["metric"]]
+        scores = [f"{one['value']:.3f}" for one in named]
+        if depth:
+            text = f"The {DEPTH} {claim.format(s='s')} ({title} {scores[0]})"
+        elif len(named) == 1:
+            text = f"'{named[0]['column']}' {claim.format(s='s')} ({title} {scores[0]})"
+        else:
+            shown = zip(named[:_LEADING], scores, strict=False)
+            listed = ", ".join(f"'{one['column']}' {score}" for one, score in shown)
+            more = f" and {len(named) - _LEADING} more" if len(named) > _LEADING else ""
+            text = f"{len(named)} columns {claim.format(s='')} ({title}): {listed}{more}"
+        if better:
+            text += "; what the model reads may be that"
+        sentences.append(f"{text}.")
+    return sentences
 
 
 def _predictions(values_N: npt.NDArray[Any], folds: Folds) -> Iterator[F64]:

@@ -78,9 +78,15 @@ def stability(ranks_KU: F64) -> Stability:
     first = min(FIRST, ranks_KU.shape[1])
     among_KU = np.argsort(np.argsort(ranks_KU, axis=1, kind="stable"), axis=1) < first
     pairs = list(combinations(range(len(ranks_KU)), 2))
+    # A fold whose model predicts a constant has equal ranks, which agree with none.
+    varies_K = np.ptp(ranks_KU, axis=1) > 0
+    correlations = [
+        spearmanr(ranks_KU[i], ranks_KU[j])[0] if varies_K[i] and varies_K[j] else 0.0
+        for i, j in pairs
+    ]
     return Stability(
         folds=len(ranks_KU),
-        correlation=float(np.mean([spearmanr(ranks_KU[i], ranks_KU[j])[0] for i, j in pairs])),
+        correlation=float(np.mean(correlations)),
         common=float(np.mean([(among_KU[i] & among_KU[j]).sum() for i, j in pairs])),
         first=first,
         times_U=among_KU.sum(axis=0),

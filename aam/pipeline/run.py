@@ -21,7 +21,7 @@ from aam.contract.run_files import MODEL, planned
 from aam.data.ordination import coordinates_of_kernel, write_ordination
 from aam.data.table import auto_depth
 from aam.data.taxonomy import read_taxonomy
-from aam.evaluation.confounding import Association, confounders, warning
+from aam.evaluation.confounding import Association, confounders, confounding_sentences
 from aam.evaluation.folds import Folds
 from aam.evaluation.learning_curve import learning_curve
 from aam.evaluation.metrics import ScoredPredictions
@@ -313,8 +313,7 @@ def _show(scores: Mapping[str, Any]) -> None:
         for difference in inputs["differences"]:
             info(f"{difference['sentence']}.")
         (info if inputs["counts_add"] else warn)(inputs["conclusion"])
-    for confounder in scores["confounders"]:
-        if not confounder["other_form"]:  # said before the training
-            warn(warning(confounder))
+    for sentence in confounding_sentences(scores["confounders"], is_better(scores)):
+        warn(sentence)
     if not is_better(scores):
         info("importance.tsv tells how the model computes, not which ASVs matter.")

@@ -9,7 +9,7 @@ from aam.contract.errors import DataError, UsageError
 from aam.contract.options.study import CovariateOptions
 from aam.data.covariates import Covariates, check_target, fit_encoder, read_covariates
 from aam.data.metadata import Metadata
-from aam.evaluation.splits import Split, check_folds
+from aam.evaluation.splits import Split, check_covariates
 
 IDS = tuple("abcdefgh")
 METADATA = Metadata(
@@ -127,7 +127,7 @@ def test_folds_without_known_categories_and_constant_targets_are_named(
     covariates, none = read(("a,b",)), np.empty(0, dtype=np.int64)
     apart = Split(np.arange(4), none, np.arange(4, 8))
     mixed = Split(np.array([0, 1, 4]), none, np.array([2, 3, 5, 6, 7]))
-    check_folds(covariates, (mixed, apart))
+    check_covariates(covariates, (mixed, apart))
     shown = " ".join(capsys.readouterr().err.split())
     assert "No held-out sample of fold 2 has a category of 'a,b'" in shown
     check_target(covariates, np.array([1.0, 1, 1, 1, 2, 3, 4, 5]), "ph")

@@ -37,6 +37,12 @@ def test_equal_lists_agree_and_random_lists_are_no_finding() -> None:
     assert "is no finding" in other.sentence
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_fold_of_a_constant_model_agrees_with_none() -> None:
+    found = stability(np.array([np.arange(1.0, 31), np.full(30, 15.5), np.arange(1.0, 31)]))
+    assert found.correlation == pytest.approx(1 / 3)
+
+
 def test_few_asvs_are_all_among_the_first() -> None:
     found = stability(np.array([[1.0, 2.0, 3.0], [2.0, 1.0, 3.0]]))
     assert (found.first, found.common, found.correlation) == (3, 3, 0.5)

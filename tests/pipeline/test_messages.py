@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from aam import console
@@ -66,6 +68,55 @@ def test_a_class_of_one_subject_is_named(
     text = " ".join((printed.out + printed.err).split())
     assert "Classes of 'kind' of a single group: 1 (odd), 3 samples" in text
     assert "with fewer groups than folds: 1 (rare)" in text
+
+
+@pytest.mark.parametrize("stray", [("unknown", "-", "?", "."), ("x", "y", "z", "w")])
+def test_stray_labels_hide_no_leak(
+    stray: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four of 120 labels; the column `leak` has the class of all others."""
+    kinds: list[object] = [
+        stray[k // 25] if k % 25 == 7 and k < 100 else f"c{k // 3 % 2}" for k in range(120)
+    ]
+    args = write_study(tmp_path, kind=kinds, leak=[f"L{k // 3 % 2}" for k in range(120)])
+    assert aam("inspect", args[1], *args[2:], "--metadata-column", "kind", "--classifier") == 0
+    printed = capsys.readouterr()
+    text = " ".join((printed.out + printed.err).split())
+    assert "'leak' determines 'kind' nearly without exception (AUC 1.000)" in text
+    assert ("116 with 'kind'" in text) == ("-" in stray)
+
+
+@pytest.mark.medium
+def test_columns_that_predict_are_one_line_and_the_depth_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The class decides the depth, and twelve columns have it in three samples of four."""
+    rng = np.random.default_rng(0)
+    kinds: list[object] = [f"c{k % 2}" for k in range(120)]
+    columns: dict[str, list[object]] = {
+        f"column{n}": [f"v{k % 2 if rng.random() < 0.85 else 1 - k % 2}" for k in range(120)]
+        for n in range(12)
+    }
+    args = write_study(tmp_path, kind=kinds, **columns)
+    header, *rows = (tmp_path / "table.tsv").read_text().splitlines()
+    rows = [
+        "\t".join([name, *(str(int(count) * (1 + 4 * (k % 2))) for k, count in enumerate(counts))])
+        for name, *counts in (row.split("\t") for row in rows)
+    ]
+    (tmp_path / "table.tsv").write_text("\n".join([header, *rows]) + "\n")
+    given = ("--metadata-column", "kind", "--classifier", "--members", "kernel")
+    assert aam("train", *args, *given, "--output-dir", tmp_path / "run") == 0
+    printed = capsys.readouterr().err
+    warnings = [
+        line for line in printed.splitlines() if "alone predict" in line and "warning" in line
+    ]
+    assert len(warnings) == 2
+    assert warnings[0].startswith("warning: The sequencing depth alone predicts the target")
+    assert "12 columns alone predict the target" in warnings[1] and "and 7 more" in warnings[1]
+    scores = json.loads((tmp_path / "run/scores.json").read_text())
+    assert scores["confounders"][0]["column"] == "sequencing depth"
+    listed = next(line for line in printed.splitlines() if line.startswith("Columns that alone"))
+    assert "(AUC): 'sequencing depth'" in listed
 
 
 @pytest.mark.medium
