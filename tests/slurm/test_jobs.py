@@ -79,6 +79,7 @@ def test_a_node_that_dies_costs_some_steps_and_no_run(cluster: Cluster, whole: P
     same(whole, run)
 
 
+@pytest.mark.nightly
 def test_a_daemon_that_dies_costs_nothing(cluster: Cluster, whole: Path) -> None:
     run = cluster.folder / "orphan"
     job = cluster.submit("--gpus", "1", *cluster.pretraining("orphan", LONG))
@@ -91,6 +92,7 @@ def test_a_daemon_that_dies_costs_nothing(cluster: Cluster, whole: Path) -> None
 
 
 def test_a_job_that_is_cancelled_leaves_a_whole_run(cluster: Cluster, whole: Path) -> None:
+    """The next one continues it to what a run without Slurm ends with."""
     run = cluster.folder / "cancelled"
     job = cluster.submit("--gpus", "1", *cluster.pretraining("cancelled", LONG))
     job.until_epoch(run, 3)
@@ -105,6 +107,12 @@ def test_a_job_that_is_cancelled_leaves_a_whole_run(cluster: Cluster, whole: Pat
     )
     assert again.ended() == "COMPLETED", again.output
     same(whole, run)
+    assert rows(whole) == rows(run) == LONG
+    assert "WARNING" not in again.output
+    assert cluster.jobs()[again.number] == "finished"
+    assert "aam-job: ended with status 0" in again.output
+    assert sorted(p.name for p in run.iterdir() if p.name.startswith(".")) == [".aam-job", ".lock"]
+    assert not again.folder.exists()
 
 
 def test_a_rank_that_is_killed_ends_the_job_with_its_status(cluster: Cluster, whole: Path) -> None:
@@ -181,19 +189,6 @@ def test_a_start_that_gets_nowhere_is_not_queued_again(cluster: Cluster) -> None
 
 
 # --- what jobs compute
-
-
-def test_one_rank_trains_as_without_slurm(cluster: Cluster, whole: Path) -> None:
-    job = cluster.submit("--gpus", "1", *cluster.pretraining("single", LONG))
-    assert job.ended() == "COMPLETED", job.output
-    same(whole, cluster.folder / "single")
-    assert "WARNING" not in job.output
-    assert rows(whole) == rows(cluster.folder / "single") == LONG
-    assert cluster.jobs()[job.number] == "finished"
-    assert "aam-job: ended with status 0" in job.output
-    left = [p.name for p in (cluster.folder / "single").iterdir() if p.name.startswith(".")]
-    assert sorted(left) == [".aam-job", ".lock"]
-    assert not job.folder.exists()
 
 
 def test_a_node_and_two_nodes_train_alike(cluster: Cluster, whole: Path) -> None:

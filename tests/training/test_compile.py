@@ -44,6 +44,18 @@ def tokens(number: int, shortest: int) -> Tensor:
     return drawn
 
 
+@pytest.mark.medium
+@needs_compiler
+def test_a_compiled_layer_gives_the_same_numbers() -> None:
+    torch.manual_seed(0)
+    module, samples = nn.Linear(4, 4), torch.randn(3, 4)
+    eager = module(samples)
+    assert compile_in_place(module, (samples,), nullcontext, "none", 1, 4) == ""
+    assert module._compiled_call_impl is not None
+    torch.testing.assert_close(module(samples), eager, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.nightly
 @pytest.mark.slow
 @needs_compiler
 def test_a_compiled_encoder_gives_the_same_numbers() -> None:
