@@ -68,9 +68,32 @@ def test_both_install_in_a_clean_environment(archives: tuple[Path, Path], tmp_pa
         run(place / "bin/python", "-m", "pip", "install", "-q", archive)
         assert run(place / "bin/aam", "--version") == f"aam {__version__}\n"
         assert __version__ in run(place / "bin/aam-launch", "--version")
-        assert "rocm63" in run(place / "bin/aam-launch", "images", "list")
+        assert "rocm63" in run(place / "bin/aam-launch", "images")
+        for command in (["explain", "check"], ["doctor"]):
+            argv = [place / "bin/aam-launch", *command]
+            done = subprocess.run(argv, cwd="/", capture_output=True, text=True)
+            assert done.returncode in (0, 69), done.stderr  # 69: no engine, no GPU
+            assert "Traceback" not in done.stderr
         code = "import aam, sys; sys.exit('torch' in sys.modules or not aam.__version__)"
         run(place / "bin/python", "-c", code)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_the_extra_makes_a_study(archives: tuple[Path, Path], tmp_path: Path) -> None:
+    place = tmp_path / "model"
+    run(sys.executable, "-m", "venv", place)
+    run(
+        place / "bin/pip",
+        "install",
+        "-q",
+        "-c",
+        ROOT / "requirements.lock",
+        f"{archives[0]}[model]",
+    )
+    run(place / "bin/aam", "example", "--output-dir", tmp_path / "study")
+    table = tmp_path / "study/table.biom"
+    assert "samples" in run(place / "bin/aam", "inspect", table)
 
 
 def test_version_changelog_and_citation_agree() -> None:
