@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from aam.contract.gpus import GPU, kfd_address, kfd_properties
+from aam.contract.gpus import kfd_address, kfd_properties
 from launcher.findings import Finding, Severity
 from launcher.gpus.base import DriverRange, Vendor, range_of
 from launcher.host import pci
@@ -85,7 +85,6 @@ class Amd(Vendor):
     shared_nodes = (KFD,)
     library_flags = ("--rocm", "--no-rocm")
     torch_field = "hip"
-    device_type = GPU
     arch_prefix = "gfx"
     libraries_setting = "host_rocm"
     libraries_help = (

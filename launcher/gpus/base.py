@@ -54,15 +54,13 @@ class Vendor(Protocol):
     inner_variables: tuple[str, ...] = ()
     # further variables that select devices; no program gets them
     other_variables: tuple[str, ...] = ()
-    by_uuid: bool = False  # whether devices are selected by UUID wherever they have one
     # variable and value with which numbers count by PCI address; without it the runtime counts the
-    # fastest device first. None: it always counts as the driver lists.
+    # fastest device first, so devices are selected by UUID. None: it counts as the driver lists.
     order: tuple[str, str] | None = None
     shared_nodes: tuple[str, ...] = ()  # device nodes that all devices share
-    # whether the driver makes its nodes only when a program first needs them
-    late_nodes: bool = False
     # whether the driver's libraries have to come from the host, so that the engine's own support
-    # binds them and every device; else the device nodes of the chosen GPUs are bound one by one
+    # binds them and every device, which the driver may make when a program first needs them; else
+    # the device nodes of the chosen GPUs are bound one by one
     host_libraries: bool = False
     # options of Apptainer and Singularity that bring in the host's libraries, and that keep them
     # out; None if there are none
@@ -75,7 +73,6 @@ class Vendor(Protocol):
     # prefix of the names of a card's hardware partitions ("MIG-"); empty if none
     instance: str = ""
     one_instance: str = ""  # why one of them is used
-    device_type: str = ""  # value of --device for its GPUs
     arch_prefix: str = ""  # how the names of its architectures begin ("gfx")
     # field of PyTorch's version.py that is set in a build for this vendor; empty if `aam` cannot
     # compute on this vendor's GPUs yet

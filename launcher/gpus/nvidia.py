@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from aam.contract.gpus import GPU, nvidia_driver_version
+from aam.contract.gpus import nvidia_driver_version
 from launcher import system
 from launcher.findings import Finding
 from launcher.gpus.base import Vendor
@@ -38,11 +38,9 @@ class Nvidia(Vendor):
     module = "nvidia"
     visible_devices = "CUDA_VISIBLE_DEVICES"
     other_variables = ("NVIDIA_VISIBLE_DEVICES",)
-    by_uuid = True  # CUDA's own order depends on speed
     order = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     variables = ("CUDA_DEVICE_ORDER",)
     shared_nodes = ("/dev/nvidiactl", UVM)
-    late_nodes = True  # the driver's helper makes them when CUDA first starts
     host_libraries = True
     library_flags = ("--nv", "--no-nv")
     cdi_kind = "nvidia.com/gpu"
@@ -50,7 +48,6 @@ class Nvidia(Vendor):
     instance = "MIG-"
     one_instance = "CUDA computes on one MIG instance at a time"
     torch_field = "cuda"
-    device_type = GPU
     arch_prefix = "sm_"
     install_variables = ("CUDA_HOME", "CUDA_PATH")
     files = (

@@ -351,7 +351,7 @@ def denials(host: Host, gpus: Iterable[Gpu]) -> Iterator[Finding]:
     for path, vendor in device_nodes(gpus).items():
         node = nodes.get(path)
         if node is None:
-            if host.complete and not VENDORS[vendor].late_nodes:
+            if host.complete and not VENDORS[vendor].host_libraries:
                 remedy = "load the driver again, or ask for a node with GPUs"
                 yield Finding("error", "A device node is absent", path, remedy)
         elif node.access is False:

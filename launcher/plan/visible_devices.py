@@ -188,7 +188,7 @@ def value_for(selection: DeviceSelection, visible: Sequence[Gpu]) -> str:
     names = [gpu.uuid for gpu in selection.gpus if gpu.uuid]
     named = len(set(names)) == len(selection.gpus)
     mixed = len({gpu.arch for gpu in visible}) > 1
-    if named and (VENDORS[selection.vendor].by_uuid or mixed):
+    if named and (VENDORS[selection.vendor].order or mixed):
         return ",".join(names)
     return ",".join(str(list(visible).index(gpu)) for gpu in selection.gpus)
 
