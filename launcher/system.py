@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import stat
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -110,6 +111,18 @@ def run(
             stream.seek(0)
         texts = [stream.read(MOST).decode(errors="replace") for stream in (output, errors)]
     return subprocess.CompletedProcess(argv, status, *texts)
+
+
+def show(argv: Sequence[str], timeout: float, environment: Mapping[str, str]) -> int:
+    """Run a program on the terminal, end it after `timeout` seconds; return its exit status."""
+    from subprocess import TimeoutExpired
+
+    sys.stdout.flush()
+    with started(argv, env=environment) as process:
+        try:
+            return process.wait(timeout)
+        except TimeoutExpired:
+            raise TimeoutError(errno.ETIMEDOUT, f"no end in {timeout:g} s", argv[0]) from None
 
 
 @contextmanager

@@ -2,15 +2,15 @@
 
 import contextlib
 import datetime
-import os
 import re
-import subprocess
-import sys
 import textwrap
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from aam import __version__
 from aam.contract.errors import (
@@ -24,22 +24,19 @@ from aam.contract.errors import (
 from aam.contract.options import basic_option
 from launcher import config
 from launcher.commands import HOST, parse_own, print_json, show
-from launcher.engines import BUILDERS, spython_client
-from launcher.engines.base import PYTHON, SMOKE
+from launcher.engines import BUILDERS, run_plan, spython_client
+from launcher.engines.base import ImageBuild, ImageRecord, ImageReference
 from launcher.engines.sif import SIF
 from launcher.images import build, definitions, index
 from launcher.images.build import TEST, ImagesBuild, InstalledBuilder, SeveralImages
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.decision import assess
-from launcher.plan.environment import unset
 from launcher.plan.inputs import NATIVE, Request
-from launcher.planning import gather
+from launcher.planning import gather, plan_launch
 
 ROW = "{:<15}  {:<4}  {}"
 """Image, whether it fits this host, stack."""
-REPOSITORY = re.compile(r"[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+")
-TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-"""Grammar of references: github.com/distribution/reference; a host has no scheme, a path no tag."""
+DAY = 86400
 WRONG = 1
 """Exit status of `aam check` if an attention backend computes wrong results."""
 
@@ -105,7 +102,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     elif action == "verify":
         options = _checked(parse_own(ImagesVerify, argv[1:], "images verify"))
         for image in [catalog.require(name) for name in options.names]:
-            _verify(image, options.engine, folder, options.test)
+            _verify(image, options, folder)
     else:
         known = ("list", "build", "pull", "verify")
         remedy = nearest(action, known, f"known are {', '.join(known)}")
@@ -130,7 +127,7 @@ def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
     recorded = index.read(folder)
     # Of a SIF that was removed by hand the record is left.
     stored = {
-        name: {kind: facts for kind, facts in formats.items()
+        name: {kind: record for kind, record in formats.items()
                if kind != SIF or (folder / f"{name}.sif").is_file()}
         for name, formats in recorded.items()
     }  # fmt: skip
@@ -145,8 +142,8 @@ def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
                 "pins": dict(image.pins),
                 "places": [place.place for place in built if place.image == image.name],
                 "digests": [place.digest for place in built if place.image == image.name],
-                "stored": [{"image_format": kind, **facts}
-                           for kind, facts in stored.get(image.name, {}).items()],
+                "stored": [{"image_format": kind, **msgspec.to_builtins(record)}
+                           for kind, record in stored.get(image.name, {}).items()],
             }
             for image in catalog.images
         ])  # fmt: skip
@@ -154,7 +151,7 @@ def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
     print(ROW.format("image", "fits", "stack"))
     for image in catalog.images:
         show(ROW.format(image.name, "yes" if image.name in fitting else "no", image.title))
-        below = [index.shown(facts, kind) for kind, facts in stored.get(image.name, {}).items()]
+        below = [_shown(kind, record) for kind, record in stored.get(image.name, {}).items()]
         below += [place.place for place in built if place.image == image.name]
         reason = against[image.name]
         _print_below(*below, *([reason.brief] if reason else []))
@@ -165,7 +162,18 @@ def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
         _print_below(reason.brief if reason else f"PyTorch {native.torch}, {native.python}")
     for name in recorded.keys() - {image.name for image in catalog.images}:
         show(ROW.format(name, "no", "not in the catalog"))
-        _print_below(*(index.shown(facts, kind) for kind, facts in stored[name].items()))
+        _print_below(*(_shown(kind, record) for kind, record in stored[name].items()))
+
+
+def _shown(image_format: str, record: ImageRecord) -> str:
+    """Return format, size, age and verification of an image, as far as they are known."""
+    parts = [image_format]
+    if record.bytes is not None:
+        parts.append(f"{record.bytes / (1 << 30):.1f} GiB")
+    # A SIF that was copied has its modification time alone.
+    if built := record.built or (record.mtime_ns or 0) / 1e9:
+        parts.append(f"{max(0, int(time.time() - built) // DAY)} days old")
+    return ", ".join([*parts, *([f"verified {record.verified}"] if record.verified else [])])
 
 
 def _print_below(*texts: str) -> None:
@@ -197,8 +205,9 @@ def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:
         for image, given in zip(chosen, arguments, strict=True):
             definitions.require_locked(image.name, given)
     for image, given in zip(chosen, arguments, strict=True):
-        made = build.build(image, found, folder, options, given)
-        _print_made(image.name, made, folder)
+        record, new = build.build(image, found, folder, options, given)
+        remark = "" if new else " (built of the same inputs before; --rebuild repeats it)"
+        _print_made(image.name, record, folder, remark)
 
 
 def _pull(options: ImagesPull, catalog: Catalog, folder: Path) -> None:
@@ -206,100 +215,89 @@ def _pull(options: ImagesPull, catalog: Catalog, folder: Path) -> None:
     if (options.tag or options.digest) and len(chosen) != 1:
         evidence = f"{len(chosen)} images are named"
         raise UsageError("--tag and --digest are of one image", evidence, "pull them one by one")
-    if options.digest and not re.fullmatch("sha256:[0-9a-f]{64}", options.digest):
-        evidence, remedy = f"--digest {options.digest}", "give sha256: and 64 hexadecimal digits"
-        raise UsageError("Not a digest", evidence, remedy)
-    if options.registry is not None and not REPOSITORY.fullmatch(options.registry):
-        evidence = f"--registry {options.registry!a}"
-        remedy = "write it as ghcr.io/owner/aam, without https:// and without a tag"
-        raise UsageError("Not a repository", evidence, remedy)
-    if options.tag is not None and not TAG.fullmatch(options.tag):
-        remedy = "give letters, digits, '.', '_' and '-' alone"
-        raise UsageError("Not a tag", f"--tag {options.tag!a}", remedy)
     release = index.published()
     if options.registry is None and release is None:
         evidence = "this installation is not that of a release"
         remedy = "name a repository with --registry, or build the image: `aam-launch images build"
         raise UsageError("No registry to pull from", evidence, f"{remedy} {options.names[0]}`")
+    registry = options.registry or (release.registry if release else "")
+    named: dict[str, ImageReference] = {}
+    if options.registry or options.tag or options.digest:
+        for image in chosen:
+            tag = options.tag or f"{image.name}-v{__version__}"
+            ending = f"@{options.digest}" if options.digest else f":{tag}"
+            named[image.name] = ImageReference.parse(registry + ending)
     found = build.find_builder(options.engine)
     for image in chosen:
-        reference = _reference(image.name, found, options, release)
-        plain = ImagesBuild(engine=options.engine, names=())
-        made = build.build(image, found, folder, plain, {}, reference)
-        _print_made(image.name, made, folder)
+        reference = named.get(image.name) or _published(image.name, found, release)
+        record = build.pull(image.name, found, folder, reference, options.minutes)
+        _print_made(image.name, record, folder)
 
 
-def _reference(
-    name: str, found: InstalledBuilder, options: ImagesPull, release: index.Published | None
-) -> str:
-    """Return what to pull: the image of the options, or that of this release by its digest."""
-    registry = options.registry or (release.registry if release else "")
-    tag = f"{name}-v{__version__}"
-    # Apptainer and podman take a digest only without a tag, and compare what they get with it.
-    if options.digest:
-        return f"{registry}@{options.digest}"
-    if options.tag or options.registry or release is None:
-        return f"{registry}:{options.tag or tag}"
-    if name not in release.images:
+def _published(
+    name: str, found: InstalledBuilder, release: index.Published | None
+) -> ImageReference:
+    """Return the image of this release, in the form that an engine runs."""
+    if release is None or name not in release.images:
         remedy = f"build it: `aam-launch images build {name}`"
         raise MissingInput("This release has no such image", name, remedy)
+    digests = release.images[name]
     if found.engine.traits.image_format == SIF:
-        return f"oras://{registry}:{tag}-sif@{release.images[name].sif}"
-    return f"{registry}@{release.images[name].oci}"
+        return ImageReference(release.registry, f"{name}-v{__version__}-sif", digests.sif, True)
+    return ImageReference(release.registry, digest=digests.oci)
 
 
-def _print_made(name: str, made: Mapping[str, Any], folder: Path) -> None:
-    place = made.get("reference") or folder / f"{name}.sif"
-    remark = "" if made["new"] else " (built of the same inputs before; --rebuild repeats it)"
-    digest = f"sha256:{made['sha256']}" if "sha256" in made else made["digest"]
-    show(f"{name:<10} {place}  {digest}{remark}")
+def _print_made(name: str, record: ImageRecord, folder: Path, remark: str = "") -> None:
+    place = record.reference or folder / f"{name}.sif"
+    show(f"{name:<10} {place}  {record.known_digest}{remark}")
 
 
-def _verify(image: Image, engine: str | None, folder: Path, test: bool) -> None:
+def _verify(image: Image, options: ImagesVerify, folder: Path) -> None:
     """Verify every recorded form of an image, or that of one engine."""
-    requested = BUILDERS[engine].traits.image_format if engine else None
     name, place = image.name, folder / f"{image.name}.sif"
-    for image_format, recorded in index.of_image(folder, name, requested).items():
-        if image_format == SIF and not test:  # a file, compared without a program
-            build.suitable(SIF)[0].verify("", name, recorded, place)
-        else:
-            found = build.find_builder(engine, image_format)
-            verified = found.engine.verify(found.program, name, recorded, place)
-        print(f"ok      {name} ({image_format}) is what was recorded")
+    requested = BUILDERS[options.engine].traits.image_format if options.engine else None
+    formats = index.read(folder).get(name, {})
+    formats = {kind: formats[kind] for kind in formats if requested in (None, kind)}
+    if not formats:
+        remedy = f"`aam-launch images build {name}`, with --from FILE for one that was copied"
+        raise MissingInput("No such image is recorded", f"{name} in '{folder}'", remedy)
+    for kind, record in formats.items():
+        engine, program = build.suitable(kind)[0], ""
+        if kind != SIF or options.test:  # a file is compared without a program
+            found = build.find_builder(options.engine, kind)
+            engine, program = found.engine, found.program
+        engine.verify(ImageBuild(program, name, place, options.test, options.minutes), record)
+        show(f"ok      {name} ({kind}) is what was recorded")
         # The versions that were measured in the image, compared with the catalog's pins.
-        labels = recorded.get("labels", {})
         for key, pin in image.pins.items():
-            measured = labels.get(f"org.aam.{key}")
+            measured = record.labels.get(f"org.aam.{key}")
             if measured is not None:
                 verdict = "ok     " if agree(measured, pin) else "differs"
                 show(f"{verdict} {key}: {measured} measured, {pin} in the catalog")
-        if image_format == SIF and labels and spython_client.available():  # a second reader
+        if kind == SIF and record.labels and spython_client.available():  # a second reader
             theirs = spython_client.labels(str(place))
-            other = sorted(each for each in labels if labels[each] != theirs.get(each))
+            other = sorted(k for k, label in record.labels.items() if label != theirs.get(k))
             verdict = f"differs spython reads other labels: {', '.join(other)}"
-            show(verdict if other else f"ok      spython reads the same {len(labels)} labels")
-        if not test:
-            continue
-        argv = found.engine.exec_argv(found.program, verified, [PYTHON, SMOKE])
-        hidden = unset(os.environ, found.engine.traits)
-        variables = {name: value for name, value in os.environ.items() if name not in hidden}
-        sys.stdout.flush()
-        own = subprocess.run(argv, check=False, env=variables).returncode
-        # On the available device, as a job does. Python imports from the current folder with -m;
-        # the root folder holds no modules.
-        argv = [sys.executable, "-m", "launcher.cli", f"--image-dir={folder}", "--image", name,
-                "--runtime", found.engine.name, "check", "--quick"]  # fmt: skip
-        checked = own or subprocess.run(argv, check=False, cwd="/").returncode
-        if own or checked not in (0, WRONG):
-            evidence = (
-                f"{'its own test' if own else 'aam check'} ended with status {own or checked}"
+            show(
+                verdict if other else f"ok      spython reads the same {len(record.labels)} labels"
             )
-            raise Unavailable("The image does not work here", evidence, "see its output above")
-        if checked == WRONG:
-            print("note    a backend computes wrong here; jobs are kept from it")
-        day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-        with contextlib.suppress(CannotCreate):  # the image folder of another user
-            index.write(folder, name, image_format, {**recorded, "verified": day})
+        if options.test:
+            _check(name, engine.name, folder, options.minutes)
+            day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+            with contextlib.suppress(CannotCreate):  # the image folder of another user
+                index.write(folder, name, kind, msgspec.structs.replace(record, verified=day))
+
+
+def _check(name: str, engine: str, folder: Path, minutes: int) -> None:
+    """Run `aam check` in an image on the available device, as a job does."""
+    flags = {"--image-dir": str(folder), "--image": name, "--runtime": engine}
+    _, plan = plan_launch(Request("check", {"--quick": True}, flags), starting=True)
+    status = run_plan(plan, minutes * 60)
+    if status not in (0, WRONG):
+        evidence = f"`aam check` ended with status {status}"
+        raise Unavailable("The image does not work here", evidence, "see its output above")
+    if status == WRONG:
+        show("note    a backend computes wrong here; jobs are kept from it")
 
 
 def agree(measured: str, pin: str) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from aam.contract.errors import CannotCreate, NotPermitted, Unavailable
+from launcher import system
 from launcher.engines import docker, native, podman, sif
 from launcher.engines.base import Builder, Engine
 from launcher.findings import Finding
@@ -65,20 +66,30 @@ def _joined(argv: Sequence[str]) -> str:
     return " ".join(map(quoted, argv))
 
 
+def run_plan(plan: Plan, timeout: float) -> int:
+    """Run the program of a plan beside this process; return its exit status."""
+    _make_folders(plan)
+    return system.show(command(plan), timeout, plan.environment(os.environ))
+
+
 def exec_plan(plan: Plan) -> NoReturn:
     """Make the folders that a plan needs, and replace this process by its program."""
-    make_private(plan.folders)
-    for folder in plan.outputs:  # a container finds them as mounts
-        try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _cannot(folder, error) from error
+    _make_folders(plan)
     argv = command(plan)
     try:
         os.execve(argv[0], argv, plan.environment(os.environ))
     except OSError as error:  # E2BIG: thousands of mounts; ENOEXEC, ENOENT: a broken program
         evidence = f"'{argv[0]}', {error.strerror}"
         raise Unavailable("The program cannot be started", evidence, "try --dry-run") from error
+
+
+def _make_folders(plan: Plan) -> None:
+    make_private(plan.folders)
+    for folder in plan.outputs:  # a container finds them as mounts
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _cannot(folder, error) from error
 
 
 def make_private(folders: Sequence[str]) -> None:

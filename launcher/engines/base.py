@@ -18,14 +18,15 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
-from aam.contract.errors import CannotCreate, printable
+from aam.contract.errors import CannotCreate, MissingInput, Unavailable, UsageError, printable
 from launcher import system
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
+from launcher.plan.catalog import StoredName
 from launcher.plan.plan import Plan
 
 GIB = 1 << 30
@@ -97,6 +98,35 @@ def labels(argv: Sequence[str], name: str) -> dict[str, str]:
     return found
 
 
+def require_space(needs: Sequence[SpaceRequirement]) -> None:
+    """Check the disk space, summed over the requirements of each file system."""
+    taken: dict[int, int] = {}
+    for need in needs:
+        place = next(folder for folder in (need.folder, *need.folder.parents) if folder.exists())
+        facts, device = os.statvfs(place), os.stat(place).st_dev
+        taken[device] = taken.get(device, 0) + need.size
+        free = facts.f_bavail * facts.f_frsize
+        if free < taken[device]:
+            needed = f"{taken[device] / GIB:.1f} needed"
+            evidence = f"{free / GIB:.1f} GiB free at '{need.folder}' ({need.what}), {needed}"
+            raise CannotCreate("No room to build", evidence, need.remedy)
+
+
+def require_same(name: str, place: str, now: str, recorded: str | None) -> None:
+    """Check that an image is the recorded one, by its digest or id."""
+    if now != recorded:
+        evidence = f"'{place}' is {now}, recorded was {recorded}"
+        remedy = f"build it again: `aam-launch images build {name} --rebuild`"
+        raise MissingInput("The image is another one", evidence, remedy)
+
+
+def run_test(argv: Sequence[str], minutes: int, environment: Mapping[str, str]) -> None:
+    """Run the own test of an image on the terminal."""
+    if status := system.show(argv, minutes * 60, environment):
+        evidence = f"its own test ended with status {status}"
+        raise Unavailable("The image does not work here", evidence, "see its output above")
+
+
 class SpaceRequirement(msgspec.Struct, frozen=True):
     """Bytes that a step of a build takes in a folder, and how to move that step elsewhere."""
 
@@ -122,31 +152,80 @@ class Engine(Protocol):
 
 
 class Builder(Protocol):
-    """An engine that also builds and inspects images."""
+    """An engine that also builds images."""
 
     name: str  # as --engine takes it
     traits: EngineTraits  # properties that decisions depend on
     least: tuple[int, int]  # the oldest version that can build images
 
-    def needs(
-        self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
-    ) -> list[SpaceRequirement]:
-        """Return the disk space that a build needs; `room`: GiB of building and of the image."""
-
-    def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
+    def build(self, build: ImageBuild, log: BuildLog) -> ImageRecord:
         """Build, test and label an image, install it, and return its record."""
 
-    def pull(self, build: ImageBuild, reference: str, log: BuildLog) -> dict[str, Any]:
+    def pull(self, build: ImageBuild, reference: ImageReference, log: BuildLog) -> ImageRecord:
         """Pull an image from a registry, install it, and return its record."""
 
-    def exec_argv(self, program: str, place: str, argv: Sequence[str]) -> list[str]:
-        """Return the argv that runs a program in an image without anything of the host."""
+    def verify(self, build: ImageBuild, recorded: ImageRecord) -> None:
+        """Compare an image byte for byte with its record, and run its own test."""
 
-    def exists(self, program: str, recorded: Mapping[str, Any], place: Path) -> bool:
-        """Return whether the recorded image still exists, by a check that takes no time."""
 
-    def verify(self, program: str, name: str, recorded: Mapping[str, Any], place: Path) -> str:
-        """Compare an image byte for byte with its record; return the engine's name for it."""
+class ImageRecord(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"from_": "from"}
+):
+    """An image of one format, as images.json has it."""
+
+    sha256: str | None = None  # of a file
+    mtime_ns: int | None = None  # of a file
+    reference: StoredName | None = None  # tag in the storage of an engine
+    id: StoredName | None = None  # in that storage; no later tag changes it
+    digest: str | None = None  # in a storage or a registry
+    bytes: int | None = None
+    labels: dict[str, str] = {}  # what was measured in the image
+    from_: str | None = None  # file or reference that it comes from, if it was not built
+    inputs: str | None = None  # digest of all that it was built from
+    arguments: dict[str, str] = {}  # of its build
+    engine: str | None = None  # that built it, with its version
+    built: int | None = None  # when, in seconds since 1970
+    verified: str | None = None  # day of the last verification
+
+    @property
+    def known_digest(self) -> str | None:
+        """The digest of the image, which a plan and a run record have."""
+        return f"sha256:{self.sha256}" if self.sha256 else self.digest
+
+
+REFERENCE = re.compile(
+    r"(?P<repository>[a-z0-9][a-z0-9._-]*(:[0-9]+(?=/))?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*)"
+    r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+"""Grammar of github.com/distribution/reference: a host has no scheme, a path no tag."""
+
+
+class ImageReference(msgspec.Struct, frozen=True):
+    """An image in a registry.
+
+    >>> str(ImageReference.parse("127.0.0.1:5000/aam/base:tag"))
+    '127.0.0.1:5000/aam/base:tag'
+    """
+
+    repository: str  # with the host of the registry
+    tag: str | None = None
+    digest: str | None = None
+    sif: bool = False  # the tag names the file of a SIF, whose SHA-256 is the digest
+
+    @staticmethod
+    def parse(text: str) -> ImageReference:
+        """Return the image that a text names."""
+        found = REFERENCE.fullmatch(text)
+        if not found:
+            remedy = "write it as ghcr.io/owner/aam:TAG or ghcr.io/owner/aam@sha256:..."
+            raise UsageError("Not an image in a registry", ascii(text), remedy)
+        return ImageReference(found["repository"], found["tag"], found["digest"])
+
+    def __str__(self) -> str:
+        # Not every engine reads a tag beside a digest, which it compares with what it gets.
+        if self.digest and not self.sif:
+            return f"{self.repository}@{self.digest}"
+        return f"{self.repository}:{self.tag}" if self.tag else self.repository
 
 
 class ImageBuild(msgspec.Struct, frozen=True):
@@ -154,15 +233,17 @@ class ImageBuild(msgspec.Struct, frozen=True):
 
     program: str  # absolute path of the engine
     name: str  # of the image
-    arguments: Mapping[str, str]  # build arguments by name
-    context: Path  # folder with `containers` and `aam`, from which definitions copy
-    scratch: Path  # folder for temporary files, removed afterwards
-    epoch: int  # date of every file that the build adds, in seconds since 1970
-    wheels: Path | None  # folder of wheels to install instead of those of an index
+    place: Path  # file of the image, for an engine whose images are files
+    test: bool  # run the image's own test
+    minutes: int = 240  # time limit
+    scratch: Path = Path("/")  # folder for temporary files, removed afterwards
+    context: Path = Path("/")  # folder with `containers` and `aam`, from which definitions copy
+    arguments: Mapping[str, str] = {}  # build arguments by name
+    room: tuple[float, float] = (0, 0)  # GiB that building takes, and GiB of the image
+    epoch: int = 0  # date of every file that the build adds, in seconds since 1970
+    wheels: Path | None = None  # folder of wheels to install instead of those of an index
     # an image to convert instead of building a definition: a SIF or a Docker archive
-    archive: Path | None
-    test: bool  # run the image's own test before it replaces another
-    place: Path  # file to write, for an engine whose images are files
+    archive: Path | None = None
 
 
 class BuildLog:

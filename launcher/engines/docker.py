@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from msgspec.structs import replace
 
 from aam.contract.errors import Unavailable
-from launcher.engines.base import BuildLog, ImageBuild
+from launcher.engines.base import BuildLog, ImageBuild, ImageRecord
 from launcher.engines.oci import OciEngine
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
@@ -59,7 +58,7 @@ class Docker(OciEngine):
     def build_flags(self, build: ImageBuild) -> list[str]:
         return ["--provenance=false"]
 
-    def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
+    def build(self, build: ImageBuild, log: BuildLog) -> ImageRecord:
         if build.wheels:
             evidence, remedy = f"--wheels {build.wheels}", "use --engine podman or apptainer"
             raise Unavailable("docker mounts no folder while it builds", evidence, remedy)

@@ -7,12 +7,13 @@ program that is not process 1 gets its signals. An image is never pulled.
 from __future__ import annotations
 
 import json
+import os
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from aam.contract.errors import MissingInput
+from msgspec.structs import replace
+
 from launcher import system
 from launcher.engines.base import (
     ENV,
@@ -25,10 +26,16 @@ from launcher.engines.base import (
     BuildLog,
     Engine,
     ImageBuild,
+    ImageRecord,
+    ImageReference,
     SpaceRequirement,
     labels,
     program,
+    require_same,
+    require_space,
+    run_test,
 )  # fmt: skip
+from launcher.plan.environment import unset
 from launcher.plan.mounts import mount_option
 from launcher.plan.plan import Plan
 
@@ -70,16 +77,11 @@ class OciEngine(Engine, Builder):
         argv += ["--workdir", plan.workdir, "--entrypoint", ENV]
         return (*argv, plan.place, *program(plan)[1:])
 
-    def needs(
-        self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
-    ) -> list[SpaceRequirement]:
-        done = system.run([program, "info", "--format", self.storage])
-        output = done.stdout.strip()
-        if done.returncode or not output.startswith("/"):
-            return []
-        return [SpaceRequirement("storage", Path(output), int(room[0] * GIB), self.move)]
-
-    def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
+    def build(self, build: ImageBuild, log: BuildLog) -> ImageRecord:
+        storage = system.run([build.program, "info", "--format", self.storage]).stdout.strip()
+        if storage.startswith("/"):
+            size = int(build.room[0] * GIB)
+            require_space([SpaceRequirement("storage", Path(storage), size, self.move)])
         bare, aside = f"{REPOSITORY}:{build.name}-bare", f"{REPOSITORY}:{build.name}-new"
         reference = f"{REPOSITORY}:{build.name}"
         try:
@@ -99,14 +101,14 @@ class OciEngine(Engine, Builder):
         finally:
             for tag in (aside, bare):
                 system.run([build.program, "rmi", tag])
-        return {"reference": reference, **inspected(build.program, reference), "labels": found}
+        return replace(inspected(build.program, reference), reference=reference, labels=found)
 
-    def pull(self, build: ImageBuild, reference: str, log: BuildLog) -> dict[str, Any]:
-        own = f"{REPOSITORY}:{build.name}"
-        log.run([build.program, "pull", reference], build.scratch)
-        found = labels(self.exec_argv(build.program, reference, ["cat", LABELS]), build.name)
-        log.run([build.program, "tag", reference, own], build.scratch)
-        return {"reference": own, **inspected(build.program, reference), "labels": found}
+    def pull(self, build: ImageBuild, reference: ImageReference, log: BuildLog) -> ImageRecord:
+        own, source = f"{REPOSITORY}:{build.name}", str(reference)
+        log.run([build.program, "pull", source], build.scratch)
+        found = labels(self.exec_argv(build.program, source, ["cat", LABELS]), build.name)
+        log.run([build.program, "tag", source, own], build.scratch)
+        return replace(inspected(build.program, source), reference=own, labels=found)
 
     def build_argv(self, build: ImageBuild, tag: str) -> list[str]:
         """Return the command that builds an image of its definition."""
@@ -123,25 +125,23 @@ class OciEngine(Engine, Builder):
         start += ["--pull=never", "--no-healthcheck", "--user=65534:65534"]
         return [*start, "--entrypoint", argv[0], place, *argv[1:]]
 
-    def exists(self, program: str, recorded: Mapping[str, Any], place: Path) -> bool:
-        return bool(recorded.get("id")) and inspected(program, str(recorded["id"])) != {}
-
-    def verify(self, program: str, name: str, recorded: Mapping[str, Any], place: Path) -> str:
-        reference = str(recorded["reference"])
-        now = inspected(program, reference).get("id", "gone")
-        if now != recorded.get("id"):
-            evidence = f"{reference} is {now}, recorded was {recorded.get('id')}"
-            remedy = f"build it again: `aam-launch images build {name} --rebuild`"
-            raise MissingInput("The image is another one", evidence, remedy)
-        return str(recorded["id"])
+    def verify(self, build: ImageBuild, recorded: ImageRecord) -> None:
+        reference = recorded.reference or f"{REPOSITORY}:{build.name}"
+        now = inspected(build.program, reference).id or "gone"
+        require_same(build.name, reference, now, recorded.id)
+        if build.test:
+            hidden = unset(os.environ, self.traits)
+            environment = {k: v for k, v in os.environ.items() if k not in hidden}
+            argv = self.exec_argv(build.program, now, [PYTHON, SMOKE])
+            run_test(argv, build.minutes, environment)
 
 
-def inspected(program: str, image: str) -> dict[str, Any]:
-    """Return id, digest and size of an image of a storage; nothing if it has none."""
+def inspected(program: str, image: str) -> ImageRecord:
+    """Return id, digest and size of an image of a storage; an empty record if it has none."""
     done = system.run([program, "image", "inspect", image])
     if done.returncode:
-        return {}
+        return ImageRecord()
     output = json.loads(done.stdout)[0]
     ident = "sha256:" + str(output["Id"]).removeprefix("sha256:")
     digest = str(output.get("Digest") or ident)
-    return {"id": ident, "digest": digest, "bytes": int(output["Size"])}
+    return ImageRecord(id=ident, digest=digest, bytes=int(output["Size"]))

@@ -25,9 +25,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from aam.contract.errors import CannotCreate, MissingInput
+from msgspec.structs import replace
+
+from aam.contract.errors import CannotCreate
 from aam.contract.files import atomic_write, sha256
 from launcher.engines.base import (
     GIB,
@@ -39,9 +40,14 @@ from launcher.engines.base import (
     BuildLog,
     Engine,
     ImageBuild,
+    ImageRecord,
+    ImageReference,
     SpaceRequirement,
     labels,
     program,
+    require_same,
+    require_space,
+    run_test,
     user_namespaces,
 )  # fmt: skip
 from launcher.gpus import VENDORS
@@ -127,9 +133,13 @@ class SifEngine(Engine, Builder):
             argv += mount_option(device, device, True)
         return (*argv, plan.place, *program(plan))
 
-    def needs(
-        self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
-    ) -> list[SpaceRequirement]:
+    def needs(self, build: ImageBuild, variables: Mapping[str, str]) -> list[SpaceRequirement]:
+        """Return the disk space that a build takes."""
+        folder, room = build.place.parent, build.room
+        if build.archive:  # an image takes at most as much; unpacking one is the engine's
+            size, remedy = build.archive.stat().st_size, "set AAM_IMAGE_DIR to a folder with room"
+            return [SpaceRequirement("image", folder, size, remedy)]
+
         def named(ending: str, usual: Path) -> tuple[Path, str]:
             # Apptainer reads Singularity's variables too.
             names = [f"{self.name.upper()}_{ending}", f"SINGULARITY_{ending}"]
@@ -144,10 +154,11 @@ class SifEngine(Engine, Builder):
         return [SpaceRequirement(what, place, size, f"set {variable} to a folder with room")
                 for what, place, variable, size in places]  # fmt: skip
 
-    def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
+    def build(self, build: ImageBuild, log: BuildLog) -> ImageRecord:
         import shutil  # with bz2 and lzma; a start that builds nothing saves 2 ms
 
         archive = build.archive
+        require_space(self.needs(build, os.environ))
         if archive and build.place.exists() and archive.samefile(build.place):
             return self._recorded(build, build.place)
         with atomic_write(build.place) as temporary:
@@ -160,28 +171,24 @@ class SifEngine(Engine, Builder):
                 log.step("test")
                 argv = self.exec_argv(build.program, str(temporary), [PYTHON, SMOKE])
                 log.run(argv, build.scratch, self._building(os.environ))
-            temporary.chmod(0o755)
             # This takes seconds; the file is not used without its record.
             record = self._recorded(build, temporary)
         return record
 
-    def _recorded(self, build: ImageBuild, place: Path) -> dict[str, Any]:
+    def _recorded(self, build: ImageBuild, place: Path) -> ImageRecord:
+        place.chmod(0o755)
         found = labels(self.exec_argv(build.program, str(place), ["cat", LABELS]), build.name)
-        return {**record_of(place), "labels": found}
+        return replace(record_of(place), labels=found)
 
-    def pull(self, build: ImageBuild, reference: str, log: BuildLog) -> dict[str, Any]:
-        # A SIF in a registry is named by its tag, and the digest is that of its file.
-        source, digest = f"docker://{reference}", ""
-        if reference.startswith("oras://"):
-            source, _, digest = reference.partition("@")
+    def pull(self, build: ImageBuild, reference: ImageReference, log: BuildLog) -> ImageRecord:
+        source = f"{'oras' if reference.sif else 'docker'}://{reference}"
         with atomic_write(build.place) as temporary:
             argv = [build.program, "pull", "--force", str(temporary), source]
             log.run(argv, build.scratch, self._building(os.environ))
-            if digest and (now := f"sha256:{sha256(temporary)}") != digest:
-                evidence = f"{source} is {now}, published was {digest}"
+            if reference.sif and (now := f"sha256:{sha256(temporary)}") != reference.digest:
+                evidence = f"{source} is {now}, published was {reference.digest}"
                 remedy = "pull it again; if it differs again, build it and tell the publisher"
                 raise CannotCreate("The image was not pulled", evidence, remedy)
-            temporary.chmod(0o755)
             record = self._recorded(build, temporary)
         return record
 
@@ -200,18 +207,12 @@ class SifEngine(Engine, Builder):
         namespace = ("--userns",) if os.geteuid() == 0 else ()
         return [program, "exec", *namespace, "--contain", "--cleanenv", "--no-home", place, *argv]
 
-    def exists(self, program: str, recorded: Mapping[str, Any], place: Path) -> bool:
-        return place.is_file() and difference(place, recorded) is None
-
-    def verify(self, program: str, name: str, recorded: Mapping[str, Any], place: Path) -> str:
-        remedy = f"build it again: `aam-launch images build {name} --rebuild`"
-        if not place.is_file():
-            raise MissingInput("The image is gone", f"'{place}'", remedy)
-        now = sha256(place)
-        if now != recorded.get("sha256"):
-            evidence = f"'{place}' is sha256:{now}, recorded was sha256:{recorded.get('sha256')}"
-            raise MissingInput("The image is another one", evidence, remedy)
-        return str(place)
+    def verify(self, build: ImageBuild, recorded: ImageRecord) -> None:
+        now = f"sha256:{sha256(build.place)}" if build.place.is_file() else "gone"
+        require_same(build.name, str(build.place), now, f"sha256:{recorded.sha256}")
+        if build.test:
+            argv = self.exec_argv(build.program, str(build.place), [PYTHON, SMOKE])
+            run_test(argv, build.minutes, self._building(os.environ))
 
     def _building(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a build without variables that would change the image."""
@@ -239,17 +240,19 @@ def sif_id(path: str | Path) -> str | None:
     return f"sif:{head[48:64].hex()}" if head[32:41] == b"SIF_MAGIC" and size >= end else None
 
 
-def record_of(place: Path) -> dict[str, Any]:
-    """Return SHA-256, size and modification time of a SIF for images.json."""
+def record_of(place: Path) -> ImageRecord:
+    """Return the record of a SIF: SHA-256, size and modification time."""
     before = place.stat()
-    return {"sha256": sha256(place), "bytes": before.st_size, "mtime_ns": before.st_mtime_ns}
+    return ImageRecord(sha256=sha256(place), bytes=before.st_size, mtime_ns=before.st_mtime_ns)
 
 
-def difference(place: Path, recorded: Mapping[str, Any]) -> str | None:
+def difference(place: Path, recorded: ImageRecord) -> str | None:
     """Return how a SIF differs from its record in size or time of change, or None."""
     facts = place.stat()
-    if facts.st_size != recorded.get("bytes"):
-        return f"it has {facts.st_size} bytes, recorded were {recorded.get('bytes')}"
-    if facts.st_mtime_ns != recorded.get("mtime_ns"):
+    if recorded.sha256 is None:
+        return "it has no record in images.json"
+    if facts.st_size != recorded.bytes:
+        return f"it has {facts.st_size} bytes, recorded were {recorded.bytes}"
+    if facts.st_mtime_ns != recorded.mtime_ns:
         return "it was written after it was recorded"
     return None

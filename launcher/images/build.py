@@ -7,27 +7,27 @@ test has passed. An image with the same inputs is not built twice.
 import datetime
 import hashlib
 import json
-import os
 import re
 import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from aam.contract.errors import CannotCreate, MissingInput, Unavailable, UsageError
+from aam.contract.errors import MissingInput, Unavailable, UsageError
 from aam.contract.files import sha256
 from aam.contract.options import ONE_OR_MORE, basic_option, required_option
 from launcher import system
 from launcher.detect import detect
 from launcher.engines import BUILDERS
-from launcher.engines.base import GIB, Builder, BuildLog, ImageBuild, SpaceRequirement
+from launcher.engines.base import Builder, BuildLog, ImageBuild, ImageRecord, ImageReference
 from launcher.images import definitions, index
 from launcher.plan.catalog import Image
 
@@ -130,78 +130,88 @@ def build(
     folder: Path,
     options: ImagesBuild,
     arguments: Mapping[str, str],
-    reference: str = "",
-) -> Mapping[str, Any]:
-    """Build an image, or pull it, and return the entry of images.json; a failure leaves its log.
+) -> tuple[ImageRecord, bool]:
+    """Build an image; return its record, and whether it is new.
 
     Args:
         options: those of the command line, with absolute paths.
-        arguments: all build arguments.
-        reference: name in a registry of an image to pull that a release has published; the engine
-            checks one that ends in @sha256:...
+        arguments: all build arguments; none with --from.
     """
-    name, engine, program = image.name, builder.engine, builder.program
-    image_format, sif = engine.traits.image_format, folder / f"{name}.sif"
-    with _scratch(folder, name) as scratch:
-        context, facts, needs = scratch, dict[str, Any](), list[SpaceRequirement]()
-        if reference:
-            facts = {"from": reference}
-        elif options.from_ is not None:
-            expected = options.sha256
-            if expected is not None and not re.fullmatch("[0-9a-f]{64}", expected):
-                remedy = "give 64 hexadecimal digits"
-                raise UsageError("Not a SHA-256", f"--sha256 {expected}", remedy)
-            if not options.from_.is_file():
-                raise MissingInput("No such file", f"'{options.from_}'", "check the path")
-            if expected is not None and (found := sha256(options.from_)) != expected:
-                evidence = f"'{options.from_}' is sha256:{found}, expected was sha256:{expected}"
-                remedy = "copy or pull it again, or give the SHA-256 that its publisher states"
-                raise MissingInput("The file is another one", evidence, remedy)
-            facts = {"from": str(options.from_)}
-            # The image takes at most as much as its file; unpacking an archive is the engine's.
-            size, remedy = options.from_.stat().st_size, "set AAM_IMAGE_DIR to a folder with room"
-            needs = [SpaceRequirement("image", folder, size, remedy)]
+    engine = builder.engine
+    with _inputs(image.name, builder, folder, options.minutes) as inputs:
+        base = {"BASE": str(ImageReference.parse(arguments["BASE"]))} if arguments else {}
+        inputs = replace(
+            inputs, test=options.test, arguments={**arguments, **base}, room=image.room,
+            epoch=epoch(arguments), wheels=options.wheels, archive=options.from_,
+        )  # fmt: skip
+        facts: dict[str, Any] = {"from_": str(options.from_)}
+        if options.from_ is not None:
+            _require_file(options.from_, options.sha256)
         else:
-            context = scratch / "context"
-            content = definitions.stage(definitions.sources(), context)
-            parts = [content, image_format, json.dumps(dict(arguments), sort_keys=True)]
-            facts = {"inputs": hashlib.sha256("\0".join(parts).encode()).hexdigest()}
-            recorded = index.entry(index.read(folder), name, image_format)
-            same = not options.rebuild and recorded.get("inputs") == facts["inputs"]
-            if same and engine.exists(program, recorded, sif):
-                return {**recorded, "new": False}
-            needs = engine.needs(program, image.room, folder, os.environ)
-        require_space(needs)
-        cause = f"The image was not {'pulled' if reference else 'built'}"
-        log = BuildLog(folder / "logs" / f"{name}-{engine.name}.log", cause, options.minutes * 60)
-        log.step(f"{reference or name} with {engine.name} {builder.version}; log {log.path}")
-        base = {"BASE": definitions.by_digest(arguments["BASE"])} if arguments else {}
-        inputs = ImageBuild(
-            program=program,
-            name=name,
-            arguments={**arguments, **base},
-            context=context,
-            scratch=scratch,
-            epoch=epoch(arguments),
-            wheels=options.wheels,
-            archive=options.from_,
-            test=options.test,
-            place=sif,
-        )
-        if reference:
-            digest = reference.partition("@")[2]
-            facts |= engine.pull(inputs, reference, log) | ({"digest": digest} if digest else {})
-        else:
-            facts |= {**engine.build(inputs, log), "arguments": dict(arguments)}
-        facts |= {"engine": f"{engine.name} {builder.version}", "built": int(time.time())}
-        index.write(folder, name, image_format, facts)
-        log.step(f"{name} is there: {facts.get('reference') or sif}")
-        return {**facts, "new": True}
+            content = definitions.stage(definitions.sources(), inputs.context)
+            parts = [content, str(engine.traits.image_format),
+                     json.dumps(dict(arguments), sort_keys=True)]  # fmt: skip
+            digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+            recorded = index.read(folder).get(image.name, {}).get(parts[1])
+            if recorded and recorded.inputs == digest and not options.rebuild:
+                with suppress(MissingInput):  # it was removed, or is another one
+                    engine.verify(replace(inputs, test=False), recorded)
+                    return recorded, False
+            facts = {"inputs": digest, "arguments": dict(arguments)}
+        log = _log(image.name, builder, folder, "built", options.minutes)
+        record = replace(engine.build(inputs, log), **facts)
+        return _record(record, image.name, builder, folder, log), True
+
+
+def pull(
+    name: str, builder: InstalledBuilder, folder: Path, reference: ImageReference, minutes: int
+) -> ImageRecord:
+    """Pull an image that a release has published; return its record."""
+    with _inputs(name, builder, folder, minutes) as inputs:
+        log = _log(name, builder, folder, "pulled", minutes)
+        log.step(str(reference))
+        record = replace(builder.engine.pull(inputs, reference, log), from_=str(reference))
+        record = replace(record, digest=reference.digest or record.digest)
+        return _record(record, name, builder, folder, log)
+
+
+def _require_file(file: Path, expected: str | None) -> None:
+    """Check that a file is there, and has the SHA-256 that is expected."""
+    if expected is not None and not re.fullmatch("[0-9a-f]{64}", expected):
+        remedy = "give 64 hexadecimal digits"
+        raise UsageError("Not a SHA-256", f"--sha256 {expected}", remedy)
+    if not file.is_file():
+        raise MissingInput("No such file", f"'{file}'", "check the path")
+    if expected is not None and (found := sha256(file)) != expected:
+        evidence = f"'{file}' is sha256:{found}, expected was sha256:{expected}"
+        remedy = "copy or pull it again, or give the SHA-256 that its publisher states"
+        raise MissingInput("The file is another one", evidence, remedy)
+
+
+def _log(name: str, builder: InstalledBuilder, folder: Path, done: str, minutes: int) -> BuildLog:
+    """Return the log of a build, which a failure leaves."""
+    place = folder / "logs" / f"{name}-{builder.engine.name}.log"
+    log = BuildLog(place, f"The image was not {done}", minutes * 60)
+    log.step(f"{name} with {builder.engine.name} {builder.version}; log {place}")
+    return log
+
+
+def _record(
+    record: ImageRecord, name: str, builder: InstalledBuilder, folder: Path, log: BuildLog
+) -> ImageRecord:
+    """Write the record of a new image to images.json."""
+    engine = f"{builder.engine.name} {builder.version}"
+    record = replace(record, engine=engine, built=int(time.time()))
+    index.write(folder, name, str(builder.engine.traits.image_format), record)
+    log.step(f"{name} is there: {record.reference or folder / f'{name}.sif'}")
+    return record
 
 
 @contextmanager
-def _scratch(folder: Path, name: str) -> Iterator[Path]:
-    """Hold the lock of an image, and give a folder for temporary files beside it."""
+def _inputs(
+    name: str, builder: InstalledBuilder, folder: Path, minutes: int
+) -> Iterator[ImageBuild]:
+    """Hold the lock of an image; give what is common to builds and pulls, and a scratch folder."""
 
     def stop(number: int, frame: object) -> None:  # SIGTERM too removes temporary files
         raise SystemExit(128 + number)
@@ -215,23 +225,10 @@ def _scratch(folder: Path, name: str) -> Iterator[Path]:
                 elif left.suffix != ".lock":
                     left.unlink()
             with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as scratch:
-                yield Path(scratch)
+                yield ImageBuild(builder.program, name, folder / f"{name}.sif", True, minutes,
+                                 Path(scratch), Path(scratch, "context"))  # fmt: skip
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def require_space(needs: Sequence[SpaceRequirement]) -> None:
-    """Check the disk space, summed over the requirements of each file system."""
-    taken: dict[int, int] = {}
-    for need in needs:
-        place = next(folder for folder in (need.folder, *need.folder.parents) if folder.exists())
-        facts, device = os.statvfs(place), os.stat(place).st_dev
-        taken[device] = taken.get(device, 0) + need.size
-        free = facts.f_bavail * facts.f_frsize
-        if free < taken[device]:
-            needed = f"{taken[device] / GIB:.1f} needed"
-            evidence = f"{free / GIB:.1f} GiB free at '{need.folder}' ({need.what}), {needed}"
-            raise CannotCreate("No room to build", evidence, need.remedy)
 
 
 def epoch(arguments: Mapping[str, str]) -> int:

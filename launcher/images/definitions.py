@@ -73,19 +73,6 @@ def arguments(image: Image, given: Sequence[str] | None) -> dict[str, str]:
     return {**known, **changed}
 
 
-def by_digest(reference: str) -> str:
-    """Return a reference without its tag where it has a digest, too; not every engine reads both.
-
-    >>> by_digest("127.0.0.1:5000/aam/base:tag@sha256:12")
-    '127.0.0.1:5000/aam/base@sha256:12'
-    """
-    name, at, digest = reference.partition("@")
-    if not at:
-        return reference
-    folder, slash, last = name.rpartition("/")
-    return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
-
-
 def require_locked(name: str, arguments: Mapping[str, str]) -> None:
     """Check that the base is named by its digest, and that the lock has the hash of PyTorch."""
     lock = sources().containers / "locks" / f"{name}.txt"

@@ -17,22 +17,21 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
 
 import msgspec
 from msgspec.structs import replace
 
 from aam.contract.errors import CannotCreate, ConfigurationError, DataError, MissingInput
 from aam.contract.files import atomic_write, try_lock
-from aam.contract.records import Sourced, convert, decode_json, read_json
+from aam.contract.records import Sourced, decode_json, read_json
 from launcher import system
 from launcher.engines import containers
+from launcher.engines.base import ImageRecord
 from launcher.engines.sif import SIF, difference, sif_id
 from launcher.gpus import VENDORS
 from launcher.plan.catalog import Catalog, StoredName
@@ -41,24 +40,10 @@ from launcher.plan.settings import LaunchSettings
 
 LIST = "images.json"
 PUBLISHED = Path(__file__).with_name("published.json")
-DAY = 86400
 LARGEST = 64 << 20
 ARCH_PREFIXES = tuple(vendor.arch_prefix for vendor in VENDORS.values() if vendor.arch_prefix)
-Entries = dict[str, dict[str, Mapping[str, Any]]]
-
-
-class Facts(TypedDict, total=False):
-    """What is recorded of an image in a format, as far as it is read."""
-
-    sha256: str
-    digest: str | None
-    reference: StoredName
-    id: StoredName
-    verified: str
-    bytes: int
-    mtime_ns: int
-    built: int
-    labels: dict[str, str]
+Entries = dict[str, dict[str, ImageRecord]]
+"""Image -> format of `EngineTraits.image_format` -> record."""
 
 
 class PublishedImage(msgspec.Struct, frozen=True):
@@ -83,55 +68,27 @@ def published() -> Published | None:
 
 
 def read(folder: Path) -> Entries:
-    """Return the entries of a folder's images.json; empty if there is none."""
+    """Return the content of a folder's images.json; empty if there is none."""
     path = folder / LIST
     try:
         content = system.regular(path, LARGEST)
-        entries: Entries = decode_json(content, Entries, "list of images", f"'{path}'")
-        convert(entries, dict[str, dict[str, Facts]], "the list")
+        return decode_json(content, Entries, "list of images", f"'{path}'")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, DataError) as error:
         remedy = "remove it, then `aam-launch images build NAME --from FILE`"
         evidence = error.evidence if isinstance(error, DataError) else f"'{path}', {error}"
         raise ConfigurationError("A damaged list of images", evidence, remedy) from error
-    return entries
 
 
-def entry(entries: Entries, image: str, image_format: str) -> Mapping[str, Any]:
-    """Return the entry of an image in a format of `EngineTraits.image_format`; empty if none."""
-    return entries.get(image, {}).get(image_format, {})
-
-
-def write(folder: Path, image: str, image_format: str, facts: Mapping[str, Any]) -> None:
-    """Set the entry of an image in a format."""
+def write(folder: Path, image: str, image_format: str, record: ImageRecord) -> None:
+    """Set the record of an image in a format."""
     with locked(folder, LIST):
         entries = read(folder)
-        entries[image] = {**entries.get(image, {}), image_format: facts}
+        entries[image] = {**entries.get(image, {}), image_format: record}
+        content = msgspec.json.encode(dict(sorted(entries.items())))
         with atomic_write(folder / LIST) as temporary:
-            temporary.write_text(json.dumps(dict(sorted(entries.items())), indent=1) + "\n")
-
-
-def of_image(folder: Path, name: str, image_format: str | None) -> dict[str, Mapping[str, Any]]:
-    """Return the entries of an image by format: those of all formats, or that of one."""
-    recorded = read(folder).get(name, {})
-    found = {k: facts for k, facts in recorded.items() if image_format in (None, k)}
-    if not found:
-        remedy = f"`aam-launch images build {name}`, with --from FILE for one that was copied"
-        raise MissingInput("No such image is recorded", f"{name} in '{folder}'", remedy)
-    return found
-
-
-def shown(facts: Mapping[str, Any], image_format: str) -> str:
-    """Return format, size, age and verification of a recorded image, as far as they are known."""
-    parts = [image_format]
-    if "bytes" in facts:
-        parts.append(f"{facts['bytes'] / (1 << 30):.1f} GiB")
-    # A SIF that was copied has its modification time alone.
-    built = facts.get("built") or facts.get("mtime_ns", 0) / 1e9
-    if built:
-        parts.append(f"{max(0, int(time.time() - built) // DAY)} days old")
-    return ", ".join([*parts, *([f"verified {facts['verified']}"] if "verified" in facts else [])])
+            temporary.write_bytes(msgspec.json.format(content, indent=1) + b"\n")
 
 
 @contextlib.contextmanager
@@ -192,25 +149,24 @@ def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
     for image in catalog.images:
         own = Path(image.sif or "").expanduser().absolute()
         sif = own if image.sif else folder / f"{image.name}.sif"
+        formats = listed.get(image.name, {})
         if sif.is_file():
-            recorded = {} if image.sif else entry(listed, image.name, SIF)
-            known = "sha256" in recorded
-            changed = difference(sif, recorded) if known else "it has no record in images.json"
-            digest = sif_id(sif) if changed else f"sha256:{recorded['sha256']}"
-            labels = {} if changed else recorded.get("labels", {})
-            remedy = f"`aam-launch images build {image.name} --from {sif}` reads its labels"
-            # One that a configuration names needs no record.
-            mismatch = (changed, f"{remedy} and records it") if changed and not image.sif else None
-            place = str(sif)
-            found.append(BuiltImage(image.name, sif_engines, place, digest, labels, mismatch))
+            record = ImageRecord() if image.sif else formats.get(SIF, ImageRecord())
+            changed, mismatch = difference(sif, record), None
+            if changed:
+                record = ImageRecord(digest=sif_id(sif))
+                remedy = f"`aam-launch images build {image.name} --from {sif}` reads its labels"
+                # One that a configuration names needs no record.
+                mismatch = None if image.sif else (changed, f"{remedy} and records it")
+            found.append(BuiltImage(image.name, sif_engines, str(sif), record.known_digest,
+                                    record.labels, mismatch))  # fmt: skip
         if image.reference:
             found.append(BuiltImage(image.name, with_storage, image.reference))
         for engine in containers():
-            recorded = entry(listed, image.name, engine.traits.image_format)
-            if recorded.get("reference"):  # by its id, which no later tag can change
-                place = str(recorded.get("id") or recorded["reference"])
-                digest, labels = recorded.get("digest"), recorded.get("labels", {})
-                found.append(BuiltImage(image.name, (engine.name,), place, digest, labels))
+            record = formats.get(engine.traits.image_format or "", ImageRecord())
+            if place := record.id or record.reference:  # by its id, which no tag can change
+                found.append(BuiltImage(image.name, (engine.name,), place, record.known_digest,
+                                        record.labels))  # fmt: skip
     # The image that is requested by a path or a reference instead of its name.
     name = settings.image.value
     by_path = "/" in name or ":" in name or name.endswith(".sif")

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import CannotCreate
-from launcher.engines.base import GIB, SpaceRequirement
+from launcher.engines.base import GIB, ImageBuild, SpaceRequirement, require_space
 from launcher.engines.sif import APPTAINER
-from launcher.images.build import require_space
 from tests.support.engines import Engines
 from tests.support.images import build_argv
 from tests.support.refused_builds import here, left, program
@@ -29,7 +28,7 @@ from tests.support.refused_builds import here, left, program
         (["verify", "cpu"], 66, "No such image is recorded"),
         (["rm", "cpu"], 64, "Unknown subcommand of `images`: 'rm'"),
         (["pull", "cpu"], 64, "--registry"),
-        (["pull", "cpu", "--registry", "oras://h/a b"], 64, "Not a repository"),
+        (["pull", "cpu", "--registry", "oras://h/a b"], 64, "Not an image in a registry"),
     ],
 )
 def test_refused_at_once(tmp_path: Path, args: list[str], status: int, message: str) -> None:
@@ -91,14 +90,15 @@ def test_room_is_added_up_for_each_file_system(tmp_path: Path) -> None:
 
 def test_the_variables_that_move_a_build(tmp_path: Path) -> None:
     given = {"HOME": "/h", "TMPDIR": "/t", "SINGULARITY_CACHEDIR": "/c"}
-    found = {n.what: n for n in APPTAINER.needs("", (5, 1), tmp_path, given)}
+    build = ImageBuild("", "cpu", tmp_path / "cpu.sif", test=False, room=(5, 1))
+    found = {n.what: n for n in APPTAINER.needs(build, given)}
     assert found["unpacking"].folder == Path("/t")
     assert "APPTAINER_TMPDIR" in found["unpacking"].remedy
     assert found["cache"].folder == Path("/c")
     assert "SINGULARITY_CACHEDIR" in found["cache"].remedy
     assert found["image"].size == GIB
     given = {"HOME": "/h", "APPTAINER_TMPDIR": "/a", "TMPDIR": "/t"}
-    assert APPTAINER.needs("", (5, 1), tmp_path, given)[0].folder == Path("/a")
+    assert APPTAINER.needs(build, given)[0].folder == Path("/a")
 
 
 @pytest.mark.container

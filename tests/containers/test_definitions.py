@@ -19,7 +19,7 @@ from aam.contract.errors import UsageError
 from launcher.config import catalog as shipped_catalog
 from launcher.config import read
 from launcher.engines import docker, podman
-from launcher.engines.base import ImageBuild
+from launcher.engines.base import ImageBuild, ImageReference
 from launcher.images import definitions
 from launcher.plan.catalog import Catalog, Image
 from tests.support.engines import ROOT
@@ -59,7 +59,7 @@ def test_every_image_of_the_catalog_has_its_definitions(name: str, generator: Mo
         assert text == generated[f"{name}.{ending}"], "run `make definitions`"
         arguments = image(name).arguments
         assert dict(ARGUMENT.findall(text)) == {
-            **arguments, "BASE": definitions.by_digest(arguments["BASE"])
+            **arguments, "BASE": str(ImageReference.parse(arguments["BASE"]))
         }  # fmt: skip
 
 
@@ -229,19 +229,22 @@ def test_a_base_is_named_by_its_digest_alone(name: str) -> None:
     assert re.fullmatch(tag + "@sha256:[0-9a-f]{64}", base)
     for ending in ("def", "Dockerfile"):
         values = dict(ARGUMENT.findall((CONTAINERS / f"{name}.{ending}").read_text()))
-        assert values["BASE"] == definitions.by_digest(base)
+        assert values["BASE"] == str(ImageReference.parse(base))
         assert ":" not in values["BASE"].partition("@")[0]
+
+
+DIGEST = f"sha256:{'3f' * 32}"
 
 
 @pytest.mark.parametrize(
     ("given", "read"),
     [
-        ("127.0.0.1:5000/aam/base:tag@sha256:12", "127.0.0.1:5000/aam/base@sha256:12"),
-        ("debian:bookworm-slim@sha256:12", "debian@sha256:12"),
+        (f"127.0.0.1:5000/aam/base:tag@{DIGEST}", f"127.0.0.1:5000/aam/base@{DIGEST}"),
+        (f"debian:bookworm-slim@{DIGEST}", f"debian@{DIGEST}"),
     ],
 )
 def test_references_without_their_tag(given: str, read: str) -> None:
-    assert definitions.by_digest(given) == read
+    assert str(ImageReference.parse(given)) == read
 
 
 def test_docker_and_podman_differ_in_their_own_options_alone() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.images import index
 from tests.support.engines import PYTHON, USER, Engines, start
@@ -36,7 +37,7 @@ def engines() -> Iterator[Engines]:
 def test_spython_reads_the_labels_that_are_recorded(engines: Engines) -> None:
     recorded = index.read(engines.images)["cpu"]["sif"]
     labels = {"org.label-schema.build-arch": "amd64"}
-    index.write(engines.images, "cpu", "sif", {**recorded, "labels": labels})
+    index.write(engines.images, "cpu", "sif", replace(recorded, labels=labels))
     verify = [PYTHON, "-m", "launcher.cli", "images", "verify", "cpu", "--no-test"]
     done = engines.run([*verify, "--engine", "apptainer"], cwd=engines.folder)
     assert re.search(r"ok      spython reads the same 1 labels", done.stdout), done.stderr

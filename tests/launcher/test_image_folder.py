@@ -15,10 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from aam.contract.errors import CannotCreate
 from launcher import cli, system
-from launcher.engines.base import BuildLog
+from launcher.engines.base import BuildLog, ImageRecord
 from launcher.engines.sif import record_of
 from launcher.images import index
 from tests.support.launches import sif, without_flock
@@ -35,7 +36,7 @@ def put(folder: Path, name: str, age: int) -> None:
     """Put a SIF with its record into a folder, which was built so many days ago."""
     path = sif(folder / f"{name}.sif")
     built = int(time.time()) - age * DAY - 60
-    index.write(folder, name, "sif", {**record_of(path), "built": built})
+    index.write(folder, name, "sif", replace(record_of(path), built=built))
 
 
 # --- list
@@ -46,7 +47,7 @@ def test_list_shows_size_age_and_verification(
 ) -> None:
     put(tmp_path, "cpu", age=40)
     entry = index.read(tmp_path)["cpu"]["sif"]
-    index.write(tmp_path, "cpu", "sif", {**entry, "bytes": 2 << 30, "verified": "2026-11-20"})
+    index.write(tmp_path, "cpu", "sif", replace(entry, bytes=2 << 30, verified="2026-11-20"))
     put(tmp_path, "mine", age=1)
     assert images(tmp_path) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -217,12 +218,12 @@ def test_members_of_a_group_replace_each_others_files(shared: Path) -> None:
     def build() -> None:
         with index.locked_image(shared, "cpu"):
             BuildLog(shared / "logs/cpu.log").run(["touch", "made"], shared)
-            index.write(shared, "cpu", "sif", {"sha256": str(os.getuid())})
+            index.write(shared, "cpu", "sif", ImageRecord(sha256=str(os.getuid())))
             (shared / "made").unlink()
 
     for user in (54321, 54322):
         as_member(user, build)
-        assert index.read(shared)["cpu"]["sif"]["sha256"] == str(user)
+        assert index.read(shared)["cpu"]["sif"].sha256 == str(user)
     for path in (shared, *shared.rglob("*")):
         facts = path.stat()
         assert (facts.st_gid, facts.st_mode & 0o077) == (54300, 0o070 if path.is_dir() else 0o060)
@@ -233,6 +234,6 @@ def test_a_folder_of_others_is_refused_in_one_sentence(shared: Path) -> None:
 
     def write() -> None:
         with pytest.raises(CannotCreate, match=r"Permission denied.*chmod g\+ws"):
-            index.write(shared, "cpu", "sif", {})
+            index.write(shared, "cpu", "sif", ImageRecord())
 
     as_member(54321, write)

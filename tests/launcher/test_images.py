@@ -67,7 +67,7 @@ def place(tmp_path: Path) -> Path:
 def test_a_recorded_sif_has_its_digest(place: Path) -> None:
     image = found(place.parent)
     assert image.mismatch is None
-    assert image.digest == f"sha256:{record_of(place)['sha256']}"
+    assert image.digest == f"sha256:{record_of(place).sha256}"
 
 
 def test_a_sif_that_changed_at_the_same_size_is_not_used_under_its_old_digest(
@@ -101,7 +101,7 @@ def test_a_sif_from_elsewhere_is_taken_by_its_label_and_its_hash(
     apptainer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = labelled(apptainer / "copied.sif", {"org.aam.name": "cpu", "org.aam.torch": "2.13.0"})
-    digest, images = str(record_of(file)["sha256"]), apptainer / "images"
+    digest, images = str(record_of(file).sha256), apptainer / "images"
     plain = sif(apptainer / "plain.sif")
     site = vast(apptainer)
 
@@ -127,7 +127,7 @@ def test_a_sif_from_elsewhere_is_taken_by_its_label_and_its_hash(
     assert build("cpu", "--from", str(file), "--sha256", digest)[0] == 0
     assert found(images).digest == f"sha256:{digest}"
     assert found(images).labels["org.aam.torch"] == "2.13.0"
-    assert index.read(images)["cpu"]["sif"]["from"] == str(file)
+    assert index.read(images)["cpu"]["sif"].from_ == str(file)
     assert file.exists()
 
 
@@ -149,20 +149,20 @@ def test_a_published_image_is_pulled_by_its_tag_or_its_digest(
         "docker://127.0.0.1:5000/aam:cpu-v9", f"docker://127.0.0.1:5000/aam@{digest}",
     ]  # fmt: skip
     entry = index.read(images)["cpu"]["sif"]
-    assert (entry["digest"], entry["from"]) == (digest, f"127.0.0.1:5000/aam@{digest}")
+    assert (entry.digest, entry.from_) == (digest, f"127.0.0.1:5000/aam@{digest}")
     assert found(images).mismatch is None
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--registry", "http://ghcr.io/owner/aam"), "Not a repository: --registry 'http://"),
-        (("--registry", "docker://ghcr.io/owner/aam"), "Not a repository"),
-        (("--registry", "ghcr.io/owner/aam:cpu-v1"), "Not a repository"),
-        (("--registry", "ghcr.io/owner/aam@sha256:12"), "Not a repository"),
-        (("--registry", "--privileged"), "Not a repository"),
-        (("--registry", "ghcr.io/owner/aam", "--tag", "a:b"), "Not a tag: --tag 'a:b'"),
-        (("--registry", "ghcr.io/owner/aam", "--tag", "--all"), "Not a tag"),
+        (("--registry", "http://ghcr.io/owner/aam"), "Not an image in a registry: 'http://"),
+        (("--registry", "docker://ghcr.io/owner/aam"), "Not an image in a registry"),
+        (("--registry", "ghcr.io/owner/aam:cpu-v1"), "Not an image in a registry"),
+        (("--registry", "ghcr.io/owner/aam@sha256:12"), "Not an image in a registry"),
+        (("--registry", "--privileged"), "Not an image in a registry"),
+        (("--registry", "ghcr.io/owner/aam", "--tag", "a:b"), "'ghcr.io/owner/aam:a:b'"),
+        (("--registry", "ghcr.io/owner/aam", "--tag", "--all"), "Not an image in a registry"),
     ],
 )
 def test_what_is_no_repository_or_tag_is_refused(
@@ -172,6 +172,24 @@ def test_what_is_no_repository_or_tag_is_refused(
     assert cli.main([f"--image-dir={apptainer}", "images", "pull", "cpu", *given]) == 64
     assert sentence in capsys.readouterr().err
     assert not (apptainer / "pulled").exists()
+
+
+def test_an_image_is_verified_by_its_own_test_and_by_a_launch_of_aam_check(
+    place: Path, apptainer: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The stand-in prints the labels in place of both; of another status the image is refused."""
+    verify = [f"--image-dir={place.parent}", "images", "verify", "cpu", "--engine", "apptainer"]
+    assert cli.main(verify) == 0
+    printed = capfd.readouterr().out.splitlines()
+    assert printed.count('{"org.aam.name": "cpu"}') == 2
+    assert "ok      cpu (sif) is what was recorded" in printed
+    assert index.read(place.parent)["cpu"]["sif"].verified is not None
+    program = apptainer / "bin/apptainer"
+    for number, named in (("*smoke.py*", "its own test"), ("*check*", "`aam check`")):
+        text = APPTAINER.replace("exec) ", f'exec) case "$*" in {number}) exit 9 ;; esac; ')
+        program.write_text(text.format(source="", folder=apptainer))
+        assert cli.main(verify) == 69
+        assert f"{named} ended with status 9; see its output above" in capfd.readouterr().err
 
 
 def test_an_engine_is_started_once_for_its_version(folder: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.engines.sif import record_of
 from launcher.images import index
@@ -42,9 +43,9 @@ def hostile_site(folder: Path) -> tuple[str, ...]:
 
 
 def hostile_record(folder: Path) -> tuple[str, ...]:
-    recorded = {**record_of(sif(folder / "cpu.sif")), "verified": TITLE}
-    entries = {"cpu": {"sif": recorded}, f"a{TITLE}": {"sif": recorded}}
-    (folder / "images.json").write_text(json.dumps(entries))
+    recorded = replace(record_of(sif(folder / "cpu.sif")), verified=TITLE)
+    for name in ("cpu", f"a{TITLE}"):
+        index.write(folder, name, "sif", recorded)
     return (f"--image-dir={folder}",)
 
 

@@ -108,7 +108,7 @@ def start(folder: Path) -> Engines:
     shutil.copy(built, images / "cpu.sif")
     os.link(images / "cpu.sif", images / "rocm63.sif")
     places = {"podman": {"reference": f"localhost/{tag}"}, "docker": {"reference": tag}}
-    listed = {name: {**places, "sif": record_of(images / f"{name}.sif")}
+    listed = {name: {**places, "sif": msgspec.to_builtins(record_of(images / f"{name}.sif"))}
               for name in ("cpu", "rocm63")}  # fmt: skip
     (images / "images.json").write_text(json.dumps(listed))
     return engines
