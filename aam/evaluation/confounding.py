@@ -96,7 +96,9 @@ def associations(
         of more than `_MAX_CLASSES` classes. The score is the
         first metric of `SCORED` for the type of the target: R², AUC or weighted kappa.
     """
-    tested: dict[str, npt.NDArray[Any]] = {DEPTH: np.log(study.reads)}
+    tested: dict[str, npt.NDArray[Any]] = {}
+    if study.table.quantity == "reads":
+        tested[DEPTH] = np.log(study.reads)
     names = [name for name in metadata.columns if name not in skipped]
     if len(names) > _MAX_COLUMNS:
         warn(
@@ -141,7 +143,8 @@ def associations(
             if len(np.unique(values_N[present])) > 2:
                 ranks = spearmanr(values_N[present], labels.values[present])
                 same = bool(abs(ranks.statistic) >= _SAME)
-        found.append(Association(name, metric, value, predictions_MC, same))
+        # The depth is never the target in other words, however well it predicts.
+        found.append(Association(name, metric, value, predictions_MC, same and name != DEPTH))
     return sorted(found, key=lambda one: -one.value)
 
 
@@ -218,13 +221,16 @@ def confounders(
     return sorted(predictive, key=lambda column: column["column"] != DEPTH)
 
 
-def confounding_sentences(found: Sequence[Mapping[str, Any]], better: bool) -> list[str]:
+def confounding_sentences(
+    found: Sequence[Mapping[str, Any]], better: bool, at_equal_depth: str | None
+) -> list[str]:
     """Return a sentence about the sequencing depth, and one about all other columns.
 
     Args:
         found: result of `confounders`; other forms of the target, which are said before the
             training, are left out.
         better: whether the model is shown to be better than a guess.
+        at_equal_depth: sentence about its score on tables of equal depth; None without.
     """
     claim = "alone predict{s} the target as well as the table does"
     if not better:
@@ -247,7 +253,8 @@ def confounding_sentences(found: Sequence[Mapping[str, Any]], better: bool) -> l
             text = f"{len(named)} columns {claim.format(s='')} ({title}): {listed}{more}"
         if better:
             text += "; what the model reads may be that"
-        sentences.append(f"{text}.")
+        remedy = f" {at_equal_depth}." if depth and at_equal_depth else ""
+        sentences.append(f"{text}.{remedy}")
     return sentences
 
 

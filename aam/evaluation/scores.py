@@ -43,8 +43,13 @@
                     sentence}, scores of kernels fitted to fewer groups; null with few groups
     confounders     [{column, metric, value, lower, upper, other_form}]: other columns of the
                     metadata, or "sequencing depth", that alone predict as well as the ensemble,
-                    see `confounding`; the best first. other_form: the column determines the target;
-                    files of earlier versions have other_units, of numbers alone, or neither
+                    see `confounding`; the depth, then the best first. other_form: the column
+                    determines the target; files of earlier versions have other_units, of numbers
+                    alone, or neither
+    equal_depth     only with --equal-depth, or where the sequencing depth is such a column: {depth,
+                    samples, metric, plain, value, lower, upper, better, confounder, sentence}: the
+                    score on rarefied samples, and (plain) that of the same samples with all reads;
+                    confounder: whether the depth is such a column
 
 The held-out predictions themselves are in `predictions.tsv`: `fold`, and `predicted`, `lower`,
 `upper`, `p_<class>` of the ensemble, and the same columns of each member with the prefix

@@ -18,10 +18,11 @@ from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.members import networks
 from aam.contract.run_files import MODEL, planned
+from aam.data.formats.tables import require_reads
 from aam.data.ordination import coordinates_of_kernel, write_ordination
 from aam.data.table import auto_depth
 from aam.data.taxonomy import read_taxonomy
-from aam.evaluation.confounding import Association, confounders, confounding_sentences
+from aam.evaluation.confounding import DEPTH, Association, confounders, confounding_sentences
 from aam.evaluation.folds import Folds
 from aam.evaluation.learning_curve import learning_curve
 from aam.evaluation.metrics import ScoredPredictions
@@ -37,6 +38,7 @@ from aam.members.model_file import ModelFacts, TrainedModel
 from aam.members.new_samples import TrainingSummary
 from aam.members.relations import AsvRelations
 from aam.members.tables import held_out_table
+from aam.pipeline.equal_depth import score_at_equal_depth
 from aam.pipeline.preview import preview
 from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
 from aam.pipeline.train import (
@@ -93,6 +95,8 @@ def run(
             splits = prepared.split_options(options.split)
             labelled = load_labelled_study(options, members.length, splits)
         check_labels(options, labelled)
+        if options.equal_depth:
+            require_reads(labelled.study.table.quantity, "--equal-depth")
         folds = folds_of(options, labelled)
         # All that may refuse the study comes before `begin`, which changes the run folder.
         checked = members.check(labelled)
@@ -266,6 +270,11 @@ def _scores(
             "counts_add": counts_add,
         }
     scores["confounders"] = confounders(found, folds, predictions_MC)
+    confounded = any(column["column"] == DEPTH for column in scores["confounders"])
+    if options.equal_depth or confounded:
+        equal = score_at_equal_depth(labelled, result)
+        if equal is not None:
+            scores["equal_depth"] = equal | {"confounder": confounded}
     if kernel is not None and len(labelled.values) <= MAX_SAMPLES:
 
         def predict(smaller: Folds, part: str) -> F64:
@@ -313,7 +322,8 @@ def _show(scores: Mapping[str, Any]) -> None:
         for difference in inputs["differences"]:
             info(f"{difference['sentence']}.")
         (info if inputs["counts_add"] else warn)(inputs["conclusion"])
-    for sentence in confounding_sentences(scores["confounders"], is_better(scores)):
+    equal = scores.get("equal_depth", {}).get("sentence")
+    for sentence in confounding_sentences(scores["confounders"], is_better(scores), equal):
         warn(sentence)
     if not is_better(scores):
         info("importance.tsv tells how the model computes, not which ASVs matter.")

@@ -359,6 +359,9 @@ def confounders_table(given: ReportInput) -> Table | None:
         "Each column alone predicts the held-out samples as well as the table does, so what the "
         "model reads may be that column. Only the metadata can tell which of them is the cause."
     )
+    equal = (given.run.scores or {}).get("equal_depth")
+    if equal and equal["confounder"]:
+        note = f"{equal['sentence']}. {note}"
     heads = ["", TITLES.get(metric, metric), "it is"]
     return Table("Columns that predict the target", heads, rows, note)
 

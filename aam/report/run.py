@@ -106,6 +106,10 @@ class _Confounder(_Score, kw_only=True):
     other_form: bool = False
 
 
+class _EqualDepth(_Sentence):
+    confounder: bool
+
+
 class Scores(msgspec.Struct):
     """Entries of scores.json that the report reads, see `aam.evaluation.scores`."""
 
@@ -115,6 +119,7 @@ class Scores(msgspec.Struct):
     differences: list[_Difference]
     kind: str = ""
     repeated_samples: _Sentence | None = None
+    equal_depth: _EqualDepth | None = None
     interval: _PredictionInterval | None = None
     inputs: _Inputs | None = None
     learning_curve: _LearningCurve | None = None
@@ -463,6 +468,10 @@ def result_sentences(scores: Mapping[str, Any], unit: str = "") -> list[str]:
             for one in scores["differences"]
             if one["model"] == "ensemble"
         ]
+    equal = scores.get("equal_depth")
+    # Where the depth predicts, the sentence stands beside that.
+    if equal and not equal["confounder"]:
+        sentences.append(f"{equal['sentence']}.")
     if interval := scores.get("interval"):
         unit = "ranks" if scores.get("kind") == "ordinal" else unit
         half = f"{significant(interval['half_width'])} {unit}".rstrip()

@@ -90,18 +90,26 @@ def test_stray_labels_hide_no_leak(
 def test_columns_that_predict_are_one_line_and_the_depth_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The class decides the depth, and twelve columns have it in three samples of four."""
+    """The class decides the depth alone, and twelve columns have it nearly always."""
     rng = np.random.default_rng(0)
     kinds: list[object] = [f"c{k % 2}" for k in range(120)]
     columns: dict[str, list[object]] = {
-        f"column{n}": [f"v{k % 2 if rng.random() < 0.85 else 1 - k % 2}" for k in range(120)]
+        f"column{n}": [f"v{k % 2 if rng.random() < 0.98 else 1 - k % 2}" for k in range(120)]
         for n in range(12)
     }
     args = write_study(tmp_path, kind=kinds, **columns)
     header, *rows = (tmp_path / "table.tsv").read_text().splitlines()
     rows = [
-        "\t".join([name, *(str(int(count) * (1 + 4 * (k % 2))) for k, count in enumerate(counts))])
-        for name, *counts in (row.split("\t") for row in rows)
+        "\t".join(
+            [
+                name,
+                *(
+                    str(rng.binomial(int(count), (0.02, 1)[k % 2]) + (number == 0))
+                    for k, count in enumerate(counts)
+                ),
+            ]
+        )
+        for number, (name, *counts) in enumerate(row.split("\t") for row in rows)
     ]
     (tmp_path / "table.tsv").write_text("\n".join([header, *rows]) + "\n")
     given = ("--metadata-column", "kind", "--classifier", "--members", "kernel")
@@ -113,10 +121,31 @@ def test_columns_that_predict_are_one_line_and_the_depth_another(
     assert len(warnings) == 2
     assert warnings[0].startswith("warning: The sequencing depth alone predicts the target")
     assert "12 columns alone predict the target" in warnings[1] and "and 7 more" in warnings[1]
+    # Communities of the classes are alike: of tables of equal depth nothing is learnt.
+    assert "On tables of equal depth (" in warnings[0] and "better than a guess" in warnings[0]
     scores = json.loads((tmp_path / "run/scores.json").read_text())
     assert scores["confounders"][0]["column"] == "sequencing depth"
+    equal = scores["equal_depth"]
+    assert equal["value"] < 0.75 < 0.9 < equal["plain"] and equal["samples"] >= 114
+    assert "On tables of equal depth" in (tmp_path / "run/report.html").read_text()
     listed = next(line for line in printed.splitlines() if line.startswith("Columns that alone"))
     assert "(AUC): 'sequencing depth'" in listed
+
+
+@pytest.mark.medium
+def test_a_score_at_equal_depth_is_given_beside_the_plain_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = [*write_study(tmp_path), "--metadata-column", "weight", "--members", "forest"]
+    assert aam("train", *args, "--equal-depth", "--output-dir", tmp_path / "run") == 0
+    scores = json.loads((tmp_path / "run/scores.json").read_text())
+    equal = scores["equal_depth"]
+    assert equal["depth"] <= 5000 and not equal["confounder"]
+    assert equal["plain"] == pytest.approx(
+        scores["models"]["ensemble"]["metrics"]["r2"]["value"], abs=0.1
+    )
+    assert f"{equal['sentence']}." in capsys.readouterr().err
+    assert f"on all reads {equal['plain']:.3f}" in equal["sentence"]
 
 
 @pytest.mark.medium

@@ -118,6 +118,12 @@ class Train:
         "(Feature ID, Taxon) or .qza.",
         resumable=True,
     )
+    equal_depth: bool = option(
+        "Score kernel and forest on rarefied samples, all of the same number of reads, as well: "
+        "they are trained a second time. It is done without the option where the sequencing depth "
+        "alone predicts the target.",
+        default=False,
+    )
     profile_features: int = option(
         "Features of the community profile, an input besides the encoder; 0: no profile.",
         default=1024,
@@ -222,6 +228,7 @@ class Search(Train):
 
     without: ClassVar = (
         "splits", "overwrite", "loss_config", "taxonomy", "distributed", "fsdp", "data_parallel",
+        "equal_depth",
     )  # fmt: skip
 
     vary: tuple[str, ...] = basic_option(

@@ -1,0 +1,98 @@
+"""Score at equal depth: the held-out score of a model whose samples all have the same reads.
+
+Where the sequencing depth alone predicts the target, a model may read how many ASVs a sample has.
+Rarefied to one depth, samples no longer differ in it. Kernel and forest are fitted to rarefied
+samples; a transformer reads rarefied samples in any case, so its predictions stay.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from aam.arrays import Rows
+from aam.contract.options.members import MEMBERS
+from aam.data.table import auto_depth, rarefy
+from aam.evaluation.intervals import TITLES
+from aam.evaluation.splits import Split
+from aam.members.base import Samples
+from aam.members.member import CrossValidated, TrainingSamples, combine_results, estimator
+from aam.members.relations import AsvRelations
+from aam.number_format import fixed
+from aam.pipeline.train import Result
+from aam.training.labelled_study import LabelledStudy
+
+
+def score_at_equal_depth(labelled: LabelledStudy, result: Result) -> dict[str, Any] | None:
+    """Return `equal_depth` of scores.json: the score on rarefied and on all reads.
+
+    The depth is that of --rarefy-depth auto; samples below it are left out of both scores. None
+    where all members read rarefied samples already, or too few samples reach the depth.
+    """
+    depth = labelled.depth or auto_depth(labelled.study.reads)
+    estimators = [name for name in result.members if not MEMBERS[name].network]
+    rows = np.flatnonzero(labelled.study.reads >= depth)
+    kept = [_kept(split, rows) for split in result.folds.splits]
+    if not estimators or any(not len(split.train) or not len(split.held_out[1]) for split in kept):
+        return None
+    folds = dataclasses.replace(
+        result.folds, labels=result.folds.labels.take(rows), splits=tuple(kept)
+    )
+    samples = _rarefied(result.samples.samples.take(rows), depth, folds.seed)
+    scored_M = np.isin(result.folds.rows_M, rows)
+    members: dict[str, CrossValidated] = {}
+    for name, member in result.members.items():
+        if name in estimators:
+            members[name] = estimator(name).cross_validate(
+                samples, folds, False, "equal depth", len(estimators) > 1
+            )
+        else:
+            members[name] = dataclasses.replace(
+                member, predictions_MC=member.predictions_MC[scored_M], left_out=()
+            )
+    equal = folds.drawn(combine_results(members, folds).predictions_MC)
+    plain = folds.drawn(result.combined.predictions_MC[scored_M])
+    metric, score = next(iter(equal.score().items()))
+    _, ahead = equal.paired_difference(folds.drawn(folds.dummy_MC))
+    found = {
+        "depth": depth,
+        "samples": len(rows),
+        "metric": metric,
+        "plain": plain.whole[metric],
+        **dataclasses.asdict(score),
+        "better": ahead.beyond_noise and ahead.value is not None and ahead.value > 0,
+    }
+    return found | {"sentence": _sentence(found)}
+
+
+def _kept(split: Split, rows: Rows) -> Split:
+    """Return the samples of a split that are among `rows`, by their place there."""
+    return Split(*(np.flatnonzero(np.isin(rows, part)) for part in vars(split).values()))
+
+
+def _rarefied(samples: Samples, depth: int, seed: int) -> TrainingSamples:
+    """Draw `depth` reads of each sample, without ASVs that have none then."""
+    counts = samples.counts.copy()
+    for row, name in enumerate(samples.sample_ids):
+        place = slice(counts.indptr[row], counts.indptr[row + 1])
+        counts.data[place] = rarefy(counts.data[place], depth, name, seed, draw=0)
+    counts.eliminate_zeros()
+    present, _ = dataclasses.replace(samples, counts=sparse.csr_array(counts)).present
+    return TrainingSamples(present, AsvRelations(present.tokens_FL))
+
+
+def _sentence(found: Mapping[str, Any]) -> str:
+    """Describe the score."""
+    limits = ""
+    if found["lower"] is not None:
+        limits = f" ({fixed(found['lower'])} to {fixed(found['upper'])})"
+    guess = "" if found["better"] else ", which is not shown to be better than a guess"
+    return (
+        f"On tables of equal depth ({found['depth']} reads, {found['samples']} samples) the model "
+        f"has {TITLES[found['metric']]} {fixed(found['value'])}{limits}{guess}; on all reads "
+        f"{fixed(found['plain'])}"
+    )
