@@ -93,7 +93,11 @@ def run_inspect(options: Inspect) -> int:
         from aam.report.page import require_page
 
         require_page(options.report)
-    input = TableOptions(table=options.table, sequences=options.sequences, drop_empty_samples=True)
+    input = TableOptions(
+        table=options.table,
+        sequences=options.sequences,
+        drop_empty_samples=options.drop_empty_samples,
+    )
     found, target = inspect(input, options.tree, options.metadata), None
     if options.metadata_column is not None and found.metadata is not None:
         target = _inspect_target(found, options, found.metadata, options.metadata_column)

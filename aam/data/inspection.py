@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -20,6 +20,7 @@ from aam.console import collected
 from aam.contract.errors import AamError, first_few, shortened
 from aam.contract.options.study import TableOptions
 from aam.data.formats.tables import TableBlocks, open_blocks
+from aam.data.ids import likely_difference
 from aam.data.metadata import Metadata, as_numbers, read_metadata
 from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import as_dna, encode, sequences_of
@@ -133,6 +134,10 @@ def inspect(input: TableOptions, tree: Path | None, metadata: Path | None) -> In
     found = Inspection()
     names: FeatureTable | TableBlocks | None
     names = table = found.read("table", lambda: load_table(input))
+    if table is None:
+        # The samples with reads of a table that is refused for others.
+        with collected(), suppress(AamError):
+            names = table = load_table(replace(input, drop_empty_samples=True))
     if table is not None:
         _table(found, table)
     else:
@@ -183,7 +188,7 @@ def inspect(input: TableOptions, tree: Path | None, metadata: Path | None) -> In
             error = described.no_common_sample(ids)
             found.findings.append(StudyFinding("error", "ids", str(error), error.status))
         elif len(shared) < len(ids):
-            likely = described.likely_reason(ids)
+            likely = likely_difference(ids, described.ids)
             reason = f"; they differ in {likely} from ids of the metadata" if likely else ""
             shown = first_few(name for name in ids if name not in known)
             found.warn("ids", f"samples without metadata: {shown}{reason}")

@@ -36,6 +36,7 @@ from aam.contract.errors import DataError, UsageError, first_few, nearest, repea
 from aam.contract.files import require
 from aam.data.formats.artifact import read_payload
 from aam.data.formats.text import decoded
+from aam.data.ids import id_remedy
 from aam.data.store import is_store, stored_metadata
 from aam.memory import memory_budget
 
@@ -61,18 +62,6 @@ _OLD_HEADERS = frozenset({"#SampleID", "#Sample ID", "#OTUID", "#OTU ID", "sampl
 
 LARGEST_NUMBER = 1e30
 """Larger numbers overflow in squares and in single precision."""
-
-_DIFFERENCES: tuple[tuple[str, Callable[[str], str]], ...] = (
-    ("blanks at the ends", str.strip),
-    ("upper and lower case", str.lower),
-    ("'.', '_' and '-'", lambda name: re.sub(r"[._-]", ".", name)),
-    ("zeros at the beginning or the end", lambda name: name.strip("0").rstrip(".")),
-    ("a prefix", lambda name: re.sub(r"^.*?[._-]", "", name)),
-    ("a prefix", lambda name: re.sub(r"^.*[._-]", "", name)),
-    ("a suffix", lambda name: re.sub(r"[._-][^._-]*$", "", name)),
-    ("a suffix", lambda name: re.sub(r"[._-].*$", "", name)),
-)
-"""Likely reasons for ids that differ, and what makes them equal on one side or on both."""
 
 _ORDER: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
@@ -147,25 +136,12 @@ class Metadata:
 
     def no_common_sample(self, sample_ids: Sequence[str]) -> DataError:
         """Return the error of a table without any sample of the metadata."""
-        reason = self.likely_reason(sample_ids)
+        otherwise = "make the ids alike (prefixes, '.' for '_', zeros lost in a spreadsheet)"
         return DataError(
             "The table and the metadata have no sample in common",
             f"the table has {first_few(sample_ids)}, the metadata {first_few(self.ids)}",
-            f"make the ids alike: they differ in {reason}"
-            if reason
-            else "make the ids alike (prefixes, '.' for '_', zeros lost in a spreadsheet)",
+            id_remedy(sample_ids, self.ids, otherwise),
         )
-
-    def likely_reason(self, sample_ids: Sequence[str]) -> str:
-        """Return why samples of the table probably have no metadata; "" if no reason is likely."""
-        table, described = set(sample_ids), set(self.ids)
-        absent, free = table - described, described - table
-        for reason, change in _DIFFERENCES:
-            changed, changed_free = ({change(name) for name in ids} for ids in (absent, free))
-            alike = (changed & free, absent & changed_free, changed & changed_free)
-            if max(map(len, alike)) > len(absent) / 2:
-                return reason
-        return ""
 
 
 def read_metadata(path: Path) -> Metadata:
@@ -186,20 +162,18 @@ def read_metadata(path: Path) -> Metadata:
                 "save it as tab-separated text (.tsv)",
             )
 
-    def refusal(reason: str) -> DataError:
-        return DataError(
-            f"QIIME 2's rules refuse the metadata '{path}'",
-            f"{reason} (its first line is '{start[:80].rstrip()}')",
-            "give tab-separated text whose first column is called sample-id",
-        )
+    def refusal(reason: str, remedy: str = "correct it") -> DataError:
+        return DataError(f"QIIME 2's rules refuse the metadata '{path}'", reason, remedy)
 
     header: list[str] = []
     directives: dict[str, dict[str, str]] = {}
     ids: list[str] = []
     cells_NC: list[list[str]] = []
     rows = csv.reader(io.StringIO(text, newline=""), dialect="excel-tab", strict=True)
+    last = 0  # line in which the last row ended
     try:
         for row in rows:
+            last = rows.line_num
             cells = [cell.strip() for cell in row]
             while cells and not cells[-1]:
                 cells.pop()
@@ -211,16 +185,23 @@ def read_metadata(path: Path) -> Metadata:
                 continue  # a blank line or a comment
             if not header:
                 if not is_header:
-                    raise refusal(f"its first column is called '{first}'")
+                    shown = f"line {last} is '{start[:80].rstrip()}'"
+                    raise refusal(
+                        f"its first column is called '{first}' ({shown})",
+                        "give tab-separated text whose first column is called sample-id",
+                    )
                 header = cells
-                if unnamed := header.count(""):
-                    raise refusal(f"it has {unnamed} columns without a name")
+                if unnamed := [k for k, name in enumerate(header, start=1) if not name]:
+                    raise refusal(f"columns without a name: {first_few(unnamed)}", "name them")
                 if twice := repeated(header):
-                    raise refusal(f"column names must be unique: {first_few(twice)}")
+                    named = first_few(twice)
+                    raise refusal(f"several columns have one name: {named}", "rename them")
                 if reserved := [name for name in header[1:] if _is_id_header(name)]:
-                    raise refusal(f"'{reserved[0]}' is a name of the first column alone")
+                    evidence = f"'{reserved[0]}' is a name of the first column alone"
+                    raise refusal(evidence, "rename that column")
             elif is_header:
-                raise refusal(f"the sample id '{first}' is a name of the first column")
+                evidence = f"the sample id '{first}' in line {last} is a name of the first column"
+                raise refusal(evidence, "rename the sample, or remove the line")
             elif len(cells) > len(header):
                 raise DataError(
                     f"A row of the metadata '{path}' has more cells than the header has columns",
@@ -232,17 +213,22 @@ def read_metadata(path: Path) -> Metadata:
                 # `missing` names the words for missing values of a column, which all are.
                 kind = first.split(" ")[0].partition(":")[2]
                 if ids or kind not in ("types", "missing") or kind in directives:
-                    raise refusal(f"'{first}' is no line of types below the header")
+                    evidence = f"'{first}' in line {last} is no line of types below the header"
+                    raise refusal(evidence, "move or remove the line")
                 directives[kind] = dict(zip(header, cells, strict=False))
             else:
+                if not first:
+                    raise refusal(f"line {last} has no sample id", "give each row one")
                 ids.append(first)
                 cells_NC.append(cells[1:] + [""] * (len(header) - len(cells)))
     except csv.Error as error:
-        raise refusal(str(error)) from error
+        raise refusal(
+            f"a quote that is not closed, or text after one, in line {last + 1} ({error})",
+            'remove the quote; inside a quoted cell a quote is written ""',
+        ) from error
     if not ids:
-        raise refusal("it has no sample" if header else "it has no header")
-    if "" in ids:
-        raise refusal("a row has no sample id")
+        reason = "it has no sample" if header else "it has no header"
+        raise refusal(reason, "give a header whose first column is sample-id, and a row per sample")
     if twice := repeated(ids):
         cause = f"Duplicated sample ids in the metadata '{path}'"
         raise DataError(cause, first_few(twice), "keep one row of each")
@@ -250,7 +236,8 @@ def read_metadata(path: Path) -> Metadata:
     for name in columns:
         kind = directives.get("types", {}).get(name, "").lower() or "categorical"
         if kind not in ("categorical", "numeric"):
-            raise refusal(f"the column '{name}' is of the type '{kind}'")
+            evidence = f"the column '{name}' is of the type '{kind}'"
+            raise refusal(evidence, "write categorical or numeric")
         values = dict.fromkeys(cell for cell in columns[name] if kind == "numeric" and cell)
         wrong = [cell for cell in values if np.isnan(as_numbers([cell])[0])]
         if wrong:

@@ -29,6 +29,7 @@ from aam.contract.files import atomic_write, require, user_cache
 from aam.data.formats import artifact
 from aam.data.formats.newick import NewickTree, parse
 from aam.data.formats.text import binary_format, decoded
+from aam.data.ids import id_remedy
 from aam.memory import check_memory, memory_budget
 
 CACHED_FROM_TIPS = 20_000
@@ -119,14 +120,18 @@ def read_phylogeny(
             raise DataError(
                 "None of the table's features is in the tree",
                 f"the table has {first_few(feature_ids)}, '{path}' has {first_few(tree.names)}",
-                "use the tree that was made for this table",
+                id_remedy(feature_ids, tree.names, "use the tree that was made for this table"),
             )
         missing = [feature_ids[column] for column in np.flatnonzero(counts == 0).tolist()]
         if missing and not drop_missing:
             raise DataError(
                 "Features of the table are not in the tree",
                 f"{first_few(missing)} of {len(feature_ids)} are absent from '{path}'",
-                "use the tree made for this table, or leave them out with --drop-missing-asvs",
+                id_remedy(
+                    feature_ids,
+                    tree.names,
+                    "use the tree made for this table, or leave them out with --drop-missing-asvs",
+                ),
             )
         order = np.argsort(column_T[matched])
         columns = column_T[matched][order]

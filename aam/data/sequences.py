@@ -19,6 +19,7 @@ from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
 from aam.data.formats.artifact import read_payload
 from aam.data.formats.text import decoded
+from aam.data.ids import id_remedy
 from aam.memory import check_memory, memory_budget
 
 VOCABULARY = ("-", "A", "C", "G", "T", "N", "?")
@@ -56,9 +57,10 @@ def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
         start = f"'{path}' begins with '{text[:40]}'" if text else f"'{path}' is empty"
         raise DataError("Not FASTA", start, "give records that begin with '>'")
     found: dict[str, str] = {}
-    twice, empty = [], []
+    twice, empty, headers = [], [], set()
     for record in text[1:].split("\n>"):
         header, _, body = record.partition("\n")
+        headers.add(header)
         name = (header.split() or [""])[0]
         sequence = "".join(body.split())
         if name in found:
@@ -68,7 +70,9 @@ def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
         found[name] = sequence
     if twice:
         cause = f"Duplicated sequence ids in '{path}'"
-        raise DataError(cause, first_few(twice), "keep one record of each")
+        different = len(headers) == len(found) + len(twice)
+        cut = "write '_' for the blanks of ids: an id ends at the first blank"
+        raise DataError(cause, first_few(twice), cut if different else "keep one record of each")
     if empty:
         cause = f"Records without an id or a sequence in '{path}'"
         raise DataError(cause, first_few(empty), "remove them")
@@ -120,7 +124,9 @@ def sequences_of(
             f"{first_few(absent)} of {len(feature_ids)}; it holds {first_few(known)}",
             "leave --sequences out: the ids of the table are sequences"
             if all(is_sequence(name) for name in feature_ids)
-            else "give the representative sequences that were made with this table",
+            else id_remedy(
+                feature_ids, known, "give the representative sequences that were made with it"
+            ),
         )
     found = tuple(known[name] for name in feature_ids)
     wrong = []

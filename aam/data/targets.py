@@ -22,6 +22,7 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.study import TargetOptions
 from aam.contract.options.training import TransformName
 from aam.contract.records import AboveZero
+from aam.data.ids import likely_difference
 from aam.data.metadata import (
     LARGEST_NUMBER,
     Metadata,
@@ -90,7 +91,7 @@ def label_samples(
     missing = Counter(text for _, text in present if text not in names and is_missing(text))
     reasons = [f"{times} with '{column}' '{value}'" for value, times in missing.most_common()]
     if len(present) < len(texts):
-        likely = metadata.likely_reason(sample_ids)
+        likely = likely_difference(sample_ids, metadata.ids)
         of_ids = f", whose ids differ in {likely} from those of the metadata" if likely else ""
         reasons.insert(0, f"{len(texts) - len(present)} without metadata{of_ids}")
     counted = f"{len(texts) - len(known)} of {len(texts)} ({', '.join(reasons)})"

@@ -257,6 +257,19 @@ def test_ids_and_metadata_are_inspected_though_the_counts_are_refused(tmp_path: 
     assert ("fact", "sequences") in found
 
 
+def test_a_sample_without_reads_is_an_error_as_in_training(tmp_path: Path) -> None:
+    path = table(tmp_path, ["s1", "s2", "s3"])
+    lines = [line.split("\t") for line in path.read_text().splitlines()]
+    text = "".join("\t".join([*cells[:2], "0", cells[3]]) + "\n" for cells in lines[1:])
+    path.write_text("\t".join(lines[0]) + "\n" + text)
+    status, found = inspected(path)
+    assert status == 65
+    assert "Samples without reads" in found["error", "table"][0]
+    assert any("2 samples x 4 ASVs" in fact for fact in found["fact", "table"])
+    status, found = inspected(path, "--drop-empty-samples")
+    assert status == 0 and ("error", "table") not in found
+
+
 def test_hashes_need_their_sequences(tmp_path: Path) -> None:
     hashes = [hashlib.md5(dna.encode()).hexdigest() for dna in DNA]
     path = table(tmp_path, ["s1", "s2"], hashes)
@@ -281,16 +294,6 @@ def test_the_tree_of_another_region_or_without_some_tips(tmp_path: Path) -> None
     tree.write_text("((x:1,y:1):1,z:1);")
     status, found = inspected(path, "--tree", tree)
     assert status == 65 and "None of the table's features" in found["error", "tree"][0]
-
-
-def test_empty_samples_are_left_out(tmp_path: Path) -> None:
-    path = table(tmp_path, ["s1", "s2"])
-    rows = [line.split("\t") for line in path.read_text().splitlines()]
-    path.write_text(
-        "\n".join("\t".join([*row[:2], "0"]) for row in rows).replace("s1\t0", "s1\ts2")
-    )
-    _, found = inspected(path)
-    assert any("left out: 1 (s2)" in text for text in found["fact", "table"])
 
 
 def test_byte_order_marks_long_ids_and_right_to_left_names(

@@ -174,6 +174,7 @@ def test_rounding_noise_is_removed(tmp_path: Path) -> None:
         ("\ta\tb\na\t0\t1\nb\t1\n", "has 2 columns, but row 2, 'b', has 1 values"),
         ("\ta\na\t0\nb\t1\n", "has 1 columns, but row 2, 'b', has 1 values"),
         ("\ta\tb\na\t0\tx\nb\t1\t0\n", "A distance is not a number: row 'a'"),
+        ("\ta\tb\na\t0\t1_0\nb\t10\t0\n", "not a number: '1_0'; make"),
         ("\ta\tb\na\t0\t\nb\t1\t0\n", "A distance is not a number: row 'a'"),
         ("\ta\tb\nb\t0\t1\na\t1\t0\n", "in another order than its columns: row 1"),
         ("\ta\ta\na\t0\t1\na\t1\t0\n", "Ids occur twice in the distance matrix: 1 (a)"),

@@ -192,14 +192,17 @@ def test_an_absent_column_is_refused_with_similar_names(tmp_path: Path) -> None:
         ("id,x\na,1\n", "comma-separated.*first line of.*is 'id,x'; save it as tab-separated"),
         ("id;x\na;1,5\n", "semicolon-separated.*is 'id;x'; save it as tab-separated"),
         ("sample\tx\na\t1\n", "first column is called 'sample'.*is called sample-id"),
-        ("id\tx\tx\na\t1\t2\n", "column names must be unique"),
+        ("id\tx\ty\tx\na\t1\t2\n", r"several columns have one name: 1 \(x\); rename"),
+        ("id\tx\t\ty\na\t1\t2\t3\n", r"columns without a name: 1 \(3\); name"),
+        ("id\tx\na\t1\n\t2\n", "line 3 has no sample id"),
         ("id\tx\n#q2:types\tnumeric\na\thigh\n", "'x' is not numeric.*1 .high.; correct them"),
         ("id\tx\n#q2:types\tnumeric\na\t1,5\nb\t2,5\n", "2 .1,5, 2,5.; write decimal points"),
         ("id\tx\n#q2:types\tnumeric\na\t1\nb\tmissing\n", "missing cells of a typed column empty"),
         ("id\tx\n", "it has no sample"),
         ("", "metadata is empty"),
         ("# a comment\n", "it has no header"),
-        ('id\tx\n"a\t1\n', "unexpected end of data"),
+        ('id\tx\na\t1\n"b\t1\n', "quote that is not closed.*in line 3.*remove the quote"),
+        ('id\tx\na\t1\nb\t"1"0\nc\t1\n', "text after one, in line 3.*remove the quote"),
     ],
 )
 def test_metadata_against_the_rules_of_qiime2_is_refused(
@@ -209,6 +212,7 @@ def test_metadata_against_the_rules_of_qiime2_is_refused(
         metadata(tmp_path, text)
     assert "\n" not in str(caught.value)
     assert "Keemei" not in str(caught.value)
+    assert ("is called sample-id" in str(caught.value)) == text.startswith("sample\t")
 
 
 @settings(max_examples=60, deadline=None)

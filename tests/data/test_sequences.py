@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aam.contract.errors import DataError, MissingInput
+from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import (
     AMBIGUOUS,
     MASK,
@@ -95,7 +97,8 @@ def test_fasta(tmp_path: Path) -> None:
     [
         ("", "Not FASTA.*empty"),
         ("@r\nACGT\n+\nIIII\n", "Not FASTA.*begins with '@r"),
-        (">a\nAC\n>b\nAC\n>a\nGT\n", r"Duplicated sequence ids.*1 \(a\)"),
+        (">a\nAC\n>b\nAC\n>a\nGT\n", r"Duplicated sequence ids.*1 \(a\); keep one"),
+        (">a 1\nAC\n>a 2\nGT\n", r"Duplicated sequence ids.*1 \(a\); write '_' for the blanks"),
         (">a\n>b\nAC\n", r"without an id or a sequence.*1 \(a\)"),
         ("> \nAC\n", "without an id or a sequence"),
     ],
@@ -103,6 +106,27 @@ def test_fasta(tmp_path: Path) -> None:
 def test_text_that_is_not_fasta_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DataError, match=rf"(?s){message}"):
         read_sequences(fasta(tmp_path / "s.fasta", text))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda name: f"{name};size=12", "text after ';'"),
+        (str.lower, "upper and lower case"),
+        (lambda name: name.replace(" ", "_"), "blanks and '_'"),
+    ],
+)
+def test_ids_that_nearly_agree_are_explained(
+    tmp_path: Path, change: Callable[[str], str], reason: str
+) -> None:
+    """Those of a FASTA file and of a tree alike."""
+    ids = [f"ASV {number}" for number in range(4)]
+    with pytest.raises(DataError, match=f"make the ids alike: they differ in {reason}"):
+        sequences_of(ids, {change(name): "ACGT" for name in ids})
+    tips = ",".join(f"'{change(name)}':1" for name in ids[:2])
+    (tmp_path / "tree.nwk").write_text(f"(({tips}):1,'{change(ids[2])}':1);")
+    with pytest.raises(DataError, match=f"make the ids alike: they differ in {reason}"):
+        read_phylogeny(tmp_path / "tree.nwk", ids[:3])
 
 
 def test_binary_and_absent_files_are_refused(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from aam.console import info
-from aam.contract.errors import DataError, first_few, reason_of, repeated
+from aam.contract.errors import DataError, first_few, reason_of, repeated, shortened
 from aam.data.formats import artifact
 from aam.data.formats.text import decoded, floats
 from aam.memory import check_memory, memory_budget
@@ -71,6 +71,9 @@ _TAXONOMY = frozenset({"taxonomy", "taxon", "consensus lineage", "consensuslinea
 _SAMPLE_HEADERS = frozenset(
     {"#sampleid", "#sample id", "sampleid", "sample-id", "sample_name", "sample", "samples"}
 )
+
+_TRAILING = "remove the tabs at the ends of the lines"
+_NO_READS = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})
 
 _BAD_CONTENT = (
     ArithmeticError,
@@ -410,20 +413,16 @@ def read_tsv(table: OpenTable) -> TableBlocks:
             raise DataError(
                 "A row of another length",
                 f"line {number} has {len(cells)} cells, the header {len(header)}",
-                "is the file cut off, or are blanks used for tabs?",
+                _TRAILING
+                if "" in (header[-1], cells[-1])
+                else "is the file cut off, or are blanks used for tabs?",
             )
         counts = cells[1:] if columns is None else [cells[1 + k] for k in columns]
         try:
             row = floats(counts)
-        except ValueError as error:
-            commas = any("," in cell for cell in counts)
-            raise DataError(
-                "A count that is not a number",
-                f"line {number}, {reason_of(error)}",
-                "write decimal points, not commas"
-                if commas
-                else "write 0 where a sample has no reads",
-            ) from error
+        except ValueError:
+            names = samples if columns is None else [header[1 + k] for k in columns]
+            raise _text_in_table(number, cells[0], names, counts) from None
         found.append(np.flatnonzero(row).astype(np.int32))
         values.append(row[found[-1]])
         features.append(_unquoted(cells[0]) if quoted else cells[0])
@@ -475,6 +474,9 @@ def _header(lines: Iterator[tuple[int, str]]) -> tuple[list[str], list[tuple[int
             f"line 1 is '{first[:60]}'",
             "give BIOM, a .qza artifact, or TSV with a row of sample ids and a column of features",
         )
+    if [name.strip().lower() for name in header[:3]] == ["label", "group", "numotus"]:
+        evidence = f"the first columns are {', '.join(header[:3])}"
+        raise DataError("A shared file of mothur", evidence, "convert it with mothur's make.biom")
     if header[0].strip().lower() in _SAMPLE_HEADERS:
         remedy = f"{TRANSPOSED} (is it the metadata?)"
         raise DataError("The rows are samples", f"the first column is '{header[0]}'", remedy)
@@ -485,6 +487,37 @@ def _header(lines: Iterator[tuple[int, str]]) -> tuple[list[str], list[tuple[int
     if following and following[0][1].count("\t") == len(header):
         header = ["", *header]
     return header, following
+
+
+def _text_in_table(
+    line: int, feature: str, samples: Sequence[str], cells: Sequence[str]
+) -> DataError:
+    """Return the error of the counts of a feature with a cell that is no number."""
+    wrong = [k for k, cell in enumerate(cells) if not _is_number(cell)]
+    name, cell = samples[wrong[0]], cells[wrong[0]].strip()
+    if not cell and wrong[-1] == len(cells) - 1:
+        remedy = _TRAILING
+    elif re.fullmatch(r"-?\d+,\d+", cell):
+        remedy = "write decimal points, not commas"
+    elif cell.lower() in _NO_READS:
+        remedy = "write 0 where a sample has no reads"
+    elif wrong[0] == 0 and feature.isdigit():
+        remedy = "remove the first column, which has row numbers: the first one has the ASVs"
+    else:
+        remedy = (
+            f"remove the column '{shortened(name)}' if it is no sample (row numbers, taxa); the "
+            "first column has the ASVs, each other one the counts of a sample"
+        )
+    evidence = f"line {line}, column '{shortened(name)}' is '{shortened(cell)}'"
+    return DataError("A count that is not a number", evidence, remedy)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        floats([cell])
+    except ValueError:
+        return False
+    return True
 
 
 def _unquoted(name: str) -> str:

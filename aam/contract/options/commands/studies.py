@@ -119,6 +119,7 @@ class Inspect:
     sequences: Path | None = basic_option(
         "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes."
     )
+    drop_empty_samples: bool = DROP_EMPTY_SAMPLES
     tree: Path | None = basic_option("Phylogeny of the ASVs: Newick or .qza.")
     metadata: Path | None = basic_option("Sample metadata: TSV as QIIME 2 reads it.")
     metadata_column: str | None = basic_option("Metadata column to predict.", needs=("--metadata",))
