@@ -201,7 +201,7 @@ def products(one_NG: sparse.csr_array, two_RG: sparse.csr_array) -> F64:
     # A product with a sparse matrix on the left sums each row in the order of its entries. BLAS
     # chooses the order of a dense product by the number of rows.
     products_NR = np.empty((one_NG.shape[0], two_RG.shape[0]))
-    for chunk in chunks(len(products_NR)):
+    for chunk in chunks(*one_NG.shape):
         products_NR[chunk] = (two_RG @ one_NG[chunk].toarray().T).T
     return products_NR
 
@@ -298,7 +298,7 @@ class KernelModel(FittedModel[KernelInputs]):
             grown.data = share.data * 10.0**weights.data
             member_UG = terms.clades.membership(inputs.nearest)
             # Derivatives by branch are dense: a block of samples bounds their memory.
-            for rows in chunks(len(slopes_N)):
+            for rows in chunks(len(slopes_N), member_UG.shape[1]):
                 some, grown_nU = inputs.take(np.arange(len(slopes_N))[rows]), grown[rows]
                 features_nG = some.with_features(terms).clades_NG
                 assert features_nG is not None

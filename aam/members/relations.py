@@ -2,9 +2,10 @@
 
 They depend on the sequences alone. One `AsvRelations` is made for a study, and estimators, folds,
 trials of a search, importance and the training summary share it. The dendrogram is the average
-linkage of the mismatches. The kernel compares the log abundance of samples below each branch; an
-ASV that the training study does not have joins the path of its most similar ASV where the clades
-differ by as many mismatches.
+linkage of the mismatches: of all pairs up to `MAX_LINKED` ASVs, beyond that of clusters around
+representative ASVs, and within each of them (docs/experiments/clades.md). The kernel compares the
+log abundance of samples below each branch; an ASV that the training study does not have joins the
+path of its most similar ASV where the clades differ by as many mismatches.
 
 F ASVs of the training study, U and V any ASVs, K ASVs of a block, L nucleotides, G branches, of
 which branch g leads from node g up to its parent.
@@ -12,7 +13,7 @@ which branch g leads from node g up to its parent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -116,13 +117,14 @@ WIDTH = 3.0
 """Mismatches at which the similarity of two ASVs is 1/e."""
 
 MAX_LINKED = 10_000
-"""With more ASVs there are no clades: the distances of all pairs need 12 bytes each."""
+"""ASVs, or clusters of ASVs, of which all pairs are linked: they need 12 bytes each."""
 
 _MAX_KEPT = 16_384
 """ASVs of which the mismatches of all pairs are kept in memory, 4 bytes each: 1 GiB."""
 
 _NUCLEOTIDES = range(1, 5)
 _CHUNK = 1024
+_CHUNK_ENTRIES = 2**25
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +132,7 @@ class AsvRelations:
     """Relations of the F ASVs of a training study, each computed when it is first used."""
 
     tokens_FL: Tokens  # sequence of each ASV, codes of `aam.data.sequences`
+    largest: int = MAX_LINKED  # ASVs up to which the linkage is exact
 
     def of_table(self, tokens_UL: Tokens) -> AsvRelations:
         """Return the relations of a table's ASVs: these, if they are those of the study."""
@@ -163,14 +166,15 @@ class AsvRelations:
 
     @cached_property
     def linkage(self) -> F64 | None:
-        """SciPy's matrix of the average linkage, [F - 1, 4]; None for fewer than 2 or too many."""
+        """SciPy's matrix of the average linkage, [F - 1, 4]; None for fewer than 2 ASVs."""
         number = len(self.tokens_FL)
-        if number > MAX_LINKED:
-            info(f"No clades are read: {number} ASVs, more than {MAX_LINKED}.")
-        if not 2 <= number <= MAX_LINKED:
-            return None
-        merges: F64 = linkage(squareform(self._mismatches_FF, checks=False), "average")
-        return merges
+        if number > self.largest:
+            info(
+                f"The clades of {number} ASVs are approximated: average linkage of clusters around "
+                f"at most {self.largest} of them."
+            )
+            return average_linkage(self.tokens_FL, self.largest)
+        return _linked(self._mismatches_FF) if number > 1 else None
 
     @cached_property
     def dendrogram(self) -> Dendrogram | None:
@@ -205,15 +209,112 @@ def mismatches(one_UL: Tokens, two_VL: Tokens) -> F32:
     return mismatches_UV
 
 
+def average_linkage(tokens_FL: Tokens, most: int = MAX_LINKED) -> F64:
+    """Return SciPy's matrix of the average linkage of F > 1 sequences, float64 [F - 1, 4].
+
+    It is exact for at most `most` sequences. More of them are divided into clusters around at most
+    `most` representatives. Each cluster is linked within, and then the clusters by the mean
+    mismatches of their pairs of sequences; no height is lower than those below it.
+    """
+    number = len(tokens_FL)
+    if number <= most:
+        return _linked(mismatches(tokens_FL, tokens_FL))
+    _, cluster_F, sizes_K = np.unique(
+        _nearest_representatives(tokens_FL, most), return_inverse=True, return_counts=True
+    )
+    clusters = np.split(np.argsort(cluster_F, kind="stable"), np.cumsum(sizes_K)[:-1])
+    if len(clusters) == 1:  # all sequences are equal
+        later = np.arange(1, number)
+        first = np.append(0, later[:-1] + number - 1)
+        return np.stack([first, later, 0 * later, later + 1], axis=1).astype(np.float64)
+    parts, tops, made = [], [], number
+    for cluster in clusters:
+        if len(cluster) > 1:
+            parts.append((average_linkage(tokens_FL[cluster], most), cluster))
+            made += len(cluster) - 1
+        tops.append(cluster[0] if len(cluster) == 1 else made - 1)
+    parts.append((_linked(mean_mismatches(tokens_FL, clusters)), np.array(tops)))
+    merges, made = np.concatenate([part for part, _ in parts]), 0
+    for part, leaves in parts:  # the nodes of a part become those of the whole
+        nodes = np.concatenate([leaves, number + made + np.arange(len(part))])
+        merges[made : made + len(part), :2] = nodes[part[:, :2].astype(np.int64)]
+        made += len(part)
+    heights, sizes = np.zeros(number + made), np.ones(number + made)
+    for node, (one, two) in enumerate(merges[:, :2].astype(np.int64).tolist(), start=number):
+        heights[node] = max(merges[node - number, 2], heights[one], heights[two])
+        sizes[node] = sizes[one] + sizes[two]
+    merges[:, 2], merges[:, 3] = heights[number:], sizes[number:]
+    return merges
+
+
+def _linked(mismatches_FF: F32) -> F64:
+    merges: F64 = linkage(squareform(mismatches_FF, checks=False), "average")
+    return merges
+
+
+def _nearest_representatives(tokens_FL: Tokens, most: int) -> Rows:
+    """Return the nearest of at most `most` representatives of each sequence, int64 [F].
+
+    Their radius is the least power of 1.25 at which they are few enough.
+    """
+    radius = 1.0
+    while (centres := _representatives(tokens_FL, radius, most)) is None:
+        radius *= 1.25
+    if len(centres) == 1:  # all are within one radius of it, and too many within less
+        centres = np.arange(most)
+    nearest_F = np.empty(len(tokens_FL), dtype=np.int64)
+    for chunk in chunks(len(tokens_FL)):
+        nearest_F[chunk] = mismatches(tokens_FL[chunk], tokens_FL[centres]).argmin(axis=1)
+    return nearest_F
+
+
+def _representatives(tokens_FL: Tokens, radius: float, most: int) -> Rows | None:
+    """Return sequences of which no two are within a radius, and one is within it of each other one.
+
+    None if there are more than `most`.
+    """
+    centres = np.empty(0, dtype=np.int64)
+    for chunk in chunks(len(tokens_FL)):
+        far = np.arange(chunk.start, min(chunk.stop, len(tokens_FL)))
+        if len(centres):
+            far = far[(mismatches(tokens_FL[far], tokens_FL[centres]) > radius).all(axis=1)]
+        if not len(far):
+            continue
+        near_KK = mismatches(tokens_FL[far], tokens_FL[far]) <= radius
+        chosen: list[int] = []
+        for k in range(len(far)):
+            if not near_KK[k, chosen].any():
+                chosen.append(k)
+        centres = np.concatenate([centres, far[chosen]])
+        if len(centres) > most:
+            return None
+    return centres
+
+
+def mean_mismatches(tokens_FL: Tokens, clusters: Sequence[Rows]) -> F32:
+    """Return the mean mismatches of the pairs of two clusters, float32 [K, K]; 0 in the diagonal.
+
+    A mean of inner products of indicators is the inner product of their means.
+    """
+    means = [[part.mean(axis=0) for part in _letters(tokens_FL[one], tokens_FL.shape[1])]
+             for one in clusters]  # fmt: skip
+    letters = np.stack([letters for letters, _ in means])
+    number_K = np.array([number for _, number in means], dtype=np.float32)
+    means_KK: F32 = (number_K[:, None] + number_K) / 2 - letters @ letters.T
+    np.fill_diagonal(means_KK, 0)
+    return means_KK.clip(min=0)
+
+
 def similarity(mismatches_UV: F32) -> F32:
     """Return exp(-mismatches / WIDTH), float32."""
     similar_UV: F32 = np.exp(np.float32(-1 / WIDTH) * mismatches_UV)
     return similar_UV
 
 
-def chunks(number: int) -> Iterator[slice]:
-    """Yield slices of at most 1,024 rows."""
-    return (slice(start, start + _CHUNK) for start in range(0, number, _CHUNK))
+def chunks(number: int, columns: int = 0) -> Iterator[slice]:
+    """Yield slices of at most 1,024 rows, and of at most 2²⁵ entries of `columns` each."""
+    size = max(1, min(_CHUNK, _CHUNK_ENTRIES // max(columns, 1)))
+    return (slice(start, start + size) for start in range(0, number, size))
 
 
 def _letters(tokens_UL: Tokens, length: int) -> tuple[F32, F32]:

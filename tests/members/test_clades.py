@@ -7,6 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.cluster.hierarchy import fcluster, is_valid_linkage
+from sklearn.metrics import adjusted_rand_score
 
 from aam.arrays import F64, Tokens
 from aam.contract.options.commands.studies import Example
@@ -16,7 +18,13 @@ from aam.evaluation.labels import Labels
 from aam.members.base import Samples
 from aam.members.forest import Forest, ForestInputs, ForestModel, clades, membership
 from aam.members.kernel import CLADE_SHARES, Kernel, products
-from aam.members.relations import AsvRelations, Dendrogram, NearestAsvs
+from aam.members.relations import (
+    AsvRelations,
+    Dendrogram,
+    NearestAsvs,
+    mean_mismatches,
+    mismatches,
+)
 
 ONE = "ACGT" * 25
 SEQUENCES = [ONE, "TTGCA" * 20, "CA" + ONE[2:], ONE[:94] + "TGTGCA", "GGAAC" * 20]
@@ -140,9 +148,68 @@ def test_few_asvs_have_no_clades(number: int) -> None:
     assert membership(found).shape == (number, 0)
 
 
-def test_too_many_asvs_have_no_clades(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not clades(AsvRelations(np.ones((10_001, 8), dtype=np.uint8))).any()
-    assert "No clades are read: 10001 ASVs" in capsys.readouterr().err
+def _families(families: int, variants: int, length: int, seed: int) -> Tokens:
+    """Sequences with `variants` of each, which differ from it in 3 positions at most."""
+    rng = np.random.default_rng(seed)
+    tokens_FL = np.repeat(rng.integers(1, 5, (families, length)), variants, axis=0)
+    for column in rng.integers(length, size=(3, len(tokens_FL))):
+        tokens_FL[np.arange(len(tokens_FL)), column] = rng.integers(1, 5, len(tokens_FL))
+    return np.unique(tokens_FL, axis=0).astype(np.uint8)
+
+
+@pytest.mark.parametrize("largest", [2, 70, 200])
+def test_clades_of_many_asvs_are_those_of_clusters(
+    largest: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Families of a few variants stay together where there may be as many clusters."""
+    tokens_FL = np.random.default_rng(0).permutation(_families(60, 6, 100, seed=1))
+    exact = AsvRelations(tokens_FL).linkage
+    found = AsvRelations(tokens_FL, largest).linkage
+    assert f"clades of {len(tokens_FL)} ASVs are approximated" in capsys.readouterr().err
+    assert exact is not None and found is not None
+    assert is_valid_linkage(found)
+    tree = Dendrogram.of(found)
+    assert (tree.lengths_G >= 0).all()
+    nodes = 2 * len(tokens_FL) - 1
+    assert (tree.parents_G[:-1] > np.arange(nodes - 1)).all()
+    assert found[-1, 3] == len(tokens_FL)
+    if largest > 2:
+        labels = [fcluster(merges, 12, "distance") for merges in (exact, found)]
+        assert adjusted_rand_score(*labels) == 1
+        # A family is linked within by all of its pairs.
+        shared = [set(map(frozenset, _clades(Dendrogram.of(x)))) for x in (exact, found)]
+        assert len(shared[0] & shared[1]) > 0.9 * len(shared[0])
+
+
+def test_clusters_are_linked_by_the_mean_mismatches_of_their_pairs() -> None:
+    """Also with ambiguous letters and sequences of other lengths."""
+    tokens_FL = _families(5, 8, 40, seed=2)
+    tokens_FL[::3, 30:] = 0
+    tokens_FL[1::4, 5] = 5
+    clusters = [np.flatnonzero(np.arange(len(tokens_FL)) % 7 == k) for k in range(7)]
+    found = mean_mismatches(tokens_FL, clusters)
+    pairs_FF = mismatches(tokens_FL, tokens_FL)
+    expected = [[pairs_FF[np.ix_(one, two)].mean() for two in clusters] for one in clusters]
+    np.fill_diagonal(expected := np.array(expected), 0)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_equal_sequences_are_one_clade() -> None:
+    relations = AsvRelations(np.ones((40, 8), dtype=np.uint8), 10)
+    assert clades(relations).tolist() == [[1] * 40, [2] * 40]
+
+
+def test_a_kernel_and_a_forest_read_the_clades_of_many_asvs(study: tuple[Samples, Labels]) -> None:
+    samples, labels = study
+    rows = np.arange(80)
+    for estimator in (Kernel(), Forest(50, n_jobs=1)):
+        scores = []
+        for largest in (10_000, 40):
+            inputs = estimator.read(samples, AsvRelations(samples.tokens_FL, largest))
+            model = estimator.fit(inputs.take(rows[:60]), labels.take(rows[:60]), 0)
+            predicted = model.predict(inputs.take(rows[60:]))[:, 0]
+            scores.append(np.corrcoef(predicted, labels.values[60:])[0, 1])
+        assert scores[1] > scores[0] - 0.05
 
 
 def test_an_effect_that_a_clade_shares_is_found() -> None:
