@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 import typing
+import warnings
 from collections.abc import Mapping, Sequence
 
 from aam import __version__
@@ -23,6 +24,7 @@ from aam.contract.options.command_line import (
     HELP_ALL,
     ParsedCommand,
     before_program,
+    given_twice,
     parse_options,
     split_command,
 )
@@ -40,7 +42,11 @@ OWN = {"completion": completion.Completion}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `aam` with `argv` (the process's by default) and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return program.run("aam", lambda: _dispatch(arguments))
+    with warnings.catch_warnings():
+        # Warnings of libraries are for programmers; PYTHONWARNINGS and `python -W` show them.
+        if not sys.warnoptions:
+            warnings.simplefilter("ignore")
+        return program.run("aam", lambda: _dispatch(arguments))
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -94,7 +100,7 @@ def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
         # PyTorch prints long messages about each broken connection; the heartbeat names the failed
         # rank.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    if ignored := without_effect(options):
+    if ignored := [*without_effect(options), *given_twice(parsed.options, arguments)]:
         from aam.console import warn  # rich takes 60 ms, which a command without messages saves
 
         for sentence in ignored:

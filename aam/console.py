@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import textwrap
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -45,6 +46,9 @@ console = Console(stderr=True, highlight=False)
 _library: ContextVar[Callable[[str], str] | None] = ContextVar("library", default=None)
 """How a message of a computation that was called from Python is rendered."""
 
+_lock, _callers, _quiet = threading.Lock(), 0, False
+"""Computations that run for Python code, in any thread, and `console.quiet` before the first."""
+
 
 @dataclass(frozen=True)
 class Message:
@@ -68,13 +72,20 @@ def as_library(rendered: Callable[[str], str] = str) -> Iterator[None]:
     Args:
         rendered: function that returns the text of a message for this caller.
     """
-    quiet, console.quiet = console.quiet, True
+    global _callers, _quiet
     token = _library.set(rendered)
+    with _lock:
+        if not _callers:
+            _quiet, console.quiet = console.quiet, True
+        _callers += 1
     try:
         yield
     finally:
         _library.reset(token)
-        console.quiet = quiet
+        with _lock:
+            _callers -= 1
+            if not _callers:
+                console.quiet = _quiet
 
 
 @contextmanager

@@ -412,8 +412,13 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         """Return the class of each sample: the most probable one, or the median of ordered ones."""
         predicted = self._predict(X)["predicted"]
         label_of = dict(zip(self._names, self.classes_, strict=True))
-        # A level that no training sample has is returned as text.
-        return np.array([label_of.get(name, name) for name in predicted])
+        # A level of `ordinal` that no training sample has becomes a label of the same type; of text
+        # the longest level decides it.
+        dtype = self.classes_.dtype
+        if dtype.kind == "U":
+            dtype = np.result_type(dtype, np.array([*map(str, np.atleast_1d(self.ordinal)), ""]))
+        labels = np.array([label_of.get(name, name) for name in predicted], dtype=object)
+        return labels.astype(dtype)
 
 
 def _ids(X: Table) -> list[str] | None:

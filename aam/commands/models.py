@@ -14,7 +14,7 @@ from aam.contract.errors import DataError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import Embed, Export, ImportanceOptions, Predict
 from aam.contract.options.device import DeviceOptions
-from aam.data.metadata import groups, read_metadata
+from aam.data.metadata import groups, listed_columns, read_metadata
 from aam.data.ordination import principal_coordinates, write_ordination
 from aam.data.study import load_study
 from aam.data.taxonomy import read_taxonomy
@@ -99,8 +99,10 @@ def run_embed(options: Embed) -> dict[str, object]:
     coords, explained = principal_coordinates(embeddings_ND, AXES)
     colour = None
     if options.metadata is not None and options.color_by is not None:
-        texts = read_metadata(options.metadata).values(options.color_by, ids).tolist()
-        colour = as_colour(options.color_by, texts, options.color_by in options.categories)
+        metadata = read_metadata(options.metadata)
+        texts = metadata.values(options.color_by, ids).tolist()
+        named = options.color_by in listed_columns(options.categories, metadata)
+        colour = as_colour(options.color_by, texts, named)
     write_embeddings(folder / "embeddings.tsv", ids, [embeddings_ND])
     try:
         write_ordination(folder / "ordination.txt", ids, coords, explained)

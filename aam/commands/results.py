@@ -11,9 +11,9 @@ from aam.console import info, warn
 from aam.contract.errors import UsageError
 from aam.contract.files import refuse_existing, write_json
 from aam.contract.options.commands.use import Compare, Evaluate, Report
-from aam.contract.options.study import ordered_levels
+from aam.contract.options.study import listed
 from aam.contract.run_files import target_folders
-from aam.data.metadata import ID_HEADER, read_metadata, rows_where
+from aam.data.metadata import ID_HEADER, listed_columns, read_metadata, rows_where
 from aam.evaluation.metrics import metrics_by, summary
 from aam.evaluation.predictions import join_labels, other_labels, read_predictions
 from aam.report.asvs import read_abundances
@@ -86,7 +86,7 @@ def run_evaluate(options: Evaluate) -> None:
     frame = read_predictions(options.predictions, options.metadata_column)
     metadata = read_metadata(options.metadata)
     frame = frame.iloc[rows_where(options.where, metadata, frame[ID_HEADER].tolist())]
-    levels, column = ordered_levels(options.ordinal), options.metadata_column
+    levels, column = listed(options.ordinal), options.metadata_column
     scored, ids = join_labels(frame, metadata, column, options.classifier, levels)
     # Metrics of a column that the model does not predict look like those of a bad model.
     if other := other_labels(frame, scored, ids):
@@ -98,7 +98,7 @@ def run_evaluate(options: Evaluate) -> None:
     if options.by:
         found["by"] = {
             column: metrics_by(scored, metadata.values(column, ids).tolist())
-            for column in options.by
+            for column in listed_columns(options.by, metadata)
         }
     if options.output is not None:
         write_json(options.output, found)

@@ -33,6 +33,9 @@ WIDEST = 100
 MAX_COLUMNS = 60
 """Columns of the metadata up to which `inspect` prints those without a warning."""
 
+LONGEST_TEXT = 5000
+"""Characters of a finding; the middle of a longer one is left out."""
+
 MARKS = {"fact": "", "warning": "warning", "error": "ERROR"}
 
 
@@ -181,7 +184,8 @@ def _print(found: Inspection) -> None:
         subject = subject if len(subject) < first else f"{subject[: first - 5]}..."
         name = "" if one.subject == before else subject
         before = one.subject
-        lines = textwrap.wrap(one.text, max(20, width - indent), break_on_hyphens=False) or [""]
+        text = printable(one.text, LONGEST_TEXT)
+        lines = textwrap.wrap(text, max(20, width - indent), break_on_hyphens=False) or [""]
         print(f"{name:<{first}}{MARKS[one.severity]:<9}{lines[0]}".rstrip())
         for line in lines[1:]:
             print(" " * indent + line)

@@ -56,6 +56,9 @@ def require_inputs(command: ParsedCommand) -> None:
             pass  # its reader gives the reason
         if absent:
             remedy = nearest(path.name, names_beside(path), "check the path")
+            parts = [Path(part.strip()) for part in str(path).split(",")]
+            if len(parts) > 1 and all(part.exists() for part in parts):
+                remedy = "give each file after a blank, or the option once for each"
             evidence = f"'{path}' does not exist"
             raise MissingInput(f"No file for {spec.flag}", evidence, remedy)
         real = os.path.realpath(path)

@@ -32,6 +32,7 @@ from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.files import sha256, write_json
 from aam.contract.options import numbered
 from aam.contract.options.commands.studies import Prepare
+from aam.contract.options.study import listed
 from aam.data.formats.npy import write_npy
 from aam.data.formats.tables import BLOCK_BYTES, MAX_READS, TableBlocks, open_counts
 from aam.data.metadata import Metadata, read_metadata
@@ -187,7 +188,7 @@ def _open_tables(
                 f"{len(given)} times {flag} for {len(paths)} tables",
                 "give it once for all tables, or once for each in their order",
             )
-    prefixes = options.sample_prefixes
+    prefixes = listed(options.sample_prefixes)
     if prefixes and (len(set(prefixes)) != len(paths) or len(prefixes) != len(paths)):
         evidence = f"--sample-prefixes {' '.join(prefixes)} for {len(paths)} tables"
         raise UsageError("Not one prefix for each table", evidence, "give as many different ones")
@@ -239,7 +240,7 @@ def _open_tables(
 def _sample_ids(options: Prepare, ids: Sequence[Sequence[str]]) -> Sequence[str]:
     """Return the sample ids of all files, with their prefixes."""
     if options.sample_prefixes:
-        pairs = zip(options.sample_prefixes, ids, strict=True)
+        pairs = zip(listed(options.sample_prefixes), ids, strict=True)
         ids = [[f"{prefix}.{name}" for name in each] for prefix, each in pairs]
     if len(ids) == 1:
         return ids[0]

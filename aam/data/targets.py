@@ -39,6 +39,8 @@ _DOUBTFUL = frozenset(
 """Missing values that a program or a person may also have written for a class."""
 
 _FEW_SAMPLES = 10
+_FEW_NUMBERS = 20
+"""Different numbers above which a column of classes is taken for a number."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,11 @@ def label_samples(
             "has: name another --metadata-column, or restrict the samples by --where."
         )
     else:
+        if len(classes) > _FEW_NUMBERS and not np.isnan(as_numbers(classes)).any():
+            warn(
+                f"The {len(classes)} classes of '{column}' are numbers: without --classifier the "
+                "number is predicted."
+            )
         if single := [name for name, number in sorted(counts.items()) if number == 1]:
             warn(f"Classes of '{column}' with a single sample: {first_few(single)}.")
         alike: dict[str, list[str]] = {}

@@ -117,7 +117,7 @@ def read_environment(variables: Mapping[str, str]) -> Ranks:
         address, launcher = variables["MASTER_ADDR"], variables.get("AAM_STARTED_BY", "torchrun")
     else:
         # Of the step, and not SLURM_NTASKS: a batch script has that too, but is one process.
-        if variables.get("SLURM_STEP_NUM_TASKS", "1") in ("0", "1"):
+        if not is_started_with_ranks(variables):
             return SINGLE_RANK
         complete = {"SLURM_NODEID": "0", "SLURM_STEP_ID": "0", **variables}
         numbers = _numbers(complete, _SLURM, "pass the variables of srun on")
@@ -138,6 +138,12 @@ def read_environment(variables: Mapping[str, str]) -> Ranks:
         evidence = f"rank {rank} of {size}, local rank {local_rank} of {local_size}"
         raise UsageError(inconsistent, evidence, "start it again; ranks begin at 0")
     return Ranks(rank, size, local_rank, local_size, address, port, launcher)
+
+
+def is_started_with_ranks(variables: Mapping[str, str]) -> bool:
+    """Return whether torchrun, or srun with several tasks, started this process."""
+    tasks = variables.get("SLURM_STEP_NUM_TASKS") or "1"
+    return "RANK" in variables or tasks not in ("0", "1")
 
 
 def check_options(scale: RankOptions, ranks: Ranks, batch_size: int | None) -> None:

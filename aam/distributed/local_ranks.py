@@ -22,7 +22,7 @@ from types import FrameType
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import GPU
 from aam.contract.options.device import DeviceOptions, RankOptions, ScaleOptions
-from aam.distributed.environment import Ranks, check_options
+from aam.distributed.environment import Ranks, check_options, is_started_with_ranks
 
 STARTED_BY = "AAM_STARTED_BY"
 """Variable with the name of the launcher of a rank."""
@@ -34,7 +34,7 @@ _PDEATHSIG = 1
 
 def ranks_to_start(scale: RankOptions, device: DeviceOptions, batch_size: int | None) -> int:
     """Return the number of processes to start, 0 if this process does the work itself."""
-    if "RANK" in os.environ or int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
+    if is_started_with_ranks(os.environ):
         return 0
     number = scale.processes
     parallel = isinstance(scale, ScaleOptions) and scale.data_parallel

@@ -16,12 +16,12 @@ from aam import run_record
 from aam.arrays import F64
 from aam.contract import run_files
 from aam.contract.errors import DataError, MissingInput, UsageError
-from aam.contract.options.study import ordered_levels
+from aam.contract.options.study import listed
 from aam.contract.records import EDITED, read_json_object
 from aam.contract.run_files import RECORD, fold_folders
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.formats.text import numbers, read_rows
-from aam.data.metadata import ID_HEADER, as_numbers, read_metadata
+from aam.data.metadata import ID_HEADER, as_numbers, listed_columns, read_metadata
 from aam.data.ordination import read_embeddings, read_ordination
 from aam.evaluation.intervals import Score, resample_metrics, units_of
 from aam.evaluation.metrics import FEW_VALUES, ScoredPredictions, compute_metrics
@@ -237,7 +237,7 @@ def read_run(folder: Path) -> Run:
     if frame is not None and "actual" in frame.columns:
         sample_ids, target = tuple(frame[ID_HEADER]), facts["options"].get("target")
         target = target if isinstance(target, dict) else {}
-        levels = ordered_levels(target.get("ordinal") or ())
+        levels = listed(target.get("ordinal") or ())
         if target.get("classifier") or levels:
             scored = class_predictions(frame, frame["actual"].tolist(), levels)
         else:
@@ -396,7 +396,8 @@ def choose_colours(
     table = read_metadata(path)
     group = run.option("split", "group_column")
     is_category = run.option("target", "classifier") or run.option("target", "ordinal")
-    named = {*categories, group} | ({run.target} if is_category else set())
+    columns = listed_columns(columns, table)
+    named = {*listed_columns(categories, table), group} | ({run.target} if is_category else set())
     chosen = list(columns)
     if run.target is not None and run.target not in chosen:
         chosen.insert(0, run.target)

@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.text import Text
 
-from aam.contract.errors import shortened
+from aam.contract.errors import printable, shortened
 from aam.evaluation.intervals import Score
 from aam.number_format import metric_text
 
@@ -170,15 +170,20 @@ def with_interval(name: str, score: Score | None) -> str:
 def rich_table(content: Table) -> rich.table.Table:
     """Convert a table; the seven metrics of a regression fit into 80 columns."""
     style: Any = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
-    title = Text(content.title) if content.title else None
+    title = _cell(content.title) if content.title else None
     table = rich.table.Table(title=title, title_justify="left", **style)
     for head, text in zip(content.heads, content.text_columns, strict=True):
-        table.add_column(Text(head), justify="left" if text else "right")
+        table.add_column(_cell(head), justify="left" if text else "right")
     for number, row in enumerate(content.rows):
         if number in content.strong:
             table.add_section()
-        table.add_row(*map(Text, row))
+        table.add_row(*map(_cell, row))
     return table
+
+
+def _cell(text: str) -> Text:
+    """Return a cell without control characters, which values of an input may have."""
+    return Text(printable(text))
 
 
 def print_table(content: Table) -> None:
@@ -187,7 +192,7 @@ def print_table(content: Table) -> None:
     console = Console(highlight=False, width=None if Console().is_terminal else 200)
     console.print(fitted(content, console.width))
     if content.note:
-        console.print(content.note, markup=False)
+        console.print(printable(content.note), markup=False)
 
 
 def fitted(content: Table, width: int) -> rich.table.Table:

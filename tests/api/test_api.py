@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +30,7 @@ from skbio import DistanceMatrix, TreeNode
 
 import aam
 from aam.cli import main
+from aam.console import as_library, console
 from aam.contract.errors import CannotCreate, DataError, MissingInput, Unavailable, UsageError
 from aam.report.run import read_run
 
@@ -215,6 +217,25 @@ def test_the_model_reads_metadata_of_the_estimator(
         regressor.model_.predict(frame)
 
 
+def test_messages_are_printed_again_after_calls_of_several_threads() -> None:
+    """Though the first call ends while the second one runs."""
+    began, ended = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with as_library():
+            began.set()
+            ended.wait(10)
+
+    thread = threading.Thread(target=second)
+    with as_library():
+        thread.start()
+        began.wait(10)
+    assert console.quiet
+    ended.set()
+    thread.join()
+    assert not console.quiet
+
+
 def test_ordered_classes_are_predicted_by_their_rank(
     table: biom.Table, metadata: pd.DataFrame
 ) -> None:
@@ -227,6 +248,15 @@ def test_ordered_classes_are_predicted_by_their_rank(
     below_N = probabilities_NC[:, 2]
     median = np.where(below_N >= 0.5, 3, np.where(below_N + probabilities_NC[:, 0] >= 0.5, 1, 2))
     assert (classifier.predict(table) == median).all()
+    assert classifier.predict(table).dtype == labels.dtype
+    # A level that no training sample has, and labels of text, of which few are predicted.
+    with_more = aam.AAMClassifier(**given, ordinal=(0, 3, 1, 2)).fit(table, labels)
+    assert with_more.predict(table).dtype == labels.dtype
+    texts = labels.map({1: "a", 2: "b", 3: "intermediate"})
+    named = aam.AAMClassifier(**given, ordinal=("a", "b", "intermediate")).fit(table, texts)
+    frame = table.to_dataframe(dense=True).T
+    types = {named.predict(frame.iloc[[row]]).dtype for row in range(6)}
+    assert types == {named.predict(table).dtype}
     with pytest.raises(DataError, match="the order does not have: .*, ordinal 1,2"):
         classifier.set_params(ordinal=(1, 2)).fit(table, labels)
     with pytest.raises(UsageError, match="No order of two or more categories: ordinal True"):

@@ -9,10 +9,46 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from aam.contract.options.command_line import parse
 from aam.inference.stored_networks import FORMAT
 from aam.serialization import tensor_file
 from tests.support.bench import DATA, NO_INPUT, UNAVAILABLE, USAGE, Bench, Refused
 from tests.support.commands import aam
+
+# Values of an option
+
+
+def test_values_are_separated_by_blanks_or_commas() -> None:
+    columns, words = ("--categorical-columns", "a"), ("low", "mid", "high")
+    for members in (["kernel", "forest"], ["kernel,forest"], ["kernel,", "forest"]):
+        for ordinal in (words, [",".join(words)], [", ".join(words)], ["low,", "mid,", "high"]):
+            given = ("--table", "t", "--metadata", "m", "--metadata-column", "x", *columns)
+            given = ("train", *given, "--output-dir", "o", "--members", *members)
+            options = parse([*given, "--ordinal", *ordinal]).build()
+            assert options.members == ("kernel", "forest")
+            assert options.target.levels == words
+    assert parse([*given, "--quantiles", "0.1,0.5", "0.9"]).build().quantiles == (0.1, 0.5, 0.9)
+    assert parse([*given, "--members", "transformer"]).build().members[-1] == "transformer"
+
+
+def test_an_option_that_is_given_twice_is_named(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--table", bench.good / "table.biom", "--metadata", bench.good / "metadata.tsv")
+    assert aam("inspect", *given, "--metadata-column", "site", "--metadata-column", "ph") == 0
+    shown = capsys.readouterr().err
+    assert "--metadata-column is given 2 times: the last value counts" in shown
+    assert "--table" not in shown
+
+
+def test_a_variable_of_slurm_that_is_no_number(
+    bench: Bench, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PROCID", "LOCALID", "JOB_ID", "NODEID", "STEP_ID"):
+        monkeypatch.setenv(f"SLURM_{name}", "0")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "x")
+    refused(bench.train(), USAGE, "SLURM_STEP_NUM_TASKS='x'")
+
 
 # Models and checkpoints of another kind
 

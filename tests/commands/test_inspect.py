@@ -355,3 +355,20 @@ def test_columns_are_not_tested_for_a_target_of_too_many_classes(tmp_path: Path)
     assert status == 0
     (sentence,) = (text for text in found["warning", "target"] if "confounding" in text)
     assert sentence.startswith("The target has 105 classes; columns are tested")
+
+
+def test_control_characters_do_not_reach_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither by findings nor by the tables of results."""
+    path = table(tmp_path, ["s1", "s2"])
+    text = METADATA.replace("skin", "sk\x1b[31min").replace("site", "si\x1b[2Jte")
+    (tmp_path / "m.tsv").write_text(text.replace("s3", "s2").replace("s4", "s9"))
+    assert aam("inspect", path, "--metadata", tmp_path / "m.tsv") in (0, 65)
+    (tmp_path / "p.tsv").write_text("sample-id\tpredicted\n" + "s1\t3\ns2\t4\ns5\t2\n")
+    (tmp_path / "n.tsv").write_text(text)
+    given = ["--predictions", str(tmp_path / "p.tsv"), "--metadata", str(tmp_path / "n.tsv")]
+    assert aam("evaluate", *given, "--metadata-column", "age", "--by", "si\x1b[2Jte") == 0
+    shown = capsys.readouterr()
+    assert "\x1b" not in shown.out + shown.err
+    assert "x1b" in shown.out

@@ -116,8 +116,15 @@ def test_ids_in_two_tables_need_prefixes(tmp_path: Path, capsys: Capture) -> Non
     assert prepare(store, one, two, more=tuple(metadata)) == DataError.status
     assert "Sample ids stand in two files: 1 (s1); give each table a prefix" in messages(capsys)
     assert not store.exists()
-    prefixes = ("--sample-prefixes", "gut", "skin")
-    assert prepare(store, one, two, more=(*metadata, *prefixes)) == 0
+    tables = ("--table", str(one), str(two))
+    for number, given in enumerate((["gut", "skin"], ["gut,skin"], ["gut,", "skin"])):
+        named = ("--sample-prefixes", *given, *metadata)
+        assert aam("prepare", *tables, *named, "--output", tmp_path / f"{number}.aam") == 0
+        made = load_study(TableOptions(table=tmp_path / f"{number}.aam"))
+        assert tuple(made.table.sample_ids) == ("gut.s1", "gut.s2", "skin.s1")
+    store = tmp_path / "0.aam"
+    assert aam("prepare", "--table", f"{one},{two}", "--output", tmp_path / "x.aam") != 0
+    assert "give each file after a blank, or the option once for each" in messages(capsys)
     study = load_study(TableOptions(table=store))
     assert counts_of(study) == {"gut.s1": {a: 3}, "gut.s2": {c: 1}, "skin.s1": {c: 4}}
     stored = read_metadata(store)
@@ -126,7 +133,7 @@ def test_ids_in_two_tables_need_prefixes(tmp_path: Path, capsys: Capture) -> Non
     # One file for all tables has the ids with prefixes.
     both = tmp_path / "both.tsv"
     both.write_text("sample-id\tage\ngut.s2\t2\nskin.s1\t3\n")
-    more = ("--metadata", both, *prefixes, "--overwrite")
+    more = ("--metadata", both, "--sample-prefixes", "gut", "skin", "--overwrite")
     assert prepare(store, one, two, more=more) == 0
     assert list(read_metadata(store).values("age", study.table.sample_ids)) == ["", "2", "3"]
 

@@ -160,6 +160,17 @@ def test_two_numbers_may_be_classes(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == ""
 
 
+def test_classes_that_are_many_numbers_may_be_a_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = TargetOptions(metadata=tmp_path, metadata_column="x", classifier=True)
+    for classes, hint in ((26, True), (5, False)):
+        found, ids = column(tmp_path, *(str(k % classes) for k in range(130)))
+        read_labels(options, found, ids)
+        shown = capsys.readouterr().err
+        assert (f"{classes} classes of 'x' are numbers: without --classifier" in shown) == hint
+
+
 def test_a_row_with_more_cells_than_columns_is_named(tmp_path: Path) -> None:
     text = "\n# a comment\nsample-id\tx\n\ns1\t1\t\t\ns2\t2\t3\n"
     with pytest.raises(DataError, match="line 6, 's2', has 3, the header 2; remove the tabs"):

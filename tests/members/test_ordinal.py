@@ -22,7 +22,7 @@ from aam.members.base import Samples
 from aam.members.member import TrainingSamples, combine_results, estimator
 from aam.members.relations import AsvRelations
 from aam.serialization import model_folder
-from tests.support.commands import TINY, aam, read
+from tests.support.commands import TINY, aam, merged, read
 from tests.support.run_folders import make_study
 
 LEVELS = ("low", "mid", "high")
@@ -54,8 +54,9 @@ def labelled(study: Path, column: str = "acidity") -> list[object]:
 
 def train(study: Path, folder: Path, *args: object, column: str = "acidity") -> int:
     """Train the kernel on one split; later arguments win."""
-    args = ("--rarefy-depth", 0, "--members", "kernel", "--folds", 1, *args)
-    return aam("train", *labelled(study, column), "--output-dir", folder, *args)
+    defaults = ("--rarefy-depth", 0, "--members", "kernel", "--folds", 1)
+    defaults = (*labelled(study, column), "--output-dir", folder, *defaults)
+    return aam("train", *merged(defaults, args))
 
 
 @pytest.fixture(scope="module")

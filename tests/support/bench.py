@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tests.support.commands import pretrain, train
+from tests.support.commands import merged, pretrain, train
 
 USAGE, DATA, NO_INPUT, UNAVAILABLE, CANNOT_CREATE = 64, 65, 66, 69, 73
 
@@ -60,7 +60,7 @@ class Bench:
     def pretrain(self, *args: object, tree: bool = True) -> int:
         """Run `aam pretrain`; later arguments win."""
         given = ("--tree", self.good / "tree.nwk") if tree else ()
-        return pretrain(self.good, self.out, *given, *args)
+        return pretrain(self.good, self.out, *merged(given, args))
 
     def train(self, *args: object) -> int:
         """Run `aam train`; later arguments win."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -22,20 +23,32 @@ def aam(*arguments: object) -> int:
         return int(stop.code or 0)
 
 
+def merged(defaults: Sequence[object], arguments: Sequence[object]) -> list[object]:
+    """Return the arguments after those of the default options that are not among them."""
+    given = {str(one).partition("=")[0] for one in arguments if str(one).startswith("--")}
+    kept: list[object] = []
+    for one in defaults:
+        if str(one).startswith("--"):
+            is_kept = str(one) not in given
+        if is_kept:
+            kept.append(one)
+    return [*kept, *arguments]
+
+
 def pretrain(study_dir: Path, folder: Path, *arguments: object) -> int:
     """Run `aam pretrain` with a tiny network; later arguments win."""
-    return aam(
-        "pretrain", *TINY, "--table", study_dir / "table.biom", "--output-dir", folder, *arguments
-    )
+    defaults = (*TINY, "--table", study_dir / "table.biom", "--output-dir", folder)
+    return aam("pretrain", *merged(defaults, arguments))
 
 
 def train(study_dir: Path, folder: Path, *arguments: object, column: str = "ph") -> int:
     """Run `aam train --members transformer` with a tiny network; later arguments win."""
-    return aam(
-        "train", *TINY, "--members", "transformer", "--table", study_dir / "table.biom",
+    defaults = (
+        *TINY, "--members", "transformer", "--table", study_dir / "table.biom",
         "--output-dir", folder, "--metadata", study_dir / "metadata.tsv",
-        "--metadata-column", column, *arguments,
+        "--metadata-column", column,
     )  # fmt: skip
+    return aam("train", *merged(defaults, arguments))
 
 
 def read(path: Path) -> pd.DataFrame:

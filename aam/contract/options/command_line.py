@@ -11,6 +11,7 @@ would replace or continue a run, has no effect.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 import typing
@@ -81,17 +82,35 @@ class Parser(argparse.ArgumentParser):
         settings: dict[str, Any] = {"dest": spec.flag, "default": argparse.SUPPRESS}
         if spec.type is bool:
             return self.add_argument(spec.flag, action=argparse.BooleanOptionalAction, **settings)
-        if spec.repeated:
-            settings["action"] = "append"
-        elif typing.get_origin(spec.type) is tuple:
-            settings["nargs"] = "+"
-        elif spec.alone is not None:
-            settings |= {"nargs": "?", "const": spec.alone}
         settings |= {"type": lambda text: convert(spec, text), "metavar": metavar(spec)}
+        if typing.get_origin(spec.type) is tuple:
+            settings["type"] = lambda text: convert_all(spec, text)
+            # A repeated option of the launcher stands before a command, which is no value of it.
+            settings["nargs"] = None if spec.repeated and spec.role == "value" else "+"
+            return self.add_argument(spec.flag, action=_Several, **settings)
+        if spec.alone is not None:
+            settings |= {"nargs": "?", "const": spec.alone}
         return self.add_argument(spec.flag, **settings)
 
 
+class _Several(argparse.Action):
+    """Values of an option, of all of its occurrences."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, flag: Any = None) -> None:
+        given = values if isinstance(values, list) else [values]
+        known = getattr(namespace, self.dest, ())
+        setattr(namespace, self.dest, (*known, *itertools.chain.from_iterable(given)))
+
+
 # --- one argument
+
+
+def convert_all(spec: OptionSpec, text: str) -> tuple[Any, ...]:
+    """Return the values of an argument of an option: several of a,b, where no value has commas."""
+    if typing.get_origin(spec.type) is tuple and not {str, Path} & {*alternatives(spec.type)}:
+        parts = [part.strip() for part in text.split(",")]
+        return tuple(convert(spec, part) for part in parts if part or len(parts) == 1)
+    return (convert(spec, text),)
 
 
 def convert(spec: OptionSpec, text: str) -> Any:
@@ -177,8 +196,16 @@ def parse_known(
         if "/" in (error.argument_name or ""):  # --stratify/--no-stratify
             raise UsageError("A switch takes no value", flag, f"write {flag} alone") from None
         raise UsageError("An option without its value", flag, "write the value after it") from None
-    given = {k: tuple(v) if isinstance(v, list) else v for k, v in vars(found).items()}
-    return given, [*others, *program]
+    return vars(found), [*others, *program]
+
+
+def given_twice(options: Iterable[OptionSpec], argv: Sequence[str]) -> list[str]:
+    """Return a sentence for each option of one value that a command line gives more than once."""
+    flags = [with_dashes(word).partition("=")[0] for word in before_program(argv)]
+    single = (spec.flag for spec in options if typing.get_origin(spec.type) is not tuple)
+    counts = {flag: flags.count(flag) + flags.count(f"--no-{flag[2:]}") for flag in single}
+    return [f"{flag} is given {times} times: the last value counts, which replaces the others."
+            for flag, times in counts.items() if times > 1]  # fmt: skip
 
 
 def parse_options(
@@ -213,7 +240,8 @@ def parse_options(
     first = next((spec for spec in known.values() if spec.first), None)
     if rest and first is not None and first.flag not in given:
         several = typing.get_origin(first.type) is tuple
-        values = tuple(convert(first, rest.pop(0)) for _ in (rest[:] if several else rest[:1]))
+        own, rest = (rest, []) if several else (rest[:1], rest[1:])
+        values = tuple(value for text in own for value in convert_all(first, text))
         given = {first.flag: values if several else values[0], **given}
     if rest:
         remedy = "write each value after its option, and quote values with spaces"

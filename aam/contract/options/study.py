@@ -191,17 +191,20 @@ class TargetOptions:
     @property
     def levels(self) -> tuple[str, ...]:
         """Categories of an ordinal target, the lowest first; empty for other targets."""
-        return ordered_levels(self.ordinal)
+        return listed(self.ordinal)
 
 
-def ordered_levels(ordinal: Sequence[str]) -> tuple[str, ...]:
-    """Return the categories of --ordinal; a single value is split at its commas.
+def listed(values: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of an option, whether a blank or a comma separates them.
 
-    >>> ordered_levels(["low, intermediate, high"])
-    ('low', 'intermediate', 'high')
+    Commas separate them in a single value, or at the end of each value before the last.
+
+    >>> listed(["low,mid,high"]), listed(["low,", "high"]), listed(["low, at rest", "high"])
+    (('low', 'mid', 'high'), ('low', 'high'), ('low, at rest', 'high'))
     """
-    given = ordinal[0].split(",") if len(ordinal) == 1 else ordinal
-    return tuple(name.strip() for name in given)
+    if values and all(value.rstrip().endswith(",") for value in values[:-1]):
+        values = " ".join(values).split(",")
+    return tuple(value.strip() for value in values)
 
 
 @dataclass(frozen=True)

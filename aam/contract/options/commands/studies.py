@@ -48,8 +48,8 @@ class Prepare:
     )
     output: Path | None = basic_option("Folder to write, such as study.aam.", role="output")
     sample_prefixes: tuple[str, ...] = basic_option(
-        "A prefix for each table, in order: sample S of the table with prefix gut becomes gut.S, "
-        "also in its own metadata. Needed where tables have sample ids in common.",
+        "A prefix for each table, in order, as a,b: sample S of the table with prefix gut becomes "
+        "gut.S, also in its own metadata. Needed where tables have sample ids in common.",
         default=(),
         metavar="PREFIX",
     )
