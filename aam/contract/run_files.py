@@ -136,7 +136,7 @@ def target_folders(run: Path) -> list[Path]:
     """Return the folders of the targets of a run; none for a run of one target."""
     targets = _record(run).get("targets")
     names = targets.values() if isinstance(targets, dict) else ()
-    return [run / name for name in names if _is_inside(name) and (run / name).is_dir()]
+    return sorted(run / name for name in names if _is_inside(name) and (run / name).is_dir())
 
 
 def _record(run: Path) -> dict[str, Any]:
