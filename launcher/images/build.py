@@ -225,6 +225,7 @@ def _inputs(
                 elif left.suffix != ".lock":
                     left.unlink()
             with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as scratch:
+                Path(scratch, "context").mkdir()
                 yield ImageBuild(builder.program, name, folder / f"{name}.sif", True, minutes,
                                  Path(scratch), Path(scratch, "context"))  # fmt: skip
     finally:

@@ -24,6 +24,7 @@ APPTAINER = """#!/bin/sh
 case $1 in
 --version) echo apptainer version 1.4.5 ;;
 exec) for word; do case $word in *.sif|/*cpu.sif*) sif=$word ;; esac; done; tail -n 1 "$sif" ;;
+build) exit 3 ;;
 pull) cp "{source}" "$3"; echo "$4" >> "{folder}/pulled" ;;
 esac
 """
@@ -102,7 +103,8 @@ def test_a_sif_from_elsewhere_is_taken_by_its_label_and_its_hash(
 ) -> None:
     file = labelled(apptainer / "copied.sif", {"org.aam.name": "cpu", "org.aam.torch": "2.13.0"})
     digest, images = str(record_of(file).sha256), apptainer / "images"
-    plain = sif(apptainer / "plain.sif")
+    plain, archive = sif(apptainer / "plain.sif"), apptainer / "archive.tar"
+    archive.touch()
     site = vast(apptainer)
 
     def build(*args: str) -> tuple[int, str]:
@@ -119,6 +121,7 @@ def test_a_sif_from_elsewhere_is_taken_by_its_label_and_its_hash(
         (("cpu", "--from", str(file), "--sha256", "0" * 64), 66, f"is sha256:{digest}, expected"),
         (("rocm63", "--from", str(file)), 73, "it is labelled cpu, not rocm63"),
         (("cpu", "--from", str(plain)), 73, "Not an image of this project"),
+        (("cpu", "--from", str(archive)), 73, "The image was not built: `"),
     ):
         assert build(*args)[0] == status, args
         assert message in build(*args)[1]
