@@ -25,7 +25,7 @@ SEE_QUEUE = "see `squeue --me`: the job may be queued"
 
 
 class Unconfirmed(Unavailable):
-    """A submission after which a job may be queued whose number is unknown."""
+    """No answer, or an unreadable one: after a submission a job of unknown number may be queued."""
 
 
 REFUSALS: tuple[tuple[tuple[str, ...], type[AamError], str, str], ...] = (
@@ -35,7 +35,7 @@ REFUSALS: tuple[tuple[tuple[str, ...], type[AamError], str, str], ...] = (
     (("node count", "more processors", "node configuration"), UsageError,
      "More than this cluster has", "`sinfo` shows what there is"),
     (("time limit",), UsageError, "More time than the partition allows", "give less --time"),
-    (("timed out",), Unconfirmed, "Slurm did not respond in time", SEE_QUEUE),
+    (("timed out",), Unconfirmed, "Slurm did not respond in time", "try again later"),
     (("contact",), Unavailable, "Slurm does not respond", "try again later"),
 )  # fmt: skip
 """Phrases of sbatch's messages, and the error, its cause and its remedy."""
@@ -122,7 +122,10 @@ def submit(script: str, after: Sequence[str] = (), condition: str = "afterok") -
     if one fails; afterany, whatever their status.
     """
     depends = [f"--dependency={condition}:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
-    printed = _sbatch(script, "--parsable", *(depends if after else []))
+    try:
+        printed = _sbatch(script, "--parsable", *(depends if after else []))
+    except Unconfirmed as error:
+        raise Unconfirmed(error.cause, error.evidence, SEE_QUEUE) from error
     # Programs in place of sbatch print lines of their own, or leave --parsable out. A number that
     # is no decimal one of this length would become a part of paths.
     lines = map(str.strip, printed.splitlines())
@@ -220,7 +223,7 @@ def _run(
         return system.run(argv, LONGEST, variables, text)
     except TimeoutError as error:
         evidence = f"{argv[0]}: {error.strerror}"
-        raise Unconfirmed("Slurm did not respond in time", evidence, SEE_QUEUE) from error
+        raise Unconfirmed("Slurm did not respond in time", evidence, "try again later") from error
     except OSError as error:
         remedy = "try again later"
         raise Unavailable("Slurm does not respond", f"{argv[0]}: {error}", remedy) from error

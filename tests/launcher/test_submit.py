@@ -375,6 +375,10 @@ def test_a_job_that_may_be_queued_is_not_queued_twice(
     assert f"remove '{place}/out/.aam-job'" in second.stderr
     assert (place / "queued").read_text() == "x\n"
     (place / "out/.aam-job").unlink()
+    # Where sbatch was to check the script alone, nothing can be queued.
+    slurm_and_image(place, "echo 'Socket timed out' >&2; exit 1")
+    checked = submit(place, *WORDS, "--gpus", "1")
+    assert (checked.returncode, "try again later" in checked.stderr) == (69, True)
     slurm_and_image(place, "echo 78")
     assert submit(place, *WORDS, "--gpus", "1").returncode == 0
 
