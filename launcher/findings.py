@@ -23,7 +23,7 @@ class Finding(msgspec.Struct, frozen=True):
     cause: str
     evidence: str
     remedy: str = ""
-    status: int = Unavailable.status  # exit status of a launch that it refuses
+    status: int | None = None  # exit status of a launch that it refuses, where it is not 69
 
     def __str__(self) -> str:
         return f"{self.brief}; {self.remedy}." if self.remedy else f"{self.brief}."
@@ -36,8 +36,9 @@ class Finding(msgspec.Struct, frozen=True):
     @property
     def error(self) -> AamError:
         """The error of a launch that it refuses."""
-        kinds = {kind.status: kind for kind in (Unavailable, NotPermitted, UsageError)}
-        return kinds[self.status](self.cause, self.evidence, self.remedy)
+        kinds = {kind.status: kind for kind in (NotPermitted, UsageError)}
+        kind = kinds[self.status] if self.status else Unavailable
+        return kind(self.cause, self.evidence, self.remedy)
 
     def as_warning(self) -> Finding:
         """Return it as a warning."""
