@@ -1,18 +1,17 @@
 """Random labels: how often the permutation test calls them predictable, and what they score.
 
-    nice python benchmarks/random_labels.py --runs 400 [--members] [--settings two three/groups]
+    nice python benchmarks/random_labels.py --runs 150 [--members kernel forest] [--settings two]
 
 Each run is a new study of 48 to 60 samples whose ASVs, sequences and communities of subjects are
-drawn at random, with labels that do not depend on them. Prints for each setting how many runs have
-p <= 0.05 and p <= 0.01; by chance at most 32 and 10 of 400 have, with a probability of 99 %. With
---members kernel and forest are trained too, and the mean scores of the ensemble, the members and
-the dummy are printed with their standard errors: those of the dummy are the right ones.
+drawn at random, with labels that do not depend on them. Prints for each setting and model how many
+runs have p <= 0.05, how many an interval above the dummy's score, how many both, and the mean score
+with its standard error: that of the dummy is the right one.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 from scipy import sparse
@@ -22,14 +21,10 @@ from aam.console import as_library
 from aam.contract.options.study import SplitOptions
 from aam.data.metadata import Metadata
 from aam.evaluation.folds import Folds
-from aam.evaluation.intervals import SCORED
 from aam.evaluation.labels import Labels
-from aam.evaluation.metrics import value_of
 from aam.evaluation.permutation import permutation_test
 from aam.evaluation.splits import split_samples
 from aam.members.base import Samples
-from aam.members.kernel import MEMBER as KERNEL
-from aam.members.kernel import label_free_kernels
 from aam.members.member import TrainingSamples, combine_results, estimator
 from aam.members.relations import AsvRelations
 
@@ -48,28 +43,38 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--signal", type=float, default=0.0, help="for the power of the test")
-    parser.add_argument("--members", action="store_true")
+    parser.add_argument("--members", nargs="+", default=["kernel"], choices=["kernel", "forest"])
     parser.add_argument("--settings", nargs="+", default=SETTINGS, choices=SETTINGS)
     arguments = parser.parse_args()
+    print(
+        "| setting | model | p <= 0.05 | interval | both | mean score |\n|---|---|---|---|---|---|"
+    )
     for setting in arguments.settings:
         target, _, groups = setting.partition("/")
-        p, scores = [], []
+        rows: dict[str, list[tuple[bool, bool, float]]] = {}
         for run in range(arguments.runs):
             rng = np.random.default_rng([arguments.seed, SETTINGS.index(setting), run])
             with as_library():
                 samples, folds = study(rng, target, bool(groups), arguments.signal)
-                found = permutation_test(label_free_kernels(samples.inputs(KERNEL)), folds)
-                if arguments.members:
-                    scores.append(dict(member_scores(samples, folds)))
-            p.append(1.0 if found is None else found.p)
-        small = [int((np.array(p) <= level).sum()) for level in (0.05, 0.01)]
-        print(
-            f"{setting}: p <= 0.05 in {small[0]}, p <= 0.01 in {small[1]} of {len(p)}", flush=True
-        )
-        for name in scores[0] if scores else ():
-            values = np.array([one[name] for one in scores])
-            error = values.std() / np.sqrt(len(values))
-            print(f"    {name}: {np.nanmean(values):.3f} +- {error:.3f}", flush=True)
+                predictions = member_predictions(samples, folds, arguments.members)
+            dummy = folds.drawn(folds.dummy_MC)
+            for name, predictions_MC in predictions.items():
+                model = folds.drawn(predictions_MC)
+                metric, ahead = model.paired_difference(dummy)
+                test = permutation_test(folds, predictions_MC)
+                small = test is not None and test.p <= 0.05
+                above = ahead.lower is not None and ahead.lower > 0
+                rows.setdefault(name, []).append((small, above, model.whole[metric]))
+        for name, found in rows.items():
+            small_R, above_R, score_R = (np.array(column) for column in zip(*found, strict=True))
+            rates = (
+                f"{small_R.mean():.3f} | {above_R.mean():.3f} | {(small_R & above_R).mean():.3f}"
+            )
+            error = np.nanstd(score_R) / np.sqrt(len(score_R))
+            print(
+                f"| {setting} | {name} | {rates} | {np.nanmean(score_R):.3f} ({error:.3f}) |",
+                flush=True,
+            )
 
 
 def study(
@@ -128,21 +133,17 @@ def study(
     return TrainingSamples(samples, AsvRelations(tokens_FL)), folds
 
 
-def member_scores(samples: TrainingSamples, folds: Folds) -> Iterator[tuple[str, float]]:
-    """Yield the scores of the ensemble, its members and the dummy, by the first metric."""
+def member_predictions(
+    samples: TrainingSamples, folds: Folds, members: Sequence[str]
+) -> dict[str, F64]:
+    """Return the held-out predictions of the members, of several the ensemble, and of the dummy."""
     results = {
-        name: estimator(name).cross_validate(samples, folds, final=False, weighed=True)
-        for name in ("kernel", "forest")
+        name: estimator(name).cross_validate(samples, folds, final=False, weighed=len(members) > 1)
+        for name in members
     }
     combined = combine_results(results, folds)
-    name, metric = next(iter(SCORED[folds.labels.type].items()))
-    predictions: dict[str, F64] = {"ensemble": combined.predictions_MC}
-    predictions |= {"uncalibrated": combined.uncalibrated_MC}
-    predictions |= {"mean": np.mean(list(combined.members.values()), axis=0)}
-    for model, predictions_MC in (
-        predictions | dict(combined.members) | {"dummy": folds.dummy_MC}
-    ).items():
-        yield f"{name} {model}", value_of(metric, folds.scored(predictions_MC))
+    predictions = {"dummy": folds.dummy_MC, **combined.members}
+    return predictions | ({"ensemble": combined.predictions_MC} if len(members) > 1 else {})
 
 
 if __name__ == "__main__":

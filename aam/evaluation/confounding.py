@@ -28,7 +28,7 @@ from aam.console import warn
 from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers
 from aam.data.study import Study
 from aam.evaluation.folds import Folds, training_rows
-from aam.evaluation.intervals import SCORED, TITLES
+from aam.evaluation.intervals import NO_SKILL, SCORED, TITLES
 from aam.evaluation.metrics import ScoredPredictions, value_of
 
 DEPTH = "sequencing depth"
@@ -61,9 +61,6 @@ _RARE = 5
 
 _WORTH_NAMING = 0.05
 """Score above a guess from which `leading` returns a column."""
-
-NO_SKILL = {"r2": 0.0, "auc": 0.5, "weighted_kappa": 0.0}
-"""Scores of predictions that say nothing about the target."""
 
 _NEAR = 0.05
 """Columns further below the ensemble than this are not compared with it."""

@@ -76,6 +76,9 @@ SCORED: dict[TargetType, dict[str, ResampledMetric]] = {
 TITLES = {"r2": "R²", "auc": "AUC", "weighted_kappa": "weighted kappa"}
 """Names of the metrics that compare models, in sentences."""
 
+NO_SKILL = {"r2": 0.0, "auc": 0.5, "weighted_kappa": 0.0}
+"""Their values for predictions that say nothing about the target."""
+
 
 @dataclass(frozen=True)
 class Scale:

@@ -2,10 +2,11 @@
 
     verdict         whether the ensemble is better than the dummy: {outcome, sentence, metric,
                     model, dummy (values of the metric), difference, lower, upper (the paired
-                    interval), p, shufflings (of the permutation test; null and 0 without one),
-                    units}. outcome: "better" where the interval is above 0 and the test is
-                    significant or missing; "worse" where the interval is below 0; "undecided" where
-                    it is above 0 and the test is not significant, or none exists; else "not
+                    interval), p, shufflings (of the permutation test of the ensemble's
+                    predictions; null and 0 without one), units}. outcome: "better" where the
+                    interval is above 0, the score above that of no skill, and the test significant
+                    or missing; "worse" where the interval is below 0; "undecided" without an
+                    interval, or where it is above 0 and the test not significant; else "not
                     better", also where repeated subjects that the split divides explain the score
     column, kind    column of the metadata; "regression", "classification" or "ordinal"
     classes         names of the classes, of an ordinal target the lowest first; empty for a number
@@ -70,7 +71,15 @@ from sklearn.metrics import log_loss
 from aam.evaluation.calibration import COVERAGE
 from aam.evaluation.ensemble import Combined
 from aam.evaluation.folds import Folds
-from aam.evaluation.intervals import LEVEL, MIN_UNITS, SCORED, TITLES, ResampledMetrics, Score
+from aam.evaluation.intervals import (
+    LEVEL,
+    MIN_UNITS,
+    NO_SKILL,
+    SCORED,
+    TITLES,
+    ResampledMetrics,
+    Score,
+)
 from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.permutation import PermutationTest
 from aam.number_format import fixed, metric_text
@@ -179,46 +188,54 @@ def _verdict(
     test: PermutationTest | None,
     repeated: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Compare the ensemble with the dummy.
-
-    Where the split divides repeated subjects, interval and test are those of a model that may know
-    the subjects: "better" also requires that the kernel is better with the subjects kept together.
-    """
+    """Decide whether the ensemble is shown to be better than the dummy, and state it."""
     metric, difference = model.paired_difference(dummy)
-    values = model.whole[metric], dummy.whole[metric]
-    p = None if test is None else test.p
+    value, guess = model.whole[metric], dummy.whole[metric]
     lower, upper = difference.lower, difference.upper
-    outcome = "not better"
-    start = f"The model is not shown to predict '{column}' better than a dummy"
+    reasons = []
+    # An interval is a necessary condition. Few units have none, however small p is: of two studies
+    # nobody knows what a third one would say.
     if lower is None or upper is None:
         outcome = "undecided"
     elif upper < 0:
         outcome = "worse"
-        start = f"The model predicts '{column}' worse than a dummy"
-    elif lower > 0 and p is not None and p > SIGNIFICANT:
+    elif lower <= 0:
+        outcome = "not better"
+    # The dummy of folds of other means scores below 0 itself: to be above it is no skill.
+    elif value <= NO_SKILL[metric]:
+        outcome = "not better"
+        reasons.append(f"a score of at most {NO_SKILL[metric]:g} is no skill")
+    # The interval takes the models as they are. Those of several folds share training samples, so
+    # that scores of random labels vary more than it says; the test allows for that.
+    elif test is not None and test.p > SIGNIFICANT:
         outcome = "undecided"
-    elif lower > 0:
+        reasons.append("the interval is above 0, but shuffled labels often do as well")
+    else:
         outcome = "better"
-        start = f"The model predicts '{column}' better than a dummy"
-    divided = ""
+    # Interval and test are those of known subjects where the split divides these: the kernel also
+    # has to be better with the subjects kept together.
     if outcome == "better" and repeated is not None:
-        divided = (
-            f"; with all samples of a '{repeated['column']}' on one side of the split the kernel "
+        reason = (
+            f"with all samples of a '{repeated['column']}' on one side of the split the kernel "
             f"has {TITLES[metric]} {fixed(repeated['grouped'])}"
         )
         if not repeated["better"]:
             outcome = "not better"
-            start = f"The model is not shown to predict '{column}' better than a dummy"
-            divided += ", which is not beyond the dummy"
+            reason += ", which is not beyond the dummy"
             if repeated["lower"] is not None:
-                lower_text, upper_text = fixed(repeated["lower"]), fixed(repeated["upper"])
-                divided += f" (difference {lower_text} to {upper_text})"
-            divided += ": the score of this split is that of known samples"
+                limits = fixed(repeated["lower"]), fixed(repeated["upper"])
+                reason += f" (difference {limits[0]} to {limits[1]})"
+            reason += ": the score of this split is that of known samples"
+        reasons.append(reason)
+    start = {
+        "better": f"The model predicts '{column}' better than a dummy",
+        "worse": f"The model predicts '{column}' worse than a dummy",
+    }.get(outcome, f"The model is not shown to predict '{column}' better than a dummy")
     text = f"{start} ({_GUESSES[folds.labels.type]})"
     if difference.value is None:
         text += f": {TITLES[metric]} is not defined"
     else:
-        text += f": {TITLES[metric]} {fixed(values[0])} against {fixed(values[1])}, difference "
+        text += f": {TITLES[metric]} {fixed(value)} against {fixed(guess)}, difference "
         text += f"{fixed(difference.value)} ("
         if lower is not None and upper is not None:
             text += f"{100 * LEVEL:.0f} % {fixed(lower)} to {fixed(upper)}, {folds.units})"
@@ -226,22 +243,18 @@ def _verdict(
             text += f"no interval: {folds.units}, at least {MIN_UNITS} are needed"
             text += " in two classes)" if metric == "auc" else ")"
     if test is not None:
-        text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the labels)"
-    if outcome == "undecided" and lower is not None:
-        text += "; the interval is above 0, but labels shuffled at random often do as well"
-    text += divided
-    known = [None if math.isnan(value) else value for value in values]
+        text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the held-out labels)"
     return {
         "outcome": outcome,
-        "sentence": f"{text}.",
+        "sentence": f"{'; '.join([text, *reasons])}.",
         "metric": metric,
-        "model": known[0],
-        "dummy": known[1],
+        "model": None if math.isnan(value) else value,
+        "dummy": None if math.isnan(guess) else guess,
         "difference": difference.value,
         "lower": lower,
         "upper": upper,
-        "p": p,
-        "shufflings": test.shufflings if test else 0,
+        "p": None if test is None else test.p,
+        "shufflings": 0 if test is None else test.shufflings,
         "units": folds.units,
     }
 

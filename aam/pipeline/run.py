@@ -32,7 +32,7 @@ from aam.evaluation.splits import write_splits
 from aam.inference.tables import write_table
 from aam.members.explanations import explain_held_out
 from aam.members.importance import importance_table, q_values
-from aam.members.kernel import Landmarks, label_free_kernels
+from aam.members.kernel import Landmarks
 from aam.members.member import estimator
 from aam.members.model_file import ModelFacts, TrainedModel
 from aam.members.new_samples import TrainingSummary
@@ -236,7 +236,7 @@ def _scores(
     """Return the content of scores.json."""
     column, folds, grouped = options.target.metadata_column, result.folds, None
     seconds = {name: one.cpu_seconds for name, one in result.members.items()}
-    test = permutation_test(label_free_kernels(result.samples.inputs(estimator(KERNEL))), folds)
+    test = permutation_test(folds, result.combined.predictions_MC)
     kernel = result.members.get(KERNEL)
     if repeated is not None:
         given_MC = None if kernel is None else kernel.predictions_MC

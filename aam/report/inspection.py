@@ -13,7 +13,8 @@ from aam.contract.errors import printable
 from aam.data.inspection import Inspection, MetadataColumn
 from aam.data.metadata import LARGEST_NUMBER, as_numbers
 from aam.data.table import FeatureTable, auto_depth
-from aam.evaluation.confounding import NO_SKILL, Association
+from aam.evaluation.confounding import Association
+from aam.evaluation.intervals import NO_SKILL
 from aam.report.figures import SERIES, Drawing, Picture, blank, shortened, styled
 from aam.report.page import Tile, render, write_page
 from aam.report.terminal import OTHER_FORM, TITLES, Table

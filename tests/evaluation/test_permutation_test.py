@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from aam.arrays import F64
 from aam.evaluation.ensemble import combine_members
+from aam.evaluation.folds import Folds
 from aam.evaluation.permutation import PermutationTest, permutation_test, shuffled_rows
 from aam.evaluation.scores import evaluate
-from aam.members.kernel import MEMBER as KERNEL
-from aam.members.kernel import label_free_kernels
+from aam.evaluation.splits import Split
+from aam.members.member import TrainingSamples, combine_results, estimator
 from benchmarks.random_labels import SETTINGS, study
 
 SIGNALS = ("two", "three/groups", "ordered", "numbers", "varying/groups")
@@ -44,38 +48,89 @@ def test_stratified_folds_keep_their_classes() -> None:
 def test_a_signal_is_found(setting: str) -> None:
     target, _, grouped = setting.partition("/")
     samples, folds = study(np.random.default_rng(0), target, bool(grouped), signal=4.0)
-    found = permutation_test(label_free_kernels(samples.inputs(KERNEL)), folds)
+    found = permutation_test(folds, kernel_predictions(samples, folds))
     assert found is not None
-    assert found.p < 0.02
+    assert found.p < 0.05
+
+
+def test_the_test_is_of_the_predictions_that_are_given() -> None:
+    """On one study p follows the predictions, not the table: none is significant without skill."""
+    _, folds = study(np.random.default_rng(0), "numbers", False, signal=4.0)
+    noise_MC = np.random.default_rng(1).normal(size=(len(folds.rows_M), 1))
+    p = [permutation_test(folds, folds.held_out.outputs_NC + k * noise_MC) for k in (0.3, 100)]
+    assert p[0] is not None and p[1] is not None
+    assert p[0].p == 1 / 1000 and p[1].p > 0.05
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_few_groups_have_no_test(groups: int) -> None:
+    """Four studies have 24 orders."""
+    _, folds = study(np.random.default_rng(0), "numbers", False)
+    group_N = np.arange(len(folds.labels.values)) % groups
+    none = np.arange(0)
+    splits = tuple(
+        Split(np.flatnonzero(group_N != k), none, np.flatnonzero(group_N == k))
+        for k in range(groups)
+    )
+    few = replace(folds, labels=replace(folds.labels, groups=group_N), splits=splits)
+    assert permutation_test(few, few.held_out.outputs_NC) is None
 
 
 @pytest.mark.medium
-def test_random_labels_have_uniform_p_values() -> None:
+def test_random_labels_are_seldom_significant() -> None:
     p = []
-    for run in range(60):
+    for run in range(40):
         samples, folds = study(np.random.default_rng(run), "two", False)
-        found = permutation_test(label_free_kernels(samples.inputs(KERNEL)), folds)
+        found = permutation_test(folds, kernel_predictions(samples, folds))
         assert found is not None
         p.append(found.p)
-    assert 0.4 < np.mean(p) < 0.6
-    # The probability of ten or more of 60 at a level of 5 % is 0.0009.
-    assert sum(one <= 0.05 for one in p) < 10
+    # The probability of seven or more of 40 at a level of 5 % is 0.003.
+    assert sum(one <= 0.05 for one in p) < 7
+
+
+def test_labels_that_train_other_folds_keep_the_level() -> None:
+    """A kernel of random labels: without the factor of the folds the level would be 12 %."""
+    rng = np.random.default_rng(0)
+    _, folds = study(rng, "numbers", False)
+    number = len(folds.rows_M)
+    # The held-out predictions of a kernel with a small weight of every label.
+    kernel_NN = rng.normal(size=(number, 200))
+    kernel_NN = kernel_NN @ kernel_NN.T / 2000
+    apart_MM = folds.fold_M[:, None] != folds.fold_M
+    small = 0
+    for _ in range(120):
+        values = rng.normal(size=number)
+        shuffled = replace(folds, labels=replace(folds.labels, values=values))
+        predicted_M = (kernel_NN[np.ix_(folds.rows_M, folds.rows_M)] * apart_MM) @ (
+            shuffled.held_out.values
+        )
+        test = permutation_test(shuffled, predicted_M[:, None])
+        assert test is not None
+        small += test.p <= 0.05
+    # Of 120 at a level of 5 %, 13 or more have a probability of 0.01.
+    assert 1 <= small < 13
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_random_labels_are_seldom_predictable(setting: str) -> None:
-    """`benchmarks/random_labels.py` has 400 runs of each setting."""
+    """`benchmarks/random_labels.py` has more runs, and the forest and the ensemble."""
     target, _, grouped = setting.partition("/")
     p = []
     for run in range(120):
         samples, folds = study(np.random.default_rng([1, run]), target, bool(grouped))
-        found = permutation_test(label_free_kernels(samples.inputs(KERNEL)), folds)
+        found = permutation_test(folds, kernel_predictions(samples, folds))
         p.append(1.0 if found is None else found.p)
     # By chance more than 13 have p <= 0.05, or more than 5 p <= 0.01, with a probability of 0.5 %.
     assert sum(one <= 0.05 for one in p) <= 13
     assert sum(one <= 0.01 for one in p) <= 5
+
+
+def kernel_predictions(samples: TrainingSamples, folds: Folds) -> F64:
+    """Return the ensemble of a kernel alone."""
+    found = {"kernel": estimator("kernel").cross_validate(samples, folds, False, weighed=False)}
+    return combine_results(found, folds).predictions_MC
 
 
 @pytest.mark.parametrize(
@@ -98,6 +153,25 @@ def test_the_verdict_reconciles_interval_and_test(
     assert verdict["model"], verdict["dummy"] == (r2["ensemble"], r2["dummy"])
     assert verdict["difference"] == pytest.approx(r2["ensemble"] - r2["dummy"])
     assert "'ph'" in verdict["sentence"]
+
+
+def test_a_score_below_that_of_no_skill_is_not_better() -> None:
+    """The dummy of these folds is worse still: R² -0.1 is above it and significant."""
+    rng = np.random.default_rng(0)
+    _, folds = study(rng, "numbers", False)
+    order = np.argsort(folds.labels.values)
+    none = np.arange(0)
+    splits = tuple(
+        Split(np.sort(np.setdiff1d(order, part)), none, np.sort(part))
+        for part in np.array_split(order, 5)
+    )
+    folds = replace(folds, splits=splits)
+    guess_MC = folds.dummy_MC
+    predictions_MC = guess_MC + 0.05 * (folds.held_out.outputs_NC - guess_MC)
+    combined = combine_members({"kernel": predictions_MC}, folds)
+    verdict = evaluate("ph", folds, combined, {}, PermutationTest(0.001, 999))["verdict"]
+    assert verdict["dummy"] < verdict["model"] < 0 < verdict["lower"]
+    assert verdict["outcome"] == "not better"
 
 
 def test_the_dummy_is_not_better_than_itself() -> None:
