@@ -48,13 +48,17 @@ def run_search(options: Search) -> None:
     result = search(options)
     if result is None:
         return
+
+    def shown(score: float | None) -> str:
+        return f"{result['metric']} {'not defined' if score is None else f'{score:.3f}'}"
+
     for number, fold in enumerate(result["folds"], start=1):
         info(
-            f"Fold {number}: {result['metric']} {fold['outer']:.3f} with {fold['values']} "
+            f"Fold {number}: {shown(fold['outer'])} with {fold['values']} "
             f"(inner folds, which chose them: {fold['inner']:.3f})."
         )
     info(
-        f"Score of the search: {result['metric']} {result['outer']:.3f}, the mean of "
+        f"Score of the search: {shown(result['outer'])}, of the held-out predictions of "
         f"{len(result['folds'])} folds whose samples chose nothing. Train with all samples: "
         f"aam train --config {options.run.output_dir / BEST}, and the other options of this search."
     )

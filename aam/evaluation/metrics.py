@@ -89,6 +89,24 @@ class ScoredPredictions:
         )
 
 
+def pooled(folds: Sequence[ScoredPredictions]) -> ScoredPredictions:
+    """Combine the predictions of several folds, as those of one cross-validation.
+
+    A metric of them is the one of `aam train`: a fold of one class has no AUC of its own, but the
+    pairs of the other folds have one.
+    """
+    first = folds[0]
+    chances = [fold.probabilities for fold in folds if fold.probabilities is not None]
+    return ScoredPredictions(
+        np.concatenate([fold.actual for fold in folds]),
+        np.concatenate([fold.predicted for fold in folds]),
+        tuple(str(k) for k, fold in enumerate(folds, start=1) for _ in fold.actual),
+        first.classes,
+        np.concatenate(chances) if chances else None,
+        first.ordered,
+    )
+
+
 MetricFunction = Callable[[ScoredPredictions], float]
 ResampledMetric = Callable[[ScoredPredictions, F64], F64]
 

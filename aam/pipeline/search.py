@@ -1,9 +1,10 @@
 """`aam search`: trials of `aam train` by Optuna, in nested cross-validation.
 
-Each outer fold has an Optuna study that sees its training samples alone. A trial is the mean score
-of the inner folds, and is pruned between them. The best trial of a fold is trained on all its
-training samples and scored on its test samples: the score of the search, which chose nothing. A
-last study on all samples gives the values to train with.
+Each outer fold has an Optuna study that sees its training samples alone. The score of a trial is
+that of the held-out predictions of the inner folds together, as `aam train` scores its folds; it is
+pruned between them. The best trial of a fold is trained on all its training samples and predicts
+its test samples. The predictions of all folds, whose test samples chose nothing, have the score of
+the search. A last study on all samples gives the values to train with.
 
 Several processes share the studies in Optuna's storage. The number of trials is a total of finished
 ones: the process that evaluates the folds runs trials until there are so many. Processes that only
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from aam import __version__, run_record
 from aam.arrays import Rows
@@ -46,19 +48,23 @@ from aam.contract.options import OptionSpec, build, replaced, specs, to_plain, v
 from aam.contract.options import alternatives as types_of
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Search, Train
-from aam.contract.options.study import SplitOptions
+from aam.contract.options.study import SplitOptions, TargetOptions
+from aam.data.metadata import as_numbers
 from aam.data.targets import category_codes
 from aam.distributed.stop import StopRequests
 from aam.evaluation.intervals import SCORED
-from aam.evaluation.metrics import ScoredPredictions, value_of
+from aam.evaluation.metrics import ScoredPredictions, pooled, value_of
+from aam.evaluation.predictions import class_predictions, numeric_predictions, read_predictions
 from aam.evaluation.splits import Split, check_covariates, make_splits
+from aam.inference.tables import write_table
 from aam.members.member import TrainingSamples
 from aam.members.option_checks import TRANSFORMER, choose_members
-from aam.pipeline.train import folds_of, samples_of, sequence_length, session, train
+from aam.members.tables import held_out_table
+from aam.pipeline.train import Result, folds_of, samples_of, sequence_length, session, train
 from aam.serialization.folders import temporary_folder
 from aam.training.labelled_study import LabelledStudy, check_labels, label_study, read_inputs
 
-RESULT, BEST = "search.json", "best.yaml"
+RESULT, BEST, PREDICTIONS = "search.json", "best.yaml", "predictions.tsv"
 DATABASE, JOURNAL = "search.db", "search.journal"
 """Files of the trials: an SQLite database, and with --storage journal Optuna's journal."""
 
@@ -178,7 +184,7 @@ def search(options: Search) -> dict[str, Any] | None:
     """
     import_optuna()
     base, axes = read_axes(options)
-    metric, _ = next(iter(SCORED[base.target.type].items()))
+    metric, function = next(iter(SCORED[base.target.type].items()))
     folder = options.run.output_dir
     trials = Trials.of(base, folder)
     splits = trials.labelled.splits
@@ -202,10 +208,11 @@ def search(options: Search) -> dict[str, Any] | None:
         _optimize(studies, number, options, trials, axes, rows, stop)
     if options.trials_only:
         return None
-    folds = []
+    folds, tables = [], _predictions_of_folds(folder)
     for number, (split, study) in enumerate(zip(splits, studies, strict=False), start=1):
         # A search that is started again does not repeat the fold.
-        if (evaluated := study.user_attrs.get("evaluated")) is None:
+        evaluated = study.user_attrs.get("evaluated")
+        if evaluated is None or str(number) not in tables:
             stop_if_requested(stop)
             info(f"Fold {number}: evaluating {study.best_params}.")
             # With the values: more trials may find better ones, which this score is not of.
@@ -213,7 +220,16 @@ def search(options: Search) -> dict[str, Any] | None:
             values = {
                 axis.spec.field: axis.value(evaluated["values"][axis.spec.field]) for axis in axes
             }
-            evaluated["outer"] = trials.score(values, split)
+            trained = trials.train(values, split)
+            score = value_of(function, trained.scored)
+            evaluated["outer"] = None if math.isnan(score) else score
+            ids, predictions_MC = (
+                trained.samples.samples.sample_ids,
+                trained.combined.uncalibrated_MC,
+            )
+            table = held_out_table(ids, trained.folds, predictions_MC).astype(str)
+            tables[str(number)] = table.assign(fold=str(number))
+            write_table(folder / PREDICTIONS, pd.concat(tables.values()))
             study.set_user_attr("evaluated", evaluated)
         folds.append(evaluated)
     best = _described(studies[-1])
@@ -222,7 +238,7 @@ def search(options: Search) -> dict[str, Any] | None:
         "metric": metric,
         "folds": folds,
         "inner": float(np.mean([fold["inner"] for fold in folds])),
-        "outer": float(np.mean([fold["outer"] for fold in folds])),
+        "outer": _score_of_predictions(folder / PREDICTIONS, base.target),
         "best": best,
         "options": to_plain(options),
     }
@@ -261,25 +277,29 @@ def _optimize(
         else samplers.TPESampler(seed=seed, constant_liar=True)
     )
     inner = inner_splits(options, trials.labelled, rows)
+    function = next(iter(SCORED[options.target.type].values()))
 
     def objective(trial: Any) -> float:
         values = {axis.spec.field: axis.suggest(trial) for axis in axes}
-        scores: list[float] = []
+        parts: list[ScoredPredictions] = []
+        score = math.nan
         for step, split in enumerate(inner):
             try:
-                score = trials.score(values, split)
+                parts.append(held_out(trials.train(values, split)))
             # The samples that the values of a trial leave may be too few to be split.
             except (NotFinite, DataError) as error:
                 warn(f"{study.study_name}, {values}: {error}")
-                score = math.nan
-            scores.append(score)
-            # A pruned trial is finished. Optuna counts NaN as a failure, which is tried again.
-            if math.isnan(score):
-                raise optuna.TrialPruned
-            trial.report(float(np.mean(scores)), step)
+                raise optuna.TrialPruned from error
+            score = value_of(function, pooled(parts))
+            if math.isnan(score):  # the first folds may be of one class
+                continue
+            trial.report(score, step)
             if step + 1 < len(inner) and trial.should_prune():
                 raise optuna.TrialPruned
-        return float(np.mean(scores))
+        # A pruned trial is finished. Optuna counts NaN as a failure, which is tried again.
+        if math.isnan(score):
+            raise optuna.TrialPruned
+        return score
 
     def report(count: int) -> None:
         place = {"fold": number + 1, "folds": len(studies)}
@@ -335,12 +355,7 @@ class Trials:
         labelled = label_study(base, *read_inputs(base, sequence_length(base)), base.split)
         return cls(base, folder, labelled, samples_of(labelled))
 
-    def score(self, values: Mapping[str, Any], split: Split) -> float:
-        """Train with other values of options, and return the score of a split's test samples."""
-        function = next(iter(SCORED[self.base.target.type].values()))
-        return value_of(function, self.predict_held_out(values, split))
-
-    def predict_held_out(self, values: Mapping[str, Any], split: Split) -> ScoredPredictions:
+    def train(self, values: Mapping[str, Any], split: Split) -> Result:
         """Train with other values of options, and predict the test samples of a split."""
         options = replaced(self.base, values)
         options = dataclasses.replace(options, members=choose_members(options), folds=1)
@@ -374,7 +389,39 @@ class Trials:
                 # than fitting a kernel: 100 instead of 17 CPU-seconds for 2 x 2 folds, 2 trials.
                 result = train(study, trials.samples, folds, options.members, trial, final=False)
         assert result is not None  # a search runs in one process
-        return result.scored
+        return result
+
+
+def held_out(result: Result) -> ScoredPredictions:
+    """Return the predictions of the test samples of a split.
+
+    Of classes, before the temperature: a single split has one for each part of its groups, where
+    `aam train` has one for the whole fold, which does not change the order of its samples.
+    """
+    return result.folds.scored(result.combined.uncalibrated_MC)
+
+
+def _predictions_of_folds(folder: Path) -> dict[str, pd.DataFrame]:
+    """Read the predictions of the folds that are evaluated, by the number of the fold."""
+    path = folder / PREDICTIONS
+    if not path.exists():
+        return {}
+    return {str(fold): table for fold, table in read_predictions(path).groupby("fold")}
+
+
+def _defined(score: float) -> float | None:
+    """Return a score, None where it is not defined: JSON has no NaN."""
+    return None if math.isnan(score) else score
+
+
+def _score_of_predictions(path: Path, target: TargetOptions) -> float | None:
+    """Return the score of the test samples of all folds."""
+    frame = read_predictions(path)
+    if target.type == "regression":
+        scored = numeric_predictions(frame, as_numbers(frame["actual"].tolist()))
+    else:
+        scored = class_predictions(frame, frame["actual"].tolist(), target.levels)
+    return _defined(value_of(next(iter(SCORED[target.type].values())), scored))
 
 
 def _reading(options: Train) -> tuple[object, ...]:

@@ -21,13 +21,14 @@ from aam.contract import stop_file
 from aam.contract.errors import CannotCreate, Interrupted, NotFinite, UsageError
 from aam.contract.options import build, replaced
 from aam.contract.options.command_line import parse_command
-from aam.contract.options.commands.train import Search
+from aam.contract.options.commands.train import Search, Train
 from aam.distributed.stop import StopRequests
 from aam.evaluation.splits import write_splits
 from aam.pipeline.run import run
 from aam.pipeline.search import (
     Trials,
     finished,
+    held_out,
     import_optuna,
     inner_splits,
     open_studies,
@@ -149,7 +150,7 @@ def test_a_trial_has_the_predictions_of_aam_train(study_dir: Path, tmp_path: Pat
         write_splits(splits, trials.labelled.study.table.sample_ids, [split])
         values = {"output_dir": tmp_path / f"run-{fold}", "splits": splits}
         trained = run(replaced(base, {"members": both, **values}))
-        found = trials.predict_held_out({"members": both}, split)
+        found = held_out(trials.train({"members": both}, split))
         assert trained is not None
         assert found.actual.tolist() == trained.actual.tolist()
         assert found.predicted.tolist() == trained.predicted.tolist()
@@ -172,7 +173,10 @@ def test_a_search_is_resumed_and_scored_by_samples_that_chose_nothing(
     for fold in found["folds"]:
         assert {"inner", "outer", "values"} <= fold.keys()
         assert fold["outer"] != fold["inner"]
-    assert found["outer"] == pytest.approx(np.mean([fold["outer"] for fold in found["folds"]]))
+    predictions = pd.read_csv(folder / "predictions.tsv", sep="\t")
+    errors = ((predictions["actual"] - predictions["predicted"]) ** 2).sum()
+    total = ((predictions["actual"] - predictions["actual"].mean()) ** 2).sum()
+    assert found["outer"] == pytest.approx(1 - errors / total)
     storage = f"sqlite:///{folder / 'search.db'}"
     studies = optuna.get_all_study_names(storage)
     assert sorted(studies) == ["all samples", "fold 1", "fold 2"]
@@ -181,6 +185,7 @@ def test_a_search_is_resumed_and_scored_by_samples_that_chose_nothing(
     assert (folder / "best.yaml").read_text().startswith('target-transform: "')
     assert {path.name for path in folder.iterdir()} == {
         *("search.db", "search.json", "best.yaml", "progress.json", ".search.lock"),
+        "predictions.tsv",
     }
     assert "folds whose samples chose nothing" in capsys.readouterr().err
     progress = {"fold": 3, "folds": 3, "trial": 2, "trials": 2}
@@ -196,6 +201,29 @@ def test_a_search_is_resumed_and_scored_by_samples_that_chose_nothing(
     for option in (("--splits", folder / "search.json"), ("--overwrite",), ("--fsdp",)):
         assert aam("search", *args, *option) == UsageError.status
         assert f"`search` has no such option: '{option[0]}'" in capsys.readouterr().err
+
+
+@pytest.mark.medium
+def test_folds_of_one_class_are_scored_as_by_train(study_dir: Path, tmp_path: Path) -> None:
+    """Three of twelve groups have the class: some inner and outer folds have one class alone."""
+    metadata = pd.read_csv(study_dir / "metadata.tsv", sep="\t", dtype=str, skiprows=[1])
+    groups = np.arange(len(metadata)) % 12
+    metadata["group"] = [f"g{number}" for number in groups]
+    metadata["ill"] = ["yes" if number < 3 else "no" for number in groups]
+    metadata.to_csv(tmp_path / "m.tsv", sep="\t", index=False)
+    given = [
+        *("--table", str(study_dir / "table.biom"), "--metadata", str(tmp_path / "m.tsv")),
+        *("--metadata-column", "ill", "--classifier", "--group-column", "group"),
+        *("--folds", "5", "--members", "kernel"),
+    ]
+    search_options = ("--inner-folds", "3", "--trials", "1", "--vary", "target-transform=none")
+    found = _search([*given, "--output-dir", str(tmp_path / "search"), *search_options])
+    assert found is not None
+    assert any(fold["outer"] is None for fold in found["folds"])
+    train = build(Train, parse_command("train", [*given, "--output-dir", str(tmp_path / "run")]))
+    assert run(train) is not None
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert found["outer"] == pytest.approx(scores["models"]["ensemble"]["metrics"]["auc"]["value"])
 
 
 @pytest.mark.medium
