@@ -17,6 +17,9 @@ from aam.evaluation.splits import Split
 FRACTIONS = (1 / 8, 1 / 4, 1 / 2)
 """Parts of the groups in training; a kernel takes the cube of each in time."""
 
+LITTLE = 0.05
+"""Gain of a doubling in R², AUC or kappa, all of which below is little."""
+
 MIN_GROUPS = 8
 """Groups to which a model is fitted."""
 
@@ -77,8 +80,10 @@ def learning_curve(
         sentence += f"({100 * LEVEL:.0f} % {gain.lower:+.3f} to {gain.upper:+.3f})"
         if gain.lower > 0:
             sentence += ": more samples would probably help."
+        elif gain.upper < LITTLE:
+            sentence += ": as many samples again would probably add little."
         else:
-            sentence += ": within noise, so that as many samples again may add little."
+            sentence += ": whether more samples would help cannot be told."
     points = zip(numbers, drawn, strict=True)
     return {
         "model": name,

@@ -59,6 +59,8 @@ class ModelFacts:
     # mean label of the training samples, of a logarithmic transform the geometric mean, or the
     # frequency of each class
     means: tuple[float, ...]
+    # verdict on a model that is not shown to be better than a dummy; "" of others, or without one
+    unproven: str = ""
 
     @classmethod
     def of(

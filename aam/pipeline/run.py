@@ -115,9 +115,14 @@ def run(
             if result is None:
                 return None
             model = _model(options, labelled, result)
-            model.save(prepared.folder / MODEL)
             _write_predictions(options, labelled, result)
             scores = _scores(options, labelled, result, found, repeated)
+            if not is_better(scores):
+                unproven = scores["verdict"]["sentence"]
+                model = dataclasses.replace(
+                    model, facts=dataclasses.replace(model.facts, unproven=unproven)
+                )
+            model.save(prepared.folder / MODEL)
             write_json(prepared.folder / "scores.json", scores)
             # The metrics of all models for a tracker, such as `test_r2/forest`.
             finals = {

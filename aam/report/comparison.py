@@ -125,6 +125,11 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
     title = f"{first.target}: {len(common)} samples of every run" if same else on_common
     tables.append(_metrics_table(title, shared))
     drawings = {}
+    # Column of the subjects that the split of a run divides; None of the others.
+    divided = {
+        name: ((run.scores or {}).get("repeated_samples") or {}).get("column")
+        for name, run in zip(names, runs, strict=True)
+    }
     # Classifiers without probabilities have no score with an interval.
     paired = [(one.name, one.drawn) for one in shared if one.drawn is not None]
     if len(paired) > 1:
@@ -132,6 +137,9 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
         differences = [(name, *one.paired_difference(drawn)) for name, one in others]
         rows = []
         for name, metric, score in differences:
+            if divided[name] != divided[reference]:
+                rows.append([name, "", "not comparable"])
+                continue
             verdict = "not defined"
             if score.value is not None:
                 ahead = "ahead" if score.value > 0 else "behind"
@@ -141,9 +149,22 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
             "Each run minus the first, on the same samples (paired). Within "
             "noise: the interval includes 0."
         )
-        heads = ["", TITLES[differences[0][1]], ""]
+        if len(set(divided.values())) > 1:
+            # A score of known subjects is no score of new ones, and no difference from it is.
+            named = ", ".join(name for name, column in divided.items() if column)
+            columns = ", ".join(sorted({f"'{column}'" for column in divided.values() if column}))
+            note += (
+                f" Not comparable: the split of {named} has samples of the same {columns} on both "
+                "sides, so that its score is that of known subjects; train it again with "
+                "--group-column."
+            )
+            alike = [item for item in differences if divided[item[0]] == divided[reference]]
+            differences, known = alike, {reference, *(name for name, *_ in alike)}
+            paired = [item for item in paired if item[0] in known]
+        heads = ["", TITLES[metric], ""]
         tables.append(Table(f"Difference from {reference}", heads, rows, note))
-        drawings["intervals"] = _interval_drawing(paired, differences)
+        if differences:
+            drawings["intervals"] = _interval_drawing(paired, differences)
     drawings["overlay"] = _recalls(shared) if shared[0].scored.classes else _overlay(shared)
     return tables, drawings
 

@@ -23,7 +23,7 @@ from aam.contract.errors import AamError, CannotCreate
 from aam.contract.files import make_parent, refuse_existing, write_text
 from aam.contract.run_files import RECORD
 from aam.data.table import FeatureTable
-from aam.number_format import significant
+from aam.number_format import metric_text, significant
 from aam.report import methods
 from aam.report.asvs import read_abundances
 from aam.report.figures import data_link
@@ -213,11 +213,20 @@ def tiles(given: ReportInput) -> list[Tile]:
         names = ("weighted_kappa", "mae_ranks", "accuracy", "balanced_accuracy")
     elif "accuracy" in metrics:
         names = ("accuracy", "balanced_accuracy", "auc", "macro_f1")
+    repeated = (run.scores or {}).get("repeated_samples") or {}
+    if "grouped" in repeated:
+        # The split divides subjects: the score of new ones comes first, the others are marked.
+        value, name = metric_text(repeated["metric"], repeated["grouped"]), repeated["metric"]
+        note = f"kernel, each '{repeated['column']}' on one side of the split"
+        figures.append(Tile(value, f"{TITLES[name]} of new subjects", note))
     for name in names:
         if name in metrics and metrics[name].value is not None:
             value, _, interval = with_interval(name, metrics[name]).partition(" (")
             unit = given.unit if name in ("mae", "rmse") else ""
-            figures.append(Tile(value, TITLES[name], interval.rstrip(")"), unit))
+            note = interval.rstrip(")")
+            if repeated:
+                note = f"{note}; known subjects".removeprefix("; ")
+            figures.append(Tile(value, TITLES[name], note, unit))
     # Without predictions: the validation figures of the epoch with the lowest validation loss.
     curve = next(iter(run.curves.values())) if len(run.curves) == 1 else {}
     loss = curve.get("val_loss", np.array([]))

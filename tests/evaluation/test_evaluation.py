@@ -77,6 +77,34 @@ def test_two_studies_do_not_show_a_model_to_be_better(
     assert f"{studies} groups of study" in verdict["sentence"]
 
 
+@pytest.mark.parametrize(
+    ("smaller", "larger", "end"),
+    [
+        (0.9, 0.3, "more samples would probably help."),
+        (0.3, 0.31, "as many samples again would probably add little."),
+        (0.9, 0.8, "whether more samples would help cannot be told."),
+    ],
+)
+def test_the_learning_curve_claims_what_its_interval_has(
+    smaller: float, larger: float, end: str
+) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=60)
+    splits = make_splits(60, test_size=0, folds=5, seed=0)
+    folds = Folds(Labels.of(values, (), None), splits, 0)
+    noise_M1 = rng.normal(size=(60, 1))
+    # The last noise differs, so that its difference from the first is uncertain.
+    other_M1 = noise_M1 if larger != 0.8 else rng.normal(size=(60, 1))
+
+    def predict(parts: Folds, _: str) -> F64:
+        return parts.held_out.outputs_NC + smaller * noise_M1
+
+    predictions_MC = folds.held_out.outputs_NC + larger * other_M1
+    curve = learning_curve("kernel", predict, folds, predictions_MC)
+    assert curve is not None
+    assert curve["sentence"].endswith(end)
+
+
 def test_a_column_without_skill_is_no_confounder_of_a_model_without_skill() -> None:
     """Its R² is below 0, but above that of the dummy of these folds and near the model's."""
     rng = np.random.default_rng(0)

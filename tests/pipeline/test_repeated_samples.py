@@ -78,6 +78,18 @@ def test_the_column_is_named_first_and_the_score_with_it_is_given(
     assert aam("train", *args, *given, *apart) == 0
     assert "the split divides" not in capsys.readouterr().err
     assert "repeated_samples" not in json.loads((tmp_path / "apart/scores.json").read_text())
+    page = (run / "report.html").read_text()
+    assert page.index("AUC of new subjects") < page.index("known subjects")
+    # Nor is the honest run "behind" the other one.
+    assert aam("compare", run, tmp_path / "apart") == 0
+    compared = " ".join(capsys.readouterr().out.split())
+    assert "not comparable" in compared and "known subjects" in compared
+    assert "behind" not in compared and "ahead" not in compared
+    # A model without skill is named where it is used.
+    predicted = ("--output", tmp_path / "p.tsv")
+    assert aam("predict", "--model", run, args[0], args[1], *predicted) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "The model is not shown to predict 'class' better than a dummy" in said
 
 
 def printed_by_inspect(
