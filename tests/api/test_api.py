@@ -65,8 +65,7 @@ def run(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("api") / "run"
     data = ["--table", str(study_dir / "table.biom"), "--metadata", str(study_dir / "metadata.tsv")]
     column = ["--metadata-column", "ph", "--group-column", "subject"]
-    members = ["--members", "transformer"]
-    assert main(["train", *data, *column, *members, *FLAGS, "--output-dir", str(folder)]) == 0
+    assert main(["train", *data, *column, *FLAGS, "--output-dir", str(folder)]) == 0
     return folder
 
 

@@ -69,7 +69,7 @@ def test_files_that_the_nodes_do_not_see(place: Path) -> None:
 
 def test_an_output_that_is_there(place: Path) -> None:
     (place / "out").mkdir()
-    (place / "out/run.json").write_text("{}")
+    (place / "out/run.json").write_text('{"files": ["model"]}')
     done = submit(place, *WORDS, "--gpus", "1")
     assert done.returncode == 73
     assert "continue it with --resume-from auto, replace it with --overwrite" in done.stderr
@@ -77,8 +77,8 @@ def test_an_output_that_is_there(place: Path) -> None:
 
 
 def test_any_file_of_a_run_occupies_its_folder(place: Path) -> None:
-    (place / "out").mkdir()
-    for name in ("scores.json", "importance.tsv", "fold-1"):
+    (place / "out/fold-1").mkdir(parents=True)
+    for name in ("scores.json", "importance.tsv", "fold-1/metrics.csv"):
         (place / "out" / name).touch()
         done = submit(place, *WORDS, "--gpus", "1")
         assert done.returncode == 73

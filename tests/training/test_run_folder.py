@@ -127,8 +127,8 @@ def test_a_run_lists_its_files(study_dir: Path, tmp_path: Path, name: str) -> No
         assert part(line, (1, KILL)) == -KILL
         assert files_on_disk(run) <= files_in_list(run)
     elif name == "counts-alone":
-        more = ("--epochs", 1, "--categorical-columns", "subject", "--members", "transformer")
-        line = arguments_of(study_dir, "folds", run, *more, "kernel", *logger)
+        more = ("--epochs", 1, "--categorical-columns", "subject", "--members", "kernel")
+        line = arguments_of(study_dir, "folds", run, *more, *logger)
     else:
         study = ("--table", study_dir / "table.biom", "--metadata", study_dir / "metadata.tsv")
         columns = ("--metadata-column", "ph,depth", "--members", "kernel", "--folds", 2)
