@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aam.arrays import F64
-from aam.evaluation.confounding import Association, confounders
+from aam.evaluation.confounding import Association, confounders, confounding_sentences
 from aam.evaluation.ensemble import combine_members
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
@@ -126,6 +126,18 @@ def test_a_column_without_skill_is_no_confounder_of_a_model_without_skill() -> N
     assert folds.drawn(folds.dummy_MC).whole["r2"] < found[1].value < 0 < found[0].value
     named = confounders(found, folds, found[1].predictions_MC)
     assert [one["column"] for one in named] == ["site"]
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_twelve_columns_and_the_depth_are_two_sentences(better: bool) -> None:
+    """They predict as well as the table only where it predicts."""
+    names = ["sequencing depth", *(f"x{k}" for k in range(12))]
+    found = [{"column": k, "metric": "auc", "value": 0.8, "other_form": False} for k in names]
+    depth, columns = confounding_sentences(found, better, "On tables of equal depth it has 0.5")
+    assert depth.startswith("The sequencing depth") and depth.endswith("depth it has 0.5.")
+    assert columns.startswith("12 columns") and "'x4' 0.800 and 7 more" in columns
+    for sentence in (depth, columns):
+        assert ("as well as the table does" in sentence) == better
 
 
 def test_the_predictions_have_the_folds_of_the_scores(folds: Folds, tmp_path: Path) -> None:
