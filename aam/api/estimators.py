@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -103,6 +103,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
     members: MemberName | Sequence[MemberName] = ()
     folds: int | Literal["auto"] = "auto"
+    repeats: int | Literal["auto"] = "auto"
     device: Device = "auto"
     seed: int = 42
     sequences: Sequences = None
@@ -219,6 +220,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             checked = arguments(Train, values)
             options = build(Train, {flag_of(name): value for name, value in checked.items()})
             require_consistent(options)
+            if not self.evaluate and self.output_dir is None:
+                options = replace(options, repeats=1)  # without scores there is nothing to average
             options = resolve(options)
             # A kernel and a forest read no phylogeny, so no ASV is refused for it.
             phylogeny = options.phylogeny if options.uses_network else None

@@ -70,8 +70,8 @@ class Results(NamedTuple):
     Attributes:
         scores: content of scores.json: `verdict` (against a dummy, with `p`), and for each model
             the value of each metric with its 95 % interval, and more.
-        oof_predictions: a row for each held-out sample by sample id: fold, actual and predicted
-            value, interval or class probabilities, predictions of each member.
+        oof_predictions: a row for each held-out sample by sample id, of each repeat: fold, actual
+            and predicted value, interval or class probabilities, predictions of each member.
         splits: a row for each sample and fold: its part (train, validation, test) and group.
         importance: importance of each ASV by feature id, as of `Model.importance`, with the ranks
             in each fold.

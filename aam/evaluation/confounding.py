@@ -147,7 +147,7 @@ def associations(
 
 def _without_rare(scored: ScoredPredictions) -> ScoredPredictions:
     """Return the samples of classes of at least `_RARE`, or all where fewer than two are left."""
-    counts = np.bincount(scored.actual.astype(np.int64))
+    counts = np.bincount(scored.first.actual.astype(np.int64))
     if (counts >= _RARE).sum() < 2:
         return scored
     return scored.take(np.flatnonzero(counts[scored.actual.astype(np.int64)] >= _RARE))

@@ -164,7 +164,8 @@ def combine_members(
     calibrated_MC = np.empty_like(mean_MC)
     for part in np.unique(parts_M):
         # Fitted to the sample itself, a temperature would make its score too good.
-        inside, outside = parts_M == part, parts_M != part
+        inside = parts_M == part
+        outside = ~inside & (folds.repeat_M == folds.repeat_M[inside][0])
         temperature = _temperature(mean_MC[outside], codes_M[outside], labels.groups[outside])
         calibrated_MC[inside] = calibrate(mean_MC[inside], temperature)
     ensemble = Ensemble(final, np.inf, _temperature(mean_MC, codes_M, labels.groups))

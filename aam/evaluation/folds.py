@@ -6,7 +6,7 @@ M held-out samples, N samples, C outputs (1 for a number, else the probability o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,8 +28,8 @@ _PARTS = 5
 class Folds:
     """Labels of N samples, and the splits on which models are fitted and scored.
 
-    The held-out samples are ordered by fold. A sample is held out in several folds where the splits
-    file has it so.
+    The held-out samples are ordered by fold; with several partitions, or where the splits file has
+    it so, a sample is held out in several folds.
 
     Raises:
         DataError: a split without test and validation samples, or some with test samples and some
@@ -81,6 +81,21 @@ class Folds:
         """Fold in which each sample is held out, from 1."""
         sizes = [len(split.held_out[1]) for split in self.splits]
         return np.repeat(np.arange(1, len(sizes) + 1), sizes)
+
+    @property
+    def repeats(self) -> int:
+        """Number of partitions into folds."""
+        return self.splits[-1].repeat
+
+    @cached_property
+    def repeat_M(self) -> Rows:
+        """Partition in which each sample is held out, from 1."""
+        return np.array([split.repeat for split in self.splits])[self.fold_M - 1]
+
+    @property
+    def first(self) -> Folds:
+        """The folds of the first partition."""
+        return replace(self, splits=tuple(split for split in self.splits if split.repeat == 1))
 
     @cached_property
     def held_out(self) -> Labels:
@@ -136,16 +151,20 @@ class Folds:
         """
         labels = self.held_out
         folds = tuple(str(fold) for fold in self.fold_M) if len(self.splits) > 1 else ()
+        repeats = tuple(str(repeat) for repeat in self.repeat_M) if self.repeats > 1 else ()
         if labels.type == "regression":
-            return ScoredPredictions(labels.values, predictions_MC[:, 0], folds)
+            values_M = predictions_MC[:, 0]
+            return ScoredPredictions(labels.values, values_M, folds, repeats=repeats)
         codes_M = labels.values.astype(np.int64)
         if labels.classes:
             predicted_M = predictions_MC.argmax(axis=1)
-            return ScoredPredictions(codes_M, predicted_M, folds, labels.classes, predictions_MC)
+            return ScoredPredictions(
+                codes_M, predicted_M, folds, labels.classes, predictions_MC, repeats=repeats
+            )
         chances_MC = predictions_MC[:, 1:]
         predicted_M = median_codes(chances_MC)
         return ScoredPredictions(
-            codes_M, predicted_M, folds, labels.levels, chances_MC, ordered=True
+            codes_M, predicted_M, folds, labels.levels, chances_MC, ordered=True, repeats=repeats
         )
 
     def drawn(self, predictions_MC: F64) -> ResampledMetrics:

@@ -46,6 +46,8 @@ def learning_curve(
         {model, metric, units, points, sentence}; points: [{units, value, lower, upper}], of which
         the first has the fewest units. None with fewer than twice `MIN_GROUPS` groups in training.
     """
+    # The other partitions would multiply the time of the longest part of a small study.
+    folds, predictions_MC = folds.first, predictions_MC[folds.repeat_M == 1]
     rows_of = [training_rows(split) for split in folds.splits]
     shuffled = [
         np.random.default_rng(folds.seed).permutation(np.unique(folds.labels.groups[rows]))

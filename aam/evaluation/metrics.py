@@ -7,6 +7,9 @@ prediction has an AUC far below 0.5 (Parker, Gunter and Bedo 2007, "Stratificati
 signal microarray studies"). The other metrics compare each prediction with its own label and are
 sums over all samples; a guess has an R2 and a weighted kappa of at most 0.
 
+Of a repeated cross-validation a metric is the mean of the metrics of its partitions. The metric of
+the averaged predictions would be that of another model, a mean of several.
+
 Functions with `weights_ZN` compute a metric of Z resamples at once, float64 [Z], from the number of
 times that each of them has each of the N samples (float64, at least 0); `value_of` is that of all
 samples. A metric that is not defined for the given samples (R2 of one sample, AUC of one class) is
@@ -23,8 +26,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial, wraps
 from itertools import pairwise
 from typing import Any
 
@@ -54,6 +57,7 @@ class ScoredPredictions:
         classes: C names; empty for a numeric target.
         probabilities: [N, C] or None.
         ordered: whether the codes are ranks.
+        repeats: N names of partitions into folds; empty for a single partition.
     """
 
     actual: npt.NDArray[Any]
@@ -62,6 +66,7 @@ class ScoredPredictions:
     classes: tuple[str, ...] = ()
     probabilities: F64 | None = None
     ordered: bool = False
+    repeats: tuple[str, ...] = ()
 
     @property
     def type(self) -> TargetType:
@@ -86,7 +91,20 @@ class ScoredPredictions:
             self.classes,
             None if self.probabilities is None else self.probabilities[rows],
             self.ordered,
+            tuple(self.repeats[row] for row in rows) if self.repeats else (),
         )
+
+    @cached_property
+    def partitions(self) -> tuple[tuple[Codes, ScoredPredictions], ...]:
+        """Rows and predictions of each partition into folds."""
+        names = np.array(self.repeats, dtype=str)
+        rows = [np.flatnonzero(names == name) for name in dict.fromkeys(self.repeats)]
+        return tuple((rows_n, replace(self.take(rows_n), repeats=())) for rows_n in rows)
+
+    @property
+    def first(self) -> ScoredPredictions:
+        """Predictions of the first partition: each sample once."""
+        return self.partitions[0][1] if self.repeats else self
 
 
 def pooled(folds: Sequence[ScoredPredictions]) -> ScoredPredictions:
@@ -121,6 +139,21 @@ def value_of(metric: ResampledMetric, scored: ScoredPredictions) -> float:
     return float(metric(scored, np.ones((1, len(scored.actual))))[0])
 
 
+def over_partitions(metric: ResampledMetric) -> ResampledMetric:
+    """Average a metric over the partitions of a repeated cross-validation."""
+
+    @wraps(metric)
+    def mean(scored: ScoredPredictions, weights_ZN: F64) -> F64:
+        if not scored.repeats:
+            return metric(scored, weights_ZN)
+        values = [metric(part, weights_ZN[:, rows]) for rows, part in scored.partitions]
+        mean_Z: F64 = np.mean(values, axis=0)
+        return mean_Z
+
+    return mean
+
+
+@over_partitions
 def r2(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute the coefficient of determination, 1 - errors / variance around the resample's mean.
 
@@ -136,6 +169,7 @@ def r2(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     return 1 - _ratio(errors_Z, variance_Z, _varies(scored.actual, weights_ZN))
 
 
+@over_partitions
 def weighted_kappa(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute Cohen's kappa with quadratic weights (Cohen 1968) of ordered classes.
 
@@ -152,12 +186,14 @@ def weighted_kappa(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     return 1 - _ratio(errors_Z, by_chance_Z, _varies(actual_N, weights_ZN))
 
 
+@over_partitions
 def mean_absolute_error(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute the mean absolute error of numbers, or of ranks."""
     mean_Z: F64 = weights_ZN @ np.abs(scored.actual - scored.predicted) / weights_ZN.sum(axis=1)
     return mean_Z
 
 
+@over_partitions
 def root_mean_squared_error(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute the root of the mean squared error of numbers."""
     squares_N = np.square(scored.actual - scored.predicted)
@@ -165,6 +201,7 @@ def root_mean_squared_error(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     return error_Z
 
 
+@over_partitions
 def spearman(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute Spearman's correlation: of the ranks of labels and predictions within their folds.
 
@@ -195,12 +232,14 @@ def spearman(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     return _ratio(products_Z, sizes_Z, sizes_Z > 0).clip(-1, 1)
 
 
+@over_partitions
 def accuracy(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute the fraction of samples whose class is predicted correctly."""
     right_Z: F64 = weights_ZN @ (scored.actual == scored.predicted) / weights_ZN.sum(axis=1)
     return right_Z
 
 
+@over_partitions
 def auc(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute the AUC of the second of two classes, or the mean of each class against the rest.
 
@@ -319,11 +358,21 @@ METRICS: dict[TargetType, dict[str, MetricFunction]] = {
 def compute_metrics(scored: ScoredPredictions) -> Metrics:
     """Return the number of samples (`samples`) and every metric by name; None if not defined.
 
+    Of several partitions it is the mean of theirs.
+
     >>> scored = ScoredPredictions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 4.0]))
     >>> found = compute_metrics(scored)
     >>> found["samples"], found["r2"], found["median_error"]
     (3, 0.5, 0.0)
     """
+    if scored.repeats:
+        parts = [compute_metrics(part) for _, part in scored.partitions]
+        columns = {name: [part[name] for part in parts] for name in parts[0]}
+        means: Metrics = {
+            name: None if None in column else float(np.mean(np.array(column, dtype=np.float64)))
+            for name, column in columns.items()
+        }
+        return means | {"samples": len(scored.first.actual)}
     functions = METRICS[scored.type] | ({} if scored.probabilities is None else PROBABILITIES)
     with warnings.catch_warnings():
         # Small validation sets have as many classes as samples, and lack classes.
@@ -343,22 +392,26 @@ def summary(scored: ScoredPredictions, column: str) -> dict[str, Any]:
         column: name of the metadata column of the target.
 
     Returns:
-        `column`, `kind` (type of the target), `overall` and, for each fold, `folds` (name -> value;
-        None where a metric is not defined) and, for classes, `confusion`.
+        `column`, `kind` (type of the target), `overall`, and `folds` (name -> value; None where a
+        metric is not defined), of which each is a fold, or with several partitions one of these
+        (`part`: "fold" or "repeat"). For classes also `confusion`, of the first partition.
     """
+    part_of = scored.repeats or scored.folds
     # By length first, so that fold 10 stands after fold 9.
-    names = sorted(set(scored.folds), key=lambda name: (len(name), name))
-    folds = np.array(scored.folds, dtype=str)
+    names = sorted(set(part_of), key=lambda name: (len(name), name))
+    folds = np.array(part_of, dtype=str)
     found: dict[str, Any] = {
         "column": column,
         "kind": scored.type,
+        "part": "repeat" if scored.repeats else "fold",
         "overall": compute_metrics(scored),
         "folds": {
             name: compute_metrics(scored.take(np.flatnonzero(folds == name))) for name in names
         },
     }
     if scored.classes:
-        counts = confusion(scored.actual, scored.predicted, len(scored.classes))
+        first = scored.first
+        counts = confusion(first.actual, first.predicted, len(scored.classes))
         found["confusion"] = {"classes": list(scored.classes), "counts": counts.tolist()}
     return found
 

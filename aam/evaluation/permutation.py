@@ -67,19 +67,20 @@ def permutation_test(folds: Folds, predictions_MC: F64) -> PermutationTest | Non
             train.
     """
     scored = folds.scored(predictions_MC)
-    # A sample or group that is held out in several folds is one in each.
-    pairs = np.stack([folds.fold_M, folds.held_out.groups])
-    group_M = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
-    stratum_I = np.zeros(int(group_M.max()) + 1, dtype=np.int64)
-    if _log_orders(group_M, stratum_I, folds.held_out.values) < np.log(_MIN_ORDERS):
+    # A sample that is held out in several folds, as of several partitions, has one label in all.
+    rows_n, first_n, place_M = np.unique(folds.rows_M, return_index=True, return_inverse=True)
+    held_out = folds.labels.take(rows_n)
+    group_n = np.unique(held_out.groups, return_inverse=True)[1]
+    stratum_I = np.zeros(int(group_n.max()) + 1, dtype=np.int64)
+    if _log_orders(group_n, stratum_I, held_out.values) < np.log(_MIN_ORDERS):
         return None
     metric = next(iter(SCORED[folds.labels.type].values()))
     observed = value_of(metric, scored)
-    number = max(199, min(SHUFFLINGS, _LABELS // (len(group_M) * max(1, len(scored.classes)))))
+    number = max(199, min(SHUFFLINGS, _LABELS // (len(place_M) * max(1, len(scored.classes)))))
     rng = np.random.default_rng(folds.seed)
     values_B = np.empty(number)
     for b in range(number):
-        actual_M = scored.actual[_shuffled(group_M, stratum_I, rng)]
+        actual_M = scored.actual[first_n[_shuffled(group_n, stratum_I, rng)]][place_M]
         values_B[b] = value_of(metric, dataclasses.replace(scored, actual=actual_M))
     defined_B = values_B[~np.isnan(values_B)]
     if np.isnan(observed) or not len(defined_B):
@@ -115,8 +116,10 @@ def shuffled_rows(folds: Folds, number: int) -> Rows:
     """
     labels = folds.labels
     group_N = np.unique(labels.groups, return_inverse=True)[1]
-    parts_NK = np.zeros((len(group_N), len(folds.splits)), dtype=np.int64)
-    for k, split in enumerate(folds.splits):
+    # Strata of all partitions would be of a few samples each.
+    splits = folds.first.splits
+    parts_NK = np.zeros((len(group_N), len(splits)), dtype=np.int64)
+    for k, split in enumerate(splits):
         parts_NK[training_rows(split), k] = 1
         parts_NK[split.held_out[1], k] = 2
     first_I = np.unique(group_N, return_index=True)[1]

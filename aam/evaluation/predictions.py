@@ -50,7 +50,7 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
             if name in (f"{prefix}actual", f"{prefix}predicted")
         )
         next_target = re.compile(re.escape(prefix) + "p.*_(actual|predicted)")
-        columns = {name: name for name in (ID_HEADER, "fold", "split") if name in header}
+        columns = {name: name for name in (ID_HEADER, "repeat", "fold", "split") if name in header}
         for name in header[first:]:
             if not name.startswith(prefix) or next_target.fullmatch(name):
                 break
@@ -139,7 +139,10 @@ def other_labels(frame: pd.DataFrame, scored: ScoredPredictions, ids: Sequence[s
 
 def numeric_predictions(frame: pd.DataFrame, actual: npt.NDArray[np.float64]) -> ScoredPredictions:
     """Combine numeric predictions with the labels [n] of their rows."""
-    return ScoredPredictions(actual, numeric_column(frame, "predicted"), _folds(frame))
+    predicted = numeric_column(frame, "predicted")
+    return ScoredPredictions(
+        actual, predicted, _names(frame, "fold"), repeats=_names(frame, "repeat")
+    )
 
 
 def class_predictions(
@@ -170,18 +173,19 @@ def class_predictions(
     return ScoredPredictions(
         encode_labels(actual, classes),
         encode_labels(predicted, classes),
-        _folds(frame),
+        _names(frame, "fold"),
         classes,
         probabilities,
         bool(levels),
+        _names(frame, "repeat"),
     )
 
 
-def _folds(frame: pd.DataFrame) -> tuple[str, ...]:
-    """Return the fold of each row; empty with fewer than two folds."""
-    if "fold" not in frame.columns or frame["fold"].nunique() < 2:
+def _names(frame: pd.DataFrame, column: str) -> tuple[str, ...]:
+    """Return the fold or the repeat of each row; empty with fewer than two of them."""
+    if column not in frame.columns or frame[column].nunique() < 2:
         return ()
-    return tuple(frame["fold"].tolist())
+    return tuple(frame[column].tolist())
 
 
 def numeric_column(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:

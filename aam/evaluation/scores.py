@@ -12,6 +12,7 @@
     classes         names of the classes, of an ordinal target the lowest first; empty for a number
     part            scored samples: "test" or "validation"
     samples, groups numbers of scored samples, and of groups among them (samples without groups)
+    repeats         partitions of the samples into folds; every score is the mean of theirs
     group_column    column of the groups; null without one
     level           of the confidence intervals, which leave out groups in turn
     metric          the metric that compares models: "r2", "auc" or "weighted_kappa"
@@ -160,7 +161,8 @@ def evaluate(
         "kind": labels.type,
         "classes": list(labels.classes or labels.levels),
         "part": folds.part,
-        "samples": len(folds.rows_M),
+        "samples": len(folds.first.rows_M),
+        "repeats": folds.repeats,
         "groups": folds.held_out_units.number,
         "group_column": folds.group_column,
         "level": LEVEL,

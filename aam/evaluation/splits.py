@@ -12,7 +12,7 @@ import io
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
@@ -34,26 +34,41 @@ if TYPE_CHECKING:
     from sklearn.model_selection import BaseCrossValidator
 
 PARTS = ("train", "validation", "test")
-HEADER = [ID_HEADER, "fold", "split", "group"]
+HEADER = [ID_HEADER, "fold", "split", "group", "repeat"]
 FILE_GROUPS = "the splits file"
 """Name of the groups that a splits file has, where no column of the metadata is named."""
 
 FOLDS = 5
 """Folds of a cross-validation where none are given; one for each group if there are fewer."""
 
+REPEATS = 5
+SMALL_SAMPLES, SMALL_GROUPS = 300, 100
+"""With fewer of them the score of one partition depends on its seed (docs/experiments/repeats.md):
+`REPEATS` partitions are scored."""
+
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of the study's samples in each part; `test` is empty without cross-validation."""
+    """Rows of the study's samples in each part; `test` is empty without cross-validation.
+
+    The folds of one `repeat`, counted from 1, are a partition of the samples; other repeats divide
+    the same samples otherwise.
+    """
 
     train: Rows
     validation: Rows
     test: Rows
+    repeat: int = 1
 
     @property
     def held_out(self) -> tuple[str, Rows]:
         """Name and rows of the part that measures the result: test samples, else validation."""
         return ("test", self.test) if len(self.test) else ("validation", self.validation)
+
+    @property
+    def rows(self) -> Rows:
+        """Rows of all parts."""
+        return np.concatenate([self.train, self.validation, self.test])
 
 
 def make_splits(
@@ -64,6 +79,7 @@ def make_splits(
     seed: int,
     groups: Sequence[str] | None = None,
     classes: npt.NDArray[np.int64] | None = None,
+    repeats: int = 1,
 ) -> tuple[Split, ...]:
     """Split samples into parts; the same arguments give the same splits.
 
@@ -76,6 +92,7 @@ def make_splits(
         groups: group of each row; rows of one group are in one part.
         classes: class of each row, to stratify by as far as classes and groups are large enough:
             a class with fewer samples than parts is absent from some of them.
+        repeats: number of partitions into folds; each is shuffled by a seed of its own.
 
     >>> subjects = ["a", "a", "b", "b", "c", "c"]
     >>> splits = make_splits(6, test_size=0, folds=3, seed=0, groups=subjects)
@@ -101,11 +118,18 @@ def make_splits(
         raise DataError("Too few samples to divide", f"{samples} for {parts} parts", remedy)
     if folds == 1:
         return (_hold_out(rows, test_size, seed, labels, classes, test=rows[:0]),)
-    assigned = _assign(rows, folds, seed, labels, classes)
-    return tuple(
-        _hold_out(rows[assigned != k], test_size, seed + k, labels, classes, rows[assigned == k])
-        for k in range(folds)
-    )
+    splits = []
+    for repeat in range(repeats):
+        # Seeds of two repeats must not be those of two folds.
+        seed_of_repeat = seed + 1000 * repeat
+        assigned = _assign(rows, folds, seed_of_repeat, labels, classes)
+        for k in range(folds):
+            split = _hold_out(
+                rows[assigned != k], test_size, seed_of_repeat + k, labels, classes,
+                rows[assigned == k],
+            )  # fmt: skip
+            splits.append(replace(split, repeat=repeat + 1))
+    return tuple(splits)
 
 
 def write_splits(
@@ -116,11 +140,18 @@ def write_splits(
 ) -> None:
     """Write `splits.tsv`, one line per sample and fold: sample-id, fold (from 1), split, group.
 
-    `groups` has the group of each sample; the column is empty without. An existing file is replaced
-    when the new one is complete.
+    `groups` has the group of each sample; the column is empty without. Of several partitions a
+    column `repeat` has the number. An existing file is replaced when the new one is complete.
     """
+    several = splits[-1].repeat > 1
     rows = (
-        (sample_ids[row], fold, part, "" if groups is None else groups[row])
+        (
+            sample_ids[row],
+            fold,
+            part,
+            "" if groups is None else groups[row],
+            *([split.repeat] if several else []),
+        )
         for fold, split in enumerate(splits, start=1)
         for part in PARTS
         for row in getattr(split, part)
@@ -131,22 +162,22 @@ def write_splits(
     ):
         quoted = quoting(chain(sample_ids, groups or ()))
         writer = csv.writer(stream, dialect="excel-tab", lineterminator="\n", quoting=quoted)
-        writer.writerow(HEADER)
+        writer.writerow(HEADER if several else HEADER[:4])
         writer.writerows(rows)
 
 
-def read_assignments(path: Path) -> Iterator[tuple[int, str, str, str, str]]:
-    """Read the lines of `splits.tsv`: number of the line, sample id, fold, part, group or ""."""
+def read_assignments(path: Path) -> Iterator[tuple[int, str, str, str, str, str]]:
+    """Read the lines of `splits.tsv`: number of the line, and the cells, "" where one is absent."""
     text = io.StringIO(read_text(path, "splits file"), newline="")
     reader = csv.reader(text, dialect="excel-tab", strict=True)
     try:
         if next(reader, [])[:3] != HEADER[:3]:
-            remedy = f"its first line must be '{chr(9).join(HEADER)}'"
+            remedy = f"its first line must be '{chr(9).join(HEADER[:4])}'"
             raise DataError("Not a splits file", f"'{path}'", remedy)
         for cells in reader:
             # Editors drop the tab before an empty group.
-            sample, fold, part, group = (cells + ["", "", "", ""])[:4]
-            yield reader.line_num, sample, fold, part, group
+            sample, fold, part, group, repeat = (cells + [""] * len(HEADER))[: len(HEADER)]
+            yield reader.line_num, sample, fold, part, group, repeat
     except csv.Error as error:
         evidence = f"line {reader.line_num} of '{path}', {error}"
         raise DataError("Invalid splits file", evidence, "correct the line") from error
@@ -162,12 +193,20 @@ def read_splits(
     """
     row_of = {name: row for row, name in enumerate(sample_ids)}
     folds: dict[str, dict[str, list[int]]] = {}
+    repeat_of: dict[str, int] = {}
     placed: set[tuple[str, str]] = set()
     absent: dict[str, None] = {}
     group_of: dict[str, str] = {}
-    for number, sample, fold, part, group in read_assignments(path):
-        if part not in PARTS or (fold, sample) in placed:
-            wrong = "repeats a sample" if part in PARTS else f"has the split '{part}'"
+    for number, sample, fold, part, group, repeat in read_assignments(path):
+        repeat = repeat or "1"
+        wrong = ""
+        if part not in PARTS:
+            wrong = f"has the split '{part}'"
+        elif (fold, sample) in placed:
+            wrong = "repeats a sample"
+        elif not repeat.isdecimal() or repeat_of.setdefault(fold, int(repeat)) != int(repeat):
+            wrong = f"has the repeat '{repeat}'"
+        if wrong:
             raise DataError(
                 "Invalid splits file", f"line {number} of '{path}' {wrong}", "correct the line"
             )
@@ -191,8 +230,11 @@ def read_splits(
     if unlisted:
         info(f"Samples that are not in '{path.name}' are not used: {first_few(unlisted)}.")
     splits = tuple(
-        Split(*(np.array(sorted(folds[name][part]), dtype=np.int64) for part in PARTS))
-        for name in sorted(folds, key=lambda name: (len(name), name))
+        Split(
+            **{part: np.array(sorted(folds[name][part]), dtype=np.int64) for part in PARTS},
+            repeat=repeat_of[name],
+        )
+        for name in sorted(folds, key=lambda name: (repeat_of[name], len(name), name))
     )
     return splits, [group_of.get(name, name) for name in sample_ids] if group_of else None
 
@@ -313,6 +355,7 @@ def split_samples(
     sample_ids: Sequence[str],
     metadata: Metadata | None,
     codes: npt.NDArray[np.int64] | None = None,
+    repeats: int | Literal["auto"] = 1,
 ) -> tuple[tuple[Split, ...], list[str] | None]:
     """Make or read the splits; also return the group of each sample (None without groups).
 
@@ -324,6 +367,7 @@ def split_samples(
         sample_ids: ids of the samples.
         metadata: contains the group column.
         codes: class or rank of each sample, see `category_codes`; None for a numeric target.
+        repeats: partitions into folds; "auto": `REPEATS` of a small study, else 1.
     """
     labels, number = None, 0
     if options.group_column is not None:
@@ -348,6 +392,16 @@ def split_samples(
         number = min(FOLDS, max(2, len(set(labels or sample_ids)))) if folds == "auto" else folds
         if folds == "auto" and labels is not None and number < FOLDS:
             info(f"Folds: {number}, one for each group of '{options.group_column}'.")
+        units = len(set(labels or sample_ids))
+        if repeats == "auto":
+            small = len(sample_ids) < SMALL_SAMPLES or units < SMALL_GROUPS
+            # Of as many folds as groups there is one partition.
+            repeats = REPEATS if small and 1 < number < units else 1
+            if repeats > 1:
+                info(
+                    f"Repeats: {repeats} partitions into {number} folds, since the score of one "
+                    "depends on the seed in a study of this size (--repeats)."
+                )
         splits = make_splits(
             len(sample_ids),
             test_size=options.test_size,
@@ -355,6 +409,7 @@ def split_samples(
             seed=seed,
             groups=labels,
             classes=codes if options.stratify else None,
+            repeats=repeats,
         )
         if codes is not None and options.stratify and labels is None and number == 1:
             held_out, classes = len(splits[0].validation), len(np.unique(codes))

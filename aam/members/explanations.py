@@ -275,7 +275,9 @@ def explain_held_out(
         wrong_M = 1 - predictions_MC[np.arange(len(values_M)), values_M.astype(np.int64)]
     else:
         wrong_M = np.abs(predictions_MC[:, 0] - values_M)
-    order = np.argsort(-wrong_M, kind="stable")
+    # Each sample once: those of the first partition, whose models are kept.
+    first = np.flatnonzero(folds.repeat_M == 1)
+    order = first[np.argsort(-wrong_M[first], kind="stable")]
     near = np.argsort(np.abs(wrong_M[order[WORST:]] - np.median(wrong_M)), kind="stable")
     groups = {"worst": order[:WORST], "typical": order[WORST:][near[:TYPICAL]]}
     tables = [pd.DataFrame(columns=["sample", "feature", "kind", "effect", "unit", "group"])]

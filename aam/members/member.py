@@ -198,7 +198,7 @@ class CrossValidated:
     # probability of each level (`Folds.with_levels`)
     predictions_MC: F64
     cpu_seconds: float  # CPU time of this process
-    # models of the splits, where they explain its stability over the folds
+    # models of the first partition's folds, where they explain its stability over the folds
     fold_models: tuple[FittedModel[Any], ...] = ()
     # fitted to all samples of the splits; None if it was not requested, or if the models of the
     # folds are averaged for new samples
@@ -306,7 +306,7 @@ class Estimator(Reader[T]):
         return CrossValidated(
             folds.with_levels(folds.scale.inverse(np.concatenate(predictions)), left_out),
             time.process_time() - began,
-            tuple(models[: len(folds.splits)]),
+            tuple(models[: len(folds.first.splits)]),
             models[-1] if final else None,
             inputs,
             left_out=tuple(left_out),

@@ -105,7 +105,7 @@ class TrainingSummary:
         `refitted`: a member is fitted to the samples of all splits; otherwise models of the splits
         are averaged, and a sample that trained none of them may have chosen an epoch.
         """
-        parts = [rows for split in splits for rows in vars(split).values()]
+        parts = [split.rows for split in splits]
         train = np.unique(np.concatenate(parts if refitted else [split.train for split in splits]))
         checked = np.unique(np.concatenate([split.validation for split in splits]))
         checked = np.setdiff1d(checked, train)

@@ -24,8 +24,8 @@ TRANSFORMER = "transformer"
 def resolve(options: Train) -> Train:
     """Check the options of a training, and choose its members and folds.
 
-    `auto` folds remain without the transformer, see `split_samples`; with it they are one split,
-    since it takes long to train.
+    `auto` folds and repeats remain without the transformer, see `split_samples`; with it they are
+    one split, since it takes long to train.
     """
     check_options(options.split, options.target)
     several, number = several_processes(options), options.scale.processes
@@ -35,7 +35,7 @@ def resolve(options: Train) -> Train:
         evidence = f"{started}, with --members {' '.join(options.chosen_members)}"
         remedy = "start one process, or add transformer to --members"
         raise UsageError("Several processes for models that train in one", evidence, remedy)
-    members, folds = choose_members(options), options.folds
+    members, folds, repeats = choose_members(options), options.folds, options.repeats
     if TRANSFORMER in members:
         if several and options.covariates.columns:
             raise UsageError(
@@ -44,7 +44,11 @@ def resolve(options: Train) -> Train:
                 "train in one process, or leave the columns out",
             )
         folds = 1 if folds == "auto" else folds
-    options = dataclasses.replace(options, members=members, folds=folds)
+        repeats = 1 if repeats == "auto" else repeats
+    if folds == 1 and repeats not in ("auto", 1):
+        remedy = "give --folds 2 or more, or leave out --repeats"
+        raise UsageError("Repeats of a single split", f"--folds 1 --repeats {repeats}", remedy)
+    options = dataclasses.replace(options, members=members, folds=folds, repeats=repeats)
     # That the columns exist is checked before a command starts (`preflight.require_columns`); of a
     # compressed file the header is not known here.
     if (header := metadata_columns(options.target.metadata)) is not None:

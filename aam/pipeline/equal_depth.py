@@ -71,7 +71,9 @@ def score_at_equal_depth(labelled: LabelledStudy, result: Result) -> dict[str, A
 
 def _kept(split: Split, rows: Rows) -> Split:
     """Return the samples of a split that are among `rows`, by their place there."""
-    return Split(*(np.flatnonzero(np.isin(rows, part)) for part in vars(split).values()))
+    parts = (split.train, split.validation, split.test)
+    train, validation, test = (np.flatnonzero(np.isin(rows, part)) for part in parts)
+    return Split(train, validation, test, split.repeat)
 
 
 def _rarefied(samples: Samples, depth: int, seed: int) -> TrainingSamples:

@@ -60,9 +60,11 @@ def preview(
     else:
         low, middle, high = np.percentile(study.values, [0, 50, 100])
         info(f"{start}; a number, {low:g} to {high:g}, median {middle:g}.")
-    sizes, number = sorted({len(split.held_out[1]) for split in folds.splits}), len(folds.splits)
+    sizes = sorted({len(split.held_out[1]) for split in folds.splits})
+    number = len(folds.first.splits)
     held_out = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
     text = f"{number} folds with {held_out}" if number > 1 else f"one split with {held_out}"
+    text = f"{folds.repeats} times {text}" if folds.repeats > 1 else text
     groups = len(np.unique(folds.labels.groups))
     whole = f", none of whose {groups} groups of '{folds.group_column}' is divided"
     info(f"Split: {text} held-out samples{whole if folds.group_column is not None else ''}.")
@@ -106,5 +108,5 @@ def _warn_of_rare_classes(column: str, names: Sequence[str], folds: Folds) -> No
             f"Classes of '{column}' of a single {unit}: {first_few(single)}{size}. A model that "
             f"learns such a class cannot be tested on it: merge it, or leave it out (--where)."
         )
-    if rare := [name for name in groups_of if 1 < groups_of[name] < len(folds.splits)]:
+    if rare := [name for name in groups_of if 1 < groups_of[name] < len(folds.first.splits)]:
         warn(f"Classes of '{column}' with fewer {unit}s than folds: {first_few(rare)}.")

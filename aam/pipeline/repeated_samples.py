@@ -295,7 +295,7 @@ def score_with_groups(
     kernel = estimator("kernel")
     codes = category_codes(options.target, study.values) if options.split.stratify else None
     groups_N = np.unique(repeated.labels, return_inverse=True)[1]
-    number = len(folds.splits) if len(folds.splits) > 1 else FOLDS
+    number = len(folds.first.splits) if len(folds.splits) > 1 else FOLDS
     try:
         splits = make_splits(
             len(groups_N), test_size=0, folds=min(number, int(groups_N.max()) + 1),

@@ -185,9 +185,7 @@ def _model(options: Train, labelled: LabelledStudy, result: Result) -> TrainedMo
         labelled.depth or auto_depth(study.reads),  # for the richness of new samples
         refitted=any(found.fold_models for found in result.members.values()),
     )
-    rows = np.unique(
-        np.concatenate([rows for split in folds.splits for rows in vars(split).values()])
-    )
+    rows = np.unique(np.concatenate([split.rows for split in folds.splits]))
     column, ensemble = options.target.metadata_column, result.combined.ensemble
     facts = ModelFacts.of(
         column, folds.labels, rows, folds.scale, ensemble, to_plain(options), training

@@ -123,7 +123,7 @@ def read_axis(text: str) -> Axis:
     """
     name, _, values = text.partition("=")
     # Trials are scored on the splits of the search.
-    fixed = {"--folds", *(spec.flag for spec in specs(SplitOptions))}
+    fixed = {"--folds", "--repeats", *(spec.flag for spec in specs(SplitOptions))}
     known = {
         spec.flag: spec for spec in specs(Train) if spec.role == "value" and spec.flag not in fixed
     }
@@ -160,7 +160,7 @@ def read_axes(options: Search) -> tuple[Train, tuple[Axis, ...]]:
     axes = tuple(read_axis(text) for text in options.vary or default)
     if len({axis.spec.flag for axis in axes}) < len(axes):
         raise UsageError("Duplicate option of --vary", " ".join(options.vary), "name each once")
-    base = build(Train, values_of(options))
+    base = dataclasses.replace(build(Train, values_of(options)), repeats=1)
     if varied := next((axis for axis in axes if axis.spec.field == "members"), None):
         # All trials have the same samples, so the study is read as all of their members need it.
         chosen = (name for members in varied.choices.values() for name in members)
@@ -368,11 +368,11 @@ class Trials:
             before = self.labelled.study.table.sample_ids
             row_of = {name: k for k, name in enumerate(trials.labelled.study.table.sample_ids)}
             # The samples of the split that are left.
-            kept = (
-                [row_of[before[row]] for row in rows if before[row] in row_of]
+            training, validation, test = (
+                np.array([row_of[before[row]] for row in rows if before[row] in row_of], np.int64)
                 for rows in (split.train, split.validation, split.test)
             )
-            split = Split(*(np.array(rows, dtype=np.int64) for rows in kept))
+            split = Split(training, validation, test)
         study = trials.labelled
         if study.covariates is not None:
             check_covariates(study.covariates, (split,))

@@ -115,9 +115,10 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
                     )
             ids = [name for name in ids if any(name in own for own in labelled.values())]
             seed = options.loop.seed
-            write_splits(
-                path, ids, *split_samples(options.split, options.folds, seed, ids, metadata)
+            made = split_samples(
+                options.split, options.folds, seed, ids, metadata, repeats=options.repeats
             )
+            write_splits(path, ids, *made)
         content = path.read_bytes()
         studies = {}
         for column in columns:

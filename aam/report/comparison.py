@@ -36,6 +36,7 @@ class _Scored(NamedTuple):
     name: str
     run: Run
     scored: ScoredPredictions
+    sample_ids: list[str]
     drawn: ResampledMetrics | None
 
 
@@ -54,7 +55,7 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
         DataError: a run has no predictions, or predicts another column than the first, as another
             type of target, or with other true values of the same samples.
     """
-    first, scored = runs[0], [run.scored for run in runs if run.scored is not None]
+    first, scored = runs[0], [run.partitions for run in runs if run.partitions is not None]
     for run in runs:
         if run.scored is None:
             raise DataError(
@@ -81,38 +82,39 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
         ends = ["/".join(path.parts[-parts:]) for path in paths]
         names = ends if len(set(ends)) == len(ends) else names
 
-    def on(rows_of: Sequence[Sequence[int]]) -> list[_Scored]:
-        """Take rows of each run, the same samples with the same units."""
+    def on(chosen_of: Sequence[set[str]]) -> list[_Scored]:
+        """Take samples of each run, in all partitions into folds."""
         found = []
-        for name, run, own, rows in zip(names, runs, scored, rows_of, strict=True):
+        for name, run, own, chosen in zip(names, runs, scored, chosen_of, strict=True):
+            rows = [row for row, sample in enumerate(run.partition_ids) if sample in chosen]
             part = own.take(np.array(rows, dtype=np.int64))
-            ids = [run.sample_ids[row] for row in rows]
+            ids = [run.partition_ids[row] for row in rows]
+            # Units by name: those of the same samples are left out of every run.
             units = units_of(joint_groups([run.groups for run in runs], ids))
             # The metric that compares classifiers is the AUC, which needs probabilities.
             has_intervals = part.type != "classification" or part.probabilities is not None
             drawn = resample_metrics(part, units) if has_intervals else None
-            found.append(_Scored(name, run, part, drawn))
+            found.append(_Scored(name, run, part, ids, drawn))
         return found
 
     samples = [set(run.sample_ids) for run in runs]
     inside = set.intersection(*samples)
-    # A paired difference needs the same samples in the same order: those of the first run.
-    common = [name for name in dict.fromkeys(first.sample_ids) if name in inside]
     same = all(one == inside for one in samples)
     tables = _differing_table(names, runs)
     if not same:
-        own = on([range(len(run.sample_ids)) for run in runs])
+        own = on(samples)
         tables.append(_metrics_table(f"{first.target}: each run on its own samples", own))
-    if not common:
+    if not inside:
         return tables, {}
-    # The first row of a sample that is scored in several folds.
-    row_of = [{name: row for row, name in reversed([*enumerate(run.sample_ids)])} for run in runs]
-    shared = on([[rows[name] for name in common] for rows in row_of])
-    # Names of classes: the codes of two runs may differ.
-    labels = [
-        np.array(one.scored.classes)[one.scored.actual] if one.scored.classes else one.scored.actual
-        for one in shared
-    ]
+    shared = on([inside] * len(runs))
+    labels = []
+    for one in shared:
+        # Names of classes: the codes of two runs may differ.
+        names_of, actual = np.array(one.scored.classes), one.scored.actual
+        label_of = dict(
+            zip(one.sample_ids, names_of[actual] if len(names_of) else actual, strict=True)
+        )
+        labels.append(np.array([label_of[name] for name in sorted(inside)]))
     for one, actual in zip(shared[1:], labels[1:], strict=True):
         equal = actual == labels[0] if one.scored.classes else np.isclose(actual, labels[0], atol=0)
         if differing := int((~equal).sum()):
@@ -121,8 +123,8 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
                 f"{differing} of {len(equal)} samples of '{one.run.folder}' and '{first.folder}'",
                 "train one of them again with the metadata of the other",
             )
-    on_common = f"On the {len(common)} samples that all runs scored"
-    title = f"{first.target}: {len(common)} samples of every run" if same else on_common
+    on_common = f"On the {len(inside)} samples that all runs scored"
+    title = f"{first.target}: {len(inside)} samples of every run" if same else on_common
     tables.append(_metrics_table(title, shared))
     drawings = {}
     # Column of the subjects that the split of a run divides; None of the others.
@@ -242,19 +244,20 @@ def _overlay(shared: Sequence[_Scored]) -> Drawing:
     """Plot predicted against true numbers of several runs."""
     target = shared[0].run.target
     figure, axes = blank(4.6, 4.6)
-    both = np.concatenate([[one.scored.actual, one.scored.predicted] for one in shared], axis=None)
+    firsts = [one.scored.first for one in shared]
+    both = np.concatenate([[one.actual, one.predicted] for one in firsts], axis=None)
     ends = (both.min(), both.max())
     axes.plot(ends, ends, color=INK, lw=1, ls="--", alpha=0.6)
     many = len(both) > 2 * MAX_VECTORS
-    for number, one in enumerate(shared):
+    for number, (one, scored) in enumerate(zip(shared, firsts, strict=True)):
         axes.scatter(
-            one.scored.actual, one.scored.predicted, color=SERIES[number % len(SERIES)],
+            scored.actual, scored.predicted, color=SERIES[number % len(SERIES)],
             marker=MARKERS[number % len(MARKERS)], s=8 if many else 22, alpha=0.55, linewidths=0,
             label=shortened(one.name, LETTERS), rasterized=many,
         )  # fmt: skip
     axes.set(title="Predictions", xlabel=f"true {target}", ylabel=f"predicted {target}")
     figure.legend(loc="outside lower center", ncols=2)
-    caption = f"The same {len(shared[0].scored.actual)} samples as predicted by each run."
+    caption = f"The same {len(firsts[0].actual)} samples as predicted by each run."
     return Drawing(figure, caption, f"Predicted against true {target}. {caption}")
 
 

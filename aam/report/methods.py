@@ -57,6 +57,8 @@ def paragraph(run: Run) -> str:
         folds = len(set(run.scored.folds))
         scored = f"{len(run.scored.actual)} {run.part} samples".replace("  ", " ")
         how = f"{folds}-fold cross-validation" if folds else "a single split"
+        if run.partitions is not None and run.partitions.repeats:
+            how += f", repeated {len(run.partitions.partitions)} times with mean scores"
         apart = f", in which all samples of a {group} are on one side" if group else ""
         sentences.append(f"It was scored on {scored} of {how}{apart}.")
         sentences.append(

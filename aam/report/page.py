@@ -285,12 +285,18 @@ def measured_on(run: Run) -> str:
     if run.scored is None:
         return ""
     samples, folds = len(run.scored.actual), len(set(run.scored.folds))
+    partitions = len(run.partitions.partitions) if run.partitions else 0
     group = run.option("split", "group_column")
     apart = f" All samples of a {group} are on one side of a split." if group else ""
     if run.part == "test":
         how = "that took no part in training"
         if folds:
             how = f"of {folds} folds: each was predicted by a model that it did not train"
+            if partitions:
+                how += (
+                    f"; scores are means over {partitions} partitions into folds, pictures and "
+                    "tables show the first"
+                )
         return f"{samples} test samples {how}.{apart}"
     if run.part == "validation" and NETWORK not in run.members:
         return f"{samples} validation samples that took no part in training.{apart}"

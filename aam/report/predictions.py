@@ -296,8 +296,11 @@ def _point_names(given: ReportInput) -> list[str]:
 
 
 def _samples(given: ReportInput) -> str:
-    samples = 0 if given.run.scored is None else len(given.run.scored.actual)
-    return f"{samples} {given.run.part} samples".replace("  ", " ")
+    run = given.run
+    samples = 0 if run.scored is None else len(run.scored.actual)
+    text = f"{samples} {run.part} samples".replace("  ", " ")
+    several = run.partitions is not None and run.partitions.repeats
+    return f"{text} of the first partition into folds" if several else text
 
 
 def comparison_table(given: ReportInput) -> Table | None:
@@ -368,10 +371,11 @@ def confounders_table(given: ReportInput) -> Table | None:
 
 def folds_table(given: ReportInput) -> Table | None:
     """List the metrics of each fold."""
-    scored = given.run.scored
+    scored = given.run.partitions
     if scored is None or not scored.folds:
         return None
-    return replace(metrics_table(summary(scored, "")), title="By fold")
+    title = "By partition into folds" if scored.repeats else "By fold"
+    return replace(metrics_table(summary(scored, "")), title=title)
 
 
 def bins_table(given: ReportInput) -> Table | None:

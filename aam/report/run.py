@@ -137,7 +137,9 @@ class Run:
         facts: content of run.json.
         curves: fold -> column of metrics.csv -> [epochs]; the fold is "" without folds.
         sample_ids: samples of the predictions.
-        scored: predictions with labels.
+        scored: predictions with labels, of the first partition into folds; each sample once.
+        partitions: the same of all partitions, whose mean scores are those of the run.
+        partition_ids: samples of `partitions`.
         limits: float64 [n, 2], the prediction interval of each number.
         part: scored samples: "test" or "validation"; "" if unknown.
         embedded_ids: N samples with an embedding.
@@ -156,6 +158,8 @@ class Run:
     curves: dict[str, dict[str, F64]]
     sample_ids: tuple[str, ...]
     scored: ScoredPredictions | None
+    partitions: ScoredPredictions | None
+    partition_ids: tuple[str, ...]
     limits: F64 | None
     part: str
     embedded_ids: tuple[str, ...]
@@ -232,7 +236,8 @@ def read_run(folder: Path) -> Run:
                 for name in ("epoch", *header)
             }
     sample_ids: tuple[str, ...] = ()
-    scored, limits, part = None, None, ""
+    partition_ids: tuple[str, ...] = ()
+    scored, partitions, limits, part = None, None, None, ""
     frame = read_predictions(path) if (path := there("predictions.tsv")) else None
     if frame is not None and "actual" in frame.columns:
         sample_ids, target = tuple(frame[ID_HEADER]), facts["options"].get("target")
@@ -246,9 +251,14 @@ def read_run(folder: Path) -> Run:
                 ends = [numeric_column(frame, name) for name in ("lower", "upper")]
                 limits = np.column_stack(ends)
         part = str(frame["split"].iloc[0]) if "split" in frame.columns else ""
+        partitions, partition_ids = scored, sample_ids
+        if scored.repeats:
+            first, scored = scored.partitions[0]
+            sample_ids = tuple(sample_ids[row] for row in first.tolist())
+            limits = None if limits is None else limits[first]
     groups = {}
     if path := there("splits.tsv"):
-        groups = {sample: group for _, sample, _, _, group in read_assignments(path) if group}
+        groups = {sample: group for _, sample, _, _, group, _ in read_assignments(path) if group}
     importance: list[dict[str, str]] = []
     if path := there("importance.tsv"):
         what = "table of `aam importance`"
@@ -275,6 +285,8 @@ def read_run(folder: Path) -> Run:
         curves,
         sample_ids,
         scored,
+        partitions,
+        partition_ids,
         limits,
         part,
         embedded_ids,
@@ -315,9 +327,9 @@ class ReportInput:
             DataError: scores.json and predictions.tsv contradict each other.
         """
         run, scored = self.run, self.run.scored
-        if scored is None:
+        if scored is None or run.partitions is None:
             return {}
-        plain = compute_metrics(scored)
+        plain = compute_metrics(scored if run.scores is None else run.partitions)
         if run.scores is None:
             del plain["samples"]
             found = {name: Score(value, None, None) for name, value in plain.items()}

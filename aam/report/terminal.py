@@ -120,7 +120,10 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
     """
     overall, folds = summary["overall"], summary["folds"]
     names = [name for name in TITLES if name in overall]
-    rows = [[f"fold {fold}", *metric_cells(names, found)] for fold, found in folds.items()]
+    rows = [
+        [f"{summary.get('part', 'fold')} {fold}", *metric_cells(names, found)]
+        for fold, found in folds.items()
+    ]
     if folds:
         rows += [["mean"], ["sd"]]
     for name in names if folds else ():

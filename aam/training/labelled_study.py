@@ -142,6 +142,7 @@ def label_study(
         study.table.sample_ids,
         metadata,
         category_codes(options.target, values),
+        options.repeats,
     )
     column = options.target.metadata_column
     covariates = read_covariates(

@@ -128,6 +128,7 @@ def test_a_kernel_and_a_forest_need_neither_a_loop_nor_a_tree_nor_a_depth(
     (tmp_path / "tree.nwk").write_text(f"({table.index[0]}:1,{table.index[1]}:1);")
     args = ["train", "--table", tmp_path / "table.tsv", "--tree", tmp_path / "tree.nwk",
             "--metadata", study / "metadata.tsv", "--metadata-column", "ph", "--folds", 2,
+            "--repeats", 1,
             "--output-dir", tmp_path / "run", "--cpu-threads", 1]  # fmt: skip
     code = (
         "import sys\n"

@@ -78,7 +78,9 @@ def test_runs_without_probabilities_are_compared_by_what_they_have(run_folder: P
     write_classes(run_folder, ["a", "b"] * 10, ["a", "b"])
     one = read_run(run_folder)
     assert one.scored is not None
-    without = replace(one, folder=Path("without"), scored=replace(one.scored, probabilities=None))
+    without = replace(
+        one, folder=Path("without"), partitions=replace(one.scored, probabilities=None)
+    )
     found, _ = comparison([one, without, replace(one, folder=Path("third"))])
     (differences,) = [table for table in found if table.title.startswith("Difference")]
     assert [row[0] for row in differences.rows] == ["third"]

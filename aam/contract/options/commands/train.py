@@ -113,6 +113,13 @@ class Train:
         "long to train.",
         default="auto",
     )
+    repeats: int | Literal["auto"] = option(
+        "Partitions of the samples into --folds; every score is the mean of theirs. 'auto': 5 with "
+        "fewer than 300 samples or 100 groups, where the score of one depends on the seed; else 1, "
+        "as with the transformer.",
+        default="auto",
+        takes=ONE_OR_MORE,
+    )
     taxonomy: Path | None = basic_option(
         "Taxonomy of the ASVs, for their names in importance.tsv and the report: TSV of QIIME 2 "
         "(Feature ID, Taxon) or .qza.",
@@ -229,6 +236,7 @@ class Search(Train):
     without: ClassVar = (
         "splits", "overwrite", "loss_config", "taxonomy", "distributed", "fsdp", "data_parallel",
         "equal_depth",
+        "repeats",
     )  # fmt: skip
 
     vary: tuple[str, ...] = basic_option(

@@ -1,0 +1,150 @@
+"""Repeated cross-validation: several partitions of the samples into folds, with mean scores."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import r2_score
+
+from aam.contract.options.study import SplitOptions
+from aam.data.metadata import Metadata
+from aam.evaluation.intervals import resample_metrics, units_of
+from aam.evaluation.metrics import ScoredPredictions, compute_metrics
+from aam.evaluation.splits import make_splits, read_splits, split_samples, write_splits
+from tests.support.commands import aam, read
+from tests.support.run_folders import make_study
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    make_study(folder, samples=60)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "ph"
+    given = ("--table", study / "table.biom", "--metadata", study / "metadata.tsv")
+    words = ("--members", "kernel", "--folds", 3, "--repeats", 4, "--group-column", "subject")
+    assert aam("train", *given, "--metadata-column", "ph", "--output-dir", folder, *words) == 0
+    return folder
+
+
+def test_partitions_differ_and_keep_groups_together() -> None:
+    groups = [f"s{row // 2}" for row in range(40)]
+    splits = make_splits(40, test_size=0.2, folds=4, seed=3, groups=groups, repeats=3)
+    assert [split.repeat for split in splits] == [1] * 4 + [2] * 4 + [3] * 4
+    tests = [np.concatenate([s.test for s in splits if s.repeat == k]) for k in (1, 2, 3)]
+    assert all(sorted(rows) == list(range(40)) for rows in tests)
+    assert len({tuple(sorted(s.test.tolist())) for s in splits}) == 12
+    for split in splits:
+        parts = [
+            {groups[row] for row in rows} for rows in (split.train, split.validation, split.test)
+        ]
+        assert not parts[0] & parts[1] and not parts[2] & (parts[0] | parts[1])
+    alone = make_splits(40, test_size=0.2, folds=4, seed=3, groups=groups)
+    for one, other in zip(alone, splits, strict=False):
+        np.testing.assert_array_equal(one.test, other.test)
+
+
+@pytest.mark.parametrize(
+    ("samples", "groups", "expected"), [(299, None, 5), (300, None, 1), (400, 99, 5), (400, 4, 1)]
+)
+def test_small_studies_are_repeated(samples: int, groups: int | None, expected: int) -> None:
+    ids = [f"s{row}" for row in range(samples)]
+    options = SplitOptions()
+    splits, _ = split_samples(options, "auto", 0, ids, None, repeats="auto")
+    if groups is None:
+        assert splits[-1].repeat == expected
+        return
+    metadata = Metadata(tuple(ids), {"g": tuple(f"g{row % groups}" for row in range(samples))})
+    options = SplitOptions(group_column="g")
+    splits, _ = split_samples(options, "auto", 0, ids, metadata, repeats="auto")
+    assert splits[-1].repeat == expected
+
+
+def test_a_score_is_the_mean_of_the_partitions(run: Path) -> None:
+    frame = read(run / "predictions.tsv")
+    assert sorted(frame["repeat"].unique()) == [1, 2, 3, 4]
+    assert (frame.groupby("sample-id").size() == 4).all()
+    expected = np.mean(
+        [r2_score(part["actual"], part["predicted"]) for _, part in frame.groupby("repeat")]
+    )
+    scores = json.loads((run / "scores.json").read_text())
+    r2 = scores["models"]["ensemble"]["metrics"]["r2"]
+    assert r2["value"] == pytest.approx(expected)
+    assert r2["lower"] < r2["value"] < r2["upper"]
+    assert (scores["samples"], scores["repeats"]) == (60, 4)
+    averaged = frame.groupby("sample-id")[["actual", "predicted"]].mean()
+    assert r2["value"] != pytest.approx(r2_score(averaged["actual"], averaged["predicted"]))
+
+
+def test_evaluate_and_report_agree_with_the_run(
+    run: Path, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = json.loads((run / "scores.json").read_text())
+    given = ("--metadata", study / "metadata.tsv", "--metadata-column", "ph")
+    output = tmp_path / "metrics.json"
+    words = ("evaluate", "--predictions", run / "predictions.tsv", *given, "--output", output)
+    assert aam(*words) == 0
+    found = json.loads(output.read_text())
+    value = scores["models"]["ensemble"]["metrics"]["r2"]["value"]
+    assert found["overall"]["r2"] == pytest.approx(value)
+    assert list(found["folds"]) == ["1", "2", "3", "4"]
+    assert "repeat 4" in capsys.readouterr().out
+    page = (run / "report.html").read_text()
+    assert "means over 4 partitions" in page
+
+
+def test_units_are_left_out_of_all_partitions() -> None:
+    rng = np.random.default_rng(0)
+    codes = np.repeat([0, 1], 15)
+    chances = [np.clip(codes * 0.3 + rng.random(30) * 0.7, 0, 1) for _ in range(3)]
+    probabilities = np.concatenate([np.column_stack([1 - p, p]) for p in chances])
+    scored = ScoredPredictions(
+        np.tile(codes, 3), probabilities.argmax(axis=1), tuple(str(k // 10) for k in range(90)),
+        ("no", "yes"), probabilities, repeats=tuple("123"[k // 30] for k in range(90)),
+    )  # fmt: skip
+    samples = np.tile(np.arange(30), 3)
+    whole = resample_metrics(scored, units_of(samples))
+    # A unit is left out with all its predictions.
+    alone = [resample_metrics(part, units_of(samples[rows])) for rows, part in scored.partitions]
+    expected = np.mean([one.replicates["accuracy"] for one in alone], axis=0)
+    np.testing.assert_allclose(whole.replicates["accuracy"], expected)
+    assert compute_metrics(scored)["samples"] == 30
+
+
+def test_the_splits_of_a_repeated_run_are_read_again(
+    run: Path, study: Path, tmp_path: Path
+) -> None:
+    given = ("--table", study / "table.biom", "--metadata", study / "metadata.tsv")
+    again = ("--members", "kernel", "--splits", run / "splits.tsv", "--output-dir", tmp_path / "r")
+    assert aam("train", *given, "--metadata-column", "ph", *again) == 0
+    for name in ("splits.tsv", "predictions.tsv"):
+        pd.testing.assert_frame_equal(read(run / name), read(tmp_path / "r" / name))
+
+
+def test_ids_and_groups_with_quotes_tabs_and_line_ends_are_read_again(tmp_path: Path) -> None:
+    ids = ['s"1', "s\t2", "s\n3", 's,4"', "s5", "s6"]
+    groups = ['g"', "g\tx", "g\nx", "", "g", "g"]
+    splits = make_splits(6, test_size=0.2, folds=3, seed=0, repeats=2)
+    write_splits(tmp_path / "splits.tsv", ids, splits, groups)
+    found, labels = read_splits(tmp_path / "splits.tsv", ids)
+    assert labels == [group or name for group, name in zip(groups, ids, strict=True)]
+    for one, other in zip(splits, found, strict=True):
+        np.testing.assert_array_equal(one.test, other.test)
+        assert one.repeat == other.repeat
+
+
+def test_a_single_split_is_not_repeated(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--table", study / "table.biom", "--metadata", study / "metadata.tsv")
+    words = ("--metadata-column", "ph", "--output-dir", tmp_path / "r", "--folds", 1)
+    assert aam("train", *given, *words, "--repeats", 2) == 64
+    assert "--folds 2 or more" in capsys.readouterr().err
