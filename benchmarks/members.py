@@ -4,7 +4,8 @@
         [--seeds 1 2 3 4 5]
 
 DATA has a folder for each study with `table.biom`, `metadata.tsv` and, where there is one,
-`tree.nwk`: ecam, oral, ravel (see docs/results.md); the simulated study is made. The folds of seed
+`tree.nwk`: ecam, oral, ravel, celiac_stool_active, celiac_stool_treated (see docs/results.md); the
+simulated study is made. The folds of seed
 s are those of `aam train --folds 5 --seed s`. RESULTS keeps the held-out predictions and the
 CPU-seconds of each member, task and seed; what is there is not computed again. The rows printed at
 the end are those of docs/results/results.tsv and docs/experiments: scores and paired
@@ -58,6 +59,7 @@ class Task:
     classifier: bool = False
     where: str | None = None
     group: str | None = None
+    folds: int = 5
 
     @property
     def metric(self) -> str:
@@ -74,12 +76,13 @@ TASKS = {
     "ravel-ph": Task("ravel", "pH"),
     "ravel-nugent": Task("ravel", "Nugent_score_category", True),
     "ravel-group": Task("ravel", "Ethnic_Group", True),
+    "celiac-active": Task("celiac_stool_active", "Diagnosed_Celiac", True, None, "Dataset_ID", 3),
+    "celiac-treated": Task("celiac_stool_treated", "Diagnosed_Celiac", True, None, "Dataset_ID", 4),
     "simulated-ph": Task("simulated", "ph", group="subject"),
     "simulated-site": Task("simulated", "site", True, group="subject"),
 }
 ESTIMATORS: dict[str, Estimator[Any]] = {"forest": Forest(n_jobs=1), "kernel": Kernel()}
 TRANSFORMER = "transformer"
-FOLDS = 5
 STEPS = {"pretrain": 200, "train": 400}
 BATCH = 16
 """Samples of a step, the default of `aam`."""
@@ -164,7 +167,7 @@ class Labelled:
         """Return the folds of a seed, with the labels and their groups."""
         splits, groups = split_samples(
             SplitOptions(test_size=0, group_column=task.group, stratify=False),
-            FOLDS,
+            task.folds,
             seed,
             self.ids,
             self.metadata,
@@ -255,7 +258,7 @@ def train_transformer(task: Task, found: Labelled, seed: int, encoder: Path, out
         *(["--where", task.where] if task.where else []),
         *(["--group-column", task.group] if task.group else []),
         *("--members", TRANSFORMER, "--pretrained-encoder", str(encoder), "--freeze-base"),
-        *("--folds", str(FOLDS), "--test-size", "0", "--seed", str(seed)),
+        *("--folds", str(task.folds), "--test-size", "0", "--seed", str(seed)),
         *("--epochs", epochs("train", len(found.ids)), "--output-dir", str(output), "--overwrite"),
     )
 

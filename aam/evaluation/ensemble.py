@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from scipy.optimize import nnls
 
 from aam.arrays import F64, Rows
 from aam.evaluation.calibration import (
@@ -41,11 +42,13 @@ STEPS = 4
 def choose_weights(left_out: Mapping[str, F64 | None], labels: Labels) -> dict[str, float]:
     """Choose the weights of the members by predictions that do not know the group of a sample.
 
-    The loss is the squared error of numbers, ranks or class indicators. A member that is no better
-    than the mean label has the weight 0. The others have equal weights, unless the
-    best of a coarse grid has a lower loss beyond noise. Members without such predictions have 1 / K
-    each; where fewer than two have them, or none is better than the mean, all weights are equal.
-    NaN, where only some samples have a prediction, is as good as none.
+    Numbers and ranks have the squared error as loss. A member that is no better than the mean label
+    has the weight 0. The others have equal weights, unless the best of a coarse grid has a lower
+    loss beyond noise. For classes see `_class_weights`.
+
+    Members without such predictions have 1 / K each; where fewer than two have them, or none is
+    better than the mean, all weights are equal. NaN, where only some samples have a prediction, is
+    as good as none.
     """
     equal = dict.fromkeys(left_out, 1 / len(left_out))
     known = {
@@ -53,36 +56,85 @@ def choose_weights(left_out: Mapping[str, F64 | None], labels: Labels) -> dict[s
         for name, left_out_NC in left_out.items()
         if left_out_NC is not None and np.isfinite(left_out_NC).all()
     }
-    y_NC = labels.outputs_NC
-    group_N, size_I = np.unique(labels.groups, return_inverse=True, return_counts=True)[1:]
-    if len(known) < 2 or len(size_I) < 2:
+    groups = np.unique(labels.groups)
+    if len(known) < 2 or len(groups) < 2:
         return equal
+    # The predictions are moved to the mean of all labels, which is therefore the dummy.
+    y_NC = labels.outputs_NC - labels.outputs_NC.mean(axis=0)
+    stacked_KNC = np.stack([*known.values()]) - labels.outputs_NC.mean(axis=0)
+    group_N = np.searchsorted(groups, labels.groups)
+    weights_of = _class_weights if labels.classes else _number_weights
+    weights_K = weights_of(stacked_KNC, y_NC, group_N)
+    if not weights_K.any():
+        return equal
+    share = len(known) / len(left_out)
+    return equal | {name: share * float(w) for name, w in zip(known, weights_K, strict=True)}
+
+
+def _number_weights(stacked_KNC: F64, y_NC: F64, group_N: Rows) -> F64:
+    """Return the best weights of a coarse grid if they lower the loss beyond noise."""
 
     def loss_I(predictions_NC: F64) -> F64:
-        losses_N = np.square(predictions_NC - y_NC).sum(axis=1)
-        return np.bincount(group_N, losses_N).astype(np.float64)
+        return _squares_by_group(predictions_NC - y_NC, group_N)
 
-    # The predictions are moved to the mean of all labels, which is therefore the dummy.
-    dummy = loss_I(y_NC.mean(axis=0)).sum()
-    useful = [name for name, found_NC in known.items() if loss_I(found_NC).sum() < dummy]
-    if not useful:
-        return equal
+    losses_K = np.array([loss_I(predictions_NC).sum() for predictions_NC in stacked_KNC])
+    useful_K = losses_K < loss_I(0 * y_NC).sum()
+    if not useful_K.any():
+        return np.zeros(len(stacked_KNC))
     # All multiples of 1 / STEPS that add up to 1.
     grid = [
         np.array(steps) / STEPS
-        for steps in product(range(STEPS + 1), repeat=len(useful))
+        for steps in product(range(STEPS + 1), repeat=int(useful_K.sum()))
         if sum(steps) == STEPS
     ]
-    stacked_KNC = np.stack([known[name] for name in useful])
-    losses = [loss_I(np.tensordot(weights_K, stacked_KNC, 1)) for weights_K in grid]
-    best = int(np.argmin([found_I.sum() for found_I in losses]))
-    gain_I = loss_I(stacked_KNC.mean(axis=0)) - losses[best]
-    chosen_K = np.full(len(useful), 1 / len(useful))
+    useful_KNC = stacked_KNC[useful_K]
+    losses = [loss_I(np.tensordot(weights_K, useful_KNC, 1)) for weights_K in grid]
+    best = int(np.argmin([losses_I.sum() for losses_I in losses]))
+    gain_I = loss_I(useful_KNC.mean(axis=0)) - losses[best]
+    weights_K: F64 = useful_K / useful_K.sum()
     if gain_I.sum() > NOISE * np.sqrt(len(gain_I)) * gain_I.std(ddof=1):
-        chosen_K = grid[best]
-    weights = equal | dict.fromkeys(known, 0.0)
-    share = len(known) / len(left_out)
-    return weights | {name: share * float(w) for name, w in zip(useful, chosen_K, strict=True)}
+        weights_K[useful_K] = grid[best]
+    return weights_K
+
+
+def _class_weights(stacked_KNC: F64, y_NC: F64, group_N: Rows) -> F64:
+    """Return weights between equal ones and those of stacking, the nearer the more evidence.
+
+    Brier scores of members compare their calibration first: predictions of a model of half the data
+    are too near to the mean, those of a forest too far from it with a weak signal. So all losses
+    are those after the best scale. A member has skill if its predictions rise with the labels; one
+    without skill has the weight 0, every other one more.
+
+    Stacking is the regression of the indicators on the members with coefficients of at least 0
+    (Breiman 1996, "Stacked regressions"). With z standard errors by which it lowers the loss of the
+    groups below that of equal weights, 1 - (NOISE / z)² of the way to it is gone, the positive part
+    of James and Stein.
+    """
+    skilled_K = (stacked_KNC * y_NC).sum(axis=(1, 2)) > 0
+    if not skilled_K.any():
+        return np.zeros(len(stacked_KNC))
+    weights_K: F64 = skilled_K / skilled_K.sum()
+    skilled_KNC = stacked_KNC[skilled_K]
+    coefficients_K, _ = nnls(skilled_KNC.reshape(len(skilled_KNC), -1).T, y_NC.ravel())
+    stacking_K = coefficients_K / coefficients_K.sum()
+
+    def loss_I(weights_K: F64) -> F64:
+        mean_NC = np.tensordot(weights_K, skilled_KNC, 1)
+        scale = (mean_NC * y_NC).sum() / np.square(mean_NC).sum()
+        return _squares_by_group(scale * mean_NC - y_NC, group_N)
+
+    gain_I = loss_I(weights_K[skilled_K]) - loss_I(stacking_K)
+    gain, noise = gain_I.sum(), np.sqrt(len(gain_I)) * gain_I.std(ddof=1)
+    if gain > NOISE * noise:
+        weights_K[skilled_K] += (1 - (NOISE * noise / gain) ** 2) * (
+            stacking_K - weights_K[skilled_K]
+        )
+    return weights_K
+
+
+def _squares_by_group(errors_NC: F64, group_N: Rows) -> F64:
+    """Return the sum of the squared errors of each group, [I]."""
+    return np.bincount(group_N, np.square(errors_NC).sum(axis=1)).astype(np.float64)
 
 
 def weighted_mean(predictions: Mapping[str, F64], weights: Weights) -> F64:

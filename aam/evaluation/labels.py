@@ -50,6 +50,11 @@ class Labels:
         return "ordinal" if self.levels else "regression"
 
     @property
+    def several_groups(self) -> bool:
+        """Whether there are groups to leave out."""
+        return len(np.unique(self.groups)) > 1
+
+    @property
     def outputs_NC(self) -> F64:
         """Numbers as one column, or one column for each class that is 1 where it applies."""
         if not self.classes:

@@ -308,21 +308,10 @@ class Forest(Estimator[ForestInputs]):
         # predictions knew the group (in a study of 42 infants they preferred the forest in every
         # fold, where the kernel was the better member).
         assert isinstance(model, ForestModel)
-        groups, group_N = np.unique(labels.groups, return_inverse=True)
-        if model.left_out_NC is not None or len(groups) < 2:
+        if model.left_out_NC is not None or not labels.several_groups:
             return model.left_out_NC
-        # Groups of neighbouring labels are divided, so that both halves have all of the range.
-        mean_I = np.bincount(group_N, labels.values) / np.bincount(group_N)
-        random_I = np.random.default_rng(seed).random(len(groups))
-        half_N = (np.argsort(np.lexsort((random_I, mean_I))) % 2)[group_N]
         smaller = dataclasses.replace(self, n_estimators=max(1, self.n_estimators // 4))
-        left_out_NC = np.empty((len(half_N), len(labels.classes) or 1))
-        for half in (0, 1):
-            fitted, predicted = np.flatnonzero(half_N != half), np.flatnonzero(half_N == half)
-            part = smaller.fit(inputs.take(fitted), labels.take(fitted), seed)
-            move_C = labels.outputs_NC.mean(axis=0) - labels.outputs_NC[fitted].mean(axis=0)
-            left_out_NC[predicted] = part.predict(inputs.take(predicted)) + move_C
-        return left_out_NC
+        return smaller.predict_halves(inputs, labels, seed)
 
     def restore(self, state: State, asvs: int, outputs: int, device: DeviceOptions) -> ForestModel:
         arrays = state.arrays

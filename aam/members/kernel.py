@@ -545,8 +545,12 @@ class Kernel(Estimator[KernelInputs]):
     def left_out(
         self, model: FittedModel[KernelInputs], inputs: KernelInputs, labels: Labels, seed: int
     ) -> F64 | None:
-        # By these predictions the penalty was chosen.
         assert isinstance(model, KernelModel)
+        grouped = len(np.unique(labels.groups)) < len(labels.groups)
+        if labels.classes and grouped and labels.several_groups:
+            # As the forest predicts them, so that both members are compared with half of the data.
+            return self.predict_halves(inputs, labels, seed)
+        # By these predictions the penalty was chosen.
         return model.left_out_NC
 
     def restore(self, state: State, asvs: int, outputs: int, device: DeviceOptions) -> KernelModel:

@@ -274,6 +274,22 @@ class Estimator(Reader[T]):
         """
         return None
 
+    def predict_halves(self, inputs: T, labels: Labels, seed: int) -> F64:
+        """Return predictions [N, C] of either half of the groups by a fit to the other half."""
+        groups, group_N = np.unique(labels.groups, return_inverse=True)
+        # Groups of neighbouring labels are divided, so that both halves have all of the range.
+        mean_I = np.bincount(group_N, labels.values) / np.bincount(group_N)
+        random_I = np.random.default_rng(seed).random(len(groups))
+        half_N = (np.argsort(np.lexsort((random_I, mean_I))) % 2)[group_N]
+        y_NC = labels.outputs_NC
+        left_out_NC = np.empty_like(y_NC)
+        for half in (0, 1):
+            fitted, predicted = np.flatnonzero(half_N != half), np.flatnonzero(half_N == half)
+            part = self.fit(inputs.take(fitted), labels.take(fitted), seed)
+            move_C = y_NC.mean(axis=0) - y_NC[fitted].mean(axis=0)
+            left_out_NC[predicted] = part.predict(inputs.take(predicted)) + move_C
+        return left_out_NC
+
     def cross_validate(
         self,
         samples: TrainingSamples,

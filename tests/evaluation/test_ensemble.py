@@ -70,6 +70,40 @@ def test_equal_weights_remain_within_noise() -> None:
     assert choose_weights(noise, labels) == {"noise": 0.5, "network": 0.5}
 
 
+def class_members(rng: np.random.Generator, noise: float) -> tuple[Labels, F64, F64]:
+    """Probabilities of two classes by two members, of which the second has more noise."""
+    codes = np.arange(200) % 2
+    signs = 2.0 * codes - 1
+    first, second = (0.1 * (signs + rng.normal(size=200) * size) for size in (2, noise))
+    labels = Labels.of(codes.astype(float), ("a", "b"), None)
+    return labels, *(np.stack([0.5 - d, 0.5 + d], axis=1) for d in (first, second))
+
+
+def scaled(chances: F64, factor: float) -> F64:
+    return 0.5 + factor * (chances - 0.5)
+
+
+@pytest.mark.parametrize("factor", [0.2, 1.0, 4.0])
+def test_the_scale_of_class_probabilities_does_not_weigh_a_member(factor: float) -> None:
+    """Predictions of half the data are too near to the mean, those of a forest too far from it."""
+    labels, first, second = class_members(np.random.default_rng(0), 2)
+    weights = choose_weights({"one": first, "two": scaled(second, factor)}, labels)
+    assert weights["two"] > 0.4 if factor <= 1 else weights["two"] > 0
+    alone = choose_weights({"one": first, "two": scaled(second, -1)}, labels)
+    assert alone == {"one": 1, "two": 0}
+
+
+def test_weights_of_classes_change_continuously_with_the_evidence() -> None:
+    found = []
+    for noise in np.linspace(2, 30, 200):
+        labels, first, second = class_members(np.random.default_rng(3), noise)
+        found.append(choose_weights({"one": first, "two": second}, labels)["one"])
+    skilled = np.array(found)[np.array(found) < 1]
+    assert found[0] == 0.5
+    assert max(skilled) > 0.8
+    assert np.abs(np.diff(skilled)).max() < 0.1
+
+
 def study(rng: np.random.Generator, group_N: np.ndarray) -> TrainingSamples:
     """Samples whose communities are those of their group, with noise."""
     logs = 2 * rng.normal(size=(group_N.max() + 1, 30))[group_N]
