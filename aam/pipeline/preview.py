@@ -82,11 +82,11 @@ def preview(
     found = associations(study.metadata, known, study.study, folds)
     if shown_columns := leading(found, folds):
         title = TITLES[shown_columns[0].metric]
-        for one in shown_columns:
-            if one.other_form:
+        for shown_column in shown_columns:
+            if shown_column.other_form:
                 warn(
-                    f"'{one.column}' determines '{column}' nearly without exception ({title} "
-                    f"{one.value:.3f}): another form of it, or completely confounded with it."
+                    f"'{shown_column.column}' determines '{column}' nearly without exception "
+                    f"({title} {shown_column.value:.3f}): another form of it, or completely confounded with it."
                 )
         others = [f"'{one.column}' {one.value:.2f}" for one in shown_columns if not one.other_form]
         if others:
