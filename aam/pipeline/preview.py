@@ -86,11 +86,11 @@ def preview(
             if shown_column.other_form:
                 warn(
                     f"'{shown_column.column}' determines '{column}' nearly without exception "
-                    f"({title} {shown_column.value:.3f}): another form of it, or completely confounded with it."
+                    f"({title} {shown_column.value:.3f}): another form of it, or completely "
+                    "confounded with it."
                 )
-        others = [f"'{one.column}' {one.value:.2f}" for one in shown_columns if not one.other_form]
-        if others:
-            listed = ", ".join(others)
+        if others := [column for column in shown_columns if not column.other_form]:
+            listed = ", ".join(f"'{other.column}' {other.value:.2f}" for other in others)
             info(f"Columns that alone predict '{column}' on the same splits ({title}): {listed}.")
     return found, repeated
 
