@@ -8,7 +8,7 @@ import io
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -319,7 +319,7 @@ class Model:
                 return frame.set_index(index)
 
             return Results(
-                run.scores or {},
+                {} if run.scores is None else asdict(run.scores),
                 table("predictions.tsv", ID_HEADER),
                 table("splits.tsv", ID_HEADER),
                 table("importance.tsv", "feature-id"),

@@ -14,8 +14,8 @@ splits.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,18 @@ _WORTH_NAMING = 0.05
 
 _NEAR = 0.05
 """Columns further below the ensemble than this are not compared with it."""
+
+
+@dataclass(frozen=True)
+class Confounder:
+    """Column that alone predicts the target as well as the ensemble does."""
+
+    column: str  # its name, or `DEPTH`
+    metric: str
+    value: float
+    lower: float | None = None
+    upper: float | None = None
+    other_form: bool = False  # whether the column determines the target
 
 
 @dataclass(frozen=True)
@@ -179,9 +191,7 @@ def leading(found: Sequence[Association], folds: Folds) -> list[Association]:
     return sorted(named, key=lambda column: column.column != DEPTH)
 
 
-def confounders(
-    found: Sequence[Association], folds: Folds, ensemble_MC: F64
-) -> list[dict[str, Any]]:
+def confounders(found: Sequence[Association], folds: Folds, ensemble_MC: F64) -> list[Confounder]:
     """Return the columns that the ensemble is not ahead of beyond noise.
 
     The sequencing depth comes first, then the best column.
@@ -210,16 +220,18 @@ def confounders(
         beyond_dummy = association.other_form or (lower is not None and lower > 0)
         if not beyond_dummy or (ahead.beyond_noise and value < best):
             continue
-        score = asdict(column.score()[metric])
-        if value > score["value"]:  # without rare classes
-            score = {"value": value, "lower": None, "upper": None}
-        facts = {"column": association.column, "metric": metric, **score}
-        predictive.append(facts | {"other_form": association.other_form})
-    return sorted(predictive, key=lambda column: column["column"] != DEPTH)
+        score = column.score()[metric]
+        limits = (score.lower, score.upper)
+        if score.value is None or value > score.value:  # without rare classes
+            limits = (None, None)
+        predictive.append(
+            Confounder(association.column, metric, value, *limits, association.other_form)
+        )
+    return sorted(predictive, key=lambda column: column.column != DEPTH)
 
 
 def confounding_sentences(
-    found: Sequence[Mapping[str, Any]], better: bool, at_equal_depth: str | None
+    found: Sequence[Confounder], better: bool, at_equal_depth: str | None
 ) -> list[str]:
     """Return a sentence about the sequencing depth, and one about all other columns.
 
@@ -232,20 +244,20 @@ def confounding_sentences(
     claim = "alone predict{s} the target as well as the table does"
     if not better:
         claim = "alone predict{s} the target, which the table is not shown to do"
-    sentences, columns = [], [one for one in found if not one["other_form"]]
+    sentences, columns = [], [one for one in found if not one.other_form]
     for depth in (True, False):
-        named = [one for one in columns if (one["column"] == DEPTH) == depth]
+        named = [one for one in columns if (one.column == DEPTH) == depth]
         if not named:
             continue
-        title = TITLES[named[0]["metric"]]
-        scores = [f"{one['value']:.3f}" for one in named]
+        title = TITLES[named[0].metric]
+        scores = [f"{one.value:.3f}" for one in named]
         if depth:
             text = f"The {DEPTH} {claim.format(s='s')} ({title} {scores[0]})"
         elif len(named) == 1:
-            text = f"'{named[0]['column']}' {claim.format(s='s')} ({title} {scores[0]})"
+            text = f"'{named[0].column}' {claim.format(s='s')} ({title} {scores[0]})"
         else:
             shown = zip(named[:_LEADING], scores, strict=False)
-            listed = ", ".join(f"'{one['column']}' {score}" for one, score in shown)
+            listed = ", ".join(f"'{one.column}' {score}" for one, score in shown)
             more = f" and {len(named) - _LEADING} more" if len(named) > _LEADING else ""
             text = f"{len(named)} columns {claim.format(s='')} ({title}): {listed}{more}"
         if better:

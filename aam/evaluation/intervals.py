@@ -130,8 +130,8 @@ class Score:
     """
 
     value: float | None
-    lower: float | None
-    upper: float | None
+    lower: float | None = None
+    upper: float | None = None
 
     @property
     def beyond_noise(self) -> bool:

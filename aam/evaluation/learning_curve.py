@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,12 +23,33 @@ MIN_GROUPS = 8
 """Groups to which a model is fitted."""
 
 
+@dataclass(frozen=True)
+class CurvePoint:
+    """Score of a model that is fitted to so many units."""
+
+    units: int
+    value: float | None
+    lower: float | None = None
+    upper: float | None = None
+
+
+@dataclass(frozen=True)
+class LearningCurve:
+    """Scores of a model that is fitted to ever more units, the fewest first."""
+
+    model: str
+    metric: str
+    units: str  # name of the units
+    points: list[CurvePoint]
+    sentence: str
+
+
 def learning_curve(
     name: str,
     predict: Callable[[Folds, str], F64],
     folds: Folds,
     predictions_MC: F64,
-) -> dict[str, Any] | None:
+) -> LearningCurve | None:
     """Fit a model to parts of the groups of each split, and score it on its held-out samples.
 
     The parts are drawn at random, each inside the next. All are scored on the same samples, so the
@@ -43,8 +63,7 @@ def learning_curve(
         predictions_MC: predictions of the model fitted to all groups.
 
     Returns:
-        {model, metric, units, points, sentence}; points: [{units, value, lower, upper}], of which
-        the first has the fewest units. None with fewer than twice `MIN_GROUPS` groups in training.
+        The curve; None with fewer than twice `MIN_GROUPS` groups in training.
     """
     # The other partitions would multiply the time of the longest part of a small study.
     folds, predictions_MC = folds.first, predictions_MC[folds.repeat_M == 1]
@@ -86,11 +105,8 @@ def learning_curve(
             sentence += ": as many samples again would probably add little."
         else:
             sentence += ": whether more samples would help cannot be told."
-    points = zip(numbers, drawn, strict=True)
-    return {
-        "model": name,
-        "metric": metric,
-        "units": units,
-        "points": [{"units": number} | asdict(one.score()[metric]) for number, one in points],
-        "sentence": sentence,
-    }
+    points = []
+    for number, model in zip(numbers, drawn, strict=True):
+        score = model.score()[metric]
+        points.append(CurvePoint(number, score.value, score.lower, score.upper))
+    return LearningCurve(name, metric, units, points, sentence)

@@ -1,57 +1,12 @@
-"""Evaluation of an ensemble and its members: the content of `scores.json` in the run folder.
+"""Evaluation of an ensemble and its members: `Scores`, the content of `scores.json`.
 
-    verdict         whether the ensemble is better than the dummy: {outcome, sentence, metric,
-                    model, dummy (values of the metric), difference, lower, upper (the paired
-                    interval), p, shufflings (of the permutation test of the ensemble's
-                    predictions; null and 0 without one), units}. outcome: "better" where the
-                    interval is above 0, the score above that of no skill, and the test significant
-                    or missing; "worse" where the interval is below 0; "undecided" without an
-                    interval, or where it is above 0 and the test not significant; else "not
-                    better", also where repeated subjects that the split divides explain the score
-    column, kind    column of the metadata; "regression", "classification" or "ordinal"
-    classes         names of the classes, of an ordinal target the lowest first; empty for a number
-    part            scored samples: "test" or "validation"
-    samples, groups numbers of scored samples, and of groups among them (samples without groups)
-    repeats         partitions of the samples into folds; every score is the mean of theirs
-    group_column    column of the groups; null without one
-    level           of the confidence intervals, which leave out groups in turn
-    metric          the metric that compares models: "r2", "auc" or "weighted_kappa"
-    weights         {model: {member: weight}, folds: [{member: weight}]} of the ensemble; of the
-                    final model, and of each fold, chosen inside its training part
-    models          name -> {metrics, cpu_seconds}; the names are "ensemble", the members,
-                    and "dummy": the mean or the class frequencies of the training samples.
-                    metrics: name -> {value, lower, upper}, each a number or null; metrics without
-                    an interval have only a value. cpu_seconds: of members, else null.
-                    AUC, Pearson and Spearman compare samples of the same fold alone, see
-                    `aam.evaluation.metrics`: the AUC is the fraction of concordant pairs among all
-                    pairs of samples of the same fold, so the dummy has 0.5
-    differences     [{model, reference, metric, value, lower, upper, beyond_noise, sentence}]:
-                    paired, of the ensemble and each member, and of each two members; without
-                    pairs of the same score whichever unit is left out, such as an ensemble that
-                    is one of its members
-    interval        {coverage, half_width, covered}: prediction intervals of a number or a rank,
-                    and the fraction of the held-out samples that lie in theirs; null for classes
-                    and with too few groups
-    calibration     {temperature, log_loss, uncalibrated_log_loss} of the ensemble's probabilities
-                    for held-out samples; null for a number
-    repeated_samples  {column, groups, metric, given, grouped, lower, upper, better, sentence}: of
-                    a column of repeated subjects that the split divides, see `pipeline`: the
-                    kernel's score on this split and with the subjects kept together, and whether
-                    the latter is better than the dummy by its paired interval; absent without
-    inputs          only of models that read metadata columns, see `aam.pipeline.run`: {columns,
-                    models, differences, conclusion, counts_add}; the models "metadata alone",
-                    "counts alone" and "metadata and counts" have metric -> {value, lower, upper}
-    learning_curve  only with a kernel, see the function: {model, metric, units, points,
-                    sentence}, scores of kernels fitted to fewer groups; null with few groups
-    confounders     [{column, metric, value, lower, upper, other_form}]: other columns of the
-                    metadata, or "sequencing depth", that alone predict as well as the ensemble,
-                    see `confounding`; the depth, then the best first. other_form: the column
-                    determines the target; files of earlier versions have other_units, of numbers
-                    alone, or neither
-    equal_depth     only with --equal-depth, or where the sequencing depth is such a column: {depth,
-                    samples, metric, plain, value, lower, upper, better, confounder, sentence}: the
-                    score on rarefied samples, and (plain) that of the same samples with all reads;
-                    confounder: whether the depth is such a column
+The classes are the scheme of the file: `evaluate` makes them, `write` and `read` are the only ones
+that know its form, and report, comparison and `aam.api` read the fields. What is said about a model
+(a verdict, a difference, a conclusion) is a record of its numbers with its sentence, decided here.
+
+AUC, Pearson and Spearman compare samples of the same fold alone, see `aam.evaluation.metrics`: the
+AUC is the fraction of concordant pairs among all pairs of samples of the same fold, so the dummy
+has 0.5.
 
 The held-out predictions themselves are in `predictions.tsv`: `fold`, and `predicted`, `lower`,
 `upper`, `p_<class>` of the ensemble, and the same columns of each member with the prefix
@@ -62,14 +17,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from sklearn.metrics import log_loss
 
+from aam.arrays import F64
+from aam.contract.files import write_json
+from aam.contract.records import read_json
 from aam.evaluation.calibration import COVERAGE
+from aam.evaluation.confounding import Confounder
 from aam.evaluation.ensemble import Combined
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import (
@@ -81,9 +41,10 @@ from aam.evaluation.intervals import (
     ResampledMetrics,
     Score,
 )
+from aam.evaluation.learning_curve import LearningCurve
 from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.permutation import PermutationTest
-from aam.number_format import fixed, metric_text
+from aam.number_format import fixed, metric_text, significant
 
 ENSEMBLE, DUMMY = "ensemble", "dummy"
 
@@ -98,14 +59,190 @@ _GUESSES = {
 """Predictions of the dummy."""
 
 
+Outcome = Literal["better", "worse", "not better", "undecided"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the ensemble is better than the dummy.
+
+    "better": the interval is above 0, the score above that of no skill, and the permutation test
+    significant or missing. "worse": the interval is below 0. "undecided": there is no interval, or
+    it is above 0 and the test is not significant. Else "not better", also where repeated subjects
+    that the split divides explain the score.
+    """
+
+    sentence: str
+    outcome: Outcome = "better"
+    metric: str = ""
+    model: float | None = None  # metric of the ensemble
+    dummy: float | None = None  # metric of the dummy
+    # paired difference of both, and its interval
+    difference: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+    p: float | None = None  # of the permutation test of the ensemble's predictions
+    shufflings: int = 0  # number of its shufflings
+    units: str = ""  # units of the interval, such as "42 groups of infant"
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Paired difference of the first metric of two models."""
+
+    model: str
+    reference: str
+    sentence: str
+    metric: str = ""
+    value: float | None = None  # model less reference
+    lower: float | None = None
+    upper: float | None = None
+    beyond_noise: bool = False
+
+
+@dataclass(frozen=True)
+class ModelScores:
+    """Scores of a model."""
+
+    metrics: dict[str, Score]  # those without an interval have a value alone
+    cpu_seconds: float | None = None  # of a member
+
+
+@dataclass(frozen=True)
+class EnsembleWeights:
+    """Weights of the members, of the final model and of each fold, chosen in its training part."""
+
+    model: dict[str, float]
+    folds: list[dict[str, float]]
+
+
+@dataclass(frozen=True)
+class PredictionIntervals:
+    """Prediction intervals of a number or a rank."""
+
+    coverage: float  # part of new samples that are expected inside
+    half_width: float
+    covered: float  # part of the held-out samples that are inside
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Calibration of the ensemble's probabilities for held-out samples."""
+
+    temperature: float
+    log_loss: float
+    uncalibrated_log_loss: float
+
+
+@dataclass(frozen=True)
+class RepeatedScore:
+    """Scores of the kernel where the split divides repeated subjects, with and without these."""
+
+    sentence: str
+    column: str  # column of the subjects
+    groups: int  # subjects with several samples
+    metric: str
+    given: float  # score on this split
+    grouped: float  # score with the subjects kept together
+    # its paired difference from the dummy
+    lower: float | None = None
+    upper: float | None = None
+    better: bool = False  # whether that is above 0
+
+
+@dataclass(frozen=True)
+class EqualDepthScore:
+    """Score on tables of equal sequencing depth."""
+
+    sentence: str
+    confounder: bool  # whether the depth predicts as well as the table
+    depth: int  # reads of each sample
+    samples: int  # samples that have as many
+    metric: str
+    plain: float  # score of the same samples with all reads
+    value: float
+    lower: float | None
+    upper: float | None
+    better: bool  # whether it is beyond that of the dummy
+
+
+@dataclass(frozen=True)
+class InputScores:
+    """Scores of a model that reads metadata columns: by these alone, by the counts, by both."""
+
+    columns: list[str]
+    models: dict[str, dict[str, Score]]
+    differences: list[PairedDifference]
+    conclusion: str
+    counts_add: bool = False
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Content of `scores.json`."""
+
+    verdict: Verdict
+    samples: int  # scored samples
+    # name -> scores; the names are "ensemble", the members, and "dummy": the mean or the class
+    # frequencies of the training samples
+    models: dict[str, ModelScores]
+    # of the ensemble and each member, and of each two members; without pairs of the same score
+    # whichever unit is left out, such as an ensemble that is one of its members
+    differences: list[PairedDifference]
+    column: str = ""  # column of the metadata that is predicted
+    kind: str = ""  # "regression", "classification" or "ordinal"
+    # names of the classes, of an ordinal target the lowest first; empty for a number
+    classes: list[str] = field(default_factory=list)
+    part: str = ""  # scored samples: "test" or "validation"
+    repeats: int = 1  # partitions of the samples into folds; every score is the mean of theirs
+    groups: int = 0  # groups among the scored samples, which may be single samples
+    group_column: str | None = None
+    level: float = LEVEL  # of the confidence intervals, which leave out groups in turn
+    metric: str = ""  # metric that compares models: "r2", "auc" or "weighted_kappa"
+    weights: EnsembleWeights | None = None
+    interval: PredictionIntervals | None = None  # None of classes and with too few groups
+    calibration: Calibration | None = None  # None of a number
+    repeated_samples: RepeatedScore | None = None
+    equal_depth: EqualDepthScore | None = None
+    inputs: InputScores | None = None
+    learning_curve: LearningCurve | None = None  # of the kernel; None with few groups
+    # columns that alone predict as well as the ensemble: the depth, then the best first
+    confounders: list[Confounder] = field(default_factory=list)
+
+    @property
+    def members(self) -> list[str]:
+        """Members of the ensemble."""
+        return [name for name in self.models if name not in (ENSEMBLE, DUMMY)]
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the model is shown to be better than a dummy."""
+        return self.verdict.outcome == "better"
+
+
+def write(path: Path, scores: Scores) -> None:
+    """Write `scores.json` atomically."""
+    write_json(path, asdict(scores))
+
+
+def read(path: Path) -> Scores:
+    """Read `scores.json`.
+
+    Raises:
+        MissingInput: there is no such file.
+        DataError: it is damaged.
+    """
+    return read_json(path, Scores, "scores of the run")
+
+
 def evaluate(
     column: str,
     folds: Folds,
     combined: Combined,
     seconds: Mapping[str, float],
     test: PermutationTest | None = None,
-    repeated: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    repeated: RepeatedScore | None = None,
+) -> Scores:
     """Score the ensemble, its members and the dummy on the held-out samples.
 
     Args:
@@ -113,10 +250,10 @@ def evaluate(
         folds, combined: labels and splits, and the ensemble of them.
         seconds: CPU-seconds of each member, by name.
         test: permutation test of the same samples; None without one.
-        repeated: `repeated_samples` of the content; None without such a column.
+        repeated: scores with repeated subjects kept together; None without such a column.
 
     Returns:
-        The content of `scores.json`, without `inputs` and `confounders`.
+        The scores, without those of inputs, depth, learning curve and confounders.
     """
     labels = folds.labels
     drawn = {
@@ -127,59 +264,51 @@ def evaluate(
             (DUMMY, folds.dummy_MC),
         )
     }
-    models: dict[str, Any] = {}
+    models = {}
     for name, model in drawn.items():
-        metrics: dict[str, Any] = {
-            metric: {"value": value} for metric, value in compute_metrics(model.scored).items()
-        }
-        del metrics["samples"]
+        values = {metric: Score(value) for metric, value in compute_metrics(model.scored).items()}
+        del values["samples"]
         # Those of `SCORED` have an interval.
-        metrics |= {metric: asdict(score) for metric, score in model.score().items()}
-        models[name] = {"metrics": metrics, "cpu_seconds": seconds.get(name)}
+        models[name] = ModelScores(values | model.score(), seconds.get(name))
     known, widths_M = folds.held_out, combined.half_widths_M
     interval, calibration = None, None
     if widths_M is not None and np.isfinite(widths_M).all():
         errors_M = np.abs(combined.predictions_MC[:, 0] - known.values)
-        interval = {
-            "coverage": COVERAGE,
-            "half_width": combined.ensemble.half_width,
-            "covered": float((errors_M <= widths_M).mean()),
-        }
+        covered = float((errors_M <= widths_M).mean())
+        interval = PredictionIntervals(COVERAGE, combined.ensemble.half_width, covered)
     if labels.classes:
         codes_M, names = known.values.astype(np.int64), range(len(labels.classes))
         before_MC, after_MC = combined.uncalibrated_MC, combined.predictions_MC
-        calibration = {
-            "temperature": combined.ensemble.temperature,
-            "log_loss": float(log_loss(codes_M, after_MC, labels=names)),
-            "uncalibrated_log_loss": float(log_loss(codes_M, before_MC, labels=names)),
-        }
+        calibration = Calibration(
+            combined.ensemble.temperature,
+            float(log_loss(codes_M, after_MC, labels=names)),
+            float(log_loss(codes_M, before_MC, labels=names)),
+        )
     compared = (ENSEMBLE, *combined.members) if len(combined.members) > 1 else ()
-    return {
-        "verdict": _verdict(column, drawn[ENSEMBLE], drawn[DUMMY], folds, test, repeated),
-        **({} if repeated is None else {"repeated_samples": repeated}),
-        "column": column,
-        "kind": labels.type,
-        "classes": list(labels.classes or labels.levels),
-        "part": folds.part,
-        "samples": len(folds.first.rows_M),
-        "repeats": folds.repeats,
-        "groups": folds.held_out_units.number,
-        "group_column": folds.group_column,
-        "level": LEVEL,
-        "metric": next(iter(SCORED[labels.type])),
-        "weights": {
-            "model": dict(combined.ensemble.weights),
-            "folds": [dict(weights) for weights in combined.fold_weights],
-        },
-        "models": models,
-        "differences": [
+    return Scores(
+        verdict=_verdict(column, drawn[ENSEMBLE], drawn[DUMMY], folds, test, repeated),
+        samples=len(folds.first.rows_M),
+        models=models,
+        differences=[
             compare(drawn, model, reference, folds.units)
             for model, reference in itertools.combinations(compared, 2)
             if not drawn[model].equals(drawn[reference])
         ],
-        "interval": interval,
-        "calibration": calibration,
-    }
+        column=column,
+        kind=labels.type,
+        classes=list(labels.classes or labels.levels),
+        part=folds.part,
+        repeats=folds.repeats,
+        groups=folds.held_out_units.number,
+        group_column=folds.group_column,
+        metric=next(iter(SCORED[labels.type])),
+        weights=EnsembleWeights(
+            dict(combined.ensemble.weights), [dict(weights) for weights in combined.fold_weights]
+        ),
+        interval=interval,
+        calibration=calibration,
+        repeated_samples=repeated,
+    )
 
 
 def _verdict(
@@ -188,12 +317,13 @@ def _verdict(
     dummy: ResampledMetrics,
     folds: Folds,
     test: PermutationTest | None,
-    repeated: Mapping[str, Any] | None,
-) -> dict[str, Any]:
+    repeated: RepeatedScore | None,
+) -> Verdict:
     """Decide whether the ensemble is shown to be better than the dummy, and state it."""
     metric, difference = model.paired_difference(dummy)
     value, guess = model.whole[metric], dummy.whole[metric]
     lower, upper = difference.lower, difference.upper
+    outcome: Outcome
     reasons = []
     # An interval is a necessary condition. Few units have none, however small p is: of two studies
     # nobody knows what a third one would say.
@@ -218,14 +348,14 @@ def _verdict(
     # has to be better with the subjects kept together.
     if outcome == "better" and repeated is not None:
         reason = (
-            f"with all samples of a '{repeated['column']}' on one side of the split the kernel "
-            f"has {TITLES[metric]} {fixed(repeated['grouped'])}"
+            f"with all samples of a '{repeated.column}' on one side of the split the kernel "
+            f"has {TITLES[metric]} {fixed(repeated.grouped)}"
         )
-        if not repeated["better"]:
+        if not repeated.better:
             outcome = "not better"
             reason += ", which is not beyond the dummy"
-            if repeated["lower"] is not None:
-                limits = fixed(repeated["lower"]), fixed(repeated["upper"])
+            if repeated.lower is not None and repeated.upper is not None:
+                limits = fixed(repeated.lower), fixed(repeated.upper)
                 reason += f" (difference {limits[0]} to {limits[1]})"
             reason += ": the score of this split is that of known samples"
         reasons.append(reason)
@@ -246,47 +376,110 @@ def _verdict(
             text += " in two classes)" if metric == "auc" else ")"
     if test is not None:
         text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the held-out labels)"
-    return {
-        "outcome": outcome,
-        "sentence": f"{'; '.join([text, *reasons])}.",
-        "metric": metric,
-        "model": None if math.isnan(value) else value,
-        "dummy": None if math.isnan(guess) else guess,
-        "difference": difference.value,
-        "lower": lower,
-        "upper": upper,
-        "p": None if test is None else test.p,
-        "shufflings": 0 if test is None else test.shufflings,
-        "units": folds.units,
-    }
+    return Verdict(
+        sentence=f"{'; '.join([text, *reasons])}.",
+        outcome=outcome,
+        metric=metric,
+        model=None if math.isnan(value) else value,
+        dummy=None if math.isnan(guess) else guess,
+        difference=difference.value,
+        lower=lower,
+        upper=upper,
+        p=None if test is None else test.p,
+        shufflings=0 if test is None else test.shufflings,
+        units=folds.units,
+    )
 
 
 def compare(
     drawn: Mapping[str, ResampledMetrics], model: str, reference: str, units: str
-) -> dict[str, Any]:
-    """Return an entry of `differences`: a model minus a reference, on the same units."""
+) -> PairedDifference:
+    """Compare a model with a reference on the same units."""
     metric, difference = drawn[model].paired_difference(drawn[reference])
-    return {
-        "model": model,
-        "reference": reference,
-        "metric": metric,
-        **asdict(difference),
-        "beyond_noise": difference.beyond_noise,
-        "sentence": sentence(model, reference, metric, difference, units),
-    }
+    return PairedDifference(
+        model,
+        reference,
+        sentence(model, reference, metric, difference, units),
+        metric,
+        difference.value,
+        difference.lower,
+        difference.upper,
+        difference.beyond_noise,
+    )
 
 
-def shown_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> str:
+def compare_inputs(
+    columns: Sequence[str], predictions: Mapping[str, F64], both: str, folds: Folds
+) -> InputScores:
+    """Compare models that read metadata and counts, or one of these.
+
+    Args:
+        columns: the metadata columns.
+        predictions: held-out predictions [M, C] by metadata alone, by counts alone, and by both.
+        both: name of the latter.
+        folds: labels and splits.
+    """
+    drawn = {name: folds.drawn(predicted_MC) for name, predicted_MC in predictions.items()}
+    differences = [compare(drawn, both, name, folds.units) for name in drawn if name != both]
+    counts_add, metadata_add = (
+        part.beyond_noise and part.value is not None and part.value > 0 for part in differences
+    )
+    conclusion = (
+        "The counts add to the metadata. "
+        if counts_add
+        else "The metadata alone predict as well: the counts add nothing beyond noise, and the "
+        "scores are no evidence of a signal of the microbiome. "
+    ) + (
+        "The metadata add to the counts."
+        if metadata_add
+        else "The metadata add nothing to the counts beyond noise: a model without them needs the "
+        "table alone."
+    )
+    models = {name: model.score() for name, model in drawn.items()}
+    return InputScores(list(columns), models, differences, conclusion, counts_add)
+
+
+def shown_metrics(metrics: Mapping[str, Score]) -> str:
     """Format the metrics that have an interval, with that of the first, which compares models."""
     parts: list[str] = []
+    kinds = (SCORED["ordinal"], SCORED["regression"], SCORED["classification"])
+    scored = next(kind for kind in kinds if next(iter(kind)) in metrics)
     for name, score in metrics.items():
-        if score["value"] is None or "lower" not in score:
+        if score.value is None or name not in scored:
             continue
-        limits, lower, upper = "", score["lower"], score["upper"]
-        if lower is not None and upper is not None and not parts:
-            limits = f" ({metric_text(name, lower)} to {metric_text(name, upper)})"
-        parts.append(f"{name} {metric_text(name, score['value'])}{limits}")
+        limits = ""
+        if score.lower is not None and score.upper is not None and not parts:
+            limits = f" ({metric_text(name, score.lower)} to {metric_text(name, score.upper)})"
+        parts.append(f"{name} {metric_text(name, score.value)}{limits}")
     return ", ".join(parts)
+
+
+def equal_depth_score(
+    equal: ResampledMetrics,
+    plain: ResampledMetrics,
+    dummy: ResampledMetrics,
+    depth: int,
+    confounder: bool,
+) -> EqualDepthScore | None:
+    """State the score on rarefied samples beside that on all reads; None where it has none."""
+    metric, score = next(iter(equal.score().items()))
+    ahead, before = equal.paired_difference(dummy)[1], plain.whole[metric]
+    if score.value is None or math.isnan(before):
+        return None
+    better = ahead.beyond_noise and ahead.value is not None and ahead.value > 0
+    limits = ""
+    if score.lower is not None and score.upper is not None:
+        limits = f" ({fixed(score.lower)} to {fixed(score.upper)})"
+    guess = "" if better else ", which is not shown to be better than a guess"
+    samples = len(equal.scored.actual)
+    text = (
+        f"On tables of equal depth ({depth} reads, {samples} samples) the model has "
+        f"{TITLES[metric]} {fixed(score.value)}{limits}{guess}; on all reads {fixed(before)}"
+    )
+    return EqualDepthScore(
+        text, confounder, depth, samples, metric, before, score.value, score.lower, score.upper,
+        better,
+    )  # fmt: skip
 
 
 def sentence(model: str, reference: str, metric: str, difference: Score, units: str) -> str:
@@ -302,3 +495,55 @@ def sentence(model: str, reference: str, metric: str, difference: Score, units: 
         limits = [-limits[1], -limits[0]]
     text += f" ({100 * LEVEL:.0f} % {fixed(limits[0])} to {fixed(limits[1])}, {units})"
     return text if difference.beyond_noise else f"{text}; within noise"
+
+
+def ensemble_description(weights: Mapping[str, float], folds: Sequence[Mapping[str, float]]) -> str:
+    """Return how the members are combined, with the weights of the final model and the folds.
+
+    >>> ensemble_description({"kernel": 1.0, "forest": 0.0}, [{"kernel": 0.5, "forest": 0.5}])
+    'the kernel alone; in the folds kernel 50%, forest 50%'
+    """
+    named = [name for name, weight in weights.items() if weight > 0]
+    if len(set(weights.values())) == 1:
+        text = f"the mean of {' and '.join(named)}"
+    elif len(named) == 1:
+        text = f"the {named[0]} alone"
+    else:
+        text = " + ".join(f"{weights[name]:.0%} {name}" for name in named)
+    if all(fold == weights for fold in folds):
+        return f"{text}, in every fold as well" if len(set(weights.values())) > 1 else text
+    ranges = []
+    for name in weights:
+        low, high = (limit(fold[name] for fold in folds) for limit in (min, max))
+        ranges.append(f"{name} {low:.0%}" + f" to {high:.0%}" * (high > low))
+    return f"{text}; in the folds {', '.join(ranges)}"
+
+
+def result_sentences(scores: Scores, unit: str = "") -> list[str]:
+    """Return the statements about a model, the verdict against the dummy first.
+
+    `unit` is that of a numeric target; "" if it is unknown.
+    """
+    sentences = [scores.verdict.sentence]
+    if scores.repeated_samples is not None:
+        sentences.append(f"{scores.repeated_samples.sentence}.")
+    if len(scores.members) > 1:
+        if (weights := scores.weights) is not None:
+            text = ensemble_description(weights.model, weights.folds)
+            sentences.append(f"The ensemble is {text}.")
+        sentences += [
+            f"{difference.sentence[:1].upper()}{difference.sentence[1:]}."
+            for difference in scores.differences
+            if difference.model == ENSEMBLE
+        ]
+    # Where the depth predicts, the sentence stands beside that.
+    if (equal := scores.equal_depth) is not None and not equal.confounder:
+        sentences.append(f"{equal.sentence}.")
+    if (interval := scores.interval) is not None:
+        unit = "ranks" if scores.kind == "ordinal" else unit
+        half = f"{significant(interval.half_width)} {unit}".rstrip()
+        sentences.append(
+            f"Prediction interval: {interval.coverage:.0%} of new samples are expected within "
+            f"{half} of their prediction; of these samples {interval.covered:.0%} are."
+        )
+    return sentences

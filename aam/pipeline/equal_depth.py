@@ -8,8 +8,6 @@ samples; a transformer reads rarefied samples in any case, so its predictions st
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -17,18 +15,19 @@ from scipy import sparse
 from aam.arrays import Rows
 from aam.contract.options.members import MEMBERS
 from aam.data.table import auto_depth, rarefy
-from aam.evaluation.intervals import TITLES
+from aam.evaluation.scores import EqualDepthScore, equal_depth_score
 from aam.evaluation.splits import Split
 from aam.members.base import Samples
 from aam.members.member import CrossValidated, TrainingSamples, combine_results, estimator
 from aam.members.relations import AsvRelations
-from aam.number_format import fixed
 from aam.pipeline.train import Result
 from aam.training.labelled_study import LabelledStudy
 
 
-def score_at_equal_depth(labelled: LabelledStudy, result: Result) -> dict[str, Any] | None:
-    """Return `equal_depth` of scores.json: the score on rarefied and on all reads.
+def score_at_equal_depth(
+    labelled: LabelledStudy, result: Result, confounder: bool
+) -> EqualDepthScore | None:
+    """Score the model on rarefied samples, and on the same samples with all reads.
 
     The depth is that of --rarefy-depth auto; samples below it are left out of both scores. None
     where all members read rarefied samples already, or too few samples reach the depth.
@@ -56,17 +55,8 @@ def score_at_equal_depth(labelled: LabelledStudy, result: Result) -> dict[str, A
             )
     equal = folds.drawn(combine_results(members, folds).predictions_MC)
     plain = folds.drawn(result.combined.predictions_MC[scored_M])
-    metric, score = next(iter(equal.score().items()))
-    _, ahead = equal.paired_difference(folds.drawn(folds.dummy_MC))
-    found = {
-        "depth": depth,
-        "samples": len(rows),
-        "metric": metric,
-        "plain": plain.whole[metric],
-        **dataclasses.asdict(score),
-        "better": ahead.beyond_noise and ahead.value is not None and ahead.value > 0,
-    }
-    return found | {"sentence": _sentence(found)}
+    dummy = folds.drawn(folds.dummy_MC)
+    return equal_depth_score(equal, plain, dummy, depth, confounder)
 
 
 def _kept(split: Split, rows: Rows) -> Split:
@@ -85,16 +75,3 @@ def _rarefied(samples: Samples, depth: int, seed: int) -> TrainingSamples:
     counts.eliminate_zeros()
     present, _ = dataclasses.replace(samples, counts=sparse.csr_array(counts)).present
     return TrainingSamples(present, AsvRelations(present.tokens_FL))
-
-
-def _sentence(found: Mapping[str, Any]) -> str:
-    """Describe the score."""
-    limits = ""
-    if found["lower"] is not None:
-        limits = f" ({fixed(found['lower'])} to {fixed(found['upper'])})"
-    guess = "" if found["better"] else ", which is not shown to be better than a guess"
-    return (
-        f"On tables of equal depth ({found['depth']} reads, {found['samples']} samples) the model "
-        f"has {TITLES[found['metric']]} {fixed(found['value'])}{limits}{guess}; on all reads "
-        f"{fixed(found['plain'])}"
-    )

@@ -17,7 +17,6 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +32,7 @@ from aam.evaluation.folds import Folds, training_rows
 from aam.evaluation.intervals import SCORED, TITLES
 from aam.evaluation.labels import Labels
 from aam.evaluation.metrics import value_of
+from aam.evaluation.scores import RepeatedScore
 from aam.evaluation.splits import FOLDS, make_splits
 from aam.members.member import TrainingSamples, estimator
 from aam.training.labelled_study import LabelledStudy
@@ -287,7 +287,7 @@ def score_with_groups(
     folds: Folds,
     repeated: RepeatedSamples,
     given_MC: npt.NDArray[np.float64] | None,
-) -> dict[str, Any] | None:
+) -> RepeatedScore | None:
     """Return `repeated_samples` of scores.json: the kernel's score with and without the subjects.
 
     None where the subjects cannot be split.
@@ -316,21 +316,21 @@ def score_with_groups(
         return None
     title = TITLES[metric]
     ahead = drawn.paired_difference(apart.drawn(apart.dummy_MC))[1]
-    return {
-        "column": repeated.column,
-        "groups": repeated.groups,
-        "metric": metric,
-        "given": given,
-        "grouped": grouped,
-        "lower": ahead.lower,
-        "upper": ahead.upper,
-        "better": ahead.lower is not None and ahead.lower > 0,
-        "sentence": (
+    return RepeatedScore(
+        column=repeated.column,
+        groups=repeated.groups,
+        metric=metric,
+        given=given,
+        grouped=grouped,
+        lower=ahead.lower,
+        upper=ahead.upper,
+        better=ahead.lower is not None and ahead.lower > 0,
+        sentence=(
             f"With all samples of a '{repeated.column}' on one side of the split the kernel has "
             f"{title} {grouped:.3f}, on this split {given:.3f}: add --group-column "
             f"{shlex.quote(repeated.column)}"
         ),
-    }
+    )
 
 
 def same_values(one: Sequence[str], other: Sequence[str]) -> bool:

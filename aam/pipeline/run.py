@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ import numpy as np
 from aam.arrays import F64
 from aam.console import info, warn
 from aam.contract.errors import DataError
-from aam.contract.files import write_json
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.members import networks
@@ -27,7 +25,15 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.learning_curve import learning_curve
 from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.permutation import permutation_test
-from aam.evaluation.scores import DUMMY, ENSEMBLE, compare, evaluate, shown_metrics
+from aam.evaluation.scores import (
+    ENSEMBLE,
+    Scores,
+    compare_inputs,
+    evaluate,
+    result_sentences,
+    shown_metrics,
+)
+from aam.evaluation.scores import write as write_scores
 from aam.evaluation.splits import write_splits
 from aam.inference.tables import write_table
 from aam.members.explanations import explain_held_out
@@ -42,8 +48,6 @@ from aam.pipeline.equal_depth import score_at_equal_depth
 from aam.pipeline.preview import preview
 from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
 from aam.pipeline.train import (
-    COUNTS,
-    METADATA,
     Result,
     folds_of,
     samples_of,
@@ -51,7 +55,6 @@ from aam.pipeline.train import (
     train,
 )
 from aam.report.page import write_report_of_run
-from aam.report.run import is_better, result_sentences
 from aam.training import run_folder
 from aam.training.labelled_study import LabelledStudy, check_labels, load_labelled_study
 from aam.training.loggers import log_scores
@@ -117,27 +120,27 @@ def run(
             model = _model(options, labelled, result)
             _write_predictions(options, labelled, result)
             scores = _scores(options, labelled, result, found, repeated)
-            if not is_better(scores):
-                unproven = scores["verdict"]["sentence"]
+            if not scores.is_better:
+                unproven = scores.verdict.sentence
                 model = dataclasses.replace(
                     model, facts=dataclasses.replace(model.facts, unproven=unproven)
                 )
             model.save(prepared.folder / MODEL)
-            write_json(prepared.folder / "scores.json", scores)
+            write_scores(prepared.folder / "scores.json", scores)
             # The metrics of all models for a tracker, such as `test_r2/forest`.
             finals = {
-                f"{folds.part}_{metric}/{name}": score["value"]
-                for name, one in scores["models"].items()
-                for metric, score in one["metrics"].items()
-                if score["value"] is not None
+                f"{folds.part}_{metric}/{name}": score.value
+                for name, model_scores in scores.models.items()
+                for metric, score in model_scores.metrics.items()
+                if score.value is not None
             }
             log_scores(options, finals)
             made: dict[str, Any] = {}
             for member in result.members.values():
                 made |= member.facts
             best = {
-                f"{folds.part}_{name}": score["value"]
-                for name, score in scores["models"][ENSEMBLE]["metrics"].items()
+                f"{folds.part}_{name}": score.value
+                for name, score in scores.models[ENSEMBLE].metrics.items()
             }
             made |= {"members": list(result.members), "best": made.get("best", {}) | best}
             _write_importance(options, labelled, model, result)
@@ -235,8 +238,8 @@ def _scores(
     result: Result,
     found: Sequence[Association],
     repeated: RepeatedSamples | None,
-) -> dict[str, Any]:
-    """Return the content of scores.json."""
+) -> Scores:
+    """Score the run, and everything that it is compared with."""
     column, folds, grouped = options.target.metadata_column, result.folds, None
     seconds = {name: one.cpu_seconds for name, one in result.members.items()}
     test = permutation_test(folds, result.combined.predictions_MC)
@@ -246,46 +249,24 @@ def _scores(
         grouped = score_with_groups(options, labelled, result.samples, folds, repeated, given_MC)
     scores = evaluate(column, folds, result.combined, seconds, test, grouped)
     predictions_MC = result.combined.predictions_MC
+    inputs, curve, equal = None, None, None
     if result.alone and labelled.covariates is not None:
-        drawn = {name: folds.drawn(alone_MC) for name, alone_MC in result.alone.items()}
-        drawn[_BOTH] = folds.drawn(predictions_MC)
-        differences = [compare(drawn, _BOTH, one, folds.units) for one in (METADATA, COUNTS)]
-        counts_add, metadata_add = (one["beyond_noise"] and one["value"] > 0 for one in differences)
-        conclusion = (
-            "The counts add to the metadata. "
-            if counts_add
-            else "The metadata alone predict as well: the counts add nothing beyond noise, and the "
-            "scores are no evidence of a signal of the microbiome. "
-        ) + (
-            "The metadata add to the counts."
-            if metadata_add
-            else "The metadata add nothing to the counts beyond noise: a model without them needs "
-            "the table alone."
-        )
-        scores["inputs"] = {
-            "columns": list(labelled.covariates.columns),
-            "models": {
-                name: {metric: asdict(score) for metric, score in model.score().items()}
-                for name, model in drawn.items()
-            },
-            "differences": differences,
-            "conclusion": conclusion,
-            "counts_add": counts_add,
-        }
-    scores["confounders"] = confounders(found, folds, predictions_MC)
-    confounded = any(column["column"] == DEPTH for column in scores["confounders"])
+        alone = {**result.alone, _BOTH: predictions_MC}
+        inputs = compare_inputs(labelled.covariates.columns, alone, _BOTH, folds)
+    columns = confounders(found, folds, predictions_MC)
+    confounded = any(column.column == DEPTH for column in columns)
     if options.equal_depth or confounded:
-        equal = score_at_equal_depth(labelled, result)
-        if equal is not None:
-            scores["equal_depth"] = equal | {"confounder": confounded}
+        equal = score_at_equal_depth(labelled, result, confounded)
     if kernel is not None and len(labelled.values) <= MAX_SAMPLES:
 
         def predict(smaller: Folds, part: str) -> F64:
             member = estimator(KERNEL)
             return member.cross_validate(result.samples, smaller, False, part).predictions_MC
 
-        scores["learning_curve"] = learning_curve(KERNEL, predict, folds, kernel.predictions_MC)
-    return scores
+        curve = learning_curve(KERNEL, predict, folds, kernel.predictions_MC)
+    return dataclasses.replace(
+        scores, inputs=inputs, learning_curve=curve, equal_depth=equal, confounders=columns
+    )
 
 
 def _write_importance(
@@ -307,26 +288,25 @@ def _write_importance(
         write_table(options.run.output_dir / "explanations.tsv", explained)
 
 
-def _show(scores: Mapping[str, Any]) -> None:
+def _show(scores: Scores) -> None:
     """Print the verdict, what it rests on, and the scores of every model."""
     verdict, *sentences = result_sentences(scores)
-    (info if is_better(scores) else warn)(verdict)
+    (info if scores.is_better else warn)(verdict)
     for sentence in sentences:
-        repeated = scores.get("repeated_samples") and sentence == sentences[0]
+        repeated = scores.repeated_samples and sentence == sentences[0]
         (warn if repeated else info)(sentence)
-    part, members = scores["part"], [n for n in scores["models"] if n not in (ENSEMBLE, DUMMY)]
-    for name, model in scores["models"].items():
-        if name != ENSEMBLE or len(members) > 1:  # the ensemble is its only member
-            info(f"{name}, {part}: {shown_metrics(model['metrics'])}")
-    if (inputs := scores.get("inputs")) is not None:
-        info(f"Metadata that the model reads: {', '.join(inputs['columns'])}.")
-        for name, metrics in inputs["models"].items():
-            info(f"{name}, {part}: {shown_metrics(metrics)}")
-        for difference in inputs["differences"]:
-            info(f"{difference['sentence']}.")
-        (info if inputs["counts_add"] else warn)(inputs["conclusion"])
-    equal = scores.get("equal_depth", {}).get("sentence")
-    for sentence in confounding_sentences(scores["confounders"], is_better(scores), equal):
+    for name, model in scores.models.items():
+        if name != ENSEMBLE or len(scores.members) > 1:  # the ensemble is its only member
+            info(f"{name}, {scores.part}: {shown_metrics(model.metrics)}")
+    if (inputs := scores.inputs) is not None:
+        info(f"Metadata that the model reads: {', '.join(inputs.columns)}.")
+        for name, metrics in inputs.models.items():
+            info(f"{name}, {scores.part}: {shown_metrics(metrics)}")
+        for difference in inputs.differences:
+            info(f"{difference.sentence}.")
+        (info if inputs.counts_add else warn)(inputs.conclusion)
+    equal = None if scores.equal_depth is None else scores.equal_depth.sentence
+    for sentence in confounding_sentences(scores.confounders, scores.is_better, equal):
         warn(sentence)
-    if not is_better(scores):
+    if not scores.is_better:
         info("importance.tsv tells how the model computes, not which ASVs matter.")

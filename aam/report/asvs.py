@@ -20,7 +20,7 @@ from aam.members.explanations import FEATURES
 from aam.members.importance import FOLD_RANK, stability
 from aam.number_format import significant
 from aam.report.figures import INK, SERIES, Drawing, blank, heat_map, shortened, styled
-from aam.report.run import NETWORK_EFFECT, ReportInput, Run, is_better
+from aam.report.run import NETWORK_EFFECT, ReportInput, Run
 from aam.report.terminal import Table
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _recorded_table(path: Path) -> FeatureTable | None:
 def importance_picture(given: ReportInput) -> Drawing | None:
     """Draw the measure of the most important ASVs of importance.tsv as bars."""
     drawing = importance_drawing(given.run.importance, given.with_unit("effect"))
-    if drawing is None or is_better(given.run.scores):
+    if drawing is None or given.run.is_better:
         return drawing
     return Drawing(drawing.figure, _NO_FINDING + drawing.caption, drawing.description)
 
@@ -217,7 +217,7 @@ def importance_table(given: ReportInput) -> Table | None:
         "ASV's log abundance; of classes, of the score of the class that changes most. An "
         "association, not a cause."
     )
-    if not is_better(given.run.scores):
+    if not given.run.is_better:
         note = _NO_FINDING + note
     tests = {ASSOCIATED: "q", CONDITIONAL: "q beyond the community"}
     q_values = {

@@ -129,7 +129,9 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
     drawings = {}
     # Column of the subjects that the split of a run divides; None of the others.
     divided = {
-        name: ((run.scores or {}).get("repeated_samples") or {}).get("column")
+        name: run.scores.repeated_samples.column
+        if run.scores is not None and run.scores.repeated_samples is not None
+        else None
         for name, run in zip(names, runs, strict=True)
     }
     # Classifiers without probabilities have no score with an interval.

@@ -37,7 +37,8 @@ def paragraph(run: Run) -> str:
     sentences = [f"{sentence} with aam {facts.get('aam', '')}."]
     members = _members(run)
     trained = [MEMBERS[name].method or f"a {MEMBERS[name].title}" for name in members]
-    weights = ((run.scores or {}).get("weights") or {}).get("model", {})
+    known = None if run.scores is None else run.scores.weights
+    weights = {} if known is None else known.model
     mean = "the mean of "
     if len(set(weights.values())) > 1:
         # Named with every member: those of weight 0 were tried.

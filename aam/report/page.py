@@ -23,6 +23,7 @@ from aam.contract.errors import AamError, CannotCreate
 from aam.contract.files import make_parent, refuse_existing, write_text
 from aam.contract.run_files import RECORD
 from aam.data.table import FeatureTable
+from aam.evaluation.scores import result_sentences
 from aam.number_format import metric_text, significant
 from aam.report import methods
 from aam.report.asvs import read_abundances
@@ -32,9 +33,7 @@ from aam.report.run import (
     ReportInput,
     Run,
     choose_colours,
-    is_better,
     read_run,
-    result_sentences,
 )
 from aam.report.sections import draw_section, tabulate
 from aam.report.terminal import TITLES, Table, with_interval
@@ -138,8 +137,8 @@ def page(given: ReportInput, place: Path) -> str:
         finished=methods.timestamp(finished) if finished else "",
         pretraining=run.target is None,
         result=result_of(given),
-        better=is_better(run.scores),
-        repeated=bool((run.scores or {}).get("repeated_samples")),
+        better=run.is_better,
+        repeated=run.scores is not None and run.scores.repeated_samples is not None,
         measured_on=measured_on(run),
         tiles=tiles(given),
         tables=tabulate("predictions", given),
@@ -213,18 +212,18 @@ def tiles(given: ReportInput) -> list[Tile]:
         names = ("weighted_kappa", "mae_ranks", "accuracy", "balanced_accuracy")
     elif "accuracy" in metrics:
         names = ("accuracy", "balanced_accuracy", "auc", "macro_f1")
-    repeated = (run.scores or {}).get("repeated_samples") or {}
-    if "grouped" in repeated:
+    repeated = None if run.scores is None else run.scores.repeated_samples
+    if repeated is not None:
         # The split divides subjects: the score of new ones comes first, the others are marked.
-        value, name = metric_text(repeated["metric"], repeated["grouped"]), repeated["metric"]
-        note = f"kernel, each '{repeated['column']}' on one side of the split"
-        figures.append(Tile(value, f"{TITLES[name]} of new subjects", note))
+        value = metric_text(repeated.metric, repeated.grouped)
+        note = f"kernel, each '{repeated.column}' on one side of the split"
+        figures.append(Tile(value, f"{TITLES[repeated.metric]} of new subjects", note))
     for name in names:
         if name in metrics and metrics[name].value is not None:
             value, _, interval = with_interval(name, metrics[name]).partition(" (")
             unit = given.unit if name in ("mae", "rmse") else ""
             note = interval.rstrip(")")
-            if repeated:
+            if repeated is not None:
                 note = f"{note}; known subjects".removeprefix("; ")
             figures.append(Tile(value, TITLES[name], note, unit))
     # Without predictions: the validation figures of the epoch with the lowest validation loss.

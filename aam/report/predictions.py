@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from aam.arrays import F64
+from aam.evaluation.intervals import Score
 from aam.evaluation.metrics import (
     ScoredPredictions,
     class_auc,
@@ -30,7 +31,7 @@ from aam.report.figures import (
     shortened,
     styled,
 )
-from aam.report.run import ReportInput, scores_of
+from aam.report.run import ReportInput
 from aam.report.terminal import OTHER_FORM, TITLES, Table, metrics_table, with_interval
 
 if TYPE_CHECKING:
@@ -232,22 +233,20 @@ def residual_picture(given: ReportInput) -> Drawing | None:
 @styled
 def samples_picture(given: ReportInput) -> Drawing | None:
     """Draw the score of models of fewer samples: would more samples help?"""
-    curve = (given.run.scores or {}).get("learning_curve")
+    curve = None if given.run.scores is None else given.run.scores.learning_curve
     if curve is None:
         return None
-    name, points = TITLES.get(curve["metric"], curve["metric"]), curve["points"]
+    name, points = TITLES.get(curve.metric, curve.metric), curve.points
     figure, axes = blank(4.6, 4.2)
-    keys = ("units", "value", "lower", "upper")
-    table = [[point.get(key) for key in keys] for point in points]
-    numbers, values, *ends = np.array(table, dtype=np.float64).T
+    numbers, values, *ends = np.array([astuple(point) for point in points], dtype=np.float64).T
     errors = np.nan_to_num(np.abs(ends - values))
     look: dict[str, Any] = {"color": SERIES[0], "lw": 2, "elinewidth": 1, "capsize": 3}
     axes.errorbar(numbers, values, yerr=errors, marker="o", **look)
     axes.set(title="Would more samples help?", xscale="log", ylabel=name)
-    axes.set_xlabel(f"{curve['units']} in training")
+    axes.set_xlabel(f"{curve.units} in training")
     axes.set_xticks(numbers, [f"{number:,.0f}" for number in numbers])
     axes.minorticks_off()
-    caption = f"{name} of a {curve['model']} trained on fewer {curve['units']}. {curve['sentence']}"
+    caption = f"{name} of a {curve.model} trained on fewer {curve.units}. {curve.sentence}"
     return Drawing(figure, caption, f"Learning curve. {caption}")
 
 
@@ -323,15 +322,14 @@ def comparison_table(given: ReportInput) -> Table | None:
 
 def inputs_table(given: ReportInput) -> Table | None:
     """Compare metadata alone, counts alone, and both, of a model that reads metadata columns."""
-    inputs = (given.run.scores or {}).get("inputs")
+    inputs = None if given.run.scores is None else given.run.scores.inputs
     if inputs is None:
         return None
-    found = {model: scores_of(metrics) for model, metrics in inputs["models"].items()}
-    names = [name for name in TITLES if all(name in one for one in found.values())]
-    rows = _score_rows(found, names)
-    ends = (one["sentence"] for one in inputs["differences"])
-    note = " ".join([inputs["conclusion"], *(f"{one[:1].upper()}{one[1:]}." for one in ends)])
-    title = f"Metadata as input: {', '.join(inputs['columns'])}"
+    names = [name for name in TITLES if all(name in model for model in inputs.models.values())]
+    rows = _score_rows(inputs.models, names)
+    ends = (difference.sentence for difference in inputs.differences)
+    note = " ".join([inputs.conclusion, *(f"{end[:1].upper()}{end[1:]}." for end in ends)])
+    title = f"Metadata as input: {', '.join(inputs.columns)}"
     return Table(title, ["", *(TITLES[name] for name in names)], rows, note, (len(rows) - 1,))
 
 
@@ -345,26 +343,24 @@ def _score_rows(models: Any, names: Sequence[str]) -> list[list[str]]:
 
 def confounders_table(given: ReportInput) -> Table | None:
     """List other columns of the metadata that predict the target by themselves."""
-    found = (given.run.scores or {}).get("confounders")
-    if not found:
+    scores = given.run.scores
+    if scores is None or not scores.confounders:
         return None
-    metric = found[0]["metric"]
-    scores = scores_of({one["column"]: one for one in found})
+    metric = scores.confounders[0].metric
     rows = [
         [
-            one["column"],
-            with_interval(metric, scores[one["column"]]),
-            OTHER_FORM if one.get("other_form") else "possible confounder",
+            column.column,
+            with_interval(metric, Score(column.value, column.lower, column.upper)),
+            OTHER_FORM if column.other_form else "possible confounder",
         ]
-        for one in found
+        for column in scores.confounders
     ]
     note = (
         "Each column alone predicts the held-out samples as well as the table does, so what the "
         "model reads may be that column. Only the metadata can tell which of them is the cause."
     )
-    equal = (given.run.scores or {}).get("equal_depth")
-    if equal and equal["confounder"]:
-        note = f"{equal['sentence']}. {note}"
+    if (equal := scores.equal_depth) is not None and equal.confounder:
+        note = f"{equal.sentence}. {note}"
     heads = ["", TITLES.get(metric, metric), "it is"]
     return Table("Columns that predict the target", heads, rows, note)
 

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from aam import run_record
@@ -17,7 +16,7 @@ from aam.arrays import F64
 from aam.contract import run_files
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.options.study import listed
-from aam.contract.records import EDITED, read_json_object
+from aam.contract.records import EDITED
 from aam.contract.run_files import RECORD, fold_folders
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.formats.text import numbers, read_rows
@@ -31,6 +30,8 @@ from aam.evaluation.predictions import (
     numeric_predictions,
     read_predictions,
 )
+from aam.evaluation.scores import Scores
+from aam.evaluation.scores import read as read_scores
 from aam.evaluation.splits import read_assignments
 from aam.members.importance import FOLD_RANK
 from aam.number_format import significant
@@ -47,84 +48,6 @@ NETWORK = "transformer"
 
 NETWORK_EFFECT = "transformer_effect"
 """Start of the columns of the effects of a transformer in importance.tsv."""
-
-
-class _Sentence(msgspec.Struct):
-    sentence: str
-
-
-class _Verdict(_Sentence):
-    outcome: str = ""
-
-
-class _Score(msgspec.Struct):
-    value: float | None
-    lower: float | None = None
-    upper: float | None = None
-
-
-class _Model(msgspec.Struct):
-    metrics: dict[str, _Score]
-
-
-class _Difference(_Sentence):
-    model: str
-
-
-class _PredictionInterval(msgspec.Struct):
-    coverage: float
-    half_width: float
-    covered: float
-
-
-class _Inputs(msgspec.Struct):
-    columns: list[str]
-    models: dict[str, dict[str, _Score]]
-    differences: list[_Sentence]
-    conclusion: str
-
-
-class _Point(_Score, kw_only=True):
-    units: int
-
-
-class _LearningCurve(_Sentence):
-    model: str
-    metric: str
-    units: str
-    points: list[_Point]
-
-
-class _Weights(msgspec.Struct):
-    model: dict[str, float]
-    folds: list[dict[str, float]]
-
-
-class _Confounder(_Score, kw_only=True):
-    column: str
-    metric: str
-    other_form: bool = False
-
-
-class _EqualDepth(_Sentence):
-    confounder: bool
-
-
-class Scores(msgspec.Struct):
-    """Entries of scores.json that the report reads, see `aam.evaluation.scores`."""
-
-    verdict: _Verdict
-    samples: int
-    models: dict[str, _Model]
-    differences: list[_Difference]
-    kind: str = ""
-    repeated_samples: _Sentence | None = None
-    equal_depth: _EqualDepth | None = None
-    interval: _PredictionInterval | None = None
-    inputs: _Inputs | None = None
-    learning_curve: _LearningCurve | None = None
-    weights: _Weights | None = None
-    confounders: list[_Confounder] = []
 
 
 @dataclass(frozen=True)
@@ -167,9 +90,14 @@ class Run:
     ordination: tuple[tuple[str, ...], F64, F64] | None
     groups: dict[str, str]
     unifrac: DistanceMatrix | None
-    scores: dict[str, Any] | None
+    scores: Scores | None
     importance: tuple[dict[str, str], ...]
     explanations: tuple[dict[str, str], ...] | None
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the model is shown to be better than a dummy, or has no verdict."""
+        return self.scores is None or self.scores.is_better
 
     @property
     def described_ids(self) -> tuple[str, ...]:
@@ -275,7 +203,7 @@ def read_run(folder: Path) -> Run:
         numbers(explained, "effect", path, what)
         explanations = tuple(explained)
     path = there("scores.json")
-    scores = None if path is None else read_json_object(path, Scores, "scores of the run")
+    scores = None if path is None else read_scores(path)
     path = there("embeddings.tsv")
     embedded_ids, embeddings = read_embeddings(path) if path else ((), None)
     return Run(
@@ -338,14 +266,14 @@ class ReportInput:
                 names = [run.groups.get(name, name) for name in run.sample_ids]
                 found |= resample_metrics(scored, units_of(np.array(names))).score()
             return {"ensemble": found}
-        models = run.scores["models"]
+        models = run.scores.models
         if absent := {"ensemble", "dummy"} - models.keys():
             evidence = f"'{run.folder / 'scores.json'}' has no model '{min(absent)}'"
             raise DataError("The scores of the run are damaged", evidence, EDITED)
         # A page must not show the metrics of one file beside the predictions of another: either
         # may have been edited.
-        stored = {name: one["value"] for name, one in models["ensemble"]["metrics"].items()}
-        stored["samples"] = run.scores["samples"]
+        stored = {name: score.value for name, score in models["ensemble"].metrics.items()}
+        stored["samples"] = run.scores.samples
         for name, own in plain.items():
             other = stored.get(name, own)
             alike = other is own
@@ -359,9 +287,9 @@ class ReportInput:
                     "computed from predictions.tsv",
                 )
         titles = {name: name for name in models}
-        if len(members := members_of(run.scores)) == 1:  # the ensemble is its only member
+        if len(members := run.scores.members) == 1:  # the ensemble is its only member
             titles["ensemble"] = titles.pop(members[0])
-        return {title: scores_of(models[name]["metrics"]) for name, title in titles.items()}
+        return {title: models[name].metrics for name, title in titles.items()}
 
     @property
     def target(self) -> str:
@@ -377,19 +305,6 @@ class ReportInput:
         scored = self.run.scored
         unit = "ranks" if scored is not None and scored.type == "ordinal" else self.unit
         return f"{significant(value, signed)} {unit}".rstrip()
-
-
-def scores_of(metrics: Mapping[str, Mapping[str, float | None]]) -> dict[str, Score]:
-    """Return the metrics of a model in scores.json."""
-    return {
-        name: Score(one["value"], one.get("lower"), one.get("upper"))
-        for name, one in metrics.items()
-    }
-
-
-def members_of(scores: Mapping[str, Any]) -> list[str]:
-    """Return the members that scores.json has."""
-    return [name for name in scores["models"] if name not in ("ensemble", "dummy")]
 
 
 def choose_colours(
@@ -438,63 +353,3 @@ def as_colour(column: str, texts: Sequence[str], category: bool = False) -> Colo
         if np.isfinite(values).sum() == len(known):
             return Colour(column, tuple(texts), values=values)
     return Colour(column, tuple(texts), labels=tuple(texts))
-
-
-def ensemble_description(weights: Mapping[str, float], folds: Sequence[Mapping[str, float]]) -> str:
-    """Return how the members are combined, with the weights of the final model and the folds.
-
-    >>> ensemble_description({"kernel": 1.0, "forest": 0.0}, [{"kernel": 0.5, "forest": 0.5}])
-    'the kernel alone; in the folds kernel 50%, forest 50%'
-    """
-    named = [name for name, weight in weights.items() if weight > 0]
-    if len(set(weights.values())) == 1:
-        text = f"the mean of {' and '.join(named)}"
-    elif len(named) == 1:
-        text = f"the {named[0]} alone"
-    else:
-        text = " + ".join(f"{weights[name]:.0%} {name}" for name in named)
-    if all(fold == weights for fold in folds):
-        return f"{text}, in every fold as well" if len(set(weights.values())) > 1 else text
-    ranges = []
-    for name in weights:
-        low, high = (limit(fold[name] for fold in folds) for limit in (min, max))
-        ranges.append(f"{name} {low:.0%}" + f" to {high:.0%}" * (high > low))
-    return f"{text}; in the folds {', '.join(ranges)}"
-
-
-def result_sentences(scores: Mapping[str, Any], unit: str = "") -> list[str]:
-    """Return what scores.json says, the verdict against the dummy first.
-
-    Args:
-        scores: content of scores.json.
-        unit: unit of a numeric target; "" if unknown.
-    """
-    sentences = [scores["verdict"]["sentence"]]
-    if repeated := scores.get("repeated_samples"):
-        sentences.append(f"{repeated['sentence']}.")
-    if len(members_of(scores)) > 1:
-        if weights := scores.get("weights"):
-            text = ensemble_description(weights["model"], weights["folds"])
-            sentences.append(f"The ensemble is {text}.")
-        sentences += [
-            f"{one['sentence'][:1].upper()}{one['sentence'][1:]}."
-            for one in scores["differences"]
-            if one["model"] == "ensemble"
-        ]
-    equal = scores.get("equal_depth")
-    # Where the depth predicts, the sentence stands beside that.
-    if equal and not equal["confounder"]:
-        sentences.append(f"{equal['sentence']}.")
-    if interval := scores.get("interval"):
-        unit = "ranks" if scores.get("kind") == "ordinal" else unit
-        half = f"{significant(interval['half_width'])} {unit}".rstrip()
-        sentences.append(
-            f"Prediction interval: {interval['coverage']:.0%} of new samples are expected within "
-            f"{half} of their prediction; of these samples {interval['covered']:.0%} are."
-        )
-    return sentences
-
-
-def is_better(scores: Mapping[str, Any] | None) -> bool:
-    """Return whether a run is shown to be better than a dummy, or has no verdict."""
-    return scores is None or scores["verdict"].get("outcome", "better") == "better"

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from aam.arrays import F64
-from aam.evaluation.confounding import Association, confounders, confounding_sentences
+from aam.evaluation.confounding import Association, Confounder, confounders, confounding_sentences
 from aam.evaluation.ensemble import combine_members
 from aam.evaluation.folds import Folds
+from aam.evaluation.intervals import Score
 from aam.evaluation.labels import Labels
 from aam.evaluation.learning_curve import MIN_GROUPS, learning_curve
 from aam.evaluation.metrics import compute_metrics
@@ -53,14 +54,14 @@ def test_a_guess_has_an_auc_of_one_half(folds: Folds) -> None:
     members = {"kernel": noisy(folds, 0.5), "guess": folds.dummy_MC}
     scores = evaluate("ill", folds, combine_members(members, folds), {})
     for name in ("dummy", "guess"):
-        metrics = scores["models"][name]["metrics"]
-        assert metrics["auc"] == {"value": 0.5, "lower": 0.5, "upper": 0.5}
-        assert metrics["balanced_accuracy"]["value"] <= 0.5
-    kernel = scores["models"]["kernel"]["metrics"]["auc"]
-    assert 0.6 < kernel["lower"] < kernel["value"]
-    pairs = {(one["model"], one["reference"]): one for one in scores["differences"]}
-    assert pairs["kernel", "guess"]["value"] == pytest.approx(kernel["value"] - 0.5)
-    assert pairs["kernel", "guess"]["beyond_noise"]
+        metrics = scores.models[name].metrics
+        assert metrics["auc"] == Score(0.5, 0.5, 0.5)
+        assert metrics["balanced_accuracy"].value <= 0.5
+    kernel = scores.models["kernel"].metrics["auc"]
+    assert 0.6 < kernel.lower < kernel.value
+    pairs = {(pair.model, pair.reference): pair for pair in scores.differences}
+    assert pairs["kernel", "guess"].value == pytest.approx(kernel.value - 0.5)
+    assert pairs["kernel", "guess"].beyond_noise
 
 
 @pytest.mark.parametrize(("studies", "outcome"), [(2, "undecided"), (12, "better")])
@@ -71,10 +72,10 @@ def test_two_studies_do_not_show_a_model_to_be_better(
     groups = folds.labels.groups % studies
     few = replace(folds, labels=replace(folds.labels, groups=groups), group_column="study")
     combined = combine_members({"kernel": noisy(few, 0.5)}, few)
-    verdict = evaluate("ill", few, combined, {}, PermutationTest(0.001, 999))["verdict"]
-    assert verdict["outcome"] == outcome
-    assert (verdict["lower"] is None) == (outcome == "undecided")
-    assert f"{studies} groups of study" in verdict["sentence"]
+    verdict = evaluate("ill", few, combined, {}, PermutationTest(0.001, 999)).verdict
+    assert verdict.outcome == outcome
+    assert (verdict.lower is None) == (outcome == "undecided")
+    assert f"{studies} groups of study" in verdict.sentence
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_the_learning_curve_claims_what_its_interval_has(
     predictions_MC = folds.held_out.outputs_NC + larger * other_M1
     curve = learning_curve("kernel", predict, folds, predictions_MC)
     assert curve is not None
-    assert curve["sentence"].endswith(end)
+    assert curve.sentence.endswith(end)
 
 
 def test_a_column_without_skill_is_no_confounder_of_a_model_without_skill() -> None:
@@ -125,14 +126,14 @@ def test_a_column_without_skill_is_no_confounder_of_a_model_without_skill() -> N
     found = [association("site", 0.1), association("batch", -0.02)]
     assert folds.drawn(folds.dummy_MC).whole["r2"] < found[1].value < 0 < found[0].value
     named = confounders(found, folds, found[1].predictions_MC)
-    assert [one["column"] for one in named] == ["site"]
+    assert [one.column for one in named] == ["site"]
 
 
 @pytest.mark.parametrize("better", [True, False])
 def test_twelve_columns_and_the_depth_are_two_sentences(better: bool) -> None:
     """They predict as well as the table only where it predicts."""
     names = ["sequencing depth", *(f"x{k}" for k in range(12))]
-    found = [{"column": k, "metric": "auc", "value": 0.8, "other_form": False} for k in names]
+    found = [Confounder(name, "auc", 0.8) for name in names]
     depth, columns = confounding_sentences(found, better, "On tables of equal depth it has 0.5")
     assert depth.startswith("The sequencing depth") and depth.endswith("depth it has 0.5.")
     assert columns.startswith("12 columns") and "'x4' 0.800 and 7 more" in columns
@@ -143,7 +144,7 @@ def test_twelve_columns_and_the_depth_are_two_sentences(better: bool) -> None:
 def test_the_predictions_have_the_folds_of_the_scores(folds: Folds, tmp_path: Path) -> None:
     chances_MC = noisy(folds, 1.0)
     scores = evaluate("ill", folds, combine_members({"kernel": chances_MC}, folds), {})
-    assert scores["differences"] == []  # an ensemble of one member is this member
+    assert scores.differences == []  # an ensemble of one member is this member
     path = tmp_path / "predictions.tsv"
     held_out_table([str(k) for k in range(120)], folds, chances_MC).to_csv(
         path, sep="\t", index=False
@@ -152,7 +153,7 @@ def test_the_predictions_have_the_folds_of_the_scores(folds: Folds, tmp_path: Pa
     found = compute_metrics(class_predictions(frame, frame["actual"].tolist()))
     for name, value in found.items():
         if name != "samples":
-            assert scores["models"]["kernel"]["metrics"][name]["value"] == pytest.approx(value)
+            assert scores.models["kernel"].metrics[name].value == pytest.approx(value)
 
 
 @pytest.mark.parametrize("number", [1, 5])
@@ -173,8 +174,8 @@ def test_a_guess_of_ordered_categories_has_no_agreement(number: int) -> None:
 def test_members_are_compared_with_the_ensemble_and_each_other(folds: Folds) -> None:
     chances_MC = noisy(folds, 1.0)
     both = {"kernel": chances_MC, "forest": noisy(folds, 2.0)}
-    found = evaluate("ill", folds, combine_members(both, folds), {})["differences"]
-    pairs = [(one["model"], one["reference"]) for one in found]
+    found = evaluate("ill", folds, combine_members(both, folds), {}).differences
+    pairs = [(pair.model, pair.reference) for pair in found]
     assert pairs == [("ensemble", "kernel"), ("ensemble", "forest"), ("kernel", "forest")]
 
 
@@ -197,18 +198,14 @@ def test_more_groups_predict_better(study: tuple[Samples, np.ndarray, np.ndarray
     found = Kernel().cross_validate(inputs, folds, final=False)
     curve = learning_curve("kernel", predict_of(inputs), folds, found.predictions_MC)
     assert curve is not None
-    assert (curve["model"], curve["metric"], curve["units"]) == (
-        "kernel", "r2", "groups of subject",
-    )  # fmt: skip
-    points = curve["points"]
-    assert [point["units"] for point in points] == [MIN_GROUPS + 2, 20, 40]
-    assert points[0]["value"] < points[-1]["value"]
-    assert points[-1]["value"] == pytest.approx(folds.drawn(found.predictions_MC).whole["r2"])
-    assert all(point["lower"] < point["value"] < point["upper"] for point in points)
-    difference = points[-1]["value"] - points[-2]["value"]
-    assert (
-        f"From 20 to 40 groups of subject the R² changes by {difference:+.3f}" in curve["sentence"]
-    )
+    assert (curve.model, curve.metric, curve.units) == ("kernel", "r2", "groups of subject")
+    points = curve.points
+    assert [point.units for point in points] == [MIN_GROUPS + 2, 20, 40]
+    assert points[0].value < points[-1].value
+    assert points[-1].value == pytest.approx(folds.drawn(found.predictions_MC).whole["r2"])
+    assert all(point.lower < point.value < point.upper for point in points)
+    difference = points[-1].value - points[-2].value
+    assert f"From 20 to 40 groups of subject the R² changes by {difference:+.3f}" in curve.sentence
 
 
 def test_few_groups_have_no_curve(study: tuple[Samples, np.ndarray, np.ndarray]) -> None:

@@ -145,14 +145,13 @@ def test_the_verdict_reconciles_interval_and_test(
     predictions_MC = folds.held_out.outputs_NC + noise * rng.normal(size=(len(folds.rows_M), 1))
     test = None if p is None else PermutationTest(p, 999)
     scores = evaluate("ph", folds, combine_members({"kernel": predictions_MC}, folds), {}, test)
-    assert next(iter(scores)) == "verdict"
-    verdict = scores["verdict"]
-    assert verdict["outcome"] == outcome
-    assert verdict["p"] == p
-    r2 = {name: model["metrics"]["r2"]["value"] for name, model in scores["models"].items()}
-    assert verdict["model"], verdict["dummy"] == (r2["ensemble"], r2["dummy"])
-    assert verdict["difference"] == pytest.approx(r2["ensemble"] - r2["dummy"])
-    assert "'ph'" in verdict["sentence"]
+    verdict = scores.verdict
+    assert verdict.outcome == outcome
+    assert verdict.p == p
+    r2 = {name: model.metrics["r2"].value for name, model in scores.models.items()}
+    assert (verdict.model, verdict.dummy) == (r2["ensemble"], r2["dummy"])
+    assert verdict.difference == pytest.approx(r2["ensemble"] - r2["dummy"])
+    assert "'ph'" in verdict.sentence
 
 
 def test_a_score_below_that_of_no_skill_is_not_better() -> None:
@@ -169,13 +168,13 @@ def test_a_score_below_that_of_no_skill_is_not_better() -> None:
     guess_MC = folds.dummy_MC
     predictions_MC = guess_MC + 0.05 * (folds.held_out.outputs_NC - guess_MC)
     combined = combine_members({"kernel": predictions_MC}, folds)
-    verdict = evaluate("ph", folds, combined, {}, PermutationTest(0.001, 999))["verdict"]
-    assert verdict["dummy"] < verdict["model"] < 0 < verdict["lower"]
-    assert verdict["outcome"] == "not better"
+    verdict = evaluate("ph", folds, combined, {}, PermutationTest(0.001, 999)).verdict
+    assert verdict.dummy < verdict.model < 0 < verdict.lower
+    assert verdict.outcome == "not better"
 
 
 def test_the_dummy_is_not_better_than_itself() -> None:
     _, folds = study(np.random.default_rng(0), "two", False)
     scores = evaluate("ill", folds, combine_members({"kernel": folds.dummy_MC}, folds), {})
-    assert scores["verdict"]["outcome"] == "not better"
-    assert (scores["verdict"]["lower"], scores["verdict"]["upper"]) == (0, 0)
+    assert scores.verdict.outcome == "not better"
+    assert (scores.verdict.lower, scores.verdict.upper) == (0, 0)

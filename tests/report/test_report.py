@@ -107,7 +107,7 @@ def test_classes_have_folds_and_methods(page: Callable[[str], str]) -> None:
         assert sentence in text
     keys = re.findall(r"@\w+\{(\w+),", text)
     assert keys[0] == "aam"
-    assert {"vaswani2017", "parker2007", "mcdonald2012"} < set(keys)
+    assert {"vaswani2017", "efron1981", "parker2007", "mcdonald2012"} < set(keys)
     references = text[text.index("@software") : text.index("</code>", text.index("@software"))]
     assert references.count("{") == references.count("}")
 

@@ -132,7 +132,14 @@ def test_importance_of_a_model_no_better_than_the_dummy_is_marked(
     (run_folder / "scores.json").write_text(json.dumps(scores))
     assert "not shown to be better" not in report(run_folder)
     scores["verdict"] = {"outcome": "not better", "sentence": "It is not shown."}
-    scores["repeated_samples"] = {"sentence": "With the groups it has 0.1"}
+    scores["repeated_samples"] = {
+        "sentence": "With the groups it has 0.1",
+        "column": "subject",
+        "groups": 9,
+        "metric": "r2",
+        "given": 0.5,
+        "grouped": 0.1,
+    }
     (run_folder / "scores.json").write_text(json.dumps(scores))
     text = report(run_folder)
     assert '<p class="verdict unproven">It is not shown.</p>' in text
