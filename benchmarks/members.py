@@ -5,11 +5,11 @@
 
 DATA has a folder for each study with `table.biom`, `metadata.tsv` and, where there is one,
 `tree.nwk`: ecam, oral, ravel, celiac_stool_active, celiac_stool_treated (see docs/results.md); the
-simulated study is made. The folds of seed
-s are those of `aam train --folds 5 --seed s`. RESULTS keeps the held-out predictions and the
-CPU-seconds of each member, task and seed; what is there is not computed again. The rows printed at
-the end are those of docs/results/results.tsv and docs/experiments: scores and paired
-differences with their 95 % intervals over groups, means of the seeds of RESULTS.
+simulated study is made. The folds of seed s are those of `aam train --folds 5 --seed s`. RESULTS
+keeps the held-out predictions and the CPU-seconds of each member, task and seed; what is there is
+not computed again. The rows printed at the end are those of docs/results/results.tsv and
+docs/experiments: scores and paired differences with their 95 % intervals over groups, means of the
+seeds of RESULTS.
 
 The transformer has one recipe for all studies: an encoder of width 64 is pretrained once for each
 study, with its tree where it has one, and frozen; the layers above it are trained for each fold.
@@ -358,8 +358,10 @@ def mean_score(scored: Sequence[ScoredSeed], name: str) -> tuple[float, float, f
 
 
 def shown(score: tuple[float, float, float], sign: str = "") -> str:
-    """Format a score or, with the sign "+", a difference."""
+    """Format a score or, with the sign "+", a difference; few groups have no interval."""
     value, lower, upper = score
+    if math.isnan(lower):
+        return f"{value:{sign}.3f}"
     return f"{value:{sign}.3f} ({lower:.3f} to {upper:.3f})"
 
 

@@ -7,7 +7,7 @@ DATA and RESULTS are those of `benchmarks/members.py`, which has to have run bef
 made of its predictions, and the peers are fitted on the same folds. Every peer reads the ASVs alone
 and has the defaults of its library; penalties are chosen by inner folds that divide no group. The
 rows printed at the end have the score of each model and its paired difference from the ensemble
-with 95 % intervals by bootstrap over groups (means of the seeds), and the mean rank over the tasks.
+with 95 % intervals over groups (means of the seeds), and the mean rank over the tasks.
 
 LightGBM is no dependency of this project: `pip install lightgbm`, or leave it out of --peers.
 """
@@ -28,10 +28,9 @@ from scipy.stats import rankdata
 from aam.arrays import F64, Rows
 from aam.evaluation.ensemble import combine_members
 from aam.evaluation.folds import Folds, training_rows
-from aam.evaluation.intervals import resample_groups, resample_metrics
+from aam.evaluation.intervals import resample_metrics, units_of
 from aam.evaluation.labels import Labels
 from benchmarks.members import (
-    DRAWS,
     ESTIMATORS,
     TASKS,
     Labelled,
@@ -251,15 +250,15 @@ def score_seed(
         stored = np.load(predictions_file(results, name, seed, f"peer-{peer}"))
         predictions[PEERS[peer]] = stored["predictions_MC"]
         seconds[PEERS[peer]] = float(stored["cpu_seconds"])
-    draws = resample_groups(folds.held_out.groups, seed, DRAWS)
+    units = units_of(folds.held_out.groups)
     drawn = {
-        model: resample_metrics(folds.scored(predicted_MC), draws)
+        model: resample_metrics(folds.scored(predicted_MC), units)
         for model, predicted_MC in predictions.items()
     }
     scores = {model: metrics.score()[task.metric] for model, metrics in drawn.items()}
     for model, metrics in drawn.items():
         scores[f"{ENSEMBLE} - {model}"] = drawn[ENSEMBLE].paired_difference(metrics)[1]
-    return ScoredSeed(scores, seconds, draws.groups)
+    return ScoredSeed(scores, seconds, units.number)
 
 
 if __name__ == "__main__":
