@@ -176,7 +176,7 @@ def test_the_transformer_learns_ranks(study: Path, tmp_path: Path) -> None:
     assert {"rank", "p_low", "transformer_rank"} <= set(held_out)
     check_median(held_out)
     assert json.loads((alone / "scores.json").read_text())["kind"] == "ordinal"
-    assert train(study, both, *args, "--members", "kernel", "transformer") == 0
+    assert train(study, both, *merged(args, ("--members", "kernel", "transformer"))) == 0
     assert tuple(model_folder.read(both).facts["levels"]) == LEVELS
     columns = set(read(both / "predictions.tsv"))
     assert {"rank", "p_low", "kernel_rank", "transformer_rank"} <= columns
