@@ -182,8 +182,9 @@ def combine_members(
 ) -> Combined:
     """Combine the members' predictions [M, C] of the held-out samples.
 
-    The temperature of a held-out sample comes from the other folds, or from other groups of a
-    single split. Without `left_out`, see `Estimator.left_out`, all weights are equal.
+    The temperature of a held-out sample comes from the other folds; a single split has none, and
+    its samples have the temperature 1. Without `left_out`, see `Estimator.left_out`, all weights
+    are equal.
     """
     weights_of: list[dict[str, float]] = []
     means: list[F64 | None] = []
@@ -212,11 +213,13 @@ def combine_members(
         ensemble = Ensemble(final, half_width(residuals_M, labels.groups), 1.0, odds)
         widths_M = held_out_half_widths(residuals_M, labels.groups)
         return Combined(ensemble, members, mean_MC, mean_MC, widths_M, weights_of[:-1])
-    codes_M, parts_M = labels.values.astype(np.int64), folds.parts_M
+    codes_M = labels.values.astype(np.int64)
     calibrated_MC = np.empty_like(mean_MC)
-    for part in np.unique(parts_M):
-        # Fitted to the sample itself, a temperature would make its score too good.
-        inside = parts_M == part
+    for fold in np.unique(folds.fold_M):
+        # Fitted to the sample itself, a temperature would make its score too good: it comes from
+        # other folds of the same partition. One for each fold keeps the order of its samples, which
+        # a score compares; a single split has no other folds and stays as it is.
+        inside = folds.fold_M == fold
         outside = ~inside & (folds.repeat_M == folds.repeat_M[inside][0])
         temperature = _temperature(mean_MC[outside], codes_M[outside], labels.groups[outside])
         calibrated_MC[inside] = calibrate(mean_MC[inside], temperature)

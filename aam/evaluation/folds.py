@@ -20,9 +20,6 @@ from aam.evaluation.labels import Labels
 from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.splits import Split
 
-_PARTS = 5
-"""Parts of the groups of a single split, which stand for its folds in `Folds.parts_M`."""
-
 
 @dataclass(frozen=True)
 class Folds:
@@ -101,14 +98,6 @@ class Folds:
     def held_out(self) -> Labels:
         """Labels of the held-out samples."""
         return self.labels.take(self.rows_M)
-
-    @property
-    def parts_M(self) -> Rows:
-        """Fold of each held-out sample; of a single split, one of five parts of groups."""
-        if len(self.splits) > 1:
-            return self.fold_M
-        # A single split has no other folds from which weights and calibration could come.
-        return np.unique(self.held_out.groups, return_inverse=True)[1] % _PARTS
 
     @cached_property
     def held_out_units(self) -> Units:

@@ -392,9 +392,9 @@ def summary(scored: ScoredPredictions, column: str) -> dict[str, Any]:
         column: name of the metadata column of the target.
 
     Returns:
-        `column`, `kind` (type of the target), `overall`, and `folds` (name -> value; None where a
-        metric is not defined), of which each is a fold, or with several partitions one of these
-        (`part`: "fold" or "repeat"). For classes also `confusion`, of the first partition.
+        `column`, `kind` (type of the target), `overall` and, for each fold, `folds` (name -> value;
+        None where a metric is not defined); with several partitions `repeats` in place of `folds`.
+        For classes also `confusion`, of the first partition.
     """
     part_of = scored.repeats or scored.folds
     # By length first, so that fold 10 stands after fold 9.
@@ -403,9 +403,8 @@ def summary(scored: ScoredPredictions, column: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "column": column,
         "kind": scored.type,
-        "part": "repeat" if scored.repeats else "fold",
         "overall": compute_metrics(scored),
-        "folds": {
+        "repeats" if scored.repeats else "folds": {
             name: compute_metrics(scored.take(np.flatnonzero(folds == name))) for name in names
         },
     }

@@ -376,6 +376,8 @@ def _verdict(
             text += " in two classes)" if metric == "auc" else ")"
     if test is not None:
         text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the held-out labels)"
+    elif lower is not None:
+        reasons.append("no p: too few different orders of the groups' labels")
     return Verdict(
         sentence=f"{'; '.join([text, *reasons])}.",
         outcome=outcome,
@@ -471,10 +473,11 @@ def equal_depth_score(
     if score.lower is not None and score.upper is not None:
         limits = f" ({fixed(score.lower)} to {fixed(score.upper)})"
     guess = "" if better else ", which is not shown to be better than a guess"
-    samples = len(equal.scored.actual)
+    samples = len(equal.scored.first.actual)
     text = (
         f"On tables of equal depth ({depth} reads, {samples} samples) the model has "
-        f"{TITLES[metric]} {fixed(score.value)}{limits}{guess}; on all reads {fixed(before)}"
+        f"{TITLES[metric]} {fixed(score.value)}{limits}{guess}; on all reads of these samples "
+        f"{fixed(before)}"
     )
     return EqualDepthScore(
         text, confounder, depth, samples, metric, before, score.value, score.lower, score.upper,

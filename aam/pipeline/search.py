@@ -285,7 +285,7 @@ def _optimize(
         score = math.nan
         for step, split in enumerate(inner):
             try:
-                parts.append(held_out(trials.train(values, split)))
+                parts.append(trials.train(values, split).scored)
             # The samples that the values of a trial leave may be too few to be split.
             except (NotFinite, DataError) as error:
                 warn(f"{study.study_name}, {values}: {error}")
@@ -390,15 +390,6 @@ class Trials:
                 result = train(study, trials.samples, folds, options.members, trial, final=False)
         assert result is not None  # a search runs in one process
         return result
-
-
-def held_out(result: Result) -> ScoredPredictions:
-    """Return the predictions of the test samples of a split.
-
-    Of classes, before the temperature: a single split has one for each part of its groups, where
-    `aam train` has one for the whole fold, which does not change the order of its samples.
-    """
-    return result.folds.scored(result.combined.uncalibrated_MC)
 
 
 def _predictions_of_folds(folder: Path) -> dict[str, pd.DataFrame]:

@@ -294,7 +294,7 @@ def measured_on(run: Run) -> str:
             if partitions:
                 how += (
                     f"; scores are means over {partitions} partitions into folds, pictures and "
-                    "tables show the first"
+                    "tables of samples show the first"
                 )
         return f"{samples} test samples {how}.{apart}"
     if run.part == "validation" and NETWORK not in run.members:

@@ -107,7 +107,8 @@ def show(summary: Mapping[str, Any]) -> None:
         cells = zip(classes, confusion["counts"], strict=True)
         rows = [[name, *map(str, counts)] for name, counts in cells]
         # A title would be wrapped at the width of a narrow table.
-        print_table(Table("", ["true \\ predicted", *classes], rows))
+        of_first = " of repeat 1" if "repeats" in summary else ""
+        print_table(Table("", [f"true \\ predicted{of_first}", *classes], rows))
 
 
 def metrics_table(summary: Mapping[str, Any]) -> Table:
@@ -118,12 +119,10 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
     >>> table.rows[3:]
     [['mean', '0.600'], ['sd', '0.141'], ['all samples', '0.600']]
     """
-    overall, folds = summary["overall"], summary["folds"]
+    part = "repeat" if "repeats" in summary else "fold"
+    overall, folds = summary["overall"], summary[f"{part}s"]
     names = [name for name in TITLES if name in overall]
-    rows = [
-        [f"{summary.get('part', 'fold')} {fold}", *metric_cells(names, found)]
-        for fold, found in folds.items()
-    ]
+    rows = [[f"{part} {fold}", *metric_cells(names, found)] for fold, found in folds.items()]
     if folds:
         rows += [["mean"], ["sd"]]
     for name in names if folds else ():
@@ -133,9 +132,11 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
         ends = [metric_text(name, float(figure)) for figure in figures] or ["", ""]
         for row, text in zip(rows[-2:], ends, strict=True):
             row.append(text)
-    rows.append(["all samples", *metric_cells(names, overall)])
+    if part == "fold":  # of partitions the score of all is the mean
+        rows.append(["all samples", *metric_cells(names, overall)])
     heads = ["", *(TITLES[name] for name in names)]
-    return Table(str(summary["column"]), heads, rows, strong=(len(rows) - 1,) if folds else ())
+    strong = len(rows) - (1 if part == "fold" else 2)  # all samples, or the mean
+    return Table(str(summary["column"]), heads, rows, strong=(strong,) if folds else ())
 
 
 def metric_cells(names: Iterable[str], metrics: Mapping[str, float | None]) -> list[str]:

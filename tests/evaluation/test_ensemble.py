@@ -152,3 +152,15 @@ def test_a_temperature_needs_evidence_of_many_groups(
     folds = Folds(labels, splits, 0)
     ensemble = combine_members({"one": given[folds.rows_M]}, folds).ensemble
     assert (ensemble.temperature != 1) is changes
+
+
+def test_calibration_keeps_the_order_of_a_single_split() -> None:
+    """An ensemble of one member has the scores of the member: no temperature of parts of it."""
+    rng = np.random.default_rng(1)
+    codes = rng.integers(0, 2, 60).astype(np.float64)
+    chances = rng.uniform(0.2, 0.8, 30)
+    rows = np.arange(60)
+    folds = Folds(Labels.of(codes, ("a", "b"), None), (Split(rows[:30], rows[30:], rows[:0]),), 0)
+    predictions = np.column_stack([1 - chances, chances])
+    combined = combine_members({"kernel": predictions}, folds)
+    np.testing.assert_array_equal(combined.predictions_MC, predictions)

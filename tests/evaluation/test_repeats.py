@@ -95,7 +95,7 @@ def test_evaluate_and_report_agree_with_the_run(
     found = json.loads(output.read_text())
     value = scores["models"]["ensemble"]["metrics"]["r2"]["value"]
     assert found["overall"]["r2"] == pytest.approx(value)
-    assert list(found["folds"]) == ["1", "2", "3", "4"]
+    assert list(found["repeats"]) == ["1", "2", "3", "4"]
     assert "repeat 4" in capsys.readouterr().out
     page = (run / "report.html").read_text()
     assert "means over 4 partitions" in page

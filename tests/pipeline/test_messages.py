@@ -148,7 +148,7 @@ def test_a_score_at_equal_depth_is_given_beside_the_plain_one(
         scores["models"]["ensemble"]["metrics"]["r2"]["value"], abs=0.1
     )
     assert f"{equal['sentence']}." in capsys.readouterr().err
-    assert f"on all reads {equal['plain']:.3f}" in equal["sentence"]
+    assert f"on all reads of these samples {equal['plain']:.3f}" in equal["sentence"]
 
 
 @pytest.mark.medium
