@@ -163,4 +163,4 @@ def test_calibration_keeps_the_order_of_a_single_split() -> None:
     folds = Folds(Labels.of(codes, ("a", "b"), None), (Split(rows[:30], rows[30:], rows[:0]),), 0)
     predictions = np.column_stack([1 - chances, chances])
     combined = combine_members({"kernel": predictions}, folds)
-    np.testing.assert_array_equal(combined.predictions_MC, predictions)
+    np.testing.assert_allclose(combined.predictions_MC, predictions, rtol=1e-12)
