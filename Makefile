@@ -39,7 +39,7 @@ lint: $(VENV)/has-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/mypy benchmarks
+	$(VENV)/bin/mypy --explicit-package-bases benchmarks
 
 test-fast: lint
 	$(PYTEST) -m 'not medium and not slow and not nightly and not container and not slurm' $(PYTEST_OPTIONS)

@@ -1,7 +1,7 @@
 """Clades of many ASVs: the approximated average linkage against the exact one, and its cost.
 
-    python benchmarks/clades.py DATA RESULTS [--tasks TASK ...] [--seeds 1 2 3]
-    python benchmarks/clades.py DATA RESULTS --sizes 30000 100000
+    python -m benchmarks.clades DATA RESULTS [--tasks TASK ...] [--seeds 1 2 3]
+    python -m benchmarks.clades DATA RESULTS --sizes 30000 100000
 
 DATA, RESULTS and tasks are those of `benchmarks/members.py`. For each task the kernel reads clades
 of the exact linkage, of one that links at most a tenth of the ASVs at once, and none; the forest
@@ -17,8 +17,18 @@ import resource
 import time
 from pathlib import Path
 
-from members import (
-    DRAWS,
+from scipy.cluster.hierarchy import fcluster
+from sklearn.metrics import adjusted_rand_score
+
+from aam.contract.options.commands.studies import Example
+from aam.data.sequences import encode
+from aam.data.simulation import simulate
+from aam.evaluation.intervals import Score, resample_metrics, units_of
+from aam.members.forest import LEVELS, Forest
+from aam.members.kernel import Kernel
+from aam.members.member import TrainingSamples
+from aam.members.relations import AsvRelations, Dendrogram, average_linkage
+from benchmarks.members import (
     TASKS,
     Labelled,
     ScoredSeed,
@@ -28,17 +38,6 @@ from members import (
     shown,
     study_folder,
 )
-from scipy.cluster.hierarchy import fcluster
-from sklearn.metrics import adjusted_rand_score
-
-from aam.contract.options.commands.studies import Example
-from aam.data.sequences import encode
-from aam.data.simulation import simulate
-from aam.evaluation.intervals import Score, resample_groups, resample_metrics
-from aam.members.forest import LEVELS, Forest
-from aam.members.kernel import Kernel
-from aam.members.member import TrainingSamples
-from aam.members.relations import AsvRelations, Dendrogram, average_linkage
 
 
 def main() -> None:
@@ -75,7 +74,7 @@ def main() -> None:
 def score_seed(task: Task, found: Labelled, seed: int) -> ScoredSeed:
     """Score kernel and forest with exact, approximated and no clades on the folds of a seed."""
     folds = found.folds(task, seed)
-    draws = resample_groups(folds.held_out.groups, seed, DRAWS)
+    units = units_of(folds.held_out.groups)
     asvs = len(found.samples.tokens_FL)
     scores: dict[str, Score] = {}
     drawn = {}
@@ -89,12 +88,12 @@ def score_seed(task: Task, found: Labelled, seed: int) -> ScoredSeed:
         relations = AsvRelations(found.samples.tokens_FL, largest)
         samples = TrainingSamples(found.samples, relations)
         run = member.cross_validate(samples, folds, final=False)
-        drawn[name] = resample_metrics(folds.scored(run.predictions_MC), draws)
+        drawn[name] = resample_metrics(folds.scored(run.predictions_MC), units)
         scores[name] = drawn[name].score()[task.metric]
         if "approximated" in name:
             exact = drawn[name.replace("approximated", "exact")]
             scores[f"{name} - exact"] = drawn[name].paired_difference(exact)[1]
-    return ScoredSeed(scores, {}, draws.groups)
+    return ScoredSeed(scores, {}, units.number)
 
 
 def measure(asvs: int) -> None:

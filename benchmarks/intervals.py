@@ -106,7 +106,7 @@ def coverage(setting: str, studies: int) -> dict[str, Coverage]:
                 )
             )
     return {
-        name: Coverage(truth[name], *np.mean(found, axis=0).tolist(), len(found) / studies)
+        name: Coverage(truth[name], *map(float, [*np.mean(found, axis=0), len(found) / studies]))
         for name, found in rows.items()
         if found
     }
@@ -139,7 +139,10 @@ def study(
 
     def noise(size: float = 1.0, skewed: bool = False) -> F64:
         """Draw the sum of an effect of the unit and of the sample, of equal variances."""
-        draw = (lambda n: rng.exponential(size=n) - 1) if skewed else (lambda n: rng.normal(size=n))
+
+        def draw(number: int) -> F64:
+            return rng.exponential(size=number) - 1 if skewed else rng.normal(size=number)
+
         effects: F64 = size * (draw(units)[groups] + draw(len(groups))) / np.sqrt(2)
         return effects
 
@@ -151,10 +154,15 @@ def study(
         return groups, one, two
     if kind == "ordered":
         signal, limits = noise(), [-0.8, 0.0, 0.8]
-        ranks, names = np.digitize(signal + noise(0.6), limits), ("a", "b", "c", "d")
+        ranks = np.digitize(signal + noise(0.6), limits)
         one, two = (
             ScoredPredictions(
-                ranks, np.digitize(signal + noise(0.4), limits), (), names, None, True
+                ranks,
+                np.digitize(signal + noise(0.4), limits),
+                (),
+                ("a", "b", "c", "d"),
+                None,
+                True,
             )
             for _ in range(2)
         )

@@ -48,7 +48,8 @@ def main() -> None:
         seconds = (time.process_time() - began) / arguments.partitions
     name, metric = next(iter(SCORED[folds.labels.type].items()))
     scores = np.array([value_of(metric, part) for _, part in scored.partitions])
-    print(f"{len(study.values)} samples, {folds.draws.groups} groups: {name} {scores.mean():.3f}")
+    units = folds.held_out_units.number
+    print(f"{len(study.values)} samples, {units} units: {name} {scores.mean():.3f}")
     print(f"{seconds:.1f} CPU-seconds a partition")
     for number in (1, 5, 10):
         means = scores[: len(scores) // number * number].reshape(-1, number).mean(axis=1)
