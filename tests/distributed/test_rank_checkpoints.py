@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from aam.contract.errors import Interrupted
 from aam.contract.options.device import ScaleOptions
 from aam.contract.options.training import LoopOptions
 from aam.distributed.collectives import Communicator
@@ -109,7 +110,11 @@ def test_a_stop_request_in_the_last_step_of_an_epoch_waits_for_its_validation(
         assert "Stopped at step 4" in sentence
     assert epochs(tmp_path) == [0]
     rest = dataclasses.replace(SHORT, resume="auto", signal=(0, 7, int(signal.SIGUSR1)))
-    same(alone(study_dir, tmp_path, rest)["weights"], whole)
+    with pytest.raises(Interrupted, match="Stopped at step 8"):
+        alone(study_dir, tmp_path, rest)
+    assert epochs(tmp_path) == [0, 1]
+    again = dataclasses.replace(SHORT, resume="auto")
+    same(alone(study_dir, tmp_path, again)["weights"], whole)
     assert epochs(tmp_path) == [0, 1]
 
 

@@ -22,7 +22,7 @@ from aam.members.base import Samples
 from aam.members.member import estimator
 from aam.members.relations import AsvRelations
 from aam.training import checkpoints
-from tests.support.commands import TINY, read
+from tests.support.commands import TINY, merged, read
 from tests.support.commands import aam as run_aam
 from tests.support.models import Editable, rewrite
 
@@ -50,11 +50,12 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(study: Path, folder: Path, *args: object, column: str = "target") -> int:
-    return run_aam(
-        "train", "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
+    defaults = (
+        "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
         "--metadata-column", column, "--output-dir", folder, "--rarefy-depth", 0,
-        "--group-column", "subject", "--members", "kernel", "--folds", 3, *args,
+        "--group-column", "subject", "--members", "kernel", "--folds", 3,
     )  # fmt: skip
+    return run_aam("train", *merged(defaults, args))
 
 
 def predict(study: Path, run: Path, output: Path, *args: object) -> int:

@@ -263,7 +263,14 @@ def sbatch(cluster: Cluster, *words: object, site: str = "site.yaml") -> Job:
     text = (ROOT / "slurm/pretrain_single.sh").read_text()
     export = f"AAM_LAUNCH_SITE={cluster.folder / site},AAM_LAUNCH_IMAGE=cpu,OMP_NUM_THREADS=1"
     export += f",AAM_IMAGE_DIR={cluster.engines.images},PYTHONPATH={cluster.engines.folder}/code"
-    export += f",HOME={cluster.folder}/home,PATH=/usr/bin:/bin"
+    # A file names the installed program, which the PATH of its user has.
+    program = cluster.folder / "bin/aam-launch"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(
+        f'#!/bin/sh\nexec /usr/bin/python3 {cluster.engines.folder}/code/launcher "$@"\n'
+    )
+    program.chmod(0o755)
+    export += f",HOME={cluster.folder}/home,PATH={program.parent}:/usr/bin:/bin"
     log = cluster.folder / "%j.log"
     script = cluster.folder / "pretrain_single.sh"
     script.write_text(re.sub(r"^.*module.*\n", "", text, flags=re.MULTILINE))
