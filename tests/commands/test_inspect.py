@@ -98,7 +98,7 @@ def test_everything_that_is_noteworthy_is_found_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "reason"), [("?", "1 of 4 values are not numbers"), ("4,05", "decimal points")]
+    ("cell", "reason"), [("x", "1 of 4 values are not numbers"), ("4,05", "decimal points")]
 )
 def test_a_cell_that_is_no_number_is_named_as_aam_train_does(
     cell: str, reason: str, tmp_path: Path
@@ -201,9 +201,8 @@ def test_what_a_training_would_do_is_previewed(tmp_path: Path) -> None:
     facts, warnings = " ".join(found["fact", "target"]), found["warning", "target"]
     assert "Samples: 40 with 'age', of 3 ASVs; a number, 0.5 to 19.5, median 10." in facts
     assert "5 folds with 8 held-out samples" in facts
-    (leak,) = [text for text in warnings if "the split divides" in text]
-    assert leak.startswith("20 values of 'subject_id' have several samples")
-    assert "--group-column subject_id" in leak
+    # Samples of a subject are not alike here: the name is another form of the age.
+    assert not [text for text in warnings if "the split divides" in text]
     assert any(text.startswith("'days' determines 'age'") for text in warnings)
     _, found = inspected(*args, "--group-column", "subject_id")
     assert not [text for text in found["warning", "target"] if "the split divides" in text]
@@ -217,7 +216,8 @@ def test_a_training_prints_the_same_lines(
     column = ("--metadata-column", "age", "--members", "kernel")
     _, found = inspected(path, *metadata, *column)
     expected = found["fact", "target"] + found["warning", "target"]
-    assert aam("train", "--table", path, *metadata, *column, "--output-dir", tmp_path / "run") == 0
+    words = (*column, "--repeats", "auto", "--output-dir", tmp_path / "run")
+    assert aam("train", "--table", path, *metadata, *words) == 0
     printed = capsys.readouterr().err.splitlines()
     # The memory that is available changes meanwhile.
     lines = {line.removeprefix("warning: ").partition(" of memory (")[0] for line in printed}

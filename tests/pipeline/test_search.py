@@ -28,7 +28,6 @@ from aam.pipeline.run import run
 from aam.pipeline.search import (
     Trials,
     finished,
-    held_out,
     import_optuna,
     inner_splits,
     open_studies,
@@ -150,7 +149,7 @@ def test_a_trial_has_the_predictions_of_aam_train(study_dir: Path, tmp_path: Pat
         write_splits(splits, trials.labelled.study.table.sample_ids, [split])
         values = {"output_dir": tmp_path / f"run-{fold}", "splits": splits}
         trained = run(replaced(base, {"members": both, **values}))
-        found = held_out(trials.train({"members": both}, split))
+        found = trials.train({"members": both}, split).scored
         assert trained is not None
         assert found.actual.tolist() == trained.actual.tolist()
         assert found.predicted.tolist() == trained.predicted.tolist()
