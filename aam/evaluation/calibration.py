@@ -91,6 +91,8 @@ def fit_temperature(probabilities_MC: F64, codes_M: Rows) -> float:
 
 def calibrate(probabilities_MC: F64, temperature: float) -> F64:
     """Divide log probabilities by a temperature; the most probable class stays the same."""
+    if temperature == 1:
+        return probabilities_MC  # without the rounding of logarithms, which breaks and makes ties
     scaled = np.log(probabilities_MC.clip(min=_SMALLEST)) / temperature
     scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))
     calibrated: F64 = scaled / scaled.sum(axis=1, keepdims=True)
