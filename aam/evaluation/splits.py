@@ -43,7 +43,7 @@ FOLDS = 5
 
 REPEATS = 5
 SMALL_SAMPLES, SMALL_GROUPS = 300, 100
-"""With fewer of them the score of one partition depends on its seed (docs/experiments/repeats.md):
+"""With fewer of them the score of one partition depends on its seed (benchmarks/repeats.py):
 `REPEATS` partitions are scored."""
 
 
