@@ -325,8 +325,8 @@ def _verdict(
     lower, upper = difference.lower, difference.upper
     outcome: Outcome
     reasons = []
-    # An interval is a necessary condition. Few units have none, however small p is: of two studies
-    # nobody knows what a third one would say.
+    # An interval is a necessary condition. Few units have none, however small p is: two studies do
+    # not tell how far a third one differs from them.
     if lower is None or upper is None:
         outcome = "undecided"
     elif upper < 0:

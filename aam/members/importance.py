@@ -37,7 +37,7 @@ from aam.evaluation.permutation import standard_outputs
 from aam.inference.tables import InferenceSettings
 from aam.members.base import Samples
 from aam.members.kernel import MEMBER as KERNEL
-from aam.members.kernel import label_free_kernels
+from aam.members.kernel import label_free_kernel
 from aam.members.member import Importance, TrainingSamples, reader
 from aam.members.model_file import TrainedModel
 
@@ -102,7 +102,7 @@ def q_values(samples: TrainingSamples, folds: Folds) -> dict[str, F64]:
     found = {ASSOCIATED: rank_test(samples.samples.relative, folds.labels)}
     if (outputs_NC := standard_outputs(folds)) is not None:
         inputs = samples.inputs(KERNEL)
-        kernel_NN = label_free_kernels(inputs)[0].astype(np.float64)
+        kernel_NN = label_free_kernel(inputs).astype(np.float64)
         found[CONDITIONAL] = mixed_model_test(kernel_NN, inputs.weights, outputs_NC, folds)
     return {name: q_F for name, q_F in found.items() if q_F is not None}
 

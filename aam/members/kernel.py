@@ -587,18 +587,16 @@ def approximation(samples: int, landmarks: int) -> str:
     )
 
 
-def label_free_kernels(inputs: KernelInputs) -> list[F32]:
-    """Return a linear kernel of all samples, and the Gaussian one of its distance, [N, N].
+def label_free_kernel(inputs: KernelInputs) -> F32:
+    """Return the linear kernel of all samples, [N, N], that no label chooses.
 
-    Clades and covariates have 0.3 of the variance each, no label decides. `permutation_test`
-    chooses between them for each shuffling of the labels.
+    Clades and covariates have 0.3 of the variance each.
     """
     rows = np.arange(len(inputs.norms_N))
     gram, *others = _grams(inputs, rows, fit_encoder(inputs.covariates))
     for other in others:
         gram = gram.plus(other, *gram.scales(other, (0.3,)))
-    squared_NN, median = gram.distances(rows)
-    return [gram.kernel_NR.astype(np.float32), np.exp(-squared_NN / median).astype(np.float32)]
+    return gram.kernel_NR.astype(np.float32)
 
 
 def _grams(
