@@ -108,7 +108,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         host = with_versions(host, ENGINES)
     name = inputs.settings.site.value
     site = config.site(name) if name else None
-    # A login node is no place to compute: a job is judged, on a node as the site states it.
+    # A login node does not compute: the checks are those of a job, on a node as the site states it.
     vendor = site.values.vendor if site and host.live and host.slurm is None else ""
     judged = inputs
     if site and vendor and not usable_gpus(host, vendor):
