@@ -23,12 +23,12 @@ def paragraph(run: Run) -> str:
     """Return the methods of a run; "" for a pretraining, whose result is no prediction."""
     if run.target is None:
         return ""
-    facts, group = run.facts, run.option("split", "group_column")
-    where = run.option("target", "where")
+    facts, group = run.facts, run.option("group_column")
+    where = run.option("where")
     sentence = f"{run.target} was predicted from the counts of "
     sentence += f"{facts['asvs']:,} ASVs" if facts.get("asvs") else "ASVs"
     kinds = ("categorical_columns", "numeric_columns")
-    if columns := [str(n) for kind in kinds for n in run.option("covariates", kind) or ()]:
+    if columns := [str(n) for kind in kinds for n in run.option(kind) or ()]:
         sentence += f" and {', '.join(columns)}"
     parts = facts.get("samples")
     if samples := sum(parts.values()) if isinstance(parts, dict) else parts:

@@ -169,7 +169,7 @@ def heading(run: Run) -> str:
     """Return the sentence under the title of the page."""
     facts = run.facts
     sentence = [f"aam {facts.get('command', 'run')}"]
-    if table := run.option("input", "table"):
+    if table := run.option("table"):
         sentence.append(f"on {PurePath(str(table)).name}")
     if samples := _samples(run):
         sentence.append(f"with {samples:,} samples")
@@ -243,7 +243,7 @@ def tiles(given: ReportInput) -> list[Tile]:
     if samples := _samples(run):
         figures.append(Tile(f"{samples:,}", "samples", _split_note(run)))
     if number := facts.get("parameters"):
-        width = run.option("model", "embedding_dim")
+        width = run.option("embedding_dim")
         note = f"embeddings of {width}" if width and not run.option("pretrained_encoder") else ""
         sizes = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
         size, unit = next((pair for pair in sizes if number >= pair[0]), (0, ""))
@@ -285,7 +285,7 @@ def measured_on(run: Run) -> str:
         return ""
     samples, folds = len(run.scored.actual), len(set(run.scored.folds))
     partitions = len(run.partitions.partitions) if run.partitions else 0
-    group = run.option("split", "group_column")
+    group = run.option("group_column")
     apart = f" All samples of a {group} are on one side of a split." if group else ""
     if run.part == "test":
         how = "that took no part in training"

@@ -410,7 +410,7 @@ def groups_table(given: ReportInput) -> Table | None:
     run, scored = given.run, given.run.scored
     if scored is None:
         return None
-    group = str(run.option("split", "group_column") or "group")
+    group = str(run.option("group_column") or "group")
     place = {name: row for row, name in enumerate(run.described_ids)}
     rows, note = [], ""
     for colour in given.colours:
@@ -465,7 +465,7 @@ def worst_table(given: ReportInput) -> Table | None:
     heads = ["Sample", "True", "Predicted"]
     heads += [last] if not scored.classes or scored.probabilities is not None else []
     heads += ["Fold"] if scored.folds else []
-    heads += [run.option("split", "group_column") or "Group"] if run.groups else []
+    heads += [run.option("group_column") or "Group"] if run.groups else []
     return Table(f"The {len(rows)} worst samples", heads, rows)
 
 

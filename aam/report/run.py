@@ -15,6 +15,7 @@ from aam import run_record
 from aam.arrays import F64
 from aam.contract import run_files
 from aam.contract.errors import DataError, MissingInput, UsageError
+from aam.contract.options import flat
 from aam.contract.options.study import listed
 from aam.contract.records import EDITED
 from aam.contract.run_files import RECORD, fold_folders
@@ -114,19 +115,16 @@ class Run:
     @property
     def target(self) -> str | None:
         """Name of the predicted column; None for pretraining."""
-        column = self.option("target", "metadata_column")
+        column = self.option("metadata_column")
         return None if column is None else str(column)
 
     def input_path(self, flag: str) -> str:
         """Return the path of an input; "" if it is not recorded."""
         return str(self.facts.get("inputs", {}).get(flag, {}).get("path", ""))
 
-    def option(self, *path: str) -> Any:
-        """Return the value of an option by its group and name; None if it is not recorded."""
-        found: Any = self.facts.get("options", {})
-        for name in path:
-            found = found.get(name) if isinstance(found, dict) else None
-        return found
+    def option(self, name: str) -> Any:
+        """Return the value of an option by its field; None if it is not recorded."""
+        return flat(self.facts.get("options", {})).get(name)
 
 
 def read_run(folder: Path) -> Run:
@@ -168,8 +166,7 @@ def read_run(folder: Path) -> Run:
     scored, partitions, limits, part = None, None, None, ""
     frame = read_predictions(path) if (path := there("predictions.tsv")) else None
     if frame is not None and "actual" in frame.columns:
-        sample_ids, target = tuple(frame[ID_HEADER]), facts["options"].get("target")
-        target = target if isinstance(target, dict) else {}
+        sample_ids, target = tuple(frame[ID_HEADER]), flat(facts["options"])
         levels = listed(target.get("ordinal") or ())
         if target.get("classifier") or levels:
             scored = class_predictions(frame, frame["actual"].tolist(), levels)
@@ -321,8 +318,8 @@ def choose_colours(
     if path is None or (metadata is None and not columns and not path.exists()):
         return ()
     table = read_metadata(path)
-    group = run.option("split", "group_column")
-    is_category = run.option("target", "classifier") or run.option("target", "ordinal")
+    group = run.option("group_column")
+    is_category = run.option("classifier") or run.option("ordinal")
     columns = listed_columns(columns, table)
     named = {*listed_columns(categories, table), group} | ({run.target} if is_category else set())
     chosen = list(columns)
