@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,8 +76,13 @@ def read_phylogeny(
     drop_missing: bool = False,
     root_at_midpoint: bool = False,
     max_bytes: int | None = None,
+    feature_of_tip: Mapping[str, str] | None = None,
 ) -> tuple[Phylogeny, NDArray[np.int64]]:
-    """Read a tree and shear it to a table's features; also return their columns, ascending."""
+    """Read a tree and shear it to a table's features; also return their columns, ascending.
+
+    A tip of `feature_of_tip` has another name than its feature, such as the complete sequence of a
+    trimmed one; of several tips of a feature the first stands for it.
+    """
     budget = max_bytes or memory_budget()
     semantic = "Phylogeny[" if root_at_midpoint else "Phylogeny[Rooted]"
     text = artifact.read_payload(require(path, "tree"), "tree.nwk", semantic, budget // 2)
@@ -92,6 +98,7 @@ def read_phylogeny(
         digest.update(hashlib.sha256(text).digest())
         # With their order: the arrays of the cache are in the order of the table's columns.
         digest.update("\0".join(feature_ids).encode())
+        digest.update("\0".join(itertools.chain(*(feature_of_tip or {}).items())).encode())
         cache = user_cache() / f"phylogeny-{digest.hexdigest()}.npz"
         read = _load(cache)
     if read is None:
@@ -106,9 +113,14 @@ def read_phylogeny(
             )
         # Find the features in the tree.
         column_of = {name: column for column, name in enumerate(feature_ids)}
+        for tip, name in (feature_of_tip or {}).items():
+            if name in column_of:
+                column_of.setdefault(tip, column_of[name])
         get = column_of.get
         column_T = np.fromiter((get(name, -1) for name in tree.names), np.int64, len(tree.names))
         matched = np.flatnonzero(column_T >= 0)
+        if feature_of_tip:
+            matched = matched[np.sort(np.unique(column_T[matched], return_index=True)[1])]
         counts = np.bincount(column_T[matched], minlength=len(feature_ids))
         if (twice := np.flatnonzero(counts > 1)).size:
             raise DataError(

@@ -105,7 +105,7 @@ def test_asvs_are_joined_by_sequence_not_by_id(tmp_path: Path, capsys: Capture) 
     assert set(study.table.feature_ids) == {a, c, list(md5)[1]}
 
 
-def test_ids_in_two_tables_need_prefixes(tmp_path: Path, capsys: Capture) -> None:
+def test_sample_ids_of_two_tables_need_names_of_studies(tmp_path: Path, capsys: Capture) -> None:
     a, c, _ = ASVS.values()
     one = write_table(tmp_path / "one.tsv", {"s1": {a: 3}, "s2": {c: 1}})
     two = write_table(tmp_path / "two.tsv", {"s1": {c: 4}})
@@ -114,47 +114,48 @@ def test_ids_in_two_tables_need_prefixes(tmp_path: Path, capsys: Capture) -> Non
     metadata = [f"--metadata={tmp_path / name}-metadata.tsv" for name in ("one", "two")]
     store = tmp_path / "s.aam"
     assert prepare(store, one, two, more=tuple(metadata)) == DataError.status
-    assert "Sample ids stand in two files: 1 (s1); give each table a prefix" in messages(capsys)
+    assert "Sample ids stand in two files: 1 (s1); name the tables with --studies" in messages(
+        capsys
+    )
     assert not store.exists()
     tables = ("--table", str(one), str(two))
     for number, given in enumerate((["gut", "skin"], ["gut,skin"], ["gut,", "skin"])):
-        named = ("--sample-prefixes", *given, *metadata)
+        named = ("--studies", *given, *metadata)
         assert aam("prepare", *tables, *named, "--output", tmp_path / f"{number}.aam") == 0
         made = load_study(TableOptions(table=tmp_path / f"{number}.aam"))
-        assert tuple(made.table.sample_ids) == ("gut.s1", "gut.s2", "skin.s1")
+        assert tuple(made.table.sample_ids) == ("gut.s1", "s2", "skin.s1")
     store = tmp_path / "0.aam"
     assert aam("prepare", "--table", f"{one},{two}", "--output", tmp_path / "x.aam") != 0
     assert "give each file after a blank, or the option once for each" in messages(capsys)
     study = load_study(TableOptions(table=store))
-    assert counts_of(study) == {"gut.s1": {a: 3}, "gut.s2": {c: 1}, "skin.s1": {c: 4}}
+    assert counts_of(study) == {"gut.s1": {a: 3}, "s2": {c: 1}, "skin.s1": {c: 4}}
     stored = read_metadata(store)
     assert list(stored.values("age", study.table.sample_ids)) == ["5", "6", "7"]
     assert list(stored.values("site", study.table.sample_ids)) == ["", "", "x"]
     # One file for all tables has the ids with prefixes.
     both = tmp_path / "both.tsv"
-    both.write_text("sample-id\tage\ngut.s2\t2\nskin.s1\t3\n")
-    more = ("--metadata", both, "--sample-prefixes", "gut", "skin", "--overwrite")
+    both.write_text("sample-id\tage\ns2\t2\nskin.s1\t3\n")
+    more = ("--metadata", both, "--studies", "gut", "skin", "--overwrite")
     assert prepare(store, one, two, more=more) == 0
     assert list(read_metadata(store).values("age", study.table.sample_ids)) == ["", "2", "3"]
 
 
-@pytest.mark.parametrize("length", [len(COMMON), "shortest"])
+@pytest.mark.parametrize("more", [("--trim-length", len(COMMON)), ("--studies", "one,two")])
 def test_trimmed_asvs_are_joined_and_their_reads_added(
-    length: object, tmp_path: Path, capsys: Capture
+    more: tuple[object, ...], tmp_path: Path, capsys: Capture
 ) -> None:
     a, c, _ = ASVS.values()
     one = write_table(tmp_path / "one.tsv", {"s1": {a: 3, c: 1}, "s2": {c: 2}})
     two = write_table(tmp_path / "two.tsv", {"s3": {COMMON: 9}})
     assert prepare(tmp_path / "apart.aam", one, two) == 0
     assert "--trim-length 24 cuts them to one length" in messages(capsys)
-    assert prepare(tmp_path / "s.aam", one, two, more=("--trim-length", length)) == 0
-    printed = messages(capsys)
-    assert ("trimmed to the shortest, 24 nucleotides" in printed) == (length == "shortest")
+    assert prepare(tmp_path / "s.aam", one, two, more=more) == 0
+    assert ("ASVs are cut to 24 nucleotides" in messages(capsys)) == ("--studies" in more)
     study = load_study(TableOptions(table=tmp_path / "s.aam"))
     assert counts_of(study) == {"s1": {COMMON: 4}, "s2": {COMMON: 2}, "s3": {COMMON: 9}}
     assert tuple(study.table.feature_ids) == (COMMON,)
     assert prepare(tmp_path / "long.aam", one, two, more=("--trim-length", 30)) == 0
-    assert "1 of 3 ASVs are shorter than --trim-length" in messages(capsys)
+    assert "1 of 3 ASVs are shorter than 30 nucleotides" in messages(capsys)
 
 
 def test_asvs_of_different_regions_are_reported(tmp_path: Path, capsys: Capture) -> None:
@@ -170,10 +171,10 @@ def test_asvs_of_different_regions_are_reported(tmp_path: Path, capsys: Capture)
 @pytest.mark.parametrize(
     ("more", "error", "sentence"),
     [
-        (("--sample-prefixes", "a"), UsageError, "Not one prefix for each table"),
-        (("--sample-prefixes", "a", "a"), UsageError, "Not one prefix for each table"),
-        (("--sample-prefixes", "a", "b c"), UsageError, "A prefix with spaces"),
-        (("--trim-length", "0"), UsageError, "give 1 or more for --trim-length"),
+        (("--studies", "a"), UsageError, "Not one name for each table"),
+        (("--studies", "a,a"), UsageError, "Two studies with one name"),
+        (("--studies", "a,b c"), UsageError, "A study's name with spaces"),
+        (("--trim-length", "-1"), UsageError, "give 0 or more for --trim-length"),
         (("--metadata", __file__) * 3, UsageError, "3 times --metadata for 2"),
     ],
 )

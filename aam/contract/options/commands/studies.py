@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aam.contract.options import ONE_OR_MORE, basic_option, option, required_option
+from aam.contract.options import ZERO_OR_MORE, basic_option, option, required_option
 from aam.contract.options.device import Device
 from aam.contract.options.members import MemberName
 from aam.contract.options.study import (
@@ -27,7 +27,8 @@ class Prepare:
 
     Examples:
         aam prepare --table table.biom --tree tree.nwk --output study.aam
-        aam prepare --table gut.biom --table skin.biom --trim-length 100 --output both.aam
+        aam prepare --table a.biom --table b.biom --metadata a.tsv --metadata b.tsv --studies a,b \
+        --output both.aam
     """
 
     table: tuple[Path, ...] = required_option(
@@ -47,16 +48,30 @@ class Prepare:
         repeated=True,
     )
     output: Path | None = basic_option("Folder to write, such as study.aam.", role="output")
-    sample_prefixes: tuple[str, ...] = basic_option(
-        "A prefix for each table, in order, as a,b: sample S of the table with prefix gut becomes "
-        "gut.S, also in its own metadata. Needed where tables have sample ids in common.",
+    studies: tuple[str, ...] = basic_option(
+        "Names of the studies, one for each table, in order, as a,b: the metadata get a column "
+        "`study`, sample ids of two studies the study's name (a.S1), ASVs their common length. "
+        "What the studies have in common, and which columns do not agree, is printed.",
         default=(),
-        metavar="PREFIX",
+        metavar="STUDY",
     )
-    trim_length: int | Literal["shortest"] | None = basic_option(
+    relabel: tuple[str, ...] = basic_option(
+        "Other names in the metadata, in order, as a,b: COLUMN=NEW renames a column, "
+        "COLUMN:VALUE=NEW a value of it, such as a class.",
+        default=(),
+        metavar="PAIR",
+        needs=("--metadata",),
+    )
+    relabel_file: Path | None = option(
+        "The same as a TSV with the columns column, value (empty to rename the column) and new.",
+        needs=("--metadata",),
+    )
+    trim_length: int | Literal["auto"] = basic_option(
         "Nucleotides to keep of each sequence: ASVs that are then equal are joined, and their ids "
-        "are the trimmed sequences. 'shortest': the length of the shortest ASV.",
-        takes=ONE_OR_MORE,
+        "are the trimmed sequences; the tree's tips keep theirs. 0: all. 'auto': with --studies "
+        "of different lengths the one that 99 % of the ASVs of each study have, else all.",
+        default="auto",
+        takes=ZERO_OR_MORE,
     )
     drop_empty_samples: bool = DROP_EMPTY_SAMPLES
     drop_missing_asvs: bool = DROP_MISSING_ASVS

@@ -1,0 +1,332 @@
+"""Metadata of several tables as one: rows by sample, columns by name, and what does not agree.
+
+Nothing is converted silently: columns and values get other names by --relabel alone, and what looks
+like one thing under two names, or two things under one name, is a warning.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from aam.arrays import F64
+from aam.console import info, warn
+from aam.contract.errors import DataError, UsageError, first_few, nearest, repeated, shortened
+from aam.contract.files import require
+from aam.contract.options.commands.studies import Prepare
+from aam.contract.options.study import listed
+from aam.data.formats.text import decoded
+from aam.data.ids import id_remedy
+from aam.data.joined_tables import study_names
+from aam.data.metadata import Metadata, as_numbers, normalized, read_metadata
+
+STUDY = "study"
+"""Column with the name of each sample's study."""
+
+KEPT_STUDY = "study_in_file"
+"""Name of a column of the files that is called `study`."""
+
+CLASSES = 10
+"""Values of a column up to which they are compared between studies as classes."""
+
+UNITS = 5
+"""Ratio of two medians from which on numbers may be of different units."""
+
+SUBJECTS = re.compile(
+    r"subject|patient|participant|individual|(^|[^a-z])host|person", re.IGNORECASE
+)
+"""Names of columns of subjects, whose values must differ between studies."""
+
+_SHOWN = 8
+"""Warnings about columns that are printed; the number of further ones is."""
+
+
+@dataclass(frozen=True)
+class Relabelling:
+    """A column, or a value of a column, that gets another name.
+
+    Attributes:
+        column: name of the column in a file.
+        old: the value; "" for the column itself.
+        new: the other name.
+    """
+
+    column: str
+    old: str
+    new: str
+
+
+def join_metadata(options: Prepare, id_of_sample: Sequence[Mapping[str, str]]) -> Metadata | None:
+    """Read the metadata of `aam prepare`, and join them if there are several tables.
+
+    Args:
+        options: --metadata, --studies, --relabel and --relabel-file.
+        id_of_sample: of each table, the ids of its samples in the joined table by that of its file.
+
+    Returns:
+        Metadata with the ids of the joined table; None without any. With --studies the first column
+        is `study`.
+    """
+    studies, read = study_names(options), [read_metadata(path) for path in options.metadata]
+    if not read and not studies:
+        return None
+    if len(id_of_sample) == 1:
+        (parts,) = [read]
+    elif len(read) == len(id_of_sample):
+        parts = [
+            _of_samples(metadata, new_ids, path.name, study)
+            for metadata, new_ids, path, study in zip(
+                read, id_of_sample, options.metadata, studies or [""] * len(read), strict=True
+            )
+        ]
+    elif not read:
+        parts = [Metadata(tuple(new_ids.values()), {}) for new_ids in id_of_sample]
+    elif not studies:
+        parts = read
+    else:
+        # One file for all tables has the ids of the joined table.
+        parts = [
+            _of_samples(
+                read[0],
+                {name: name for name in new_ids.values()},
+                options.metadata[0].name,
+                study,
+            )
+            for new_ids, study in zip(id_of_sample, studies, strict=True)
+        ]
+    parts = _relabelled(parts, _relabellings(options))
+    if studies:
+        if any(STUDY in part.columns for part in parts):
+            info(f"The column '{STUDY}' of the metadata is now '{KEPT_STUDY}'.")
+        parts = [_with_study(part, study) for part, study in zip(parts, studies, strict=True)]
+        _compare_columns(studies, parts)
+    names = dict.fromkeys(name for part in parts for name in part.columns)
+    columns = {
+        # A cell is empty where the file of a sample lacks the column.
+        name: [cell for part in parts for cell in part.columns.get(name, [""] * len(part.ids))]
+        for name in names
+    }
+    return Metadata(tuple(name for part in parts for name in part.ids), columns)
+
+
+def _of_samples(metadata: Metadata, new_ids: Mapping[str, str], file: str, study: str) -> Metadata:
+    """Return the rows of a table's samples, with the samples' ids in the joined table."""
+    rows = [row for row, name in enumerate(metadata.ids) if name in new_ids]
+    if not rows:
+        raise DataError(
+            f"Study '{study}' has no metadata" if study else "A table has no metadata",
+            f"none of its samples, {first_few(new_ids)}, is in '{file}', which has "
+            f"{first_few(metadata.ids)}",
+            id_remedy(
+                new_ids, metadata.ids, "give one file of metadata for each table, in their order"
+            ),
+        )
+    cells = {name: [cells[row] for row in rows] for name, cells in metadata.columns.items()}
+    return Metadata(tuple(new_ids[metadata.ids[row]] for row in rows), cells)
+
+
+def _with_study(part: Metadata, study: str) -> Metadata:
+    """Add the column of the study; one of that name in the file gets another name."""
+    columns = {KEPT_STUDY if name == STUDY else name: part.columns[name] for name in part.columns}
+    return Metadata(part.ids, {STUDY: [study] * len(part.ids), **columns})
+
+
+# --- other names
+
+
+def _relabellings(options: Prepare) -> list[Relabelling]:
+    """Return what --relabel and --relabel-file give other names."""
+    found = []
+    for pair in listed(options.relabel):
+        before, _, new = (part.strip() for part in pair.rpartition("="))
+        column, _, old = (part.strip() for part in before.partition(":"))
+        if not column or not new or (":" in before and not old):
+            remedy = "write COLUMN:VALUE=NEW for a value, COLUMN=NEW for a column, or give a file"
+            raise UsageError("Not a pair of names", f"--relabel '{pair}'", remedy)
+        found.append(Relabelling(column, old, new))
+    return found + ([] if options.relabel_file is None else _of_file(options.relabel_file))
+
+
+def _of_file(path: Path) -> list[Relabelling]:
+    """Read a TSV with the columns column, value and new; without a value, of the column itself."""
+    text = decoded(require(path, "names").read_bytes(), path, "file of names")
+    header, *rows = csv.reader(text.splitlines() or [""], dialect="excel-tab")
+    if header != ["column", "value", "new"] or any(len(row) != 3 for row in rows):
+        raise DataError(
+            "Not a table of other names",
+            f"'{path}' begins with '{shortened(text.partition(chr(10))[0])}'",
+            "give three tab-separated columns: column, value (empty to rename the column), new",
+        )
+    return [Relabelling(*(cell.strip() for cell in row)) for row in rows]
+
+
+def _relabelled(parts: Sequence[Metadata], pairs: Sequence[Relabelling]) -> list[Metadata]:
+    """Return metadata with the other names; each must be that of a column or value of a part."""
+    found = list(parts)
+    for pair in pairs:
+        named = [part for part in found if pair.column in part.columns]
+        if not named:
+            known = {name for part in found for name in part.columns}
+            remedy = nearest(pair.column, known, f"there are {first_few(sorted(known))}")
+            raise DataError("No metadata has a column to relabel", f"'{pair.column}'", remedy)
+        if pair.old:
+            known = {normalized(cell) for part in named for cell in part.columns[pair.column]}
+            if normalized(pair.old) not in known:
+                remedy = nearest(pair.old, known, f"it has {first_few(sorted(known - {''}))}")
+                evidence = f"'{pair.old}' of '{pair.column}'"
+                raise DataError("No sample has a value to relabel", evidence, remedy)
+        if not pair.old and (both := [part for part in named if pair.new in part.columns]):
+            evidence = f"'{pair.column}' and '{pair.new}', for {len(both[0].ids)} samples"
+            remedy = "remove one of them from that file"
+            raise DataError("Metadata with both columns of a pair to relabel", evidence, remedy)
+        found = [_with_names(part, pair) if pair.column in part.columns else part for part in found]
+    return found
+
+
+def _with_names(part: Metadata, pair: Relabelling) -> Metadata:
+    columns = dict(part.columns)
+    if not pair.old:
+        columns = {pair.new if name == pair.column else name: columns[name] for name in columns}
+    else:
+        columns[pair.column] = [
+            pair.new if normalized(cell) == normalized(pair.old) else cell
+            for cell in columns[pair.column]
+        ]
+    return Metadata(part.ids, columns)
+
+
+# --- what does not agree
+
+
+@dataclass(frozen=True)
+class StudyColumn:
+    """A column of one study.
+
+    Attributes:
+        study: name of the study.
+        values: its values that are not missing.
+        numbers: those that are numbers.
+    """
+
+    study: str
+    values: Sequence[str]
+    numbers: F64
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether most values are numbers; a few words among them are mistakes or codes."""
+        return 2 * len(self.numbers) > len(self.values)
+
+
+def _compare_columns(studies: Sequence[str], parts: Sequence[Metadata]) -> None:
+    """Print which columns the studies have in common, and warn of those that do not agree."""
+    names = dict.fromkeys(name for part in parts for name in part.columns if name != STUDY)
+    common = [name for name in names if all(name in part.columns for part in parts)]
+    partly = [name for name in names if name not in common]
+    if names:
+        info(f"Metadata columns of every study: {first_few(common)}; of some: {first_few(partly)}.")
+    warnings = list(_one_name_spelt_differently(studies, parts))
+    for name in names:
+        columns = []
+        for study, part in zip(studies, parts, strict=True):
+            if name in part.columns:
+                known = [value for value in part.values(name, part.ids).tolist() if value]
+                numbers = as_numbers(known)
+                columns.append(StudyColumn(study, known, numbers[np.isfinite(numbers)]))
+        columns = [column for column in columns if column.values]
+        text = (
+            _other_kind(columns)
+            or _other_unit(columns)
+            or _other_classes(name, columns)
+            or _same_subjects(name, columns)
+        )
+        if text:
+            warnings.append(f"Column '{name}' {text}.")
+    for text in warnings[:_SHOWN]:
+        warn(text)
+    if len(warnings) > _SHOWN:
+        warn(f"{len(warnings) - _SHOWN} further columns do not agree between the studies.")
+
+
+def _one_name_spelt_differently(studies: Sequence[str], parts: Sequence[Metadata]) -> Iterator[str]:
+    spellings: dict[str, dict[str, str]] = {}
+    for study, part in zip(studies, parts, strict=True):
+        for name in part.columns:
+            plain = re.sub(r"[\W_]+", "", name).lower()
+            spellings.setdefault(plain, {}).setdefault(name, study)
+    for names in spellings.values():
+        if len(names) > 1:
+            shown = ", ".join(f"'{name}' in '{study}'" for name, study in names.items())
+            first, second, *_ = names
+            remedy = f"--relabel {second}={first} joins them"
+            yield f"Columns that differ in spelling alone: {shown}; {remedy}."
+
+
+def _other_kind(columns: Sequence[StudyColumn]) -> str:
+    """Return how a column is numbers in one study and words in another; "" if it is not."""
+    numeric = [column for column in columns if column.is_numeric]
+    words = [column for column in columns if not column.is_numeric]
+    if not numeric or not words:
+        return ""
+    shown = first_few(dict.fromkeys(words[0].values))
+    studies = first_few(column.study for column in numeric)
+    return f"has numbers in studies {studies}, but words in '{words[0].study}': {shown}"
+
+
+def _other_unit(columns: Sequence[StudyColumn]) -> str:
+    """Return of which two studies the numbers are far apart; "" if there are none."""
+    numeric = [column for column in columns if column.is_numeric]
+    for column, other in combinations(numeric, 2):
+        low, high = sorted((column, other), key=lambda side: float(np.median(side.numbers)))
+        medians = float(np.median(low.numbers)), float(np.median(high.numbers))
+        apart = np.quantile(low.numbers, 0.95) < np.quantile(high.numbers, 0.05)
+        if apart and medians[0] > 0 and medians[1] >= UNITS * medians[0]:
+            return (
+                f"may have other units: its median is {medians[0]:g} in '{low.study}', "
+                f"{medians[1]:g} in '{high.study}', and their ranges do not overlap"
+            )
+    return ""
+
+
+def _other_classes(name: str, columns: Sequence[StudyColumn]) -> str:
+    """Return the classes of studies that each have one that the other lacks; "" if none have."""
+    classes = {column.study: dict.fromkeys(column.values) for column in columns}
+    # A single value describes the study, and names of samples or subjects are no classes.
+    classes = {
+        column.study: classes[column.study]
+        for column in columns
+        if 2 <= len(classes[column.study]) <= min(CLASSES, len(column.values) / 2)
+        and (not column.is_numeric or len(classes[column.study]) == 2)
+    }
+    for (study, own), (other, others) in combinations(classes.items(), 2):
+        if own.keys() - others.keys() and (free := others.keys() - own.keys()):
+            lacking = next(value for value in own if value not in others)
+            old = next(value for value in others if value in free)
+            shown = (
+                f"{', '.join(map(shortened, values))} in '{name}'"
+                for name, values in ((study, own), (other, others))
+            )
+            return (
+                f"has other classes: {' but '.join(shown)}; if two are the same, "
+                f"--relabel {name}:{old}={lacking}"
+            )
+    return ""
+
+
+def _same_subjects(name: str, columns: Sequence[StudyColumn]) -> str:
+    """Return which subjects two studies have by name; "" if there are none."""
+    if SUBJECTS.search(name) is None:
+        return ""
+    twice = repeated(value for column in columns for value in dict.fromkeys(column.values))
+    if not twice:
+        return ""
+    return (
+        f"has values of two studies, {first_few(twice)}: if these are different subjects, name "
+        "them differently before --group-column reads them"
+    )

@@ -1,0 +1,343 @@
+"""Several feature tables as one: samples one after another, ASVs joined by their sequence.
+
+An ASV has the id of the first table that holds it; ASVs that are cut have their sequence as id.
+Sample ids that two tables have are refused, or prefixed where the tables are studies with names, as
+in Qiita, where sample 000003639 of study 10317 is 10317.000003639.
+
+Axes: K tables, N samples, F ASVs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from aam.console import info, warn
+from aam.contract.errors import DataError, UsageError, first_few, repeated
+from aam.contract.options.commands.studies import Prepare
+from aam.contract.options.study import listed
+from aam.data.formats.tables import MAX_READS, TableBlocks, open_counts
+from aam.data.sequences import as_dna, hash_of, is_sequence, sequences_of
+
+PREFIX_LENGTH = 8
+"""First nucleotides by which ASVs of one region are recognized."""
+
+SAME_REGION = 0.1
+"""Smallest share of ASVs that begin like an ASV of the other table, in tables of one region.
+
+Of three studies of 16S V4, 92 to 99 % begin like an ASV of another study, of V1-V2 none.
+"""
+
+SHORTER = 0.01
+"""Share of the ASVs of a study that may be shorter than the length to which ASVs are cut.
+
+The shortest ASV of a study is often an artefact: of 4,919 ASVs of one study of V4 the shortest has
+198 nucleotides, the hundredth part 230, the median 231.
+"""
+
+DISTINCT = 5
+"""ASVs from which on two samples with the same reads are one; poorer ones can agree by chance."""
+
+_COMPLEMENT = str.maketrans("ACGT", "TGCA")
+
+_COMPARED = 200
+"""ASVs of each of two tables that are compared to find by how much their starts differ."""
+
+
+@dataclass(frozen=True)
+class JoinedTables:
+    """Several tables as one.
+
+    Attributes:
+        table: the joined table.
+        sequence_of: the sequence of each ASV by its id; None where one table is taken as it is.
+        id_of_sample: of each table, the ids of its samples in the joined table by that of its file.
+        asv_of_tip: ASV by each id that stands for it in the tables, where ASVs are cut.
+    """
+
+    table: TableBlocks
+    sequence_of: Mapping[str, str] | None
+    id_of_sample: Sequence[Mapping[str, str]]
+    asv_of_tip: Mapping[str, str]
+
+
+def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables:
+    """Open the tables of `aam prepare`; join them if there are several or ASVs are cut.
+
+    Args:
+        options: --table, --sequences, --studies and --trim-length.
+        block_bytes: largest size of a block of a table in memory.
+        budget: bytes of memory for reading each file.
+    """
+    paths, files = options.table, options.sequences
+    studies = study_names(options)
+    named = [f"study '{name}'" for name in studies] or [f"'{path}'" for path in paths]
+    tables = [open_counts(path, block_bytes, budget) for path in paths]
+    id_of_sample = _sample_ids(studies, [table.sample_ids for table in tables])
+    samples = tuple(name for new_ids in id_of_sample for name in new_ids.values())
+    if len(paths) == 1 and options.trim_length in ("auto", 0):
+        table = TableBlocks(samples, tables[0].feature_ids, tables[0].blocks)
+        return JoinedTables(table, None, id_of_sample, {})
+
+    dna_KF = []
+    for number, table in enumerate(tables):
+        ids = table.feature_ids
+        known = len(files) == len(tables) or not all(map(is_sequence, ids))
+        path = files[number % len(files)] if files and known else None
+        dna_KF.append([as_dna(dna) for dna in sequences_of(ids, path, budget)])
+    _compare_regions(named, dna_KF, refuse=bool(studies))
+    cut = _length(options, named, dna_KF)
+    kept_KF = [[dna[:cut] for dna in dnas] for dnas in dna_KF]
+    id_of: dict[str, str] = {}
+    for dnas, table in zip(kept_KF, tables, strict=True):
+        for dna, name in zip(dnas, table.feature_ids, strict=True):
+            id_of.setdefault(dna, name if cut is None else dna)
+    if twice := repeated(id_of.values()):
+        remedy = "name ASVs by their sequence or its MD5, or add --trim-length"
+        raise DataError("Feature ids with different sequences", first_few(twice), remedy)
+    asvs = sum(map(len, kept_KF))
+    info(f"{asvs} ASVs of {len(paths)} tables are {len(id_of)} different sequences.")
+    column_of = {dna: column for column, dna in enumerate(id_of)}
+    columns_K = [np.array([column_of[dna] for dna in dnas], dtype=np.int64) for dnas in kept_KF]
+
+    def blocks_of(number: int) -> Iterator[csr_array]:
+        for counts in tables[number].blocks():
+            # In int64, since the sum of joined ASVs could exceed int32 and wrap around unseen.
+            columns = columns_K[number][counts.indices]
+            parts = (counts.data.astype(np.int64), columns, counts.indptr)
+            joined = csr_array(parts, shape=(counts.shape[0], len(column_of)))
+            joined.sum_duplicates()
+            if joined.data.max(initial=0) > MAX_READS:
+                cause = f"Counts beyond {MAX_READS} after trimming"
+                evidence = f"{counts.shape[0]} samples"
+                raise DataError(cause, evidence, "check how the tables were made")
+            yield joined.astype(np.int32)
+
+    blocks_K = [blocks_of(number) for number in range(len(tables))]
+    kept_KN = None
+    if studies:
+        ids_K = [list(new_ids.values()) for new_ids in id_of_sample]
+        kept_KN = _compare_reads(studies, ids_K, blocks_K, len(column_of))
+        samples = tuple(np.array(samples, dtype=object)[np.concatenate(kept_KN)].tolist())
+
+    def blocks() -> Iterator[csr_array]:
+        for number in range(len(tables)):
+            first = 0
+            for counts in blocks_of(number):
+                rows = slice(first, first := first + counts.shape[0])
+                yield counts if kept_KN is None else counts[np.flatnonzero(kept_KN[number][rows])]
+
+    asv_of_tip = {}
+    if cut is not None:
+        pairs = zip(tables, kept_KF, strict=True)
+        asv_of_tip = {
+            name: dna
+            for table, dnas in pairs
+            for name, dna in zip(table.feature_ids, dnas, strict=True)
+        }
+    table = TableBlocks(samples, tuple(id_of.values()), blocks)
+    sequence_of = {name: dna for dna, name in id_of.items()}
+    return JoinedTables(table, sequence_of, id_of_sample, asv_of_tip)
+
+
+def study_names(options: Prepare) -> tuple[str, ...]:
+    """Return the names of --studies; empty without the option.
+
+    Raises:
+        UsageError: files or names do not fit the number of tables, or a name cannot be one.
+    """
+    tables = len(options.table)
+    for flag, given in (("--sequences", options.sequences), ("--metadata", options.metadata)):
+        if len(given) not in (0, 1, tables):
+            raise UsageError(
+                f"Too many or too few {flag}",
+                f"{len(given)} times {flag} for {tables} tables",
+                "give it once for all tables, or once for each in their order",
+            )
+    names = listed(options.studies)
+    if not names:
+        return ()
+    evidence = f"--studies {','.join(names)} for {tables} tables"
+    if twice := repeated(names):
+        remedy = "give each study a name of its own; join the tables of one study first"
+        raise UsageError("Two studies with one name", first_few(twice), remedy)
+    if len(names) != tables:
+        remedy = "give as many names as tables, in their order, separated by commas"
+        raise UsageError("Not one name for each table", evidence, remedy)
+    if tables == 1:
+        remedy = "give --table once for each study, or leave --studies out"
+        raise UsageError("One study alone cannot be joined", evidence, remedy)
+    if wrong := [name for name in names if name.split() != [name]]:
+        raise UsageError("A study's name with spaces", f"'{wrong[0]}'", "give letters and digits")
+    return names
+
+
+def _sample_ids(
+    studies: Sequence[str], ids_KN: Sequence[Sequence[str]]
+) -> tuple[dict[str, str], ...]:
+    """Return the id of each sample in the joined table, by its id in each table."""
+    twice = repeated(name for ids in ids_KN for name in ids) if len(ids_KN) > 1 else []
+    if twice and not studies:
+        remedy = "name the tables with --studies a,b if these are different samples"
+        raise DataError("Sample ids stand in two files", first_few(twice), remedy)
+    if not twice:
+        return tuple({name: name for name in ids} for ids in ids_KN)
+    common = set(twice)
+    new_ids_K = tuple(
+        {name: f"{study}.{name}" if name in common else name for name in ids}
+        for study, ids in zip(studies, ids_KN, strict=True)
+    )
+    if still := repeated(name for new_ids in new_ids_K for name in new_ids.values()):
+        remedy = "give --studies other names"
+        raise DataError("Sample ids that are those of another study's", first_few(still), remedy)
+    named = f"{twice[0]} is now {new_ids_K[0].get(twice[0]) or f'STUDY.{twice[0]}'}"
+    info(f"Sample ids of two studies get the study's name: {first_few(twice)}; {named}.")
+    return new_ids_K
+
+
+def _length(options: Prepare, named: Sequence[str], dna_KF: Sequence[Sequence[str]]) -> int | None:
+    """Return the nucleotides to keep, None for all; warn of ASVs that are never joined."""
+    lengths_KF = [np.array([len(dna) for dna in dnas], dtype=np.int64) for dnas in dna_KF]
+    cut = options.trim_length
+    if cut == "auto":
+        usual = [int(np.median(lengths)) if lengths.size else 0 for lengths in lengths_KF]
+        if len(set(usual)) == 1:
+            return None
+        shown = ", ".join(f"{bp} in {name}" for bp, name in zip(usual, named, strict=True))
+        ends = [np.quantile(ls, SHORTER, method="nearest") for ls in lengths_KF if ls.size]
+        cut = int(min(ends))
+        if not options.studies:
+            warn(
+                f"The tables have ASVs of different lengths (median nucleotides: {shown}), which "
+                f"are never joined. --trim-length {cut} cuts them to one length."
+            )
+            return None
+        info(
+            f"ASVs are cut to {cut} nucleotides, which nearly all have (median: {shown}); "
+            "--trim-length sets another length."
+        )
+    if cut == 0:
+        return None
+    every = np.concatenate(lengths_KF)
+    if short := int((every < cut).sum()):
+        warn(f"{short} of {every.size} ASVs are shorter than {cut} nucleotides and stay so.")
+    return cut
+
+
+# --- what tables have in common
+
+
+def _compare_regions(
+    named: Sequence[str], dna_KF: Sequence[Sequence[str]], *, refuse: bool
+) -> None:
+    """Refuse tables, or warn of them, whose ASVs begin differently: none of one is in the other."""
+    starts_K = [Counter(dna[:PREFIX_LENGTH] for dna in dnas) for dnas in dna_KF]
+    for (first, starts), (second, others) in combinations(enumerate(starts_K), 2):
+        common = starts.keys() & others.keys()
+        share = max(
+            sum(counted[start] for start in common) / max(1, counted.total())
+            for counted in (starts, others)
+        )
+        if share >= SAME_REGION:
+            continue
+        pair = f"{named[first]} and {named[second]}"
+        evidence = (
+            f"{share:.0%} share the first {PREFIX_LENGTH} nucleotides with an ASV of the other"
+        )
+        remedy = _difference(named[first], dna_KF[first], named[second], dna_KF[second])
+        if refuse:
+            raise DataError(f"ASVs of {pair} begin differently", evidence, remedy)
+        warn(f"ASVs of {pair} begin differently ({evidence}), so that none is in both; {remedy}.")
+
+
+def _difference(first: str, dna_F: Sequence[str], second: str, other_F: Sequence[str]) -> str:
+    """Return the likely difference of two tables whose ASVs begin differently, as a remedy."""
+
+    def offset(starts: Sequence[str], within: Sequence[str]) -> int | None:
+        """Return the usual place in one table's ASVs where those of another begin."""
+        places: Counter[int] = Counter()
+        for dna in starts:
+            places.update({whole.find(dna[: 2 * PREFIX_LENGTH]) for whole in within} - {-1})
+        place, times = places.most_common(1)[0] if places else (0, 0)
+        return place if times >= SAME_REGION * len(starts) else None
+
+    parts = dna_F[:_COMPARED], other_F[:_COMPARED]
+    for short, long, of_short, of_long in ((second, first, *parts[::-1]), (first, second, *parts)):
+        if (start := offset(of_short, of_long)) is not None:
+            return (
+                f"those of {short} begin {start} nucleotides later: cut {start} nucleotides, such "
+                f"as a primer, off the start of those of {long}"
+            )
+    reversed_F = [dna.translate(_COMPLEMENT)[::-1] for dna in parts[1]]
+    if offset(parts[0], reversed_F) is not None or offset(reversed_F, parts[0]) is not None:
+        return f"those of {second} are read in the other direction: give their reverse complement"
+    return "they are of other regions or primers: cut them to a common part, or keep them apart"
+
+
+def _compare_reads(
+    studies: Sequence[str],
+    ids_KN: Sequence[Sequence[str]],
+    blocks_K: Sequence[Iterator[csr_array]],
+    asvs: int,
+) -> list[NDArray[np.bool_]]:
+    """Print what the studies have in common.
+
+    Returns:
+        Of each study, which samples to keep: those whose reads no earlier study has, bool [N].
+    """
+    reads_KF = np.zeros((len(studies), asvs), dtype=np.int64)
+    first_with: dict[int, tuple[int, str]] = {}
+    kept_KN, twice = [], []
+    for number, (ids, blocks) in enumerate(zip(ids_KN, blocks_K, strict=True)):
+        kept: list[bool] = []
+        for counts in blocks:
+            new = np.ones(counts.shape[0], dtype=np.bool_)
+            for row, (low, high) in enumerate(zip(counts.indptr, counts.indptr[1:], strict=False)):
+                sample = ids[len(kept) + row]
+                content = counts.indices[low:high].tobytes() + counts.data[low:high].tobytes()
+                study, same = first_with.setdefault(hash_of(content), (number, sample))
+                if study != number and high - low >= DISTINCT:
+                    new[row] = False
+                    twice.append((sample, f"{same} of '{studies[study]}'"))
+            reads_KF[number] += np.asarray(counts.T @ new.astype(np.int64))
+            kept += new.tolist()
+        if not any(kept):
+            raise DataError(
+                f"Study '{studies[number]}' has no sample of its own",
+                f"all {len(kept)} have the reads of samples of other studies: {twice[-1][0]} has "
+                f"those of {twice[-1][1]}",
+                "leave out its table",
+            )
+        kept_KN.append(np.array(kept))
+    if twice:
+        warn(
+            "Samples with the reads of a sample of an earlier study are left out: "
+            f"{first_few(sample for sample, _ in twice)}; {twice[0][0]} has those of {twice[0][1]}."
+        )
+    has_KF = reads_KF > 0
+    studies_F = has_KF.sum(axis=0)
+    info(
+        f"{len(studies)} studies: {int((studies_F == len(studies)).sum())} ASVs are in all of "
+        f"them, {int((studies_F > 1).sum())} of {int((studies_F > 0).sum())} in two or more."
+    )
+    for name, kept_N, has_F, reads_F in zip(studies, kept_KN, has_KF, reads_KF, strict=True):
+        shared = has_F & (studies_F > 1)
+        info(
+            f"Study '{name}': {int(kept_N.sum())} samples, {int(has_F.sum())} ASVs, of which "
+            f"{int(shared.sum())} with {reads_F[shared].sum() / max(1, reads_F.sum()):.0%} of the "
+            "reads are in another study."
+        )
+    pairs = combinations(range(len(studies)), 2)
+    if apart := [(i, j) for i, j in pairs if not (has_KF[i] & has_KF[j]).any()]:
+        shown = first_few(f"{studies[i]} and {studies[j]}" for i, j in apart)
+        warn(
+            f"Studies without an ASV in common: {shown}. A model finds what they share by similar "
+            "sequences alone; check that the ASVs begin and end at the same place."
+        )
+    return kept_KN
