@@ -8,48 +8,38 @@ from typing import Literal
 
 import msgspec
 
-from aam.contract.errors import AamError, NotPermitted, Unavailable, UsageError, printable
-
-Severity = Literal["note", "warning", "error"]
+from aam.contract.errors import AamError, Problem
 
 REQUESTED = "requested"
 """Reason of what a user or a configuration has set."""
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """A problem or remark, with its evidence and remedy: a note, a warning, or a refusal."""
+class Finding(Problem):
+    """A problem that refuses nothing."""
 
-    severity: Severity
-    cause: str
-    evidence: str
-    remedy: str = ""
-    status: int | None = None  # exit status of a launch that it refuses, where it is not 69
+    def __init__(
+        self, severity: Literal["note", "warning"], cause: str, evidence: str, remedy: str = ""
+    ) -> None:
+        super().__init__(cause, evidence, remedy)
+        self.severity = severity
 
-    def __str__(self) -> str:
-        return f"{self.brief}; {self.remedy}." if self.remedy else f"{self.brief}."
 
-    @property
-    def brief(self) -> str:
-        """Cause and evidence on one line."""
-        return f"{self.cause}: {self.evidence}"
+def warning(error: AamError) -> Finding:
+    """Return a warning of what an error would refuse."""
+    return Finding("warning", error.cause, error.evidence, error.remedy)
 
-    @property
-    def error(self) -> AamError:
-        """The error of a launch that it refuses."""
-        kinds = {kind.status: kind for kind in (NotPermitted, UsageError)}
-        kind = kinds[self.status] if self.status else Unavailable
-        return kind(self.cause, self.evidence, self.remedy)
 
-    def as_warning(self) -> Finding:
-        """Return it as a warning."""
-        return msgspec.structs.replace(self, severity="warning")
+def entries(findings: Iterable[Finding | AamError]) -> list[dict[str, str]]:
+    """Return findings for programs."""
+    return [{name: getattr(finding, name) for name in ("severity", "cause", "evidence", "remedy")}
+            for finding in findings]  # fmt: skip
 
 
 def warn(findings: Iterable[Finding]) -> None:
-    """Print the warnings and errors before a start."""
+    """Print the warnings before a start."""
     for finding in findings:
-        if finding.severity != "note":
-            print(f"aam-launch: {finding.severity}: {printable(str(finding))}", file=sys.stderr)
+        if finding.severity == "warning":
+            print(f"aam-launch: warning: {finding}", file=sys.stderr)
 
 
 class Decision(msgspec.Struct, frozen=True):

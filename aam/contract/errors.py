@@ -25,26 +25,35 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\
 """Control characters, line ends and marks of the direction of text."""
 
 
-class AamError(Exception):
-    """Base class of all errors that a user, an input or a host can cause.
+class Problem:
+    """Sentence about an error, a warning or a note.
 
     Args:
-        cause: one clause that names the error, without a full stop.
+        cause: one clause that names it, without a full stop.
         evidence: ids, numbers or places concerned.
         remedy: action by which the user can correct it.
     """
 
-    status = 70
-
     def __init__(self, cause: str, evidence: str = "", remedy: str = "") -> None:
         self.cause, self.evidence, self.remedy = cause, evidence, remedy
-        super().__init__(cause, evidence, remedy)
+
+    @property
+    def brief(self) -> str:
+        """Cause and evidence on one line."""
+        cause, evidence = printable(self.cause), printable(self.evidence)
+        return f"{cause}: {evidence}" if evidence else cause
 
     def __str__(self) -> str:
-        cause, evidence, remedy = map(printable, (self.cause, self.evidence, self.remedy))
-        sentence = f"{cause}: {evidence}" if evidence else cause
-        message = f"{sentence}; {remedy}" if remedy else sentence
+        remedy = printable(self.remedy)
+        message = f"{self.brief}; {remedy}" if remedy else self.brief
         return message if message.endswith("?") else f"{message}."
+
+
+class AamError(Problem, Exception):
+    """Base class of all errors that a user, an input or a host can cause."""
+
+    severity = "error"
+    status = 70
 
 
 class UsageError(AamError):

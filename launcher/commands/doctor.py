@@ -22,7 +22,7 @@ from launcher.commands.explain import facts, shortened, stored_reports
 from launcher.commands.submit import node_of
 from launcher.detect import detect, with_versions
 from launcher.engines import ENGINES, command, spython_client
-from launcher.findings import Finding
+from launcher.findings import Finding, entries, warning
 from launcher.gpus import VENDORS
 from launcher.host.facts import DeviceNode, EngineFact, Gpu, Host
 from launcher.plan.catalog import Catalog
@@ -60,7 +60,7 @@ class Doctor:
     )
 
 
-def _trial(engine: EngineFact, image: BuiltImage, present: Mapping[str, str]) -> Finding:
+def _trial(engine: EngineFact, image: BuiltImage, present: Mapping[str, str]) -> Finding | AamError:
     """Run `aam --version` in an image as a launch would, without GPUs, and report the outcome."""
     plan = Plan(
         engine=engine.name,
@@ -85,7 +85,7 @@ def _trial(engine: EngineFact, image: BuiltImage, present: Mapping[str, str]) ->
     if failure is not None:
         remedy = f"try `{engine.path} --debug` on it, or another --runtime"
         cause = f"{engine.name} cannot start {image.image}"
-        return Finding("error", cause, f"{image.place}: {failure.strip()}", remedy)
+        return Unavailable(cause, f"{image.place}: {failure.strip()}", remedy)
     version = (done.stdout.splitlines() or ["no version"])[0][:40]
     evidence = f"{version} with {engine.name}, in {time.monotonic() - began:.1f} s"
     if slow := [line for line in messages if "sandbox" in line.lower()]:
@@ -119,14 +119,14 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         # Whatever image and engine are requested.
         assessment = assess(judged, requested=False)
     fitting = assessment.fitting if assessment else ()
-    findings = examine(inputs, assessment)
+    findings: list[Finding | AamError] = [*examine(inputs, assessment)]
     if host.live:
         place = nearest_folder(inputs.settings.image_dir.value)
         disk = os.statvfs(place)
         if (free := disk.f_bavail * disk.f_frsize) < IMAGE_SPACE:
             evidence = f"{free >> 30} GiB free at '{place}'"
-            findings += (Finding("warning", "Little room for images", evidence,
-                                 "set AAM_IMAGE_DIR"),)  # fmt: skip
+            findings.append(Finding("warning", "Little room for images", evidence,
+                                    "set AAM_IMAGE_DIR"))  # fmt: skip
         # The best image that is built is started once with every engine that can run it.
         order, programs = [image.name for image in fitting], set()
         for engine in host.engines:
@@ -135,13 +135,13 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
             if engine.obstacle is None and places and program not in programs:
                 programs.add(program)
                 best = min(places, key=lambda place: order.index(place.image))
-                findings += (_trial(engine, best, os.environ),)
+                findings.append(_trial(engine, best, os.environ))
         if instances := spython_client.instances() if spython_client.available() else []:
             remedy = "nothing to do; `instance stop NAME` of the engine ends one"
             listed = "; ".join(instances)
-            findings += (Finding("note", "Instances of containers run", listed, remedy),)
+            findings.append(Finding("note", "Instances of containers run", listed, remedy))
         if site:
-            findings += tuple(differences(site, host))
+            findings += differences(site, host)
     # A launch, or a job, that computes on a GPU where there is one.
     error, runs = None, ""
     try:
@@ -154,7 +154,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     except AamError as refusal:
         error = refusal
         cause = f"A {'job' if elsewhere else 'launch'} would be refused: {error.cause}"
-        findings += (Finding("error", cause, error.evidence, error.remedy),)
+        findings.append(Unavailable(cause, error.evidence, error.remedy))
     archs = {gpu.arch for gpu in host.gpus}
     stored = stored_reports(Path(inputs.context.reports or ""))
     reports = [report for report in stored if report.arch in archs]
@@ -166,7 +166,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
             else None,
             "fitting": [image.name for image in fitting],
             "check_reports": msgspec.to_builtins(reports),
-            "findings": msgspec.to_builtins(findings),
+            "findings": entries(findings),
         }
         print_json(content)
     else:
@@ -184,14 +184,14 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         show(*lines, *(f"{f.severity:<10} {f}" for f in findings))
     if error:
         return error.status
-    return Unavailable.status if any(f.severity == "error" for f in findings) else 0
+    return Unavailable.status if any(isinstance(f, AamError) for f in findings) else 0
 
 
-def examine(inputs: LaunchInputs, assessment: Assessment | None) -> tuple[Finding, ...]:
+def examine(inputs: LaunchInputs, assessment: Assessment | None) -> list[Finding]:
     """Return what is noteworthy about devices, engines, variables, libraries and images."""
     host, catalog, built = inputs.host, inputs.catalog, inputs.built
     ours = [gpu for gpu in host.gpus if gpu.driven and gpu.readable]
-    found = [denial.as_warning() for denial in denials(host, ours)]
+    found = [warning(denial) for denial in denials(host, ours)]
     if not host.replays and not host.engines:
         evidence = f"{host.absent_engines[0].name} is assumed"
         found.append(Finding("note", "The capture records no engine", evidence,
@@ -214,7 +214,7 @@ def examine(inputs: LaunchInputs, assessment: Assessment | None) -> tuple[Findin
     found += [Finding("note", "The host has GPU libraries of its own", place, remedy)
               for place in host.user_space.values()]  # fmt: skip
     if assessment is None:
-        return tuple(found)
+        return found
     hardware = assessment.hardware
     found += (*hardware.findings, *hardware.obstacles)
     for vendor in VENDORS.values():
@@ -223,7 +223,7 @@ def examine(inputs: LaunchInputs, assessment: Assessment | None) -> tuple[Findin
     if not built:
         evidence = f"of {', '.join(image.name for image in catalog.images)}"
         found.append(Finding("note", "No image is built", evidence, "aam runs natively until then"))
-    return tuple(found)
+    return found
 
 
 # --- the facts of a host; the partitions of a card share a line

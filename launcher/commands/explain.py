@@ -15,7 +15,7 @@ from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.records import read_json
 from launcher.commands import print_json, show
 from launcher.engines import command, shell_line
-from launcher.findings import Decision
+from launcher.findings import Decision, entries
 from launcher.host.facts import Host
 from launcher.plan.decision import assess, selected
 from launcher.plan.environment import shown
@@ -174,11 +174,12 @@ def decision_lines(decisions: Sequence[Decision]) -> list[str]:
 def content(host: Host, plan: Plan) -> dict[str, object]:
     """Return the explanation for programs."""
     shown_elsewhere = ("choices", "findings", "assigned")
-    parts = {k: v for k, v in msgspec.to_builtins(plan).items() if k not in shown_elsewhere}
+    parts = {name: msgspec.to_builtins(getattr(plan, name))
+             for name in plan.__struct_fields__ if name not in shown_elsewhere}  # fmt: skip
     return {
         "host": facts(host),
         "decisions": msgspec.to_builtins(plan.decisions),
-        "findings": msgspec.to_builtins(plan.findings),
+        "findings": entries(plan.findings),
         "plan": {**parts, "variables": plan.variables},
         "command_line": shell_line(plan),
     }

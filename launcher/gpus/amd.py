@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from aam.contract.gpus import kfd_address, kfd_properties
-from launcher.findings import Finding, Severity
+from launcher.findings import Finding
 from launcher.gpus.base import DriverRange, Vendor, range_of
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu, Host
@@ -163,12 +163,11 @@ class Amd(Vendor):
     def driver_warning(self, driver: Driver, ranges: Sequence[DriverRange]) -> Finding | None:
         if range_of(driver.version, ranges):
             return None
-        severity: Severity = "warning" if driver.version else "note"
         evidence = f"amdgpu {driver.version} is not in the catalog"
         if driver.version is None:
             evidence = f"amdgpu states no version ({driver.source})"
         return Finding(
-            severity,
+            "warning" if driver.version else "note",
             "The ROCm releases that the driver supports are unknown",
             evidence,
             "no image is refused because of it; `aam-launch check` measures whether the one that "

@@ -10,12 +10,13 @@ STEPS; if every candidate has one, the refusal is that of the candidate that cam
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from aam.contract.errors import AamError, NotPermitted, Unavailable, UsageError
-from launcher.findings import REQUESTED, Decision, Finding, Severity
+from launcher.findings import REQUESTED, Decision, Finding
 from launcher.gpus import VENDORS, device_nodes
 from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import CPU, Image
@@ -38,7 +39,7 @@ STEPS = (*MISFITS, "libraries", "idle GPUs", "two vendors", "engine", "host libr
          "groups", "built", "device nodes")  # fmt: skip
 """The checks of a candidate, in their order."""
 WITHOUT_GPU = "add --device cpu (or --image cpu) to compute on the processor"
-Step = tuple[str, Finding]
+Step = tuple[str, AamError]
 """A check of STEPS, and what it has against a candidate."""
 
 
@@ -97,7 +98,7 @@ class Assessment(msgspec.Struct, frozen=True):
                 found.append(Decision("not used", name, why, "rules"))
         return found
 
-    def against(self, name: str) -> Finding | None:
+    def against(self, name: str) -> AamError | None:
         """Return the reason against the candidate of an image that came furthest; None: it runs."""
         own = self.candidates.get(name, [])
         if not all(candidate.reason for candidate in own):
@@ -170,9 +171,9 @@ def decide(inputs: LaunchInputs) -> Candidate:
         findings.append(Finding("note", "Attention takes the math path", evidence))
     if group is None and inputs.gpu_use == "automatic" and settings.image.value == "auto":
         discrete = [gpu for gpu in inputs.host.gpus if gpu.driven and not gpu.integrated]
-        severity: Severity = "warning" if discrete else "note"
         remedy = "--device cpu requests that"
         cause = "The command computes on the processor"
+        severity: Literal["note", "warning"] = "warning" if discrete else "note"
         findings.append(Finding(severity, cause, hardware.absent, remedy))
     overridden = chosen.misfits if inputs.request.force else ()
     return replace(chosen, group=group, misfits=overridden, decisions=tuple(decisions),
@@ -214,7 +215,7 @@ def _candidates(inputs: LaunchInputs, hardware: Hardware) -> Iterator[Candidate]
             if against and not forced:
                 step, evidence = against[0]
                 cause = f"Image {image.name} does not fit this host"
-                reason: Step | None = (step, Finding("error", cause, evidence))
+                reason: Step | None = (step, Unavailable(cause, evidence))
             else:
                 reason = _unwanted(candidate, hardware, inputs) or _cannot_start(candidate, inputs)
             yield replace(candidate, reason=reason, fits=forced or not against)
@@ -237,7 +238,7 @@ def _unwanted(candidate: Candidate, hardware: Hardware, inputs: LaunchInputs) ->
         evidence = f"{native.python} has no {', '.join(native.absent)}"
         remedy = f"install them with `{native.install}`"
         cause = "The libraries of the model are not installed"
-        return "libraries", Finding("error", cause, evidence, remedy)
+        return "libraries", Unavailable(cause, evidence, remedy)
     if candidate.group is None:
         idle = _idle_gpus(candidate.image, hardware, inputs)
         return ("idle GPUs", idle) if idle else None
@@ -252,11 +253,11 @@ def _unwanted(candidate: Candidate, hardware: Hardware, inputs: LaunchInputs) ->
             names = " and ".join(f"{len(g.gpus)} x {g.gpus[0].product}" for g in (ours, theirs))
             remedy = f"choose with --image {best.image.name} or {rival.image.name}"
             cause = "Two vendors, equally supported"
-            return "two vendors", Finding("error", cause, names, remedy, UsageError.status)
+            return "two vendors", UsageError(cause, names, remedy)
     return None
 
 
-def _idle_gpus(image: Image | None, hardware: Hardware, inputs: LaunchInputs) -> Finding | None:
+def _idle_gpus(image: Image | None, hardware: Hardware, inputs: LaunchInputs) -> AamError | None:
     """Return why nothing computes on the processor: GPUs would stay idle, or one is requested."""
     use, native, obstacles = inputs.gpu_use, inputs.native, hardware.obstacles
     if use == "never":
@@ -268,20 +269,20 @@ def _idle_gpus(image: Image | None, hardware: Hardware, inputs: LaunchInputs) ->
             return None
         evidence = f"image {image.name}" if for_processor else hardware.absent
         remedy = "name an image for the GPUs, or leave --device and --gpus out"
-        return Finding("error", cause, evidence, remedy)
+        return Unavailable(cause, evidence, remedy)
     if hardware.groups and (image is None or not obstacles):
         names = ", ".join(map(str, hardware.groups))
         whose = f"image {image.name}" if image else f"PyTorch {native.torch} in {native.python}"
         remedy = "" if image else "install a PyTorch that can, or "
         remedy += "add --device cpu to compute on the processor"
         cause = "The GPUs would stay idle"
-        return Finding("error", cause, f"{whose} cannot use {names}", remedy)
+        return Unavailable(cause, f"{whose} cannot use {names}", remedy)
     if obstacles:
         evidence = "; ".join(reason.evidence for reason in obstacles)
         remedies = [*(reason.remedy for reason in obstacles if reason.remedy), WITHOUT_GPU]
-        return Finding("error", obstacles[0].cause, evidence, ", or ".join(remedies))
+        return Unavailable(obstacles[0].cause, evidence, ", or ".join(remedies))
     if use != "automatic":
-        return Finding("error", cause, hardware.absent, WITHOUT_GPU)
+        return Unavailable(cause, hardware.absent, WITHOUT_GPU)
     return None
 
 
@@ -301,24 +302,24 @@ def _cannot_start(candidate: Candidate, inputs: LaunchInputs) -> Step | None:
                     f"none of {known} is on PATH",
                     "install one of them",
                 )
-            return "engine", Finding("error", cause, evidence, remedy)
+            return "engine", Unavailable(cause, evidence, remedy)
         if fact and fact.obstacle:
             if runtime == "auto" and all(other.obstacle for other in host.engines):
                 evidence = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines)
                 names = " or ".join(engine.name for engine in host.engines)
                 remedy = f"let an administrator remove what stops {names}"
-                return "engine", Finding("error", nothing, evidence, remedy)
+                return "engine", Unavailable(nothing, evidence, remedy)
             cause = f"{fact.name} cannot start a container here"
             remedy = f"let an administrator remove what stops {fact.name}, or choose another "
             remedy += "--runtime"
-            return "engine", Finding("error", cause, fact.obstacle, remedy)
+            return "engine", Unavailable(cause, fact.obstacle, remedy)
         # The engine may bring the driver's libraries in by CDI alone, and none is described.
         vendor = VENDORS[group.vendor] if group else None
         needs_cdi = host.traits(candidate.engine).needs_cdi
         if vendor and needs_cdi and vendor.host_libraries and vendor.name not in host.cdi:
             cause = f"{candidate.engine} needs a CDI description of {vendor.title} GPUs"
             remedy = f"`{vendor.cdi_command}` makes it"
-            return "host libraries", Finding("error", cause, "none in /etc/cdi", remedy)
+            return "host libraries", Unavailable(cause, "none in /etc/cdi", remedy)
     # No group of the user may exist inside the engine, and a device may need one.
     if fact and group and (fact.maps_root or fact.loses_groups):
         for path in device_nodes(group.gpus):
@@ -329,7 +330,7 @@ def _cannot_start(candidate: Candidate, inputs: LaunchInputs) -> Step | None:
                 remedy = "choose another --runtime"
                 remedy = f"install it, or {remedy}" if fact.loses_groups else remedy
                 cause = f"Rootless {fact.name} cannot use the GPUs"
-                return "groups", Finding("error", cause, evidence, remedy)
+                return "groups", Unavailable(cause, evidence, remedy)
     if image is not None and candidate.built is None:
         folder = inputs.settings.image_dir.value
         engines = [engine.name for engine in host.engines if engine.obstacle is None]
@@ -340,20 +341,20 @@ def _cannot_start(candidate: Candidate, inputs: LaunchInputs) -> Step | None:
             with_engine = "" if usual else f" --engine {candidate.engine}"
             remedy = f"`aam-launch images build {image.name}{with_engine}` builds it"
         cause = f"Image {image.name} is not built"
-        return "built", Finding("error", cause, where + candidate.engine, remedy)
+        return "built", Unavailable(cause, where + candidate.engine, remedy)
     denied = next(denials(host, group.gpus), None) if group else None
     return ("device nodes", denied) if denied else None
 
 
-def denials(host: Host, gpus: Iterable[Gpu]) -> Iterator[Finding]:
-    """Yield a refusal for every device node of `gpus` that is absent or may not be opened."""
+def denials(host: Host, gpus: Iterable[Gpu]) -> Iterator[AamError]:
+    """Yield an error for every device node of `gpus` that is absent or may not be opened."""
     nodes = {node.path: node for node in host.nodes}
     for path, vendor in device_nodes(gpus).items():
         node = nodes.get(path)
         if node is None:
             if host.complete and not VENDORS[vendor].host_libraries:
                 remedy = "load the driver again, or ask for a node with GPUs"
-                yield Finding("error", "A device node is absent", path, remedy)
+                yield Unavailable("A device node is absent", path, remedy)
         elif node.access is False:
             remedy = "ask Slurm for GPUs, such as `--gpus 1`"
             evidence = f"a device cgroup refuses {path}, whose permissions would allow it"
@@ -361,8 +362,7 @@ def denials(host: Host, gpus: Iterable[Gpu]) -> Iterator[Finding]:
                 group = node.group or str(node.gid)
                 remedy = f"`sudo usermod -aG {group} $USER`, then log in again"
                 evidence = f"{path} belongs to group {group} (mode {node.mode or 0:o})"
-            cause, status = "A GPU may not be used", NotPermitted.status
-            yield Finding("error", cause, evidence, remedy, status)
+            yield NotPermitted("A GPU may not be used", evidence, remedy)
 
 
 # --- texts
@@ -431,11 +431,11 @@ def _refusal(inputs: LaunchInputs, hardware: Hardware, refused: Sequence[Candida
             machines = sorted({machine for image in without for machine in image.machines})
             evidence = f"{host.machine}; those without a GPU are built for {', '.join(machines)}"
             remedy = f"install PyTorch here: `{inputs.native.install}`"
-            reason = Finding("error", "No image is built for this processor", evidence, remedy)
+            reason = Unavailable("No image is built for this processor", evidence, remedy)
     evidence, remedies = reason.evidence, [reason.remedy]
     natively = [c.reason[1] for c in refused if c.image is None and c.reason]
-    if natively and natively[0] != reason and settings.runtime.value == "auto":
+    if natively and natively[0].evidence != reason.evidence and settings.runtime.value == "auto":
         evidence += f"; natively: {natively[0].evidence}"
         remedies.append(natively[0].remedy)
     remedy = ", or ".join(dict.fromkeys(filter(None, remedies)))
-    return replace(reason, evidence=evidence, remedy=remedy).error
+    return type(reason)(reason.cause, evidence, remedy)

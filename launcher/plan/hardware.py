@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from aam.contract.errors import ConfigurationError
-from launcher.findings import Finding
+from launcher.findings import Finding, warning
 from launcher.gpus import VENDORS, title, unused
 from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import CPU, Catalog, Image, StackFault
@@ -120,7 +120,7 @@ def hardware_of(inputs: LaunchInputs) -> Hardware:
             selection = select(name, host.gpus, masks, host.slurm)
         except ConfigurationError as error:
             errors.append(error)
-            findings.append(Finding("warning", error.cause, error.evidence, error.remedy))
+            findings.append(warning(error))
             continue
         selections.append(selection)
         findings += selection.remarks
