@@ -135,8 +135,8 @@ def _look(path: str) -> DeviceNode | None:
 
 def _recorded(tree: HostTree, path: str) -> DeviceNode | None:
     if found := tree.manifest.nodes.get(path):
-        return DeviceNode(path, found.gid, found.group, found.mode, found.access)
-    return DeviceNode(path, None, None, None, None) if tree.has(path) else None
+        return replace(found, path=path)
+    return DeviceNode(path) if tree.has(path) else None
 
 
 def _confined(gpus: Sequence[Gpu], nodes: Sequence[DeviceNode], user: User | None) -> list[Gpu]:

@@ -13,12 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 from msgspec.structs import replace
 
 from aam.contract.errors import AamError, CannotCreate, MissingInput
 from aam.contract.files import try_lock
-from aam.contract.records import read_json
+from aam.contract.records import RecordEntries, read_json
 from launcher import config, system
 from launcher.detect import detect, with_versions
 from launcher.engines import ENGINES, exposure, make_private, native
@@ -42,8 +41,8 @@ def gather(
 ) -> LaunchInputs:
     """Return everything that a launch of `request` on the host below `host_root` is decided from.
 
-    For a capture every image of the catalog counts as built. `mounts` are those of `plan_launch`,
-    `usual_site` is that of `config.read`.
+    For a capture every image of the catalog counts as built. `mounts` are further ones, such as
+    copies of inputs on the disk of a node; `usual_site` is that of `config.read`.
     """
     folder = os.getcwd()
     settings = config.read(request.launcher_options, os.environ, usual_site)
@@ -78,21 +77,14 @@ def gather(
     )  # fmt: skip
 
 
-def plan_launch(
-    request: Request,
-    host_root: Path = Path("/"),
-    starting: bool = False,
-    mounts: Sequence[Mount] = (),
-) -> tuple[Host, Plan]:
-    """Decide how to run `request` on the host below `host_root`: "/", or a capture.
+def plan_launch(inputs: LaunchInputs, starting: bool = False) -> tuple[Host, Plan]:
+    """Decide a launch and return its host, with versions of engines, and its plan.
 
     Args:
         starting: the plan will run, and its record holds the version of the engine; an engine whose
             version is not cached is started for it, which takes too long for `explain`.
-        mounts: further mounts, such as copies of inputs on the disk of a node.
     """
     started = time.time() if starting else None
-    inputs = gather(request, host_root, mounts)
     inputs = replace(inputs, context=replace(inputs.context, started=started))
     host, choice = inputs.host, decide(inputs)
     if host.live:
@@ -225,20 +217,12 @@ def path_facts(request: Request, folder: str, live: bool = True) -> tuple[PathFa
         if fact.file_type == "folder" and spec.role == "input":
             # The inputs that the run.json of a run folder names; `aam report` reads them again.
             with suppress(AamError):
-                record = read_json(Path(fact.real) / "run.json", _RunInputs, "run record")
+                record = read_json(Path(fact.real) / "run.json", RecordEntries, "run record")
                 named = [entry.path for entry in record.inputs.values()]
                 facts += [_fact(f"run.json of {spec.flag}", "input", path, False, links=False)
                           for path in named if path.startswith("/") and os.path.exists(path)
                           ]  # fmt: skip
     return tuple(facts)
-
-
-class _Input(msgspec.Struct):
-    path: str
-
-
-class _RunInputs(msgspec.Struct):
-    inputs: dict[str, _Input]
 
 
 def _fact(flag: str, role: str, absolute: str, folder: bool, links: bool = True) -> PathFact:

@@ -150,7 +150,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
             gpus = choice.group or "the processor"
             runs = f"{choice.name} by {choice.engine} on a node, {gpus}"
         else:
-            plan_launch(Request("check", {}, launcher_options), root)
+            plan_launch(inputs)
     except AamError as refusal:
         error = refusal
         cause = f"A {'job' if elsewhere else 'launch'} would be refused: {error.cause}"

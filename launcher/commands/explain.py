@@ -51,19 +51,18 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     capture, printed = launcher_options.get("--host"), "--json" in launcher_options
     if capture is None:
         require_inputs(request)
+    inputs = gather(request, capture or Path("/"))
+    others = assess(inputs, requested=False)
     try:
-        host, plan = plan_launch(request, capture or Path("/"))
+        host, plan = plan_launch(inputs)
     except AamError as refusal:
         # What was found on the way to the refusal, which the program prints.
-        assessment = assess(gather(request, capture or Path("/")), requested=False)
-        host = assessment.inputs.host
-        decisions = [*selected(assessment.hardware), *assessment.decisions()]
+        host, decisions = inputs.host, [*selected(others.hardware), *others.decisions()]
         if printed:
             print_json({"host": facts(host), "decisions": msgspec.to_builtins(decisions)})
         else:
             show(*host_lines(host), *decision_lines(decisions))
         raise refusal
-    others = assess(gather(request, capture or Path("/")), requested=False)
     decisions = others.decisions(plan.image or NATIVE)
     plan = replace(plan, choices=(*plan.choices, *decisions))
     if CHECK_REPORTS in plan.variables and host.live:

@@ -291,7 +291,7 @@ def _verify(image: Image, options: ImagesVerify, folder: Path) -> None:
 def _check(name: str, engine: str, folder: Path, minutes: int) -> None:
     """Run `aam check` in an image on the available device, as a job does."""
     flags = {"--image-dir": str(folder), "--image": name, "--runtime": engine}
-    _, plan = plan_launch(Request("check", {"--quick": True}, flags), starting=True)
+    _, plan = plan_launch(gather(Request("check", {"--quick": True}, flags)), starting=True)
     status = run_plan(plan, minutes * 60)
     if status not in (0, WRONG):
         evidence = f"`aam check` ended with status {status}"

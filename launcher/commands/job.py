@@ -37,7 +37,7 @@ from launcher.plan.inputs import Request, request_of
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import STRATEGIES
 from launcher.plan.settings import LAUNCHER_OPTIONS, PREFIX
-from launcher.planning import plan_launch, require_inputs
+from launcher.planning import gather, plan_launch, require_inputs
 from launcher.slurm import checks, log, node, queue
 from launcher.slurm.site import PLAIN_SITE, Site
 
@@ -236,7 +236,7 @@ def rank(job: JobOptions, request: Request) -> NoReturn:
     # A copy is mounted at the path of its original, so that records and messages name that.
     mounts = [Mount(str(copy), str(path), False, REQUESTED, "job")
               for path, copy in copies.items()]  # fmt: skip
-    _, plan = plan_launch(request, starting=True, mounts=mounts)
+    _, plan = plan_launch(gather(request, mounts=mounts), starting=True)
     if job.digest and plan.digest != job.digest:
         evidence = f"'{plan.place}' is {plan.digest}, it was {job.digest}"
         raise DataError(

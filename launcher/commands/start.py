@@ -20,7 +20,7 @@ from launcher.findings import Finding, warn
 from launcher.host.facts import Host
 from launcher.plan.inputs import Request, request_of
 from launcher.plan.plan import Plan, stack_facts
-from launcher.planning import plan_launch, require_inputs
+from launcher.planning import gather, plan_launch, require_inputs
 
 
 class _RecordedLaunch(TypedDict, total=False):
@@ -54,7 +54,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     capture = launcher_options.get(HOST)  # with --dry-run alone
     if capture is None:
         require_inputs(request)
-    host, plan = plan_launch(request, capture or Path("/"), starting=not request.dry_run)
+    host, plan = plan_launch(gather(request, capture or Path("/")), starting=not request.dry_run)
     warn(plan.findings)
     # The run record that --config names, if it names one.
     path: Path | None = parse_known([CONFIG], argv)[0].get(CONFIG.flag)

@@ -58,11 +58,11 @@ class Gpu(msgspec.Struct, frozen=True):
 class DeviceNode(msgspec.Struct, frozen=True):
     """A device node; `access`, the outcome of access(2), is None in a capture."""
 
-    path: str
-    gid: int | None
-    group: str | None
-    mode: int | None
-    access: bool | None
+    path: str = ""  # of a capture the key of its manifest
+    gid: int | None = None
+    group: str | None = None
+    mode: int | None = None
+    access: bool | None = None
 
     def refused(self, user: User | None) -> bool:
         """Return whether a device cgroup refuses a node that its permissions would open.

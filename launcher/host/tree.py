@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from aam.contract.errors import DataError, MissingInput
 from aam.contract.records import decode_json
 from launcher import system
-from launcher.host.facts import EngineFact, NativeStack, User
+from launcher.host.facts import DeviceNode, EngineFact, NativeStack, User
 
 MAX_NAMES = 10_000
 LARGEST_TAR = 64 << 20  # packed, and unpacked
@@ -35,15 +35,6 @@ TOPS = ("sys", "proc", "dev", "etc", "opt", MANIFEST)
 """Folders of a capture; in a tar, what lies above them is dropped."""
 
 
-class RecordedNode(msgspec.Struct, frozen=True):
-    """A device node of a capture, by its path."""
-
-    gid: int | None = None
-    group: str | None = None
-    mode: int | None = None
-    access: bool | None = None
-
-
 class Manifest(msgspec.Struct, frozen=True):
     """Facts of a capture beside its files."""
 
@@ -52,7 +43,7 @@ class Manifest(msgspec.Struct, frozen=True):
     user: User | None = None  # the user who made the capture, or None
     # the variables that decisions read
     environment: dict[str, str] = msgspec.field(default_factory=dict)
-    nodes: dict[str, RecordedNode] = msgspec.field(default_factory=dict)  # by path
+    nodes: dict[str, DeviceNode] = msgspec.field(default_factory=dict)  # by path
     engines: tuple[EngineFact, ...] = ()  # container engines on PATH
     # architectures of GPUs by PCI address, which may not follow from files
     archs: dict[str, str] = msgspec.field(default_factory=dict)

@@ -64,7 +64,9 @@ def test_a_report_writes_into_its_run(
 ) -> None:
     run, table = place / "run", study(place, "elsewhere/metadata.tsv")
     run.mkdir()
-    (run / "run.json").write_text(json.dumps({"inputs": {"--metadata": {"path": str(table)}}}))
+    inputs = {"--metadata": {"path": str(table), "sha256": ""}}
+    record = {"aam": "0.1.0", "command": "train", "options": {}, "inputs": inputs}
+    (run / "run.json").write_text(json.dumps(record))
     shutil.chown(run, USER)
     assert engines.probe(engine, "report", "--run-dir", str(run))["writable"][str(run)] is True
     page = ["--output", str(place / "page/report.html")]

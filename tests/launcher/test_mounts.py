@@ -129,6 +129,12 @@ def test_dots_after_a_link_go_where_the_kernel_goes(here: Path) -> None:
     )
 
 
+def write_record(run: Path, paths: dict[str, Path]) -> None:
+    inputs = {flag: {"path": str(path), "sha256": ""} for flag, path in paths.items()}
+    record = {"aam": "0.1.0", "command": "train", "options": {}, "inputs": inputs}
+    (run / "run.json").write_text(json.dumps(record))
+
+
 def test_a_store_is_an_input_like_any_other_and_its_output_is_renamed(here: Path) -> None:
     store = here / "data/study.aam"
     found = mounts(here, "prepare", "--table", "data/t.biom", "--output", "data/study.aam")
@@ -144,8 +150,7 @@ def test_a_store_is_an_input_like_any_other_and_its_output_is_renamed(here: Path
         (f"{here}/o", f"{here}/o", True),
     ]
     (here / "run").mkdir()
-    named = {"--metadata": {"path": str(store)}}
-    (here / "run/run.json").write_text(json.dumps({"inputs": named}))
+    write_record(here / "run", {"--metadata": store})
     assert (str(store), str(store), False) in mounts(here, "report", "--run-dir", "run")
 
 
@@ -156,8 +161,7 @@ def test_a_run_folder_brings_what_it_links_to_and_names(here: Path) -> None:
     (run / "checkpoints/best.ckpt").symlink_to(here / "far.ckpt")
     (run / "checkpoints/last.ckpt").symlink_to("best.ckpt")
     (run / "broken").symlink_to("/no/where")
-    named = {"--table": {"path": str(here / "data/t.biom")}, "--tree": {"path": "/gone"}}
-    (run / "run.json").write_text(json.dumps({"inputs": named}))
+    write_record(run, {"--table": here / "data/t.biom", "--tree": Path("/gone")})
     found = mounts(here, "report", "--run-dir", "run", "--output", "page/r.html")
     assert [target for _, target, _ in found] == [
         f"{here}/data/t.biom", f"{here}/far.ckpt", f"{here}/page", f"{here}/run"]  # fmt: skip
