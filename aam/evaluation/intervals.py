@@ -73,10 +73,15 @@ SCORED: dict[TargetType, dict[str, ResampledMetric]] = {
 }
 """Metrics with an interval; the first compares models."""
 
-TITLES = {"r2": "R²", "auc": "AUC", "weighted_kappa": "weighted kappa"}
+TITLES = {
+    "r2": "R²",
+    "auc": "AUC",
+    "weighted_kappa": "weighted kappa",
+    "mcfadden_r2": "McFadden R²",
+}
 """Names of the metrics that compare models, in sentences."""
 
-NO_SKILL = {"r2": 0.0, "auc": 0.5, "weighted_kappa": 0.0}
+NO_SKILL = {"r2": 0.0, "auc": 0.5, "weighted_kappa": 0.0, "mcfadden_r2": 0.0}
 """Their values for predictions that say nothing about the target."""
 
 
@@ -108,12 +113,14 @@ _ERROR = Scale(
     lambda value: value**-1.5,
     low=0.0,
 )
+LOGARITHM = Scale(np.log, np.exp, lambda value: 1 / value, low=0.0)
 _CORRELATION = Scale(np.arctanh, np.tanh, lambda value: 1 / (1 - value**2), -1.0, 1.0)
 
 SCALES = {
     "auc": _PROPORTION,
     "accuracy": _PROPORTION,
     "r2": _RATIO,
+    "mcfadden_r2": _RATIO,
     "weighted_kappa": _RATIO,
     "mae": _ERROR,
     "rmse": _ERROR,
@@ -166,14 +173,19 @@ def jackknife_interval(
         bound = ((1 - LEVEL) / 2) ** (1 / units)
         ends = (bound, 1.0) if value == scale.high else (scale.low, scale.low + 1 - bound)
         return Score(value, *ends)
-    number = len(replicates_Z)
-    deviation_Z = replicates_Z - replicates_Z.mean()
-    error = math.sqrt((number - 1) / number * float(deviation_Z @ deviation_Z))
+    error = jackknife_error(replicates_Z)
     # Less than a degree of freedom would make intervals of several orders of magnitude.
     half = float(t.ppf((1 + LEVEL) / 2, max(effective - 1, 1))) * error * scale.slope(value)
     middle = scale.forward(np.array(value))
     limits = scale.inverse(np.stack([middle - half, middle + half]))
     return Score(value, *limits.tolist()) if np.isfinite(limits).all() else Score(value, None, None)
+
+
+def jackknife_error(replicates_Z: F64) -> float:
+    """Return the standard error of a statistic by its values without each unit."""
+    number = len(replicates_Z)
+    deviation_Z = replicates_Z - replicates_Z.mean()
+    return math.sqrt((number - 1) / number * float(deviation_Z @ deviation_Z))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,278 @@
+"""Scores over several studies: random-effects mean, interval of the next study, heterogeneity.
+
+A model that has left out one study at a time has a score in each. Their mean with an interval says
+how well it does in a study that it has not seen, and a prediction interval what the next study is
+expected to show. Scores are never pooled over studies: the samples of a study are compared with
+each other alone.
+
+The studies i = 1..K have scores y_i on a scale on which errors are nearly normal (AUC: logit, Snell
+et al. 2018, 10.1177/0962280217705678), sampling variances v_i, and a standard deviation tau between
+them. With w_i = 1 / (v_i + tau²) and the mean m = sum w_i y_i / sum w_i, Hartung and Knapp (2001,
+10.1002/sim.1009) scale the variance 1 / sum w_i by
+
+    q = sum w_i (y_i - m)² / (K - 1)
+
+and take quantiles of t with K - 1 degrees of freedom. Of a handful of studies neither tau nor q is
+known: the interval of three is of no use, and prediction intervals are far too narrow (van Leeuwen
+et al. 2025, 10.1002/sim.70011). Both are taken together with what is known of other models, as the
+variances of few replicates are with those of other genes (Smyth 2004, 10.2202/1544-6115.1027):
+tau² is the mean of its distribution over published models, which is as exact as a variance of d
+degrees of freedom, and
+
+    q = (d + sum w_i (y_i - m)²) / (d + K - 1),    mean: m ± t sqrt(q / sum w_i),
+    next study: m ± t sqrt(q (1 / sum w_i + tau²)),    t with d + K - 1 degrees of freedom,
+
+which is exact where q has a scaled inverse chi-squared distribution with d degrees of freedom and
+mean scale 1. d = 0 is the method of Hartung and Knapp. The interval of the mean is never shorter
+than that of a fixed effect, m ± 1.96 / sqrt(sum 1 / v_i).
+`docs/experiments/studies.md` has the coverage of both.
+
+K studies, M samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import norm, t
+
+from aam.arrays import F64, Codes
+from aam.evaluation.intervals import (
+    LEVEL,
+    LOGARITHM,
+    MIN_UNITS,
+    NO_SKILL,
+    SCALES,
+    ResampledMetrics,
+    Scale,
+    Score,
+    jackknife_error,
+)
+
+MIN_STUDIES = 3
+"""Studies from which there is a summary. Of two the spread is known by nothing but the prior."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Distribution of the standard deviation tau between studies over many models.
+
+    Attributes:
+        tau: root of the mean of tau².
+        degrees: degrees of freedom d of a variance as uncertain as tau²: 2 (E tau²)² / var tau².
+    """
+
+    tau: float
+    degrees: float
+
+
+AUC_SPREAD = Spread(tau=0.057, degrees=6.0)
+"""Of the AUC itself: log-normal with mean 0.055 and standard deviation 0.015, of 469 models with
+1,603 external validations (van Leeuwen et al. 2025)."""
+
+SQUARES_SPREAD = Spread(tau=0.5, degrees=1.0)
+"""Of logarithms of odds and of squared errors, for which nothing is published: half-normal with
+scale 0.5, the weakly informative distribution of Röver et al. (2021, 10.1002/jrsm.1475)."""
+
+_ERRORS_SPREAD = Spread(SQUARES_SPREAD.tau / 2, SQUARES_SPREAD.degrees)
+"""Of logarithms of absolute errors, which are half those of squared ones."""
+
+_STEEPEST = 0.9
+"""AUC beyond which the slope of the logit is that of this one: a spread of 0.057 around 0.98 would
+pass 1."""
+
+POOLED: dict[str, tuple[Scale, str, Spread]] = {
+    "auc": (SCALES["auc"], "logit", SQUARES_SPREAD),  # of two classes AUC_SPREAD
+    "accuracy": (SCALES["accuracy"], "logit", SQUARES_SPREAD),
+    "r2": (SCALES["r2"], "logarithm of 1 - R²", SQUARES_SPREAD),
+    "mcfadden_r2": (SCALES["mcfadden_r2"], "logarithm of 1 - McFadden R²", SQUARES_SPREAD),
+    "weighted_kappa": (SCALES["weighted_kappa"], "logarithm of 1 - kappa", SQUARES_SPREAD),
+    "mae": (LOGARITHM, "logarithm", _ERRORS_SPREAD),
+    "rmse": (LOGARITHM, "logarithm", _ERRORS_SPREAD),
+    "mae_ranks": (LOGARITHM, "logarithm", _ERRORS_SPREAD),
+    "spearman": (SCALES["spearman"], "Fisher's z", SQUARES_SPREAD),
+}
+"""Scale on which the scores of studies are averaged, with its name and the spread on it."""
+
+
+@dataclass(frozen=True)
+class RandomEffects:
+    """Mean of the scores of several studies on their scale, see the module."""
+
+    mean: float
+    half: float  # half width of the interval of the mean
+    next_half: float  # half width of the prediction interval of the next study
+    tau: float  # standard deviation between studies
+    i2: float  # I², part of the variance that is between studies (Higgins and Thompson 2002)
+
+
+def random_effects(value_K: F64, variance_K: F64, spread: Spread) -> RandomEffects:
+    """Average the scores of studies.
+
+    Args:
+        value_K: scores on a scale with normal errors, float64 [K], K at least 2.
+        variance_K: sampling variances on that scale, at least 0; 0 of all, with a spread of 0, is
+            undefined.
+        spread: what is known of the spread between studies on that scale.
+
+    >>> found = random_effects(np.array([0.8, 1.2, 1.3]), np.full(3, 0.09), Spread(0.3, 6.0))
+    >>> round(found.mean, 2), round(found.half, 2), round(found.next_half, 2)
+    (1.1, 0.52, 0.82)
+    """
+    weight_K = 1 / (variance_K + spread.tau**2)
+    total = float(weight_K.sum())
+    mean = float(weight_K @ value_K) / total
+    degrees = spread.degrees + len(value_K) - 1
+    factor = (spread.degrees + float(weight_K @ np.square(value_K - mean))) / degrees
+    quantile = float(t.ppf((1 + LEVEL) / 2, degrees))
+    tau = math.sqrt(factor) * spread.tau
+    fixed, i2 = 0.0, 1.0
+    if (variance_K > 0).all():
+        fixed = float(norm.ppf((1 + LEVEL) / 2)) / math.sqrt(float((1 / variance_K).sum()))
+        common = float(np.average(value_K, weights=1 / variance_K))
+        cochran_q = float((np.square(value_K - common) / variance_K).sum())
+        i2 = max(0.0, 1 - (len(value_K) - 1) / cochran_q) if cochran_q > 0 else 0.0
+    half = max(quantile * math.sqrt(factor / total), fixed)
+    return RandomEffects(mean, half, math.hypot(half, quantile * tau), tau, i2)
+
+
+@dataclass(frozen=True)
+class StudyScore:
+    """Scores of a model on the samples of a study to which it was not fitted."""
+
+    study: str
+    samples: int
+    units: int  # subjects, or samples without them
+    metrics: dict[str, Score]  # with an interval over the units of the study
+    better: bool  # whether the first metric is above that of a guess beyond noise
+    left_out: str = ""  # why it has no part in the summary; "" where it has
+
+
+@dataclass(frozen=True)
+class StudySummary:
+    """Summary of a metric over studies: values of the metric, and `tau` on the scale."""
+
+    metric: str
+    scale: str  # name of the scale on which the scores are averaged
+    studies: int
+    value: float  # random-effects mean
+    lower: float
+    upper: float
+    # prediction interval of the next study
+    next_lower: float
+    next_upper: float
+    tau: float  # standard deviation between studies
+    i2: float  # part of the variance of the scores that is between studies
+
+
+def score_study(name: str, model: ResampledMetrics) -> StudyScore:
+    """Score a model on the samples of a study, with intervals over its units."""
+    metrics = model.score()
+    first, units = next(iter(metrics)), model.units.number
+    lower = metrics[first].lower
+    left_out = ""
+    if len(np.unique(model.scored.actual)) < 2:
+        left_out = "one class" if model.scored.classes else "one value"
+    elif lower is None:
+        left_out = f"fewer than {MIN_UNITS} samples or subjects"
+        left_out += " in two classes" if first == "auc" else ""
+    better = lower is not None and lower > NO_SKILL[first]
+    return StudyScore(name, len(model.scored.actual), units, metrics, better, left_out)
+
+
+def summarise(metric: str, studies: Sequence[ResampledMetrics]) -> StudySummary | None:
+    """Average a metric over the studies in which it has an interval.
+
+    Args:
+        metric: a metric with an interval, such as "auc", "r2" or "mae".
+        studies: metrics of the model on the samples of each study.
+
+    Returns:
+        The summary; None with fewer than `MIN_STUDIES` such studies.
+    """
+    scale, name, spread = POOLED[metric]
+    included = [model for model in studies if len(model.replicates[metric])]
+    if metric == "auc" and all(len(model.scored.classes) == 2 for model in included):
+        values, variances, spread = _logits_of_auc(included)
+    else:
+        values, variances = on_scale(metric, included)
+    if len(values) < MIN_STUDIES:
+        return None
+    found = random_effects(values, variances, spread)
+    half, further = found.half, found.next_half
+    offsets = np.array([0, -half, half, -further, further])
+    value, lower, upper, next_lower, next_upper = scale.inverse(found.mean + offsets).tolist()
+    return StudySummary(
+        metric,
+        name,
+        len(values),
+        value,
+        lower,
+        upper,
+        next_lower,
+        next_upper,
+        found.tau,
+        found.i2,
+    )
+
+
+def _logits_of_auc(studies: Sequence[ResampledMetrics]) -> tuple[F64, F64, Spread]:
+    """Return logits of AUCs of two classes, their variances, and the spread between them.
+
+    The variance is that of Hanley and McNeil (1982) at the mean AUC of all studies: one at the AUC
+    of the study would give little weight to those with a high one, and none at 1.
+    """
+    auc_K = np.array([model.whole["auc"] for model in studies])
+    # Of a subject with several samples no more is known than of one.
+    counts_K2 = np.array(
+        [
+            [len(np.unique(model.units.unit_M[model.scored.actual == code])) for code in (0, 1)]
+            for model in studies
+        ]
+    ).reshape(-1, 2)
+    pairs_K = counts_K2.prod(axis=1)
+    if not len(auc_K):
+        return auc_K, auc_K, AUC_SPREAD
+    # Half a pair from 0 and 1, where the logit is infinite.
+    auc_K = auc_K.clip(0.5 / pairs_K, 1 - 0.5 / pairs_K)
+    mean = float(np.average(auc_K, weights=pairs_K / counts_K2.sum(axis=1)))
+    variance_K = hanley_mcneil(mean, counts_K2[:, 1], counts_K2[:, 0])
+    slope = SCALES["auc"].slope(mean)
+    steepest = SCALES["auc"].slope(_STEEPEST)
+    spread = Spread(AUC_SPREAD.tau * min(slope, steepest), AUC_SPREAD.degrees)
+    return SCALES["auc"].forward(auc_K), variance_K * slope**2, spread
+
+
+def hanley_mcneil(auc: float, positive_K: Codes, negative_K: Codes) -> F64:
+    """Return the variance of an AUC by the numbers of samples of both classes, float64 [K].
+
+    Hanley and McNeil (1982, 10.1148/radiology.143.1.7063747), with exponential scores.
+    """
+    first, second = auc / (2 - auc) - auc**2, 2 * auc**2 / (1 + auc) - auc**2
+    variance_K: F64 = (auc * (1 - auc) + (positive_K - 1) * first + (negative_K - 1) * second) / (
+        positive_K * negative_K
+    )
+    return variance_K
+
+
+def on_scale(metric: str, studies: Sequence[ResampledMetrics]) -> tuple[F64, F64]:
+    """Return the scores of studies on a scale, and their variances by the jackknife.
+
+    A score without a finite one, such as an error of 0, is left out.
+    """
+    scale, _, _ = POOLED[metric]
+    pairs = []
+    for model in studies:
+        value, error = model.whole[metric], jackknife_error(model.replicates[metric])
+        if metric in ("auc", "accuracy"):
+            # Half a unit from 0 and 1, where the logit is infinite.
+            limit = 0.5 / model.units.number
+            value = min(max(value, limit), 1 - limit)
+            error = max(error, limit)
+        if scale.low < value < scale.high and math.isfinite(error):
+            pairs.append((float(scale.forward(np.array(value))), error * scale.slope(value)))
+    value_K, error_K = np.array(pairs).reshape(-1, 2).T
+    return value_K, np.square(error_K)
