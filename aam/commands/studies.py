@@ -21,7 +21,13 @@ from aam.contract.options.study import TableOptions
 from aam.data.inspection import Inspection, MetadataColumn, StudyFinding, inspect
 from aam.data.metadata import Metadata, as_numbers
 from aam.data.prepare import prepare
-from aam.data.simulation import require_free, simulate, write_study
+from aam.data.simulation import (
+    OF_A_STUDY,
+    require_free,
+    simulate,
+    study_folders,
+    write_study,
+)
 from aam.data.store import is_part, is_store, verify
 from aam.data.study import Study
 from aam.serialization.folders import atomic_folder
@@ -44,13 +50,25 @@ def run_example(options: Example) -> None:
     require_free(options)
     study = simulate(options)
     places = write_study(study, options)
+    what = f"{options.studies} simulated studies" if options.studies else "Simulated study"
     info(
-        f"Simulated study: {len(study.sample_ids)} samples x {len(study.sequences)} ASVs, "
+        f"{what}: {len(study.sample_ids)} samples x {len(study.sequences)} ASVs, "
         f"{study.richness.mean():.0f} ASVs and {study.reads.mean():.0f} reads a sample on average: "
-        f"{', '.join(place.name for place in places)} in {options.output_dir}"
+        f"{', '.join(str(place.relative_to(options.output_dir)) for place in places)} in "
+        f"{options.output_dir}"
     )
-    table, metadata = options.output_dir / "table.biom", options.output_dir / "metadata.tsv"
-    info(f"Next: aam inspect {table} --metadata {metadata} --metadata-column ph")
+    folders = study_folders(options)
+    if options.studies:
+        tables = " ".join(f"--table {folder / 'table.biom'}" for folder in folders)
+        metadata = " ".join(f"--metadata {folder / 'metadata.tsv'}" for folder in folders)
+        names = ",".join(folder.name for folder in folders)
+        info(
+            f"Next: aam prepare {tables} {metadata} --studies {names} "
+            f"--output {options.output_dir / 'joined.aam'}"
+        )
+    else:
+        table, described = (folders[0] / name for name in OF_A_STUDY)
+        info(f"Next: aam inspect {table} --metadata {described} --metadata-column ph")
 
 
 def run_prepare(options: Prepare) -> None:

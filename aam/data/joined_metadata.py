@@ -230,7 +230,8 @@ def _compare_columns(studies: Sequence[str], parts: Sequence[Metadata]) -> None:
     common = [name for name in names if all(name in part.columns for part in parts)]
     partly = [name for name in names if name not in common]
     if names:
-        info(f"Metadata columns of every study: {first_few(common)}; of some: {first_few(partly)}.")
+        rest = f"; of some: {first_few(partly)}" if partly else ""
+        info(f"Metadata columns of every study: {first_few(common)}{rest}.")
     warnings = list(_one_name_spelt_differently(studies, parts))
     for name in names:
         columns = []
@@ -306,15 +307,14 @@ def _other_classes(name: str, columns: Sequence[StudyColumn]) -> str:
     }
     for (study, own), (other, others) in combinations(classes.items(), 2):
         if own.keys() - others.keys() and (free := others.keys() - own.keys()):
-            lacking = next(value for value in own if value not in others)
             old = next(value for value in others if value in free)
             shown = (
-                f"{', '.join(map(shortened, values))} in '{name}'"
-                for name, values in ((study, own), (other, others))
+                f"{', '.join(map(shortened, values))} in '{where}'"
+                for where, values in ((study, own), (other, others))
             )
             return (
-                f"has other classes: {' but '.join(shown)}; if two are the same, "
-                f"--relabel {name}:{old}={lacking}"
+                f"has other classes: {' but '.join(shown)}; --relabel {name}:{old}=NAME gives one "
+                "that is the same the other name"
             )
     return ""
 

@@ -23,6 +23,7 @@ from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.options.study import listed
 from aam.data.formats.tables import MAX_READS, TableBlocks, open_counts
+from aam.data.phylogeny import TrimmedTips
 from aam.data.sequences import as_dna, hash_of, is_sequence, sequences_of
 
 PREFIX_LENGTH = 8
@@ -58,13 +59,13 @@ class JoinedTables:
         table: the joined table.
         sequence_of: the sequence of each ASV by its id; None where one table is taken as it is.
         id_of_sample: of each table, the ids of its samples in the joined table by that of its file.
-        asv_of_tip: ASV by each id that stands for it in the tables, where ASVs are cut.
+        tips: how tips of the tree are named, where ASVs are cut.
     """
 
     table: TableBlocks
     sequence_of: Mapping[str, str] | None
     id_of_sample: Sequence[Mapping[str, str]]
-    asv_of_tip: Mapping[str, str]
+    tips: TrimmedTips | None
 
 
 def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables:
@@ -83,7 +84,7 @@ def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables
     samples = tuple(name for new_ids in id_of_sample for name in new_ids.values())
     if len(paths) == 1 and options.trim_length in ("auto", 0):
         table = TableBlocks(samples, tables[0].feature_ids, tables[0].blocks)
-        return JoinedTables(table, None, id_of_sample, {})
+        return JoinedTables(table, None, id_of_sample, None)
 
     dna_KF = []
     for number, table in enumerate(tables):
@@ -133,17 +134,19 @@ def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables
                 rows = slice(first, first := first + counts.shape[0])
                 yield counts if kept_KN is None else counts[np.flatnonzero(kept_KN[number][rows])]
 
-    asv_of_tip = {}
+    tips = None
     if cut is not None:
         pairs = zip(tables, kept_KF, strict=True)
-        asv_of_tip = {
+        asv_of = {
             name: dna
             for table, dnas in pairs
             for name, dna in zip(table.feature_ids, dnas, strict=True)
+            if not is_sequence(name)
         }
+        tips = TrimmedTips(cut, asv_of)
     table = TableBlocks(samples, tuple(id_of.values()), blocks)
     sequence_of = {name: dna for dna, name in id_of.items()}
-    return JoinedTables(table, sequence_of, id_of_sample, asv_of_tip)
+    return JoinedTables(table, sequence_of, id_of_sample, tips)
 
 
 def study_names(options: Prepare) -> tuple[str, ...]:
@@ -209,9 +212,9 @@ def _length(options: Prepare, named: Sequence[str], dna_KF: Sequence[Sequence[st
         usual = [int(np.median(lengths)) if lengths.size else 0 for lengths in lengths_KF]
         if len(set(usual)) == 1:
             return None
-        shown = ", ".join(f"{bp} in {name}" for bp, name in zip(usual, named, strict=True))
-        ends = [np.quantile(ls, SHORTER, method="nearest") for ls in lengths_KF if ls.size]
-        cut = int(min(ends))
+        by_length = sorted(zip(usual, named, strict=True))
+        shown = " to ".join(f"{bp} in {name}" for bp, name in (by_length[0], by_length[-1]))
+        cut = int(min(np.quantile(ls, SHORTER, method="nearest") for ls in lengths_KF if ls.size))
         if not options.studies:
             warn(
                 f"The tables have ASVs of different lengths (median nucleotides: {shown}), which "
@@ -219,8 +222,8 @@ def _length(options: Prepare, named: Sequence[str], dna_KF: Sequence[Sequence[st
             )
             return None
         info(
-            f"ASVs are cut to {cut} nucleotides, which nearly all have (median: {shown}); "
-            "--trim-length sets another length."
+            f"ASVs are cut to {cut} nucleotides, the length that {1 - SHORTER:.0%} of those of a "
+            f"study have in each (medians: {shown}); --trim-length sets another."
         )
     if cut == 0:
         return None

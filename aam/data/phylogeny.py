@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import itertools
+import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +31,7 @@ from aam.data.formats import artifact
 from aam.data.formats.newick import NewickTree, parse
 from aam.data.formats.text import binary_format, decoded
 from aam.data.ids import id_remedy
+from aam.data.sequences import as_dna
 from aam.memory import check_memory, memory_budget
 
 CACHED_FROM_TIPS = 20_000
@@ -70,18 +71,34 @@ class Phylogeny:
         return Phylogeny(self.lengths_G, above.indptr.astype(np.int64), above.data)
 
 
+@dataclass(frozen=True)
+class TrimmedTips:
+    """Names of tips where the features are trimmed sequences, and the tips are not.
+
+    Attributes:
+        length: nucleotides of the features.
+        feature_of: feature by the id of an untrimmed one that is no sequence, such as a hash.
+    """
+
+    length: int
+    feature_of: Mapping[str, str]
+
+    def feature(self, tip: str) -> str:
+        """Return the feature of a tip."""
+        return self.feature_of.get(tip) or as_dna(tip)[: self.length]
+
+
 def read_phylogeny(
     path: Path,
     feature_ids: Sequence[str],
     drop_missing: bool = False,
     root_at_midpoint: bool = False,
     max_bytes: int | None = None,
-    feature_of_tip: Mapping[str, str] | None = None,
+    trimmed: TrimmedTips | None = None,
 ) -> tuple[Phylogeny, NDArray[np.int64]]:
     """Read a tree and shear it to a table's features; also return their columns, ascending.
 
-    A tip of `feature_of_tip` has another name than its feature, such as the complete sequence of a
-    trimmed one; of several tips of a feature the first stands for it.
+    Of several tips that are one trimmed feature the first stands for it.
     """
     budget = max_bytes or memory_budget()
     semantic = "Phylogeny[" if root_at_midpoint else "Phylogeny[Rooted]"
@@ -98,7 +115,8 @@ def read_phylogeny(
         digest.update(hashlib.sha256(text).digest())
         # With their order: the arrays of the cache are in the order of the table's columns.
         digest.update("\0".join(feature_ids).encode())
-        digest.update("\0".join(itertools.chain(*(feature_of_tip or {}).items())).encode())
+        if trimmed is not None:
+            digest.update(json.dumps([trimmed.length, *trimmed.feature_of.items()]).encode())
         cache = user_cache() / f"phylogeny-{digest.hexdigest()}.npz"
         read = _load(cache)
     if read is None:
@@ -113,13 +131,11 @@ def read_phylogeny(
             )
         # Find the features in the tree.
         column_of = {name: column for column, name in enumerate(feature_ids)}
-        for tip, name in (feature_of_tip or {}).items():
-            if name in column_of:
-                column_of.setdefault(tip, column_of[name])
+        names = tree.names if trimmed is None else map(trimmed.feature, tree.names)
         get = column_of.get
-        column_T = np.fromiter((get(name, -1) for name in tree.names), np.int64, len(tree.names))
+        column_T = np.fromiter((get(name, -1) for name in names), np.int64, len(tree.names))
         matched = np.flatnonzero(column_T >= 0)
-        if feature_of_tip:
+        if trimmed is not None:
             matched = matched[np.sort(np.unique(column_T[matched], return_index=True)[1])]
         counts = np.bincount(column_T[matched], minlength=len(feature_ids))
         if (twice := np.flatnonzero(counts > 1)).size:

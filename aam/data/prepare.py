@@ -73,9 +73,7 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
     if options.tree is not None:
         ids = [table.feature_ids[column] for column in columns.tolist()]
         drop, midpoint = options.drop_missing_asvs, options.root_at_midpoint
-        phylogeny, placed = read_phylogeny(
-            options.tree, ids, drop, midpoint, budget, joined.asv_of_tip
-        )
+        phylogeny, placed = read_phylogeny(options.tree, ids, drop, midpoint, budget, joined.tips)
         columns = columns[placed]
         save(
             lengths=phylogeny.lengths_G,

@@ -6,6 +6,11 @@ subject, and on chance. The ASVs with the highest fitness are present, with log-
 and multinomial reads. One sample is simulated at a time, so memory is that of the reads. The same
 seed gives the same study.
 
+Several studies share the ASVs, and differ as studies of one disease do: each has its own preference
+for every ASV (batch effect), its depth, its share of cases, and a genus that the disease changes in
+it alone, besides the genera that it changes in all of them. One of them is of another laboratory,
+with shorter reads and other names of the classes.
+
 Nodes of a tree are numbered so that a parent comes before its children; node 0 is the root.
 """
 
@@ -19,6 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from math import erf, sqrt
 from pathlib import Path
+from string import ascii_lowercase
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +55,16 @@ SITE_SHIFT = 0.8  # standard deviations of the parts of an ASV's fitness: of its
 SUBJECT_SHIFT = 0.9  # of a subject,
 PREVALENCE = 0.9  # the same in all samples,
 CHANCE = 1.9  # random in each sample
+STUDY_SHIFT = 1.0  # and, of several studies, the same in all samples of one
+STUDY_ASVS = 0.6  # share of the ASVs that occur in a study
+ABSENT = -20.0  # fitness of the others
+STUDY_DEPTH = 0.4  # standard deviation of the log depth between studies
+CASES = (0.3, 0.7)  # share of cases in the first and in the last study
+SHARED_GENERA = 3  # that the disease changes in every study
+SHARED_EFFECT, OWN_EFFECT = 1.2, 1.8  # of the disease on the fitness of the ASVs of a genus
+OTHER_LABORATORY = 2  # number of the study, from 0, with shorter reads and other classes
+OTHER_LENGTH = 0.8  # of its sequences
+CLASSES, OTHER_CLASSES = ("control", "case"), ("no", "yes")
 RESPONSE_NOISE = 0.5  # standard deviation of the response around the sum of the planted effects
 ABUNDANCE_SPREAD = 1.5  # standard deviation of log abundance within a sample
 DEPTH_SPREAD = 0.35
@@ -171,7 +187,9 @@ class SimulatedStudy:
         tree: the tree; tip f is ASV f.
         gradient: [N], the pH that acts on the ASVs.
         ph: [N], the pH as measured, 4 to 9.
-        site, subject: int64 [N], numbers from 0.
+        site, subject, study: int64 [N], numbers from 0.
+        is_case: bool [N], whether the disease acts on the sample; of several studies alone.
+        disease_KF: effect of the disease on the fitness of each ASV in each of K studies.
         optimum, width: [F], the niche of each ASV in units of pH.
         planted: int64 [P], ASVs that decide the response; empty without any.
         effects: [P], 1 or -1, for one standard deviation of their log abundance.
@@ -186,6 +204,9 @@ class SimulatedStudy:
     ph: F64
     site: npt.NDArray[np.int64]
     subject: npt.NDArray[np.int64]
+    study: npt.NDArray[np.int64]
+    is_case: npt.NDArray[np.bool_]
+    disease_KF: F64
     optimum: F64
     width: F64
     planted: npt.NDArray[np.int64]
@@ -204,10 +225,14 @@ class SimulatedStudy:
 
 
 def simulate(options: Example) -> SimulatedStudy:
-    """Simulate the study that `options` describes; the output folder is not used."""
+    """Simulate the study that `options` describes, or its studies one after another.
+
+    The output folder is not used.
+    """
+    studies = max(1, options.studies)
     if not options.subjects:
         subjects = min(options.samples, max(options.sites, options.samples // 3))
-        options = replace(options, subjects=subjects)
+        options = replace(options, subjects=options.samples if options.studies else subjects)
     longest_name = 4**options.length if options.length < 32 else options.asvs**2
     for name, low, high in (
         ("samples", 2, 10_000_000),
@@ -218,23 +243,26 @@ def simulate(options: Example) -> SimulatedStudy:
         ("sites", 1, options.subjects),
         ("subjects", 1, options.samples),
         ("planted", 0, options.richness // 2),
+        ("studies", 0, len(ascii_lowercase)),
         ("seed", 0, 2**63),
     ):
         if not low <= (value := getattr(options, name)) <= high:
             remedy = f"give {low} to {high} with these options"
             raise UsageError("Invalid size of the study", f"--{name} {value}", remedy)
     size = _ASV_BYTES * options.asvs + 4 * options.asvs * options.length
-    size += _COUNT_BYTES * options.samples * options.richness
+    size += _COUNT_BYTES * options.samples * options.richness * studies
+    size += _ASV_BYTES * options.asvs * options.studies // 10
     if size > (available := memory_available()):
         raise UsageError(
             "The study does not fit in memory",
             f"it takes {shown_size(size)}, {shown_size(available)} are available",
             "give fewer --samples or --asvs, or a smaller --length or --richness",
         )
+    samples, subjects = options.samples * studies, options.subjects * studies
     # One stream each, so that another number of samples leaves the tree as it is.
-    for_tree, for_dna, for_niches, for_samples, for_response = np.random.default_rng(
+    for_tree, for_dna, for_niches, for_samples, for_response, for_studies = np.random.default_rng(
         options.seed
-    ).spawn(5)
+    ).spawn(6)
     tree = yule_tree(options.asvs, for_tree)
     sequences = evolve_dna(tree, options.length, for_dna)
 
@@ -247,13 +275,31 @@ def simulate(options: Example) -> SimulatedStudy:
     shifts = rng.standard_normal((options.sites, SITE_CLADES)) * SITE_SHIFT
     shifts[rng.random(shifts.shape) < 0.5] = 0
     clade = clades(tree, SITE_CLADES)
-    subject = np.arange(options.samples) * options.subjects // options.samples
-    site = rng.permutation(np.arange(options.subjects) % options.sites)[subject]
-    between = sqrt(SUBJECT_SHARE) * rng.standard_normal(options.subjects)[subject]
-    within = sqrt(1 - SUBJECT_SHARE) * rng.standard_normal(options.samples)
+    subject = np.arange(samples) * subjects // samples
+    site = rng.permutation(np.arange(subjects) % options.sites)[subject]
+    between = sqrt(SUBJECT_SHARE) * rng.standard_normal(subjects)[subject]
+    within = sqrt(1 - SUBJECT_SHARE) * rng.standard_normal(samples)
     gradient = _uniform(between + within)
-    noisy = PH_LOW + PH_SPAN * gradient + rng.normal(0, PH_NOISE, options.samples)
+    noisy = PH_LOW + PH_SPAN * gradient + rng.normal(0, PH_NOISE, samples)
     ph = np.round(np.clip(noisy, PH_LOW, PH_LOW + PH_SPAN), 2).astype(np.float64)
+
+    # Batch effects, cases and the genera of the disease, of several studies alone.
+    rng = for_studies
+    study = np.arange(samples) // options.samples
+    is_case = np.zeros(samples, dtype=np.bool_)
+    disease_KF = batch_KF = np.zeros((studies, options.asvs))
+    depth_K = np.full(studies, float(options.depth))
+    if options.studies:
+        batch_KF = STUDY_SHIFT * rng.standard_normal(batch_KF.shape)
+        batch_KF[rng.random(batch_KF.shape) > STUDY_ASVS] = ABSENT
+        depth_K *= np.exp(STUDY_DEPTH * rng.standard_normal(studies))
+        share_N = np.linspace(*CASES, studies)[study]
+        # Of each study, the subjects of its first places in a random order.
+        place = rng.random(subjects)[subject]
+        for number in range(studies):
+            rows = study == number
+            is_case[rows] = place[rows] <= np.quantile(place[rows], share_N[rows][0])
+        disease_KF = _disease(tree, studies, rng)
 
     # By bisection, how many ASVs must be present for `richness` of them to have reads.
     spread = np.exp(ABUNDANCE_SPREAD * np.random.default_rng(0).standard_normal(20_000))
@@ -268,11 +314,12 @@ def simulate(options: Example) -> SimulatedStudy:
     rng = for_samples
     columns, reads = [], []
     common = np.zeros(options.asvs)  # The part of the fitness that a subject's samples share.
-    for row in track(range(options.samples), "Samples", options.samples, "samples"):
+    for row in track(range(samples), "Samples", samples, "samples"):
         if row == 0 or subject[row] != subject[row - 1]:
             individual = SUBJECT_SHIFT * rng.standard_normal(options.asvs)
-            common = prevalence + individual + shifts[site[row], clade]
+            common = prevalence + individual + shifts[site[row], clade] + batch_KF[study[row]]
         fitness = common - 0.5 * ((gradient[row] - optimum) / width) ** 2
+        fitness += is_case[row] * disease_KF[study[row]]
         # The fittest ASVs are present, with an abundance that depends in part on their fitness.
         score = fitness + CHANCE * rng.standard_normal(len(fitness))
         number = round(present * rng.lognormal(-(RICHNESS_SPREAD**2) / 2, RICHNESS_SPREAD))
@@ -282,19 +329,19 @@ def simulate(options: Example) -> SimulatedStudy:
         rank /= max(float(rank.std()), 1e-12)
         log = ABUNDANCE_SPREAD * (0.6 * rank + 0.8 * rng.standard_normal(number))
         abundance = np.exp(log - log.max())
-        drawn = options.depth * rng.lognormal(-(DEPTH_SPREAD**2) / 2, DEPTH_SPREAD)
+        drawn = depth_K[study[row]] * rng.lognormal(-(DEPTH_SPREAD**2) / 2, DEPTH_SPREAD)
         counted = rng.multinomial(max(1, round(drawn)), abundance / abundance.sum())
         columns.append(chosen[counted > 0].astype(np.int32))
         reads.append(counted[counted > 0].astype(np.int32))
     ends = np.cumsum([0, *(len(asvs) for asvs in columns)])
     counts = sparse.csr_array(
         (np.concatenate(reads), np.concatenate(columns), ends),
-        shape=(options.samples, options.asvs),
+        shape=(samples, options.asvs),
     )
 
     # ASVs that are neither rare nor everywhere decide the response.
     rng = for_response
-    shared = np.bincount(counts.indices, minlength=options.asvs) / options.samples
+    shared = np.bincount(counts.indices, minlength=options.asvs) / samples
     candidates = np.flatnonzero((shared > 0.1) & (shared < 0.9))
     if options.planted > len(candidates):
         raise UsageError(
@@ -307,10 +354,11 @@ def simulate(options: Example) -> SimulatedStudy:
     relative = counts[:, planted].toarray() / counts.sum(axis=1, dtype=np.int64)[:, None]
     log = np.log10(1 + 1e4 * relative)
     scaled = (log - log.mean(axis=0)) / log.std(axis=0).clip(min=1e-12)
-    response = scaled @ effects + RESPONSE_NOISE * rng.standard_normal(options.samples)
+    response = scaled @ effects + RESPONSE_NOISE * rng.standard_normal(samples)
     digits = len(str(options.samples))
     return SimulatedStudy(
-        sample_ids=tuple(f"S{number:0{digits}d}" for number in range(1, options.samples + 1)),
+        # As in real studies, samples of several studies have the same ids.
+        sample_ids=tuple(f"S{row % options.samples + 1:0{digits}d}" for row in range(samples)),
         sequences=sequences,
         counts=counts,
         tree=tree,
@@ -318,6 +366,9 @@ def simulate(options: Example) -> SimulatedStudy:
         ph=ph,
         site=site,
         subject=subject,
+        study=study,
+        is_case=is_case,
+        disease_KF=disease_KF,
         optimum=PH_LOW + PH_SPAN * optimum,
         width=PH_SPAN * width,
         planted=planted,
@@ -326,62 +377,97 @@ def simulate(options: Example) -> SimulatedStudy:
     )
 
 
+def _disease(tree: SimulatedTree, studies: int, rng: np.random.Generator) -> F64:
+    """Draw the effect of the disease on each ASV, float64 [K, F]: shared genera, and one's own."""
+    genus = clades(tree, _GENERA)
+    sizes = np.bincount(genus)
+    largest = np.argsort(-sizes, kind="stable")[: max(len(sizes) // 2, SHARED_GENERA + studies)]
+    if len(largest) < SHARED_GENERA + studies:
+        raise UsageError(
+            "Too few genera for the disease",
+            f"{len(sizes)} for {SHARED_GENERA} shared ones and one of each of {studies} studies",
+            "give more --asvs",
+        )
+    drawn = rng.permutation(largest)[: SHARED_GENERA + studies]
+    signs = np.arange(len(drawn)) % 2 * 2.0 - 1
+    disease_KF = np.zeros((studies, len(genus)))
+    for sign, chosen in zip(signs, drawn[:SHARED_GENERA], strict=False):
+        disease_KF[:, genus == chosen] = sign * SHARED_EFFECT
+    for number, (sign, chosen) in enumerate(
+        zip(signs[SHARED_GENERA:], drawn[SHARED_GENERA:], strict=True)
+    ):
+        disease_KF[number, genus == chosen] = sign * OWN_EFFECT
+    return disease_KF
+
+
 def _uniform(values: F64) -> F64:
     """Map standard normal values to 0..1 by their distribution function."""
     return np.array([0.5 * (1 + erf(value / sqrt(2))) for value in values.tolist()])
 
 
-FILES = ("table.biom", "tree.nwk", "metadata.tsv", "taxonomy.tsv", "truth.json")
+OF_A_STUDY = ("table.biom", "metadata.tsv")
+OF_ALL = ("tree.nwk", "taxonomy.tsv", "truth.json")
+
+
+def study_folders(options: Example) -> tuple[Path, ...]:
+    """Return the folder of each study: --output-dir, or a, b, ... in it."""
+    names = ascii_lowercase[: options.studies] or [""]
+    return tuple(options.output_dir / name for name in names)
+
+
+def _places(options: Example) -> tuple[Path, ...]:
+    """Return the paths of all files, those of each study first."""
+    of_studies = [folder / name for folder in study_folders(options) for name in OF_A_STUDY]
+    return (*of_studies, *(options.output_dir / name for name in OF_ALL))
 
 
 def require_free(options: Example) -> None:
     """Refuse to replace a file of a study without --overwrite."""
-    for name in FILES:
-        refuse_existing(options.output_dir / name, options.overwrite)
+    for place in _places(options):
+        refuse_existing(place, options.overwrite)
 
 
 def write_study(study: SimulatedStudy, options: Example) -> tuple[Path, ...]:
-    """Write the five files into --output-dir, all or none, and return their paths.
+    """Write all files into --output-dir, all or none, and return their paths.
 
     Table and taxonomy leave out ASVs without reads, the tree does not. `r2_of_the_gradient` in
     truth.json is the R2 of the unmeasured gradient against the column `ph`, the upper bound for
     every predictor.
     """
-    import biom
-    import h5py
-
     require_free(options)
     seen = np.unique(study.counts.indices)
-    by_feature = sparse.csr_matrix(study.counts[:, seen].T, dtype=np.float64)
-    features = [study.sequences[asv] for asv in seen]
-    table = biom.Table(by_feature, features, list(study.sample_ids), type="OTU table")
-    content = io.BytesIO()  # HDF5 prints tracebacks of its own when a disk is full.
-    with h5py.File(content, "w") as file:
-        table.to_hdf5(file, f"aam {__version__}", creation_date=_CREATION_DATE)
+    contents: list[bytes] = []
+    names_K: list[Sequence[str]] = []
+    for number in range(max(1, options.studies)):
+        rows = np.flatnonzero(study.study == number)
+        length = options.length
+        if options.studies and number == min(OTHER_LABORATORY, options.studies - 1):
+            length = round(OTHER_LENGTH * length)
+        names_K.append([dna[:length] for dna in study.sequences])
+        ids = [study.sample_ids[row] for row in rows]
+        contents.append(_table_bytes(study.counts[rows], ids, names_K[-1]))
+        is_other = length < options.length
+        contents.append(
+            _metadata_bytes(study, options, rows, OTHER_CLASSES if is_other else CLASSES)
+        )
 
-    columns: dict[str, tuple[str, list[str]]] = {
-        "ph": ("numeric", [f"{value:.2f}" for value in study.ph]),
-        "site": ("categorical", [f"site-{number + 1}" for number in study.site]),
-        "subject": ("categorical", [f"subject-{number + 1:03d}" for number in study.subject]),
-        "depth": ("numeric", [str(reads) for reads in study.reads]),
-    }
-    if len(study.planted):
-        columns["response"] = ("numeric", [f"{value:.4f}" for value in study.response])
-    rows = [("sample-id", *columns), ("#q2:types", *(kind for kind, _ in columns.values()))]
-    rows += zip(study.sample_ids, *(values for _, values in columns.values()), strict=True)
-
-    # Taxa are clades of the tree.
+    # Taxa are clades of the tree; a sequence that is cut has that of the first ASV with it.
     family, genus = (clades(study.tree, count) + 1 for count in (_FAMILIES, _GENERA))
-    taxa = [("Feature ID", "Taxon")]
-    for asv, name in zip(seen.tolist(), features, strict=True):
-        taxon = f"d__Simulated; f__Family-{family[asv]}; g__Genus-{family[asv]}.{genus[asv]}"
-        taxa.append((name, taxon))
+    taxon_of: dict[str, str] = {}
+    for asv in seen.tolist():
+        for names in names_K:
+            taxon = f"d__Simulated; f__Family-{family[asv]}; g__Genus-{family[asv]}.{genus[asv]}"
+            taxon_of.setdefault(names[asv], taxon)
+    taxa = [("Feature ID", "Taxon"), *taxon_of.items()]
 
     parameters = asdict(options)
     del parameters["output_dir"], parameters["overwrite"]
     error = float(np.square(study.ph - study.gradient).sum())
     spread = float(np.square(study.ph - study.ph.mean()).sum())
     niches = zip(study.optimum.tolist(), study.width.tolist(), strict=True)
+    letters = ascii_lowercase[: options.studies]
+    folders = [letters[number : number + 1] for number in study.study.tolist()]
+    gradient = zip(folders, study.sample_ids, study.gradient.round(4).tolist(), strict=True)
     truth = {
         "aam": __version__,
         "parameters": parameters,
@@ -392,7 +478,9 @@ def write_study(study: SimulatedStudy, options: Example) -> tuple[Path, ...]:
             "mean_depth": round(float(study.reads.mean()), 2),
             "r2_of_the_gradient": round(1 - error / spread, 4) if spread else None,
         },
-        "gradient_ph": dict(zip(study.sample_ids, study.gradient.round(4).tolist(), strict=True)),
+        "gradient_ph": {
+            f"{folder}.{name}".removeprefix("."): value for folder, name, value in gradient
+        },
         "niches_ph": {
             name: [round(optimum, 4), round(width, 4)]
             for name, (optimum, width) in zip(study.sequences, niches, strict=True)
@@ -401,16 +489,64 @@ def write_study(study: SimulatedStudy, options: Example) -> tuple[Path, ...]:
             study.sequences[asv]: effect
             for asv, effect in zip(study.planted.tolist(), study.effects.tolist(), strict=True)
         },
+        # Of each study, the genera that the disease changes.
+        "disease": {
+            letter: {
+                taxon_of[study.sequences[asv]].rpartition("; ")[2]: effects_F[asv]
+                for asv in np.flatnonzero(effects_F)
+                if study.sequences[asv] in taxon_of
+            }
+            for letter, effects_F in zip(letters, study.disease_KF, strict=False)
+        },
     }
-    contents = (
-        content.getvalue(),
+    contents += [
         newick(study.tree, study.sequences).encode(),
-        "".join("\t".join(row) + "\n" for row in rows).encode(),
         "".join("\t".join(row) + "\n" for row in taxa).encode(),
         (json.dumps(truth, indent=1) + "\n").encode(),
-    )
-    places = tuple(options.output_dir / name for name in FILES)
+    ]
+    places = _places(options)
     with ExitStack() as stack:
         for place, data in zip(places, contents, strict=True):
             stack.enter_context(atomic_write(place)).write_bytes(data)
     return places
+
+
+def _table_bytes(counts: sparse.csr_array, ids: Sequence[str], names: Sequence[str]) -> bytes:
+    """Return BIOM 2.1 of samples x ASVs; reads of ASVs with one name are added up."""
+    import biom
+    import h5py
+
+    seen = np.unique(counts.indices)
+    column_of = {name: column for column, name in enumerate(dict.fromkeys(names[a] for a in seen))}
+    columns = np.array([column_of.get(name, 0) for name in names])
+    parts = (counts.data, columns[counts.indices], counts.indptr)
+    by_sample = sparse.csr_matrix(parts, shape=(len(ids), len(column_of)), dtype=np.float64)
+    by_sample.sum_duplicates()
+    table = biom.Table(by_sample.T.tocsr(), [*column_of], list(ids), type="OTU table")
+    content = io.BytesIO()  # HDF5 prints tracebacks of its own when a disk is full.
+    with h5py.File(content, "w") as file:
+        table.to_hdf5(file, f"aam {__version__}", creation_date=_CREATION_DATE)
+    return content.getvalue()
+
+
+def _metadata_bytes(
+    study: SimulatedStudy,
+    options: Example,
+    rows: npt.NDArray[np.int64],
+    classes: tuple[str, str],
+) -> bytes:
+    """Return the metadata of the samples at `rows` as QIIME 2 reads it."""
+    columns: dict[str, tuple[str, list[str]]] = {
+        "ph": ("numeric", [f"{value:.2f}" for value in study.ph]),
+        "site": ("categorical", [f"site-{number + 1}" for number in study.site]),
+        "subject": ("categorical", [f"subject-{number + 1:03d}" for number in study.subject]),
+        "depth": ("numeric", [str(reads) for reads in study.reads]),
+    }
+    if len(study.planted):
+        columns["response"] = ("numeric", [f"{value:.4f}" for value in study.response])
+    if options.studies:
+        columns = {"disease": ("categorical", [classes[int(c)] for c in study.is_case]), **columns}
+    lines = [("sample-id", *columns), ("#q2:types", *(kind for kind, _ in columns.values()))]
+    cells = [study.sample_ids, *(values for _, values in columns.values())]
+    lines += [tuple(column[row] for column in cells) for row in rows.tolist()]
+    return "".join("\t".join(line) + "\n" for line in lines).encode()

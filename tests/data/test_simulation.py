@@ -15,9 +15,13 @@ from skbio.diversity import beta_diversity
 
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.studies import Example
+from aam.contract.options.study import TableOptions
+from aam.data.metadata import read_metadata
 from aam.data.simulation import SimulatedStudy, newick, simulate, write_study
+from aam.data.study import load_study
 from aam.data.table import read_table
 from aam.data.taxonomy import named_ranks, read_taxonomy
+from tests.support.commands import aam
 
 SMALL = Example(
     output_dir=Path("."), samples=30, asvs=120, length=60, richness=25, depth=800, subjects=6
@@ -153,6 +157,7 @@ def test_a_random_forest_predicts_part_of_the_gradient(
         ("richness", 121, "--richness"),
         ("depth", 10, "--depth"),
         ("subjects", 31, "--subjects"),
+        ("studies", 27, "--studies"),
         ("seed", -1, "--seed"),
     ],
 )
@@ -171,3 +176,61 @@ def test_the_smallest_study_works() -> None:
     study = simulate(tiny)
     assert study.counts.shape == (2, 2)
     assert (study.reads >= 1).all()
+
+
+@pytest.fixture(scope="module")
+def studies() -> tuple[Example, SimulatedStudy]:
+    options = dataclasses.replace(LARGER, samples=60, studies=4, subjects=0, asvs=500, richness=60)
+    return options, simulate(options)
+
+
+def test_studies_differ_in_asvs_depth_and_cases_and_share_the_disease(
+    studies: tuple[Example, SimulatedStudy],
+) -> None:
+    _, study = studies
+    counts = study.counts.toarray()
+    shares = [float(study.is_case[study.study == k].mean()) for k in range(4)]
+    assert shares == pytest.approx([0.3, 0.433, 0.567, 0.7], abs=0.02)
+    has_KF = np.array([counts[study.study == k].any(axis=0) for k in range(4)])
+    assert 0.3 < (has_KF[0] & has_KF[1]).sum() / has_KF[0].sum() < 0.8
+    depths = [float(study.reads[study.study == k].mean()) for k in range(4)]
+    assert max(depths) > 1.3 * min(depths)
+    shared_F = (study.disease_KF != 0).all(axis=0)
+    own_KF = (study.disease_KF != 0) & ~shared_F
+    assert own_KF.any(axis=1).all()
+    assert own_KF.sum(axis=0).max() == 1
+    for k in range(4):
+        present = counts[study.study == k] > 0
+        cases = study.is_case[study.study == k]
+        shift_F = present[cases].mean(axis=0) - present[~cases].mean(axis=0)
+        moved = float((shift_F * study.disease_KF[k])[shared_F & has_KF[k]].mean())
+        assert moved > 0.03
+        assert float((shift_F * study.disease_KF[k])[own_KF[k] & has_KF[k]].mean()) > 0.03
+
+
+def test_studies_are_written_apart_and_join(
+    studies: tuple[Example, SimulatedStudy], tmp_path: Path
+) -> None:
+    options = dataclasses.replace(studies[0], output_dir=tmp_path)
+    write_study(studies[1], options)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "a", "b", "c", "d", "tree.nwk", "taxonomy.tsv", "truth.json"
+    }  # fmt: skip
+    tables = {name: read_table(tmp_path / name / "table.biom") for name in "abcd"}
+    assert {len(name) for name in tables["b"].feature_ids} == {150}
+    assert {len(name) for name in tables["c"].feature_ids} == {120}
+    # The third has one metadata column with other classes, and all have the same sample ids.
+    given = [word for name in "abcd" for word in ("--table", tmp_path / name / "table.biom")]
+    given += [word for name in "abcd" for word in ("--metadata", tmp_path / name / "metadata.tsv")]
+    relabel = "disease:yes=case,disease:no=control"
+    more = ("--studies", "a,b,c,d", "--relabel", relabel, "--tree", tmp_path / "tree.nwk")
+    store = tmp_path / "joined.aam"
+    assert aam("prepare", *given, *more, "--output", store) == 0
+    metadata = read_metadata(store)
+    assert set(metadata.columns["disease"]) == {"case", "control"}
+    taxa = read_taxonomy(tmp_path / "taxonomy.tsv")
+    joined = load_study(TableOptions(table=store))
+    assert set(joined.table.feature_ids) <= taxa.keys()
+    assert joined.reads.sum() == studies[1].reads.sum()
+    changed = json.loads((tmp_path / "truth.json").read_text())["disease"]
+    assert len(set.intersection(*(set(genera) for genera in changed.values()))) == 3

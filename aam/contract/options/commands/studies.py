@@ -88,24 +88,34 @@ class Prepare:
 class Example:
     """Write a simulated study with known effects, on which the commands of the tutorial run.
 
-    By default 150 samples of 50 subjects, whose communities follow a pH. The same options give the
-    same study everywhere; truth.json has its effects.
+    By default 150 samples of 50 subjects, whose communities follow a pH. With --studies several
+    studies of one disease, which differ as real ones do, in folders a, b and so on. The same
+    options give the same study everywhere; truth.json has its effects.
 
     Examples:
         aam example --output-dir study
-        aam example --output-dir small --samples 60 --asvs 300 --seed 1
+        aam example --output-dir studies --studies 4 --samples 60
     """
 
     output_dir: Path = required_option(
         "Folder for table.biom, tree.nwk, metadata.tsv, taxonomy.tsv and truth.json.", role="output"
     )
-    samples: int = basic_option("Number of samples.", default=150)
+    samples: int = basic_option("Number of samples, of each study.", default=150)
+    studies: int = basic_option(
+        "Studies with cases and controls (column 'disease'): batch effects, depths, shares of "
+        "cases, genera that the disease changes in all and one that it changes in one. The third "
+        "has shorter reads and other names of the classes. 0: one study without a disease.",
+        default=0,
+    )
     asvs: int = basic_option("Number of ASVs, the tips of the tree.", default=500)
     length: int = option("Nucleotides of each sequence.", default=150)
     richness: int = option("Approximate number of ASVs in a sample.", default=60)
     depth: int = option("Mean number of reads in a sample.", default=4000)
     sites: int = option("Number of sites (categories).", default=3)
-    subjects: int = option("Number of subjects; 0: one for three samples.", default=0)
+    subjects: int = option(
+        "Number of subjects, of each study; 0: one for three samples, for each with --studies.",
+        default=0,
+    )
     planted: int = option(
         "ASVs whose log abundances sum to the column 'response'; 0: no such column.", default=0
     )
