@@ -100,7 +100,11 @@ class RecordEntries(msgspec.Struct):
 
 
 class Mismatch(ValueError):
-    """A value that is not of its declared type."""
+    """A value that is not of its declared type; only an unknown key has a remedy."""
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(f"{message}, {remedy}" if remedy else message)
+        self.message, self.remedy = message, remedy
 
 
 def read_json(path: Path, expected: type[T], what: str, remedy: str = EDITED) -> T:
@@ -147,7 +151,7 @@ def decode_json(
         _require_bounded(plain)
         return convert(plain, expected)
     except Mismatch as error:
-        reason = str(error).replace("; ", ", ")
+        reason = str(error)
     except (ValueError, RecursionError) as error:
         deep = isinstance(error, RecursionError)
         reason = "nested too deeply" if deep else reason_of(error)
@@ -179,7 +183,7 @@ def convert(value: Any, expected: type[T], place: str = "") -> T:
         known = [field.encode_name for kind in kinds for field in getattr(kind, "fields", ())]
         remedy = nearest(key, known, f"known are {', '.join(known)}")
         inside = f" in '{name}'" if path or place else ""
-        raise Mismatch(f"unknown key '{printable(key)}'{inside}; {remedy}")
+        raise Mismatch(f"unknown key '{printable(key)}'{inside}", remedy)
     if missing := re.fullmatch("Object missing required field `(.*)", message):
         raise Mismatch(f"{name} has no '{missing[1].removesuffix('`')}'")
     if isinstance(wrong, dict | list):
@@ -232,15 +236,15 @@ class Sourced(Generic[T]):
         """
         value: Any = self.value
         # YAML reads an account 1234 or a limit of 30 minutes as numbers.
-        if expected is str and isinstance(value, int | float) and not isinstance(value, bool):
+        is_text = str in (expected, getattr(expected, "__origin__", None))
+        if is_text and isinstance(value, int | float) and not isinstance(value, bool):
             value = str(value)
         try:
             return Sourced(convert(value, expected, key), self.source)
         except Mismatch as error:
-            message, _, remedy = str(error).partition("; ")
-            cause = "An unknown key" if message.startswith("unknown key") else "Invalid value"
-            evidence = f"{message} in {self.source}"
-            raise ConfigurationError(cause, evidence, remedy or "correct it") from None
+            cause = "An unknown key" if error.remedy else "Invalid value"
+            evidence = f"{error.message} in {self.source}"
+            raise ConfigurationError(cause, evidence, error.remedy or "correct it") from None
 
 
 def read_yaml_entries(

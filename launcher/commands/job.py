@@ -22,7 +22,14 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from aam.contract import stop_file
-from aam.contract.errors import AamError, DataError, Interrupted, Unavailable, UsageError
+from aam.contract.errors import (
+    AamError,
+    ConfigurationError,
+    DataError,
+    Interrupted,
+    Unavailable,
+    UsageError,
+)
 from aam.contract.files import system_error
 from aam.contract.gpus import GPU
 from aam.contract.options import build, option, specs
@@ -33,6 +40,7 @@ from launcher.commands import PROGRAM
 from launcher.engines import exec_plan, make_private
 from launcher.engines.base import LIBRARIES
 from launcher.findings import REQUESTED, warn
+from launcher.host.facts import whole_number
 from launcher.plan.inputs import Request, request_of
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import STRATEGIES
@@ -89,6 +97,16 @@ def with_values(flags: Mapping[str, Any], variables: Mapping[str, str]) -> dict[
     return {**flags, "--env": tuple(texts)} if "--env" in flags else dict(flags)
 
 
+def of_slurm(name: str, variables: Mapping[str, str], absent: int = 1) -> int:
+    """Return a number that Slurm states in a variable, or `absent`."""
+    text = variables.get(name)
+    number = whole_number(text) if text else absent
+    if number is None:
+        evidence, remedy = f"{name}={text!r}", "unset it; Slurm alone sets it in a job"
+        raise ConfigurationError("A variable of Slurm is not a number", evidence, remedy)
+    return number
+
+
 # --- the batch process
 
 
@@ -123,9 +141,9 @@ def batch(job: JobOptions, request: Request, ranks_argv: Sequence[str]) -> int:
 
     for each in (*reasons, signal.SIGTERM):
         signal.signal(each, handle)
-    nodes = int(variables.get("SLURM_JOB_NUM_NODES") or 1)
-    ranks = int(variables.get("SLURM_NTASKS_PER_NODE") or 1)
-    start = int(variables.get("SLURM_RESTART_COUNT") or 0) + 1
+    nodes = of_slurm("SLURM_JOB_NUM_NODES", variables)
+    ranks = of_slurm("SLURM_NTASKS_PER_NODE", variables)
+    start = of_slurm("SLURM_RESTART_COUNT", variables, 0) + 1
     log(f"start {start}, `aam {request.command}` on "
         f"{variables.get('SLURM_JOB_NODELIST', os.uname().nodename)}")  # fmt: skip
     try:
@@ -152,8 +170,8 @@ def batch(job: JobOptions, request: Request, ranks_argv: Sequence[str]) -> int:
 
 def _srun(nodes: int, ranks: int, argv: Sequence[str]) -> int:
     """Start processes on each node of the job; return the highest exit status."""
-    cpus = int(os.environ.get("SLURM_CPUS_PER_TASK") or 0)
-    cpus = cpus or max(1, int(os.environ.get("SLURM_CPUS_ON_NODE") or 1) // ranks)
+    cpus = of_slurm("SLURM_CPUS_PER_TASK", os.environ, 0)
+    cpus = cpus or max(1, of_slurm("SLURM_CPUS_ON_NODE", os.environ) // ranks)
     # Since Slurm 22.05 srun does not take --cpus-per-task from sbatch. Ranks end at different
     # times, so none is waited for (--wait=0), but a rank that fails ends the others.
     srun = ["srun", "--quiet", "--kill-on-bad-exit=1", "--wait=0", f"--nodes={nodes}",
@@ -212,9 +230,9 @@ def rank(job: JobOptions, request: Request) -> NoReturn:
         del os.environ[name]
     settings = config.read(request.launcher_options, os.environ)
     site = config.site(settings.site.value or PLAIN_SITE)
-    ranks, nodes = (int(os.environ.get(name) or 1)
-                    for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NNODES"))  # fmt: skip
-    local_rank = int(os.environ.get("SLURM_LOCALID") or 0)
+    ranks = of_slurm("SLURM_STEP_NUM_TASKS", os.environ)
+    nodes = of_slurm("SLURM_NNODES", os.environ)
+    local_rank = of_slurm("SLURM_LOCALID", os.environ, 0)
     node_name, number = os.uname().nodename, os.environ.get("SLURM_JOB_ID")
     private = Path(config.private_folder(settings, os.geteuid(), node_name, number))
     os.environ.update(rank_variables(request, site, nodes, ranks, os.environ))
@@ -288,7 +306,7 @@ def rank_request(
 def continues(request: Request, variables: Mapping[str, str]) -> bool:
     """Return whether this start goes on with the run that an earlier start of the job began."""
     folder = request.given.get("--output-dir")
-    if not int(variables.get("SLURM_RESTART_COUNT") or 0) or folder is None:
+    if not of_slurm("SLURM_RESTART_COUNT", variables, 0) or folder is None:
         return False
     if request.option("--resume-from") is None:
         return False

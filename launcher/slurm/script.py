@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from aam import __version__
-from aam.contract.errors import AamError, ConfigurationError, UsageError
+from aam.contract.errors import AamError, UsageError
 from aam.contract.options import ONE_OR_MORE, ZERO_OR_MORE, Range, basic_option, option
 from aam.contract.options.commands import options_of
 from launcher.plan.inputs import Request
@@ -19,10 +19,6 @@ from launcher.slurm.queue import Partition, seconds
 from launcher.slurm.site import Site
 from launcher.system import quoted
 
-NAME = re.compile(r"[A-Za-z0-9_.@+-]+\Z")
-"""Names of partitions and accounts."""
-GPU_REQUEST = re.compile(r"--[a-z-]+(=[A-Za-z0-9_.:,*=-]+)?\Z")
-MODULE = re.compile(r"[A-Za-z0-9_.+][A-Za-z0-9_./+-]*\Z")
 TRIALS = "--trials-only"
 """Option of a process that takes part in a search and leaves the evaluation to another one."""
 WIDTH = 100
@@ -140,19 +136,12 @@ def allocation_of(
     cpus = given.cpus or (0 if facts.whole_nodes else share)
     # `scancel --signal=USR2` saves and ends, USR1 saves and queues the job again.
     signal = f"--signal=B:USR{1 if given.requeue else 2}@{warn}"
-    names = {key: (getattr(given, key) or getattr(facts, key),
-                   f"--{key}" if getattr(given, key) else site.where(key))
-             for key in ("partition", "account")}  # fmt: skip
-    for value, where in names.values():
-        if value:
-            _require(NAME, value, where)
+    names = {key: getattr(given, key) or getattr(facts, key) for key in ("partition", "account")}
     gpu_request = facts.gpu_request.replace("{gpus}", str(gpus))
-    if gpu_request:
-        _require(GPU_REQUEST, gpu_request, site.where("gpu_request"))
     memory = given.mem or ("0" if facts.whole_nodes else "")
     options = (
         f"--job-name={given.job_name or command}",
-        *(f"--{key}={value}" for key, (value, _) in names.items() if value),
+        *(f"--{key}={value}" for key, value in names.items() if value),
         f"--nodes={given.nodes}",
         f"--ntasks-per-node={ranks}",
         *([gpu_request] if gpu_request else []),
@@ -181,14 +170,6 @@ def allocation_of(
         if not each.isprintable() or each.partition("=")[1:] == ("=", ""):
             raise UsageError("A value that no job script can hold", repr(each), "choose another")
     return Allocation(given.nodes, ranks, gpus, time, warn, given.requeue and trains, options)
-
-
-def _require(pattern: re.Pattern[str], value: str, where: str) -> None:
-    """Refuse a value that would become something else in a line of the script."""
-    if not pattern.match(value):
-        cause, evidence = "A value that no job script can hold", f"{value!r} in {where}"
-        remedy = f"it has to match {pattern.pattern.removesuffix(chr(92) + 'Z')}"
-        raise ConfigurationError(cause, evidence, remedy)
 
 
 def over_limits(
@@ -222,8 +203,6 @@ def over_limits(
 
 def script(what: Allocation, site: Site, about: Sequence[str], argv: Sequence[str]) -> str:
     """Return the script of a job."""
-    for module in site.values.modules:
-        _require(MODULE, module, site.where("modules"))
     lines = ["#!/bin/bash"]
     for each in what.options:  # in double quotes where it has to be
         plain = re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", each)

@@ -31,8 +31,14 @@ from launcher.slurm import node, queue
 from launcher.slurm.queue import seconds
 
 
-def _help(text: str) -> Meta:
-    return Meta(description=text)
+def _help(text: str, pattern: str | None = None) -> Meta:
+    return Meta(description=text, pattern=pattern)
+
+
+# What stands in a job script, where other text would become a line or a word of its own.
+NAME = r"^[A-Za-z0-9_.@+-]*\Z"
+GPU_REQUEST = r"^(--[a-z-]+(=[A-Za-z0-9_.:,*={}-]+)?)?\Z"
+Module = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.+][A-Za-z0-9_./+-]*\Z")]
 
 
 PLAIN_SITE = "slurm"
@@ -44,8 +50,8 @@ class SiteValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     sources: Annotated[dict[str, str], _help("What the letters of sources stand for.")] = {}
     title: Annotated[str, _help("What it is called.")] = ""
-    partition: Annotated[str, _help("Partition of the jobs; none: Slurm's default.")] = ""
-    account: Annotated[str, _help("Account that is charged; none: Slurm's default.")] = ""
+    partition: Annotated[str, _help("Partition of the jobs; none: Slurm's default.", NAME)] = ""
+    account: Annotated[str, _help("Account that is charged; none: Slurm's default.", NAME)] = ""
     nodes: Annotated[Count, _help("Nodes there are; 0: unknown.")] = 0
     max_nodes: Annotated[Count, _help("Most nodes of one job; 0: no limit.")] = 0
     max_time: Annotated[str, _help("Longest time of one job; none: no limit.")] = ""
@@ -59,7 +65,7 @@ class SiteValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0
     gpu_request: Annotated[
         str, _help("Option that requests GPUs, as --gpus-per-node=mi300a:{gpus}; none: they come "
-                   "with the node.")
+                   "with the node.", GPU_REQUEST)
     ] = ""  # fmt: skip
     machine: Annotated[
         str, _help("Their processor, as `uname -m` shows it: x86_64, aarch64; none: that of the "
@@ -69,7 +75,7 @@ class SiteValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Count, _help("Processors of a node, as Slurm counts; a job on a part of a node gets the "
                      "share of its GPUs. 0: as sinfo shows.")
     ] = 0  # fmt: skip
-    modules: Annotated[tuple[str, ...], _help("Environment modules to load in a job.")] = ()
+    modules: Annotated[tuple[Module, ...], _help("Environment modules to load in a job.")] = ()
     shared: Annotated[
         tuple[str, ...], _help("Folders that the nodes see; none: all but `unshared`.")
     ] = ()
@@ -87,7 +93,6 @@ class SiteValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _HINTS = typing.get_type_hints(SiteValues, include_extras=True)
-_TYPES = {name: str if hint.__origin__ is str else hint for name, hint in _HINTS.items()}
 HELP: dict[str, str] = {name: str(hint.__metadata__[-1].description)
                         for name, hint in _HINTS.items()}  # fmt: skip
 """Key of a fact -> its help."""
@@ -157,8 +162,8 @@ def site_of(name: str, entries: Mapping[str, Sourced[Any]], variables: Mapping[s
                     evidence = f"'{part}' in {entry.source}"
                     raise ConfigurationError("Not a variable's name", evidence, "correct it")
                 values[key][part] = add(f"{key}.{part}", value, entry.source, str)
-        elif key in _TYPES:
-            values[key] = add(key, entry.value, entry.source, _TYPES[key])
+        elif key in _HINTS:
+            values[key] = add(key, entry.value, entry.source, _HINTS[key])
         else:
             add(key, entry.value, entry.source, Any)
     found = SiteValues(**values)

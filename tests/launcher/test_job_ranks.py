@@ -261,6 +261,16 @@ def test_a_node_without_srun_is_one_sentence(place: Path) -> None:
     assert not list(place.glob("aam-*/7-*"))
 
 
+@pytest.mark.parametrize("name", ["SLURM_JOB_NUM_NODES", "SLURM_CPUS_PER_TASK", "SLURM_LOCALID"])
+def test_a_variable_of_slurm_that_is_no_number_is_one_sentence(place: Path, name: str) -> None:
+    program(place, "srun", "true")
+    rank = ["--rank"] if name == "SLURM_LOCALID" else ["--no-memory-check"]
+    done = run(place, *rank, "--site", "workstation", *PRETRAIN, **{name: "2(x2)"})
+    assert done.returncode == 78, done.stderr
+    assert f"{name}='2(x2)'; unset it" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_job_outside_of_slurm_is_one_sentence(place: Path) -> None:
     done = run(place, "--site", "workstation", *PRETRAIN, SLURM_JOB_ID="")
     assert done.returncode == 64

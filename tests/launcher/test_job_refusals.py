@@ -151,7 +151,8 @@ def test_a_site_puts_no_line_of_its_own_into_a_script(place: Path, line: str, ke
     (place / "site.yaml").write_text("\n".join([*kept, line, ""]))
     done = submit(place, *WORDS, "--gpus", "1", "--dry-run")
     assert (done.returncode, done.stdout) == (78, ""), done.stderr
-    assert "A value that no job script can hold: " in done.stderr
+    assert f"Invalid value: {key}" in done.stderr
+    assert done.stderr.endswith("; correct it.\n")
     assert " in ./site.yaml:" in done.stderr or " in site.yaml:" in done.stderr
     assert done.stderr.count("\n") == 1
 
