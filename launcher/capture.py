@@ -39,11 +39,10 @@ def write(host: Host, file: Path) -> int:
     """Write the capture and return the number of files in it."""
     vendors = VENDORS.values()
     places = [*PLACES, *(place for vendor in vendors for place in vendor.files)]
-    attributes = [*ATTRIBUTES, *(name for vendor in vendors for name in vendor.attributes)]
     paths = [str(path) for place in places for path in sorted(Path("/").glob(place[1:]))]
     for function in host.bus:
         folder = f"{DEVICES}/{function.split()[0]}"
-        paths += [p for name in attributes if os.path.exists(p := f"{folder}/{name}")]
+        paths += [p for name in ATTRIBUTES if os.path.exists(p := f"{folder}/{name}")]
     # By name, not by a pattern: SLURM_JWT is the user's password for the cluster.
     own = [name for vendor in vendors for name in vendor.variables]
     inside = {engine.traits.inside for engine in (*host.engines, *host.absent_engines)} | {""}

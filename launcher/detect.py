@@ -95,7 +95,7 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
         user=user,
         user_space={name: space for name, space in spaces.items() if space},
         cdi=tuple(name for name, vendor in VENDORS.items()
-                  if vendor.cdi_kind and any(vendor.cdi_kind in text for text in described)),
+                  if vendor.cdi and any(vendor.cdi[0] in text for text in described)),
         bus=tuple(str(function) for function in pci.functions(tree)),
         environment=dict(variables),
         complete=live or tree.manifest.complete,

@@ -86,17 +86,14 @@ class Amd(Vendor):
     library_flags = ("--rocm", "--no-rocm")
     torch_field = "hip"
     arch_prefix = "gfx"
-    libraries_setting = "host_rocm"
-    libraries_help = (
-        "Give --rocm to the engine, which replaces the image's libraries with the host's."
-    )
     files = (
         f"{NODES}/*/properties",
         "/sys/module/amdgpu/version",
         "/sys/module/amdgpu/initstate",
         "/opt/rocm/.info/version",
+        f"{pci.DEVICES}/*/current_compute_partition",
+        f"{pci.DEVICES}/*/current_memory_partition",
     )
-    attributes = ("current_compute_partition", "current_memory_partition")
     variables = OVERRIDES
     install_variables = ("ROCM_PATH", "HIP_PATH")
 

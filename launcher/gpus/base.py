@@ -65,11 +65,9 @@ class Vendor(Protocol):
     # options of Apptainer and Singularity that bring in the host's libraries, and that keep them
     # out; None if there are none
     library_flags: tuple[str, str] | None = None
-    libraries_setting: str = ""  # setting that requests the host's libraries ("host_rocm"), and
-    libraries_help: str = ""  # its help; empty if they cannot be requested
-    # vendor and class of its devices in the Container Device Interface; "" if none
-    cdi_kind: str = ""
-    cdi_command: str = ""  # what makes the description of the devices for it
+    # vendor and class of its devices in the Container Device Interface, and the command that
+    # describes them; None if they have none
+    cdi: tuple[str, str] | None = None
     # prefix of the names of a card's hardware partitions ("MIG-"); empty if none
     instance: str = ""
     one_instance: str = ""  # why one of them is used
@@ -78,10 +76,15 @@ class Vendor(Protocol):
     # compute on this vendor's GPUs yet
     torch_field: str = ""
     files: tuple[str, ...] = ()  # patterns of the files that a capture holds
-    attributes: tuple[str, ...] = ()  # attributes of a PCI device that a capture holds
     variables: tuple[str, ...] = ()  # variables that a capture holds
     # variables that name a user space on the host; no container gets them
     install_variables: tuple[str, ...] = ()
+
+    @property
+    def libraries_setting(self) -> str:
+        """Setting that requests the host's libraries ("host_rocm"); empty if none does."""
+        flags = None if self.host_libraries else self.library_flags
+        return f"host_{flags[0].strip('-')}" if flags else ""
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
         """List the GPUs in the order in which the runtime counts them.

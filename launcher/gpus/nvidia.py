@@ -43,8 +43,7 @@ class Nvidia(Vendor):
     shared_nodes = ("/dev/nvidiactl", UVM)
     host_libraries = True
     library_flags = ("--nv", "--no-nv")
-    cdi_kind = "nvidia.com/gpu"
-    cdi_command = "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+    cdi = ("nvidia.com/gpu", "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml")
     instance = "MIG-"
     one_instance = "CUDA computes on one MIG instance at a time"
     torch_field = "cuda"

@@ -318,7 +318,7 @@ def _cannot_start(candidate: Candidate, inputs: LaunchInputs) -> Step | None:
         needs_cdi = host.traits(candidate.engine).needs_cdi
         if vendor and needs_cdi and vendor.host_libraries and vendor.name not in host.cdi:
             cause = f"{candidate.engine} needs a CDI description of {vendor.title} GPUs"
-            remedy = f"`{vendor.cdi_command}` makes it"
+            remedy = f"`{vendor.cdi[1]}` makes it" if vendor.cdi else "choose another --runtime"
             return "host libraries", Unavailable(cause, "none in /etc/cdi", remedy)
     # No group of the user may exist inside the engine, and a device may need one.
     if fact and group and (fact.maps_root or fact.loses_groups):

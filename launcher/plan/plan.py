@@ -341,7 +341,7 @@ def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ..
     visible = sorted(chosen.gpus, key=lambda gpu: gpu.index)
     if vendor and vendor.host_libraries:
         why = "all GPUs, with the driver's libraries, as the host describes them"
-        cdi = [(f"{vendor.cdi_kind}=all", why)] if traits.needs_cdi else []
+        cdi = [(f"{vendor.cdi[0]}=all", why)] if traits.needs_cdi and vendor.cdi else []
     elif vendor:
         shared = "a node that all GPUs of the vendor share"
         nodes = [(path, shared if path in vendor.shared_nodes else "a GPU that is used")

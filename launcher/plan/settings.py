@@ -72,9 +72,16 @@ class SettingOptions:
 
 
 LIBRARY_SETTINGS: dict[str, OptionSpec] = {
-    name: OptionSpec(flag_of(name), name, bool, vendor.libraries_help, default=False)
+    name: OptionSpec(
+        flag_of(name),
+        name,
+        bool,
+        f"Give {vendor.library_flags[0]} to the engine, which replaces the image's libraries with "
+        "the host's.",
+        default=False,
+    )
     for vendor in VENDORS.values()
-    if (name := vendor.libraries_setting)
+    if vendor.library_flags and (name := vendor.libraries_setting)
 }
 """Settings that bring the host's libraries of a GPU vendor into the container."""
 SETTING_SPECS = {**{spec.field: spec for spec in specs(SettingOptions)}, **LIBRARY_SETTINGS}
