@@ -37,6 +37,8 @@ class Folds:
     splits: tuple[Split, ...]  # one split, or one per fold
     seed: int  # seed of the estimators
     group_column: str | None = None  # column of the metadata with the groups; None without groups
+    study_column: str | None = None  # column of the metadata with the studies; None of one study
+    studies: tuple[str, ...] = ()  # names of the studies, by the codes of the labels
     # transform of a number; estimators are fitted to transformed labels
     scale: TargetScale = UNSCALED
 
@@ -65,7 +67,10 @@ class Folds:
     def fitted_rows(self) -> tuple[Rows, ...]:
         """Rows to which models are fitted: of each split, and last of all samples of the splits."""
         fitted = [training_rows(split) for split in self.splits]
-        everything = np.unique(np.concatenate([*fitted, self.rows_M]))
+        # Every sample is in the training part of a fold, but for studies of one category, which
+        # no model may be fitted to, see `make_splits`.
+        held_out = self.rows_M if self.labels.studies is None else self.rows_M[:0]
+        everything = np.unique(np.concatenate([*fitted, held_out]))
         return (*fitted, everything)
 
     @cached_property
@@ -129,7 +134,7 @@ class Folds:
         parts = []
         for k, rows in enumerate(self.fitted_rows[:-1]):
             ranks_M1 = predictions_MC[self.fold_M == k + 1]
-            odds = fit_odds(left_out[k] if left_out else None, self.labels.take(rows))
+            odds = fit_odds(left_out[k] if left_out else None, self.labels.training(rows))
             parts.append(np.hstack([ranks_M1, odds.probabilities(ranks_M1[:, 0])]))
         return np.concatenate(parts)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from aam.arrays import F64, Rows
 from aam.contract.options.study import TargetType
+from aam.evaluation.splits import MIN_STUDIES
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Labels:
     groups: Rows  # int64 [N], the group of each sample; every sample its own without groups
     # ordered categories, the lowest first, whose ranks are the number; else empty
     levels: tuple[str, ...] = ()
+    studies: Rows | None = None  # int64 [N], the study of each sample; None of a single study
 
     @classmethod
     def of(
@@ -31,16 +33,49 @@ class Labels:
         classes: tuple[str, ...],
         groups: Sequence[str] | None,
         levels: tuple[str, ...] = (),
+        studies: Sequence[str] | None = None,
     ) -> Labels:
-        """Number the groups, which are given by name; None makes each sample its own group."""
-        if groups is None:
-            return cls(values, classes, np.arange(len(values)), levels)
-        numbered = np.unique(groups, return_inverse=True)[1].astype(np.int64)
-        return cls(values, classes, numbered, levels)
+        """Number groups and studies, which are given by name; None makes each sample a group."""
+        numbered = np.arange(len(values)) if groups is None else _numbered(groups)
+        study_N = None if studies is None else _numbered(studies)
+        return cls(values, classes, numbered, levels, study_N)
 
     def take(self, rows: Rows) -> Labels:
         """Return the labels of the samples at `rows`."""
-        return replace(self, values=self.values[rows], groups=self.groups[rows])
+        studies = None if self.studies is None else self.studies[rows]
+        return replace(self, values=self.values[rows], groups=self.groups[rows], studies=studies)
+
+    def training(self, rows: Rows) -> Labels:
+        """Return the labels of training samples, whose groups are those that choices leave out.
+
+        These are the studies where there are at least `MIN_STUDIES`, so that what is chosen serves
+        a study that is not known; else the groups within the studies.
+        """
+        labels = self.take(rows)
+        studies = labels.studies
+        if studies is None or len(np.unique(studies)) < MIN_STUDIES:
+            return labels
+        return replace(labels, groups=studies)
+
+    @property
+    def weights_N(self) -> F64:
+        """Weights of the samples that make categories and studies independent, float64 [N].
+
+        A sample weighs P(study) P(category) / P(study, category), 1 in the mean (Kamiran and
+        Calders 2012, "Data preprocessing techniques for classification without discrimination"):
+        a difference between studies then predicts no category, however unequal the proportions of
+        the studies are. Numbers, and the samples of a single study, weigh 1.
+        """
+        if self.studies is None or self.type == "regression":
+            return np.ones(len(self.values))
+        study_N = _numbered(self.studies)
+        counts_SC = np.zeros((study_N.max(initial=-1) + 1, len(self.classes or self.levels)))
+        codes_N = self.values.astype(np.int64)
+        np.add.at(counts_SC, (study_N, codes_N), 1)
+        expected_SC = np.outer(counts_SC.sum(axis=1), counts_SC.sum(axis=0)) / len(codes_N)
+        weights_N: F64 = (expected_SC / counts_SC.clip(min=1))[study_N, codes_N]
+        weights_N /= weights_N.mean()  # a category that a study does not have lowers it
+        return weights_N
 
     @property
     def type(self) -> TargetType:
@@ -61,6 +96,12 @@ class Labels:
             return self.values[:, None]
         return np.eye(len(self.classes))[self.values.astype(np.int64)]
 
+    @property
+    def mean_C(self) -> F64:
+        """Mean of `outputs_NC` with the weights of the samples."""
+        mean_C: F64 = (self.weights_N[:, None] * self.outputs_NC).mean(axis=0)
+        return mean_C
+
     def means_without_group(self, weights_N: F64 | None = None) -> F64:
         """Return for each sample the mean of `outputs_NC` over all other groups, float64 [N, C].
 
@@ -71,7 +112,7 @@ class Labels:
         is left out by sample.
         """
         y_NC, group_N = self.outputs_NC, np.unique(self.groups, return_inverse=True)[1]
-        weights_N = np.ones(len(y_NC)) if weights_N is None else weights_N
+        weights_N = self.weights_N if weights_N is None else weights_N
         if not group_N.any():
             group_N = np.arange(len(y_NC))
         sums_IC = np.stack([np.bincount(group_N, weights_N * y_N) for y_N in y_NC.T], axis=1)
@@ -87,3 +128,8 @@ class Labels:
         if not self.levels:
             return self.outputs_NC
         return np.hstack([self.outputs_NC, np.eye(len(self.levels))[self.values.astype(np.int64)]])
+
+
+def _numbered(names: Sequence[str] | Rows) -> Rows:
+    """Return the number of each name, in their sorted order."""
+    return np.unique(names, return_inverse=True)[1].astype(np.int64)

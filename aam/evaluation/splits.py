@@ -25,7 +25,8 @@ from aam.arrays import Rows
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import atomic_write
-from aam.contract.options.study import SplitOptions, TargetOptions
+from aam.contract.options.commands.train import Train
+from aam.contract.options.study import SplitOptions
 from aam.data.covariates import Covariates
 from aam.data.formats.text import quoting, read_text
 from aam.data.metadata import ID_HEADER, Metadata, groups
@@ -45,6 +46,9 @@ REPEATS = 5
 SMALL_SAMPLES, SMALL_GROUPS = 300, 100
 """With fewer of them the score of one partition depends on its seed (benchmarks/repeats.py):
 `REPEATS` partitions are scored."""
+
+MIN_STUDIES = 3
+"""Studies of which each can be left out in turn: of two, one alone would remain to choose from."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,61 @@ def make_splits(
             )  # fmt: skip
             splits.append(replace(split, repeat=repeat + 1))
     return tuple(splits)
+
+
+def study_splits(
+    studies: Sequence[str],
+    *,
+    test_size: float,
+    seed: int,
+    fitted: Rows,
+    groups: Sequence[str] | None = None,
+    classes: npt.NDArray[np.int64] | None = None,
+) -> tuple[Split, ...]:
+    """Return a split for each study, in the order of their names, whose test part it is.
+
+    Validation samples are whole studies where at least `MIN_STUDIES` are left, else whole groups.
+
+    Args:
+        studies: study of each sample.
+        test_size: fraction of the other samples for validation, 0 to below 1.
+        seed: seed of the shuffles.
+        fitted: samples to which models may be fitted, see `fitted_rows`.
+        groups: group of each sample, within a study.
+        classes: class of each sample, to stratify by.
+    """
+    study_N = np.asarray(studies, dtype=str)
+    group_N = None if groups is None else np.asarray(groups, dtype=str)
+    splits = []
+    for k, study in enumerate(np.unique(study_N)):
+        rest = fitted[study_N[fitted] != study]
+        if not len(rest):
+            cause = "No study with several categories is left to fit a model to"
+            remedy = "add studies that have all categories"
+            raise DataError(cause, f"when '{study}' is held out", remedy)
+        across = len(np.unique(study_N[rest])) >= MIN_STUDIES
+        labels = study_N if across else group_N
+        test = np.flatnonzero(study_N == study)
+        splits.append(_hold_out(rest, test_size, seed + k, labels, classes, test))
+    return tuple(splits)
+
+
+def fitted_rows(studies: Sequence[str], codes: npt.NDArray[np.int64] | None) -> Rows:
+    """Return the samples to which models may be fitted: those of studies of several categories.
+
+    A study of one category would teach the difference between studies alone. `codes` are the
+    categories of the samples; None of a number, whose studies all serve.
+    """
+    names, study_N = np.unique(studies, return_inverse=True)
+    if codes is None:
+        return np.arange(len(study_N))
+    number_of = np.bincount(np.unique(np.stack([study_N, codes]), axis=1)[0])
+    if single := [str(name) for name in names[number_of < 2]]:
+        warn(
+            "No model is fitted to studies of one category, which would teach the difference "
+            f"between studies alone: {first_few(single)}."
+        )
+    return np.flatnonzero(number_of[study_N] > 1)
 
 
 def write_splits(
@@ -338,14 +397,41 @@ def _folds(splitter: BaseCrossValidator, y: Rows, group_of: Rows | None = None) 
     return assigned
 
 
-def check_options(split: SplitOptions, target: TargetOptions) -> None:
+def check_options(options: Train) -> None:
     """Refuse groups that are the target: training samples have no held-out value of it."""
-    if split.group_column == target.metadata_column:
-        raise UsageError(
-            "The groups are the target, so no training sample has the value of a held-out one",
-            f"--group-column {split.group_column}",
-            "name the column of the subjects or of other groups, or leave the option out",
+    group, study = options.split.group_column, options.study_column
+    named = {"--group-column": group, "--study-column": study}
+    for flag, column in named.items():
+        if column == options.target.metadata_column:
+            raise UsageError(
+                "The groups are the target, so no training sample has the value of a held-out one",
+                f"{flag} {column}",
+                "name the column of the subjects or of other groups, or leave the option out",
+            )
+    if study is not None and group == study:
+        remedy = "name the column of the subjects, or leave --group-column out"
+        raise UsageError("The groups are the studies", f"--group-column {group}", remedy)
+
+
+def read_studies(options: Train, metadata: Metadata, sample_ids: Sequence[str]) -> list[str] | None:
+    """Read the study of each sample; None without --study-column.
+
+    Raises:
+        DataError: samples without a study, or fewer than two studies.
+    """
+    if (column := options.study_column) is None:
+        return None
+    studies: list[str] = metadata.values(column, sample_ids).tolist()
+    if missing := [name for name, study in zip(sample_ids, studies, strict=True) if not study]:
+        remedy = f"fill the column '{column}', or leave the samples out (--where)"
+        raise DataError("Samples without a study", first_few(missing), remedy)
+    if len(set(studies)) < 2:
+        raise DataError(
+            "A single study, which cannot be predicted by others",
+            f"all {len(studies)} samples have '{studies[0]}' as '{column}'",
+            "name another --study-column, or leave the option out",
         )
+    return studies
 
 
 def split_samples(
@@ -356,6 +442,7 @@ def split_samples(
     metadata: Metadata | None,
     codes: npt.NDArray[np.int64] | None = None,
     repeats: int | Literal["auto"] = 1,
+    studies: Sequence[str] | None = None,
 ) -> tuple[tuple[Split, ...], list[str] | None]:
     """Make or read the splits; also return the group of each sample (None without groups).
 
@@ -368,26 +455,54 @@ def split_samples(
         metadata: contains the group column.
         codes: class or rank of each sample, see `category_codes`; None for a numeric target.
         repeats: partitions into folds; "auto": `REPEATS` of a small study, else 1.
+        studies: study of each sample, of which each is a fold; groups are parts of a study.
     """
     labels, number = None, 0
     if options.group_column is not None:
         assert metadata is not None, "--group-column needs --metadata"
         labels = groups(metadata, options.group_column, sample_ids).tolist()
+        if studies is not None:
+            # A subject's number begins anew in each study.
+            number_in = Counter(group for group, _ in set(zip(labels, studies, strict=True)))
+            if several := sorted(group for group, times in number_in.items() if times > 1):
+                info(
+                    f"Values of '{options.group_column}' in several studies count as different "
+                    f"groups: {first_few(several)}."
+                )
+                pairs = zip(labels, studies, strict=True)
+                labels = [f"{group} ({study})" for group, study in pairs]
     if options.splits is not None:
         splits, of_file = read_splits(options.splits, sample_ids)
         labels = of_file if labels is None else labels
         if labels is not None:
+            remedy = "choose another file, or "
+            remedy += "leave out --group-column" if options.group_column else "correct its groups"
             for split in splits:
-                parts = [{labels[row] for row in getattr(split, part)} for part in PARTS]
-                counts = Counter(chain.from_iterable(parts))
-                if divided := [group for group, times in counts.items() if times > 1]:
-                    raise DataError(
-                        "The splits file divides groups between the parts of a split",
-                        first_few(sorted(divided)),
-                        "choose another file, or correct its column group"
-                        if options.group_column is None
-                        else "choose another file, or leave out --group-column",
-                    )
+                _check_undivided(labels, [getattr(split, part) for part in PARTS], remedy)
+        if studies is not None:
+            remedy = "choose another file, or leave out --study-column"
+            fitted = fitted_rows(studies, codes)
+            for split in splits:
+                known = np.concatenate([split.train, split.validation])
+                _check_undivided(studies, [known, split.test], remedy)
+            splits = tuple(
+                replace(
+                    split,
+                    train=np.intersect1d(split.train, fitted),
+                    validation=np.intersect1d(split.validation, fitted),
+                )
+                for split in splits
+            )
+    elif studies is not None:
+        info(f"Folds: {len(set(studies))}, one for each study.")
+        splits = study_splits(
+            studies,
+            test_size=options.test_size,
+            seed=seed,
+            fitted=fitted_rows(studies, codes),
+            groups=labels,
+            classes=codes if options.stratify else None,
+        )
     else:
         number = min(FOLDS, max(2, len(set(labels or sample_ids)))) if folds == "auto" else folds
         if folds == "auto" and labels is not None and number < FOLDS:
@@ -433,6 +548,14 @@ def split_samples(
                 raise DataError(cause, f"{evidence} of {len(codes)} samples", remedy)
             warn(f"{cause}, so they cannot measure a model: {evidence}.")
     return splits, labels
+
+
+def _check_undivided(names: Sequence[str], parts: Sequence[Rows], remedy: str) -> None:
+    """Refuse the splits of a file that have samples of one group in several parts."""
+    counts = Counter(chain.from_iterable({names[row] for row in part} for part in parts))
+    if divided := sorted(name for name, times in counts.items() if times > 1):
+        cause = "The splits file divides groups between the parts of a split"
+        raise DataError(cause, first_few(divided), remedy)
 
 
 def check_covariates(covariates: Covariates, splits: Sequence[Split]) -> None:

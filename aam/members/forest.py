@@ -280,6 +280,8 @@ class Forest(Estimator[ForestInputs]):
                 labels.values.astype(np.int64)
                 if labels.classes
                 else (labels.values - shift) / scale,
+                # Weights of 1 would draw other bags than none.
+                None if labels.studies is None else labels.weights_N,
             )
         model = model_of(forest, labels, kept, encoder, inputs.clades_VF)
         model = dataclasses.replace(model, values=model.values * scale + shift)
@@ -291,13 +293,13 @@ class Forest(Estimator[ForestInputs]):
         else:
             left_out_NC = np.zeros_like(y_NC)
             left_out_NC[:, forest.classes_] = np.nan_to_num(forest.oob_decision_function_)
-        # Moved from the mean label of the bags without the sample to that of all samples.
+        # Moved from the mean label of the bags without the sample, the values of the roots of their
+        # trees, to that of all samples.
         bags = [np.bincount(bag, minlength=len(y_NC)) for bag in forest.estimators_samples_]
-        bags_TN = np.stack(bags)
-        means_TC, without_TN = bags_TN @ y_NC / bags_TN.sum(axis=1, keepdims=True), bags_TN == 0
+        without_TN, means_TC = np.stack(bags) == 0, model.values[model.roots]
         # A sample that is in every bag has no out-of-bag prediction.
         trees_N1 = without_TN.sum(axis=0).clip(min=1)[:, None]
-        left_out_NC += y_NC.mean(axis=0) - without_TN.T @ means_TC / trees_N1
+        left_out_NC += labels.mean_C - without_TN.T @ means_TC / trees_N1
         return dataclasses.replace(model, left_out_NC=left_out_NC)
 
     def left_out(
@@ -311,7 +313,7 @@ class Forest(Estimator[ForestInputs]):
         if model.left_out_NC is not None or not labels.several_groups:
             return model.left_out_NC
         smaller = dataclasses.replace(self, n_estimators=max(1, self.n_estimators // 4))
-        return smaller.predict_halves(inputs, labels, seed)
+        return smaller.predict_parts(inputs, labels, seed)
 
     def restore(self, state: State, asvs: int, outputs: int, device: DeviceOptions) -> ForestModel:
         arrays = state.arrays

@@ -533,7 +533,8 @@ class Kernel(Estimator[KernelInputs]):
         # Of a skewed target the weights pull predictions from the mean to the median: R² 0.597
         # instead of 0.613 for exp(2 z) of a simulated pH. So the left-out error decides.
         robust = fit_ridge(model.kernel(inputs), rows, labels, weights_N)
-        if np.square(robust.left_out_NC - labels.outputs_NC).mean() <= ridge.error:
+        squares_NC = np.square(robust.left_out_NC - labels.outputs_NC)
+        if (labels.weights_N[:, None] * squares_NC).mean() <= ridge.error:
             ridge = robust
         return dataclasses.replace(
             model,
@@ -549,7 +550,7 @@ class Kernel(Estimator[KernelInputs]):
         grouped = len(np.unique(labels.groups)) < len(labels.groups)
         if labels.classes and grouped and labels.several_groups:
             # As the forest predicts them, so that both members are compared with half of the data.
-            return self.predict_halves(inputs, labels, seed)
+            return self.predict_parts(inputs, labels, seed)
         # By these predictions the penalty was chosen.
         return model.left_out_NC
 

@@ -45,12 +45,15 @@ def fit_ridge(
 ) -> Ridge:
     """Fit the ridge regression with the penalty of the least left-out error.
 
+    `weights_N` are factors of the weights of the labels.
+
     The centred kernel, or its Nyström approximation from the landmarks, with rows and columns
     multiplied by the square roots of the weights, is U diag(values) U^T.
     """
     y_NC = labels.outputs_NC
     samples = len(y_NC)
-    weights_N = np.ones(samples) if weights_N is None else weights_N / weights_N.mean()
+    weights_N = labels.weights_N if weights_N is None else labels.weights_N * weights_N
+    weights_N = weights_N / weights_N.mean()
     roots_N1 = np.sqrt(weights_N)[:, None]
     mean_C, means_R = weights_N @ y_NC / samples, weights_N @ kernel_NR / samples
     if len(landmarks) == samples:
@@ -155,7 +158,8 @@ def fit_logistic(aligned_NC: F64, labels: Labels) -> F64:
     logits[-1] = _NEVER
     present, codes = np.unique(labels.values.astype(np.int64), return_inverse=True)
     regressed_NK, rows = aligned_NC[:, present], np.arange(len(codes))
-    frequencies_K = np.bincount(codes) / len(codes)
+    weights_N = labels.weights_N
+    frequencies_K = np.bincount(codes, weights_N) / len(codes)
 
     def loss(parameters: F64) -> tuple[float, F64]:
         slope, intercepts_K = parameters[0], parameters[1:]
@@ -163,11 +167,13 @@ def fit_logistic(aligned_NC: F64, labels: Labels) -> F64:
         totals_N = logsumexp(scores_NK, axis=1)
         errors_NK = np.exp(scores_NK - totals_N[:, None])
         errors_NK[rows, codes] -= 1
+        errors_NK *= weights_N[:, None]
         penalty = slope / _INVERSE_PENALTY
         gradient = np.array(
             [(errors_NK * regressed_NK).sum() + 2 * penalty, *errors_NK.sum(axis=0)]
         )
-        return float((totals_N - scores_NK[rows, codes]).sum() + slope * penalty), gradient
+        losses_N = weights_N * (totals_N - scores_NK[rows, codes])
+        return float(losses_N.sum() + slope * penalty), gradient
 
     start = np.array([0.0, *np.log(frequencies_K)])
     bounds = [(0.0, None)] + [(None, None)] * len(present)

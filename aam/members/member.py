@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 Reads = TypeVar("Reads", bound=Inputs, contravariant=True)
 
+FEW_GROUPS = 4
+"""Groups up to which each is left out in turn, see `Estimator.predict_parts`."""
+
 
 @dataclass(frozen=True)
 class Importance:
@@ -274,20 +277,24 @@ class Estimator(Reader[T]):
         """
         return None
 
-    def predict_halves(self, inputs: T, labels: Labels, seed: int) -> F64:
-        """Return predictions [N, C] of either half of the groups by a fit to the other half."""
+    def predict_parts(self, inputs: T, labels: Labels, seed: int) -> F64:
+        """Return predictions [N, C] of each part of the groups by a fit to the other parts.
+
+        These are two halves; of few groups, such as studies, each is a part: half of them would be
+        too little to fit to.
+        """
         groups, group_N = np.unique(labels.groups, return_inverse=True)
+        parts = len(groups) if len(groups) <= FEW_GROUPS else 2
         # Groups of neighbouring labels are divided, so that both halves have all of the range.
         mean_I = np.bincount(group_N, labels.values) / np.bincount(group_N)
         random_I = np.random.default_rng(seed).random(len(groups))
-        half_N = (np.argsort(np.lexsort((random_I, mean_I))) % 2)[group_N]
-        y_NC = labels.outputs_NC
-        left_out_NC = np.empty_like(y_NC)
-        for half in (0, 1):
-            fitted, predicted = np.flatnonzero(half_N != half), np.flatnonzero(half_N == half)
-            part = self.fit(inputs.take(fitted), labels.take(fitted), seed)
-            move_C = y_NC.mean(axis=0) - y_NC[fitted].mean(axis=0)
-            left_out_NC[predicted] = part.predict(inputs.take(predicted)) + move_C
+        part_N = (np.argsort(np.lexsort((random_I, mean_I))) % parts)[group_N]
+        left_out_NC = np.empty_like(labels.outputs_NC)
+        for part in range(parts):
+            predicted, known = np.flatnonzero(part_N == part), labels.take(part_N != part)
+            model = self.fit(inputs.take(np.flatnonzero(part_N != part)), known, seed)
+            move_C = labels.mean_C - known.mean_C
+            left_out_NC[predicted] = model.predict(inputs.take(predicted)) + move_C
         return left_out_NC
 
     def cross_validate(
@@ -312,7 +319,7 @@ class Estimator(Reader[T]):
         models, predictions, left_out = [], [], []
         title = ", ".join(filter(None, (type(self).__name__, inputs_of)))
         for fitted, predicted in track(jobs, title, len(jobs), "models"):
-            part = inputs.take(fitted), labels.take(fitted), folds.seed
+            part = inputs.take(fitted), labels.training(fitted), folds.seed
             models.append(self.fit(*part))
             if weighed or labels.levels:
                 inner_NC = self.left_out(models[-1], *part)

@@ -27,7 +27,7 @@ def resolve(options: Train) -> Train:
     `auto` folds and repeats remain without the transformer, see `split_samples`; with it they are
     one split, since it takes long to train.
     """
-    check_options(options.split, options.target)
+    check_options(options)
     several, number = several_processes(options), options.scale.processes
     if not options.uses_network and (number > 1 or several):
         # Each process would train the same models.

@@ -301,8 +301,8 @@ def score_with_groups(
             len(groups_N), test_size=0, folds=min(number, int(groups_N.max()) + 1),
             seed=folds.seed, groups=repeated.labels, classes=codes,
         )  # fmt: skip
-        labels = dataclasses.replace(folds.labels, groups=groups_N)
-        apart = Folds(labels, splits, folds.seed, repeated.column, folds.scale)
+        labels = dataclasses.replace(folds.labels, groups=groups_N, studies=None)
+        apart = Folds(labels, splits, folds.seed, repeated.column, scale=folds.scale)
         grouped_MC = kernel.cross_validate(samples, apart, False, "groups").predictions_MC
     except DataError:  # fewer subjects than folds, or a class of one subject
         return None

@@ -27,7 +27,7 @@ from aam.contract.records import Sourced, read_yaml_entries
 from aam.contract.run_files import target_folder
 from aam.data.metadata import listed_columns, read_metadata, rows_where
 from aam.evaluation.metrics import ScoredPredictions
-from aam.evaluation.splits import split_samples, write_splits
+from aam.evaluation.splits import read_studies, split_samples, write_splits
 from aam.inference.tables import write_table
 from aam.members.option_checks import check_targets
 from aam.members.tables import join_targets
@@ -116,8 +116,9 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
             ids = [name for name in ids if any(name in own for own in labelled.values())]
             seed = options.loop.seed
             made = split_samples(
-                options.split, options.folds, seed, ids, metadata, repeats=options.repeats
-            )
+                options.split, options.folds, seed, ids, metadata,
+                repeats=options.repeats, studies=read_studies(options, metadata, ids),
+            )  # fmt: skip
             write_splits(path, ids, *made)
         content = path.read_bytes()
         studies = {}

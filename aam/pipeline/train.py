@@ -245,9 +245,11 @@ def folds_of(options: Train, study: LabelledStudy) -> Folds:
     # Named by their ids, samples without groups have the units of `aam compare`.
     names = study.labels or study.study.table.sample_ids
     return Folds(
-        Labels.of(study.values, study.classes, names, options.target.levels),
+        Labels.of(study.values, study.classes, names, options.target.levels, study.studies),
         study.splits,
         options.loop.seed,
         options.split.group_column or (None if study.labels is None else FILE_GROUPS),
+        options.study_column,
+        tuple(sorted(set(study.studies or ()))),
         TargetScale(transform, output_range(options)),
     )

@@ -26,7 +26,13 @@ from aam.data.targets import (
     read_labels,
 )
 from aam.data.taxonomy import read_taxonomy, require_common
-from aam.evaluation.splits import PARTS, Split, check_covariates, check_options, split_samples
+from aam.evaluation.splits import (
+    PARTS,
+    Split,
+    check_covariates,
+    read_studies,
+    split_samples,
+)
 
 
 def choose_depth(study: Study, options: SampleOptions) -> int:
@@ -64,6 +70,7 @@ class LabelledStudy:
         values: [N], numbers, ranks of ordered categories, or class codes.
         classes: names of the classes; empty for numbers and ranks.
         labels: group of each sample; None without groups.
+        studies: name of the study of each sample; None of a single study.
         depth: rarefaction depth; 0 where no member reads one.
         metadata: all columns, of the samples.
         covariates: columns that the model reads; None without any.
@@ -74,6 +81,7 @@ class LabelledStudy:
     classes: tuple[str, ...]
     splits: tuple[Split, ...]
     labels: list[str] | None
+    studies: list[str] | None
     depth: int
     metadata: Metadata
     covariates: Covariates | None = None
@@ -117,7 +125,6 @@ def label_study(
         UsageError: options of split and target contradict each other.
         DataError: fewer than two samples reach the depth, or their labels are all the same.
     """
-    check_options(options.split, options.target)
     limits = output_range(options)
     study = study.sorted_by_id()
     labelled = read_labels(options.target, metadata, study.table.sample_ids)
@@ -135,6 +142,7 @@ def label_study(
         )
     if not labelled.classes:
         limits.check(values, options.target.metadata_column)
+    studies = read_studies(options, metadata, study.table.sample_ids)
     parts, labels = split_samples(
         splits,
         options.folds,
@@ -143,19 +151,24 @@ def label_study(
         metadata,
         category_codes(options.target, values),
         options.repeats,
+        studies,
     )
     column = options.target.metadata_column
     covariates = read_covariates(
         options.covariates,
         metadata,
         study.table.sample_ids,
-        {"--metadata-column": column, "--group-column": options.split.group_column},
+        {
+            "--metadata-column": column,
+            "--group-column": options.split.group_column,
+            "--study-column": options.study_column,
+        },
     )
     if covariates is not None:
         check_covariates(covariates, parts)
         check_target(covariates, values, column)
     return LabelledStudy(
-        study, values, labelled.classes, parts, labels, depth, metadata, covariates
+        study, values, labelled.classes, parts, labels, studies, depth, metadata, covariates
     )
 
 

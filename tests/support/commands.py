@@ -18,7 +18,7 @@ TINY = (
 def aam(*arguments: object) -> int:
     """Run `aam` and return its exit status; `train` with one partition into folds, for time."""
     words = [str(argument) for argument in arguments]
-    if words[:1] == ["train"] and "--repeats" not in words:
+    if words[:1] == ["train"] and not {"--repeats", "--study-column"} & {*words}:
         words += ["--repeats", "1"]
     try:
         return main(words)

@@ -113,6 +113,12 @@ class Train:
         "long to train.",
         default="auto",
     )
+    study_column: str | None = basic_option(
+        "Metadata column of studies: each is predicted by models of the others, and scored alone. "
+        "Categories have the same proportions in every study by weights, so that those of a study "
+        "predict nothing. --group-column names subjects within the studies.",
+        excludes=("--folds", "--repeats"),
+    )
     repeats: int | Literal["auto"] = option(
         "Partitions of the samples into --folds; every score is the mean of theirs. 'auto': 5 with "
         "fewer than 300 samples or 100 groups, where the score of one depends on the seed; else 1, "
@@ -236,7 +242,7 @@ class Search(Train):
     without: ClassVar = (
         "splits", "overwrite", "loss_config", "taxonomy", "distributed", "fsdp", "data_parallel",
         "equal_depth",
-        "repeats",
+        "repeats", "study_column",
     )  # fmt: skip
 
     vary: tuple[str, ...] = basic_option(

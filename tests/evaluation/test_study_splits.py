@@ -1,0 +1,136 @@
+"""Leaving one study out: splits, weights of categories, and what is chosen inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from aam.contract.errors import DataError
+from aam.contract.options.study import SplitOptions
+from aam.data.metadata import Metadata
+from aam.evaluation.labels import Labels
+from aam.evaluation.splits import split_samples
+from tests.support.commands import aam, read
+
+STUDIES = [f"study {row % 4}" for row in range(40)]
+IDS = [f"S{row}" for row in range(40)]
+CODES = np.arange(40) // 4 % 2
+
+
+def with_studies(study_dir: Path, path: Path) -> pd.DataFrame:
+    """Write the metadata with columns of studies: three, one, and with a missing value."""
+    table = pd.read_csv(study_dir / "metadata.tsv", sep="\t", dtype=str)
+    table = table[~table.iloc[:, 0].str.startswith("#")].reset_index(drop=True)
+    rows = range(len(table))
+    table = table.assign(
+        batch=[f"b{row % 3}" for row in rows],
+        one="a",
+        holes=["ab"[row % 2] if row else "" for row in rows],
+    )
+    table.to_csv(path, sep="\t", index=False)
+    return table
+
+
+def test_each_study_is_a_fold_and_validation_is_a_whole_study() -> None:
+    splits, _ = split_samples(SplitOptions(), "auto", 0, IDS, None, CODES, studies=STUDIES)
+    assert len(splits) == 4
+    for split in splits:
+        parts = [{STUDIES[row] for row in part} for part in (split.train, split.validation)]
+        assert [len(part) for part in parts] == [2, 1]
+        assert len({STUDIES[row] for row in split.test}) == 1
+        assert len(split.rows) == 40
+
+
+def test_equal_names_of_subjects_in_two_studies_are_two_subjects(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    metadata = Metadata(IDS, {"subject": [str(row // 8) for row in range(40)]})
+    options = SplitOptions(group_column="subject")
+    _, groups = split_samples(options, "auto", 0, IDS, metadata, CODES, studies=STUDIES)
+    assert groups is not None
+    assert len(set(groups)) == 20
+    assert "Values of 'subject' in several studies" in capsys.readouterr().err
+
+
+def test_a_study_of_one_category_is_predicted_and_teaches_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    codes = np.where(np.array(STUDIES) == "study 3", 1, CODES)
+    splits, _ = split_samples(SplitOptions(), "auto", 0, IDS, None, codes, studies=STUDIES)
+    known = [set(np.concatenate([split.train, split.validation])) for split in splits]
+    single = set(splits[3].test)
+    assert len(single) == 10
+    assert not any(single & rows for rows in known)
+    assert "studies of one category" in capsys.readouterr().err
+    with pytest.raises(DataError, match="several categories"):
+        split_samples(SplitOptions(), "auto", 0, IDS, None, np.arange(40) % 4, studies=STUDIES)
+
+
+def test_weights_give_the_categories_the_same_proportions_in_every_study() -> None:
+    rng = np.random.default_rng(0)
+    studies_N = rng.integers(0, 3, 300)
+    codes_N = (rng.random(300) < np.array([0.1, 0.5, 0.9])[studies_N]).astype(float)
+    labels = Labels.of(codes_N, ("a", "b"), None, studies=[str(study) for study in studies_N])
+    weights_N = labels.weights_N
+    cases = [
+        np.average(codes_N[studies_N == k], weights=weights_N[studies_N == k]) for k in (0, 1, 2)
+    ]
+    assert cases == pytest.approx([codes_N.mean()] * 3)
+    sizes = np.bincount(studies_N, weights_N)
+    assert sizes == pytest.approx(np.bincount(studies_N))
+
+
+def test_groups_of_choices_are_studies_where_three_are_left() -> None:
+    labels = Labels.of(CODES.astype(float), ("a", "b"), None, studies=STUDIES)
+    assert len(np.unique(labels.training(np.arange(40)).groups)) == 4
+    two = np.flatnonzero(np.isin(STUDIES, ["study 0", "study 1"]))
+    assert len(np.unique(labels.training(two).groups)) == len(two)
+
+
+def test_train_leaves_each_study_out(tmp_path: Path, study_dir: Path) -> None:
+    """A study has no sample of itself in its training; wrong uses are one sentence."""
+    metadata, run = tmp_path / "metadata.tsv", tmp_path / "run"
+    table = with_studies(study_dir, metadata)
+    arguments = (
+        *("train", "--table", study_dir / "table.biom", "--metadata", metadata),
+        *("--metadata-column", "ph", "--members", "kernel", "--output-dir", run),
+    )
+    assert aam(*arguments, "--study-column", "batch") == 0
+    splits = read(run / "splits.tsv").merge(table, left_on="sample-id", right_on=table.columns[0])
+    for _, fold in splits.groupby("fold"):
+        held_out = set(fold["batch"][fold["split"] == "test"])
+        assert len(held_out) == 1
+        assert not held_out & set(fold["batch"][fold["split"] != "test"])
+
+
+@pytest.mark.parametrize(
+    ("column", "more", "sentence"),
+    [
+        ("one", (), "A single study"),
+        ("holes", (), "Samples without a study"),
+        ("ph", (), "The groups are the target"),
+        ("batch", ("--group-column", "batch"), "The groups are the studies"),
+        ("batch", ("--folds", "3"), "--study-column"),
+    ],
+)
+def test_wrong_studies_are_refused(
+    tmp_path: Path,
+    study_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    column: str,
+    more: tuple[str, ...],
+    sentence: str,
+) -> None:
+    metadata, run = tmp_path / "metadata.tsv", tmp_path / "run"
+    with_studies(study_dir, metadata)
+    status = aam(
+        *("train", "--table", study_dir / "table.biom", "--metadata", metadata),
+        *("--metadata-column", "ph", "--members", "kernel", "--output-dir", run),
+        *("--study-column", column, *more),
+    )
+    assert status not in (0, 70)
+    assert sentence in capsys.readouterr().err
+    assert not run.exists()
