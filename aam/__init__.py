@@ -8,12 +8,22 @@ if TYPE_CHECKING:
     from aam.api import AamWarning as AamWarning
     from aam.api import Model as Model
     from aam.api import compare as compare
+    from aam.api import join_studies as join_studies
     from aam.api import load as load
     from aam.api import unifrac as unifrac
 
 __version__ = "0.1.0"
 
-_API = ("AAMClassifier", "AAMRegressor", "AamWarning", "Model", "compare", "load", "unifrac")
+_API = (
+    "AAMClassifier",
+    "AAMRegressor",
+    "AamWarning",
+    "Model",
+    "compare",
+    "join_studies",
+    "load",
+    "unifrac",
+)
 
 
 def __getattr__(name: str) -> Any:

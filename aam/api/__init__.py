@@ -13,6 +13,7 @@ from aam.console import AamWarning
 if TYPE_CHECKING:
     from aam.api.estimators import AAMClassifier, AAMRegressor
     from aam.api.model import Model, compare, load
+    from aam.api.studies import join_studies
     from aam.api.tables import unifrac
 
 _MODULES = {
@@ -20,11 +21,21 @@ _MODULES = {
     "AAMRegressor": "estimators",
     "Model": "model",
     "compare": "model",
+    "join_studies": "studies",
     "load": "model",
     "unifrac": "tables",
 }
 
-__all__ = ["AAMClassifier", "AAMRegressor", "AamWarning", "Model", "compare", "load", "unifrac"]
+__all__ = [
+    "AAMClassifier",
+    "AAMRegressor",
+    "AamWarning",
+    "Model",
+    "compare",
+    "join_studies",
+    "load",
+    "unifrac",
+]
 
 
 def __getattr__(name: str) -> Any:

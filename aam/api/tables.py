@@ -250,7 +250,7 @@ def as_biom(table: Table, unnamed: str = "") -> biom.Table:
         samples, features, values = table.index, table.columns, table
         if not has_sample_ids(table):
             samples = [f"{unnamed}{row}" for row in table.index]
-    elif _is_anndata(table):
+    elif is_anndata(table):
         samples, features, values = table.obs_names, table.var_names, table.X
     else:
         values = table if sparse.issparse(table) else np.asarray(table)
@@ -276,13 +276,14 @@ def as_biom(table: Table, unnamed: str = "") -> biom.Table:
     return biom.Table(counts.T, feature_ids, sample_ids, type="OTU table")
 
 
-def _is_anndata(table: Table) -> bool:
+def is_anndata(table: Table) -> bool:
+    """Return whether a table is AnnData, or has what is read of it."""
     return all(hasattr(table, name) for name in ("X", "obs_names", "var_names"))
 
 
 def is_array(table: Table) -> bool:
     """Return whether a table is an array, whose samples and features have no ids."""
-    named = isinstance(table, (str, PathLike, pd.DataFrame, biom.Table)) or _is_anndata(table)
+    named = isinstance(table, (str, PathLike, pd.DataFrame, biom.Table)) or is_anndata(table)
     return not named
 
 
@@ -298,7 +299,7 @@ def has_sample_ids(table: Table) -> bool:
 
 def sequences_in_memory(table: Table, sequences: Sequences) -> Path | Mapping[str, str] | None:
     """Return the sequences of the features of a table."""
-    if sequences is None and _is_anndata(table) and "sequence" in table.var:
+    if sequences is None and is_anndata(table) and "sequence" in table.var:
         found: dict[str, str] = table.var["sequence"].astype(str).to_dict()
         return found
     if sequences is None or isinstance(sequences, Mapping):
@@ -315,17 +316,26 @@ def table_files(
     The block is a `library_call`.
     """
     with library_call(unnamed) as folder:
-        records = sequences_in_memory(table, sequences)
-        if isinstance(records, Mapping):
-            fasta = "".join(f">{feature}\n{dna}\n" for feature, dna in records.items())
-            records = folder / "sequences.fasta"
-            records.write_text(fasta)
-        path = Path(table) if isinstance(table, (str, PathLike)) else folder / "table.biom"
-        if path.parent == folder:
-            with h5py.File(path, "w") as file:
-                as_biom(table, unnamed).to_hdf5(file, f"aam {__version__}")
+        path, records = written_table(table, sequences, folder, unnamed)
         given = arguments(TableOptions, {"drop_empty_samples": drop_empty_samples})
         yield TableOptions(table=path, sequences=records, **given), folder
+
+
+def written_table(
+    table: Table, sequences: Sequences, folder: Path, unnamed: str = ""
+) -> tuple[Path, Path | None]:
+    """Return the paths of a table and its sequences; those in memory are written to `folder`."""
+    records = sequences_in_memory(table, sequences)
+    if isinstance(records, Mapping):
+        fasta = "".join(f">{feature}\n{dna}\n" for feature, dna in records.items())
+        records = folder / "sequences.fasta"
+        records.write_text(fasta)
+    if isinstance(table, (str, PathLike)):
+        return Path(table), records
+    path = folder / "table.biom"
+    with h5py.File(path, "w") as file:
+        as_biom(table, unnamed).to_hdf5(file, f"aam {__version__}")
+    return path, records
 
 
 def metadata_file(metadata: MetadataTable, folder: Path) -> Path | None:

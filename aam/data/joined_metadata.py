@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -37,6 +37,9 @@ CLASSES = 10
 
 UNITS = 5
 """Ratio of two medians from which on numbers may be of different units."""
+
+RELABEL_HEADER = ("column", "value", "new")
+"""Columns of --relabel-file."""
 
 SUBJECTS = re.compile(
     r"subject|patient|participant|individual|(^|[^a-z])host|person", re.IGNORECASE
@@ -76,35 +79,27 @@ def join_metadata(options: Prepare, id_of_sample: Sequence[Mapping[str, str]]) -
     studies, read = study_names(options), [read_metadata(path) for path in options.metadata]
     if not read and not studies:
         return None
-    if len(id_of_sample) == 1:
-        (parts,) = [read]
-    elif len(read) == len(id_of_sample):
-        parts = [
-            _of_samples(metadata, new_ids, path.name, study)
-            for metadata, new_ids, path, study in zip(
-                read, id_of_sample, options.metadata, studies or [""] * len(read), strict=True
-            )
-        ]
-    elif not read:
-        parts = [Metadata(tuple(new_ids.values()), {}) for new_ids in id_of_sample]
-    elif not studies:
-        parts = read
-    else:
-        # One file for all tables has the ids of the joined table.
-        parts = [
-            _of_samples(
-                read[0],
-                {name: name for name in new_ids.values()},
-                options.metadata[0].name,
-                study,
-            )
-            for new_ids, study in zip(id_of_sample, studies, strict=True)
-        ]
+    one_for_all = len(read) == 1 < len(id_of_sample)
+    parts = read
+    if studies or len(read) > 1:
+        parts = []
+        for number, new_ids in enumerate(id_of_sample):
+            if not read:
+                parts.append(Metadata((), {}))
+                continue
+            # One file for all tables has the ids of the joined table.
+            ids = {name: name for name in new_ids.values()} if one_for_all else new_ids
+            file, study = number % len(read), studies[number] if studies else ""
+            parts.append(_of_samples(read[file], ids, options.metadata[file].name, study))
     parts = _relabelled(parts, _relabellings(options))
     if studies:
         if any(STUDY in part.columns for part in parts):
             info(f"The column '{STUDY}' of the metadata is now '{KEPT_STUDY}'.")
-        parts = [_with_study(part, study) for part, study in zip(parts, studies, strict=True)]
+        described, samples = (sum(map(len, ids)) for ids in ((p.ids for p in parts), id_of_sample))
+        if read and described < samples:
+            info(f"Samples without metadata: {samples - described} of {samples}.")
+        triples = zip(parts, studies, id_of_sample, strict=True)
+        parts = [_with_study(part, study, ids.values()) for part, study, ids in triples]
         _compare_columns(studies, parts)
     names = dict.fromkeys(name for part in parts for name in part.columns)
     columns = {
@@ -131,10 +126,16 @@ def _of_samples(metadata: Metadata, new_ids: Mapping[str, str], file: str, study
     return Metadata(tuple(new_ids[metadata.ids[row]] for row in rows), cells)
 
 
-def _with_study(part: Metadata, study: str) -> Metadata:
-    """Add the column of the study; one of that name in the file gets another name."""
-    columns = {KEPT_STUDY if name == STUDY else name: part.columns[name] for name in part.columns}
-    return Metadata(part.ids, {STUDY: [study] * len(part.ids), **columns})
+def _with_study(part: Metadata, study: str, samples: Iterable[str]) -> Metadata:
+    """Add the column of the study, for all of its samples; one of that name gets another name."""
+    known = set(part.ids)
+    more = [name for name in samples if name not in known]
+    ids = (*part.ids, *more)
+    columns = {
+        KEPT_STUDY if name == STUDY else name: [*cells, *[""] * len(more)]
+        for name, cells in part.columns.items()
+    }
+    return Metadata(ids, {STUDY: [study] * len(ids), **columns})
 
 
 # --- other names
@@ -157,7 +158,7 @@ def _of_file(path: Path) -> list[Relabelling]:
     """Read a TSV with the columns column, value and new; without a value, of the column itself."""
     text = decoded(require(path, "names").read_bytes(), path, "file of names")
     header, *rows = csv.reader(text.splitlines() or [""], dialect="excel-tab")
-    if header != ["column", "value", "new"] or any(len(row) != 3 for row in rows):
+    if tuple(header) != RELABEL_HEADER or any(len(row) != 3 for row in rows):
         raise DataError(
             "Not a table of other names",
             f"'{path}' begins with '{shortened(text.partition(chr(10))[0])}'",

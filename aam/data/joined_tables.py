@@ -222,8 +222,8 @@ def _length(options: Prepare, named: Sequence[str], dna_KF: Sequence[Sequence[st
             )
             return None
         info(
-            f"ASVs are cut to {cut} nucleotides, the length that {1 - SHORTER:.0%} of those of a "
-            f"study have in each (medians: {shown}); --trim-length sets another."
+            f"ASVs are cut to {cut} nucleotides, which {1 - SHORTER:.0%} of each study's have "
+            f"(medians: {shown}); --trim-length sets another length."
         )
     if cut == 0:
         return None

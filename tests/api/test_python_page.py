@@ -53,6 +53,8 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.allclose(parts, names["predictions"].predicted.loc[parts.index])
     assert "taxon" in names["asvs"]
     assert "kernel" in names["tables"]["Difference from ensemble"].index
+    assert names["samples"].groupby(["study", "disease"]).ngroups == 6
+    assert tuple(names["joined"].ids()) == tuple(names["samples"].index)
     assert set(names["ordered"].predict(names["frame"])) <= {"low", "middle", "high"}
     for name in ("ph.html", "compared.html", "runs/ph/scores.json"):
         assert (tmp_path / name).is_file()

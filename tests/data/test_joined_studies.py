@@ -241,6 +241,12 @@ def test_one_study_or_one_without_metadata_is_refused(tmp_path: Path, capsys: Ca
     printed = messages(capsys)
     assert "--tree is given 2 times" in printed
     assert "None of the table's features is in the tree" in printed
-    # Without any metadata the store still has the studies.
+    # A sample without a row still has its study, and so do studies without metadata.
+    b_alone = tmp_path / "b-one.tsv"
+    b_alone.write_text("sample-id\tclass\nb0\tcase\n")
+    assert join(store, {"a": (a, of_a), "b": (b, b_alone)}) == 0
+    assert "Samples without metadata: 3 of 8" in messages(capsys)
+    assert read_metadata(store).values("study", ["b0", "b3"]).tolist() == ["b", "b"]
+    store = tmp_path / "t.aam"
     assert prepare(store, a, b, more=("--studies", "a,b")) == 0
     assert dict(read_metadata(store).columns).keys() == {"study"}
