@@ -103,6 +103,8 @@ class Record:
         if flag is None:
             return
         output = values[flag]
+        if flag == "--output" and (output / run_files.RECORD).is_file():
+            return  # a run folder, which `aam evaluate --model` writes
         place = output.with_name(f"{output.name}.run.json")
         if flag.endswith("dir"):
             place = output / f"{self.command.replace(' ', '-')}.run.json"

@@ -34,7 +34,7 @@ from aam.commands.results import compare_runs
 from aam.contract import run_files
 from aam.contract.errors import DataError, MissingInput, UsageError, nearest
 from aam.contract.files import dump_json, require
-from aam.contract.options.commands.use import ImportanceOptions, Predict, Report
+from aam.contract.options.commands.use import Evaluate, ImportanceOptions, Predict, Report
 from aam.contract.options.device import Device, DeviceOptions, RankOptions
 from aam.contract.preflight import check_run_folder
 from aam.contract.run_files import COUNTS_ALONE, MODEL, RECORD
@@ -48,6 +48,7 @@ from aam.members.importance import importance_table
 from aam.members.model_file import PretrainedModel, TrainedModel, read, trained
 from aam.members.new_samples import Comparison, read_covariates, select_as_trained
 from aam.members.tables import predict_table
+from aam.pipeline.validate import validate
 from aam.report.asvs import importance_drawing, read_abundances
 from aam.report.figures import Drawing
 from aam.report.page import FILES, write_report
@@ -81,6 +82,20 @@ class Results(NamedTuple):
     oof_predictions: pd.DataFrame
     splits: pd.DataFrame
     importance: pd.DataFrame
+
+
+class Evaluation(NamedTuple):
+    """Scores of a model in another study.
+
+    Attributes:
+        scores: content of scores.json: `verdict` (against the guess of the training, with `p`),
+            `models`, and `external`: calibration, scores of parts of the samples, and notes.
+        predictions: a row for each scored sample by sample id: actual and predicted value, interval
+            or class probabilities, predictions of each member, and likeness to the training.
+    """
+
+    scores: dict[str, Any]
+    predictions: pd.DataFrame
 
 
 @dataclass(frozen=True)
@@ -230,6 +245,62 @@ class Model:
             )
             loaded, taxa = trained(self.loaded, self.path), _taxa(taxonomy, folder)
             return unnamed, predict_table(loaded, predict, taxa=taxa, first=first)
+
+    def evaluate(
+        self,
+        table: Table,
+        metadata: str | PathLike[str] | pd.DataFrame,
+        column: str | None = None,
+        sequences: Sequences = None,
+        *,
+        by: str | Sequence[str] = (),
+        group_column: str | None = None,
+        where: str | None = None,
+        drop_empty_samples: bool = False,
+        output: str | PathLike[str] | None = None,
+        overwrite: bool = False,
+    ) -> Evaluation:
+        """Score the model on the samples of another study, as `aam evaluate --model` does.
+
+        >>> import aam
+        >>> found = aam.load("runs/age").evaluate("b.biom", "b.tsv")  # doctest: +SKIP
+        >>> found.scores["verdict"]["sentence"]  # doctest: +SKIP
+
+        Args:
+            table, sequences, drop_empty_samples: see `predict`.
+            metadata: file or DataFrame by sample id, with the true values.
+            column: column of the true values; None for the name that the model predicts.
+            by: columns for whose values scores are computed, too.
+            group_column: column of groups, such as subjects, whose samples are not independent.
+            where: condition on the metadata that the samples meet.
+            output: folder for scores, predictions and report; None for none.
+            overwrite: replace an earlier evaluation in the folder.
+
+        Raises:
+            UsageError: an argument is not of its type or range.
+            DataError: no sample has a label that the model can predict, all have one label, or all
+                trained the model; see `predict`.
+            CannotCreate: the folder holds a run.
+        """
+        given = {
+            "metadata_column": self.column if column is None else column,
+            "by": by, "group_column": group_column, "where": where, "overwrite": overwrite,
+        }  # fmt: skip
+        values = arguments(Evaluate, given, {"metadata_column": "column"})
+        place = None if output is None else path_argument("output", output, "None")
+        with table_files(table, sequences, drop_empty_samples) as (input, folder):
+            options = Evaluate(
+                model=self.path,
+                table=input.table,
+                sequences=input.sequences,
+                drop_empty_samples=input.drop_empty_samples,
+                metadata=path_argument("metadata", metadata_file(metadata, folder), "a DataFrame"),
+                output=place,
+                device=self.device,
+                **values,
+            )
+            scores, predictions = validate(options, trained(self.loaded, self.path))
+        return Evaluation(asdict(scores), predictions.set_index(ID_HEADER))
 
     def importance(
         self,

@@ -80,7 +80,16 @@ def compare_runs(runs: Sequence[Run], output: Path | None) -> Sequence[Table]:
 
 
 def run_evaluate(options: Evaluate) -> None:
-    """Print the metrics, and write them as JSON if --output is given."""
+    """Score a model in another study, or print the metrics of predictions, which --output keeps."""
+    if options.model is not None:
+        # The members take a CPU-second to import, which metrics of predictions do without.
+        from aam.pipeline.validate import validate
+
+        validate(options)
+        return
+    if options.predictions is None:
+        evidence, remedy = "neither --model nor --predictions", "give one of the two"
+        raise UsageError("Nothing to evaluate", evidence, remedy)
     if options.output is not None:
         refuse_existing(options.output, options.overwrite)
     frame = read_predictions(options.predictions, options.metadata_column)

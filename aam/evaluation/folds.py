@@ -41,6 +41,8 @@ class Folds:
     studies: tuple[str, ...] = ()  # names of the studies, by the codes of the labels
     # transform of a number; estimators are fitted to transformed labels
     scale: TargetScale = UNSCALED
+    # prediction of the dummy; empty for that of the training samples of each fold
+    guess: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that every split has held-out samples of the same part."""
@@ -112,6 +114,8 @@ class Folds:
     @cached_property
     def dummy_MC(self) -> F64:
         """Mean or class frequencies of the training samples of the fold of each held-out sample."""
+        if self.guess:
+            return np.tile(self.guess, (len(self.rows_M), 1))
         predicted_NC = self.labels.predicted_NC
         means = [predicted_NC[training_rows(split)].mean(axis=0) for split in self.splits]
         return np.stack(means)[self.fold_M - 1]

@@ -130,6 +130,24 @@ class Labels:
         return np.hstack([self.outputs_NC, np.eye(len(self.levels))[self.values.astype(np.int64)]])
 
 
+@dataclass(frozen=True)
+class LabelSummary:
+    """Labels of the training samples, as a guess for other samples and for comparison with them."""
+
+    # mean of `Labels.predicted_NC`: the mean of a number, or of the ranks followed by the frequency
+    # of each level, or the frequency of each class
+    guess: tuple[float, ...]
+    quantiles: tuple[float, ...] = ()  # 0, 5, 50, 95 and 100 % of a number; empty for categories
+
+    @classmethod
+    def of(cls, labels: Labels) -> LabelSummary:
+        """Summarize labels."""
+        quantiles = ()
+        if labels.type == "regression":
+            quantiles = tuple(np.quantile(labels.values, (0, 0.05, 0.5, 0.95, 1)).tolist())
+        return cls(tuple(labels.predicted_NC.mean(axis=0).tolist()), quantiles)
+
+
 def _numbered(names: Sequence[str] | Rows) -> Rows:
     """Return the number of each name, in their sorted order."""
     return np.unique(names, return_inverse=True)[1].astype(np.int64)

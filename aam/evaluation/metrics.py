@@ -433,10 +433,14 @@ UNKNOWN = "(missing)"
 
 
 def metrics_by(scored: ScoredPredictions, texts: Sequence[str]) -> dict[str, Metrics]:
-    """Return the metrics of the samples of each value, in the order of the values.
+    """Return the metrics of the samples of each value, in the order of `rows_by`."""
+    return {name: compute_metrics(scored.take(rows)) for name, rows in rows_by(texts).items()}
+
+
+def rows_by(texts: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:
+    """Return the rows of each value, in the order of the values.
 
     Args:
-        scored: N samples.
         texts: value of each sample, "" where it is missing. More than `FEW_VALUES` different
             numbers are put into `BINS` bins of about equal numbers of samples.
     """
@@ -449,7 +453,7 @@ def metrics_by(scored: ScoredPredictions, texts: Sequence[str]) -> dict[str, Met
         rows = quantile_bins(numbers, BINS)
         if len(unknown := np.flatnonzero(~np.isfinite(numbers))):
             rows[UNKNOWN] = unknown
-    return {name: compute_metrics(scored.take(chosen)) for name, chosen in rows.items()}
+    return rows
 
 
 def quantile_bins(values: npt.NDArray[np.float64], number: int) -> dict[str, npt.NDArray[np.int64]]:

@@ -31,6 +31,12 @@ from aam.contract.records import read_json
 from aam.evaluation.calibration import COVERAGE
 from aam.evaluation.confounding import Confounder
 from aam.evaluation.ensemble import Combined
+from aam.evaluation.external_validation import (
+    UNLIKE_TRAINING,
+    ExternalValidation,
+    PartScores,
+    calibration_sentence,
+)
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import (
     LEVEL,
@@ -113,7 +119,7 @@ class EnsembleWeights:
     """Weights of the members, of the final model and of each fold, chosen in its training part."""
 
     model: dict[str, float]
-    folds: list[dict[str, float]]
+    folds: list[dict[str, float]]  # empty in another study
 
 
 @dataclass(frozen=True)
@@ -208,6 +214,8 @@ class Scores:
     learning_curve: LearningCurve | None = None  # of the kernel; None with few groups
     # columns that alone predict as well as the ensemble: the depth, then the best first
     confounders: list[Confounder] = field(default_factory=list)
+    # of samples of another study than that of the training; None of held-out samples
+    external: ExternalValidation | None = None
 
     @property
     def members(self) -> list[str]:
@@ -446,11 +454,13 @@ def shown_metrics(metrics: Mapping[str, Score]) -> str:
     parts: list[str] = []
     kinds = (SCORED["ordinal"], SCORED["regression"], SCORED["classification"])
     scored = next(kind for kind in kinds if next(iter(kind)) in metrics)
-    for name, score in metrics.items():
-        if score.value is None or name not in scored:
+    for name in scored:
+        if name not in metrics or (score := metrics[name]).value is None:
             continue
         limits = ""
-        if score.lower is not None and score.upper is not None and not parts:
+        # That of a constant, of no width, says nothing.
+        known = score.lower is not None and score.upper is not None and score.lower < score.upper
+        if known and not parts:
             limits = f" ({metric_text(name, score.lower)} to {metric_text(name, score.upper)})"
         parts.append(f"{name} {metric_text(name, score.value)}{limits}")
     return ", ".join(parts)
@@ -513,6 +523,8 @@ def ensemble_description(weights: Mapping[str, float], folds: Sequence[Mapping[s
         text = f"the {named[0]} alone"
     else:
         text = " + ".join(f"{weights[name]:.0%} {name}" for name in named)
+    if not folds:  # one model, as in another study
+        return text
     if all(fold == weights for fold in folds):
         return f"{text}, in every fold as well" if len(set(weights.values())) > 1 else text
     ranges = []
@@ -539,6 +551,11 @@ def result_sentences(scores: Scores, unit: str = "") -> list[str]:
             for difference in scores.differences
             if difference.model == ENSEMBLE
         ]
+    if (external := scores.external) is not None:
+        sentences += external.notes
+        sentences += [calibration_sentence(line, unit) for line in external.calibration]
+        if resembling := _resembling(external.parts):
+            sentences.append(resembling)
     # Where the depth predicts, the sentence stands beside that.
     if (equal := scores.equal_depth) is not None and not equal.confounder:
         sentences.append(f"{equal.sentence}.")
@@ -550,3 +567,19 @@ def result_sentences(scores: Scores, unit: str = "") -> list[str]:
             f"{half} of their prediction; of these samples {interval.covered:.0%} are."
         )
     return sentences
+
+
+def _resembling(parts: Sequence[PartScores]) -> str:
+    """Compare samples that are unlike the training samples with the others; "" without both."""
+    of = {part.value: part for part in parts if part.column == UNLIKE_TRAINING}
+    if len(of) < 2:
+        return ""
+    name = next(iter(of["no"].metrics))
+    shown = []
+    for value, what in (("no", "resemble the training samples"), ("yes", "do not")):
+        score = of[value].metrics[name]
+        limits = ""
+        if score.lower is not None and score.upper is not None:
+            limits = f" ({fixed(score.lower)} to {fixed(score.upper)})"
+        shown.append(f"{metric_text(name, score.value)}{limits} of {of[value].samples} that {what}")
+    return f"Samples by likeness: {TITLES[name]} {', '.join(shown)}."

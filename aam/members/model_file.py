@@ -29,7 +29,7 @@ from aam.data.targets import OutputRange, TargetScale
 from aam.evaluation.association import ASSOCIATED, CONDITIONAL
 from aam.evaluation.calibration import ProportionalOdds
 from aam.evaluation.ensemble import Ensemble
-from aam.evaluation.labels import Labels
+from aam.evaluation.labels import Labels, LabelSummary
 from aam.members.base import indices, numbers
 from aam.members.member import FittedModel, Outputs, reader
 from aam.members.new_samples import SummaryNumbers, TrainingSummary
@@ -59,6 +59,8 @@ class ModelFacts:
     # mean label of the training samples, of a logarithmic transform the geometric mean, or the
     # frequency of each class
     means: tuple[float, ...]
+    # labels of the training samples; None in a model of an earlier version
+    labels: LabelSummary | None = None
     # verdict on a model that is not shown to be better than a dummy; "" of others, or without one
     unproven: str = ""
 
@@ -88,6 +90,7 @@ class ModelFacts:
             training.plain,
             # The mean of what estimators are fitted to: with a logarithm, the geometric mean.
             tuple(scale.inverse(scale.forward(labels.outputs_NC[rows]).mean(axis=0)).tolist()),
+            LabelSummary.of(labels.take(rows)),
         )
 
     @property

@@ -13,7 +13,7 @@ from aam.console import warn
 from aam.contract.options.commands.use import Predict
 from aam.contract.options.members import networks
 from aam.data.metadata import ID_HEADER
-from aam.data.study import load_study
+from aam.data.study import Study, load_study
 from aam.data.targets import OutputRange, label_names
 from aam.evaluation.calibration import median_codes
 from aam.evaluation.folds import Folds
@@ -21,7 +21,7 @@ from aam.inference.tables import ALONE, InferenceSettings, RankShare, require_fi
 from aam.members.base import Samples
 from aam.members.explanations import FIRST, explain
 from aam.members.member import reader
-from aam.members.model_file import TrainedModel
+from aam.members.model_file import ModelFacts, TrainedModel
 from aam.members.new_samples import (
     Comparison,
     compare,
@@ -96,6 +96,26 @@ def prediction_columns(
     return columns
 
 
+def stored_predictions(table: pd.DataFrame, facts: ModelFacts, member: str = "") -> F64:
+    """Return the predictions [N, C] in the columns that `prediction_columns` makes.
+
+    Args:
+        table: predictions of a model.
+        facts: of the model.
+        member: name of a member, whose predicted ranks get probabilities of the levels; "" for the
+            ensemble.
+    """
+    prefix = f"{member}_" if member else ""
+    if facts.classes:
+        names = [f"{prefix}p_{name}" for name in facts.classes]
+    else:
+        names = [f"{prefix}rank" if facts.levels else f"{prefix}predicted"]
+    values_NC: F64 = table[names].to_numpy(np.float64)
+    if facts.odds is None:
+        return values_NC
+    return np.hstack([values_NC, facts.odds.probabilities(values_NC[:, 0])])
+
+
 def join_targets(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Join tables of samples: columns of a target get its name as prefix, `COLUMN_predicted`."""
     parts = []
@@ -114,11 +134,30 @@ def predict_table(
     taxa: Mapping[str, str] | None = None,
     first: int = FIRST,
 ) -> tuple[pd.DataFrame, Comparison, pd.DataFrame | None]:
-    """Predict every sample of a table with a model and each of its members.
+    """Predict every sample of a table with a model and each of its members, see `predict_study`.
+
+    Raises:
+        AamError: see `load_study`.
+    """
+    study = load_study(options.input, max_bp=loaded.max_bp)
+    study = select_as_trained(study, loaded.facts.options, options.metadata)
+    return predict_study(loaded, study, options, share, taxa, first)
+
+
+def predict_study(
+    loaded: TrainedModel,
+    study: Study,
+    options: Predict,
+    share: RankShare = ALONE,
+    taxa: Mapping[str, str] | None = None,
+    first: int = FIRST,
+) -> tuple[pd.DataFrame, Comparison, pd.DataFrame | None]:
+    """Predict every sample of a study with a model and each of its members.
 
     Args:
         loaded: the model, with its members on a device.
-        options: table, metadata, batch size and number of passes of `aam predict`.
+        study: the samples.
+        options: metadata, batch size and number of passes of `aam predict`.
         share: samples that this process predicts; all ranks return the whole table.
         taxa, first: see `explain`.
 
@@ -128,12 +167,10 @@ def predict_table(
         training data, whose columns are in the same table; and with --explain the explanations.
 
     Raises:
-        AamError: see `load_study`.
+        DataError: no ASV occurs in the training data, or a metadata column is missing.
         NotFinite: a prediction is NaN or infinite.
     """
     facts = loaded.facts
-    study = load_study(options.input, max_bp=loaded.max_bp)
-    study = select_as_trained(study, facts.options, options.metadata)
     known = find_known_asvs(loaded.training, loaded.tokens_FL, study, required=not options.force)
     part = share.take(study, options.batch_size)
     ids = part.table.sample_ids

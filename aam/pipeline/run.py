@@ -147,7 +147,7 @@ def run(
             record.finish(**labelled.facts, **made)
             page = write_report_of_run(prepared.folder, labelled.study.table) if report else None
     # Everything is written before anything of it is shown: no terminal that fails costs a result.
-    _show(scores)
+    show_scores(scores)
     info(f"Model: {prepared.folder}")
     if page is not None:
         info(f"Report: {page}")
@@ -288,7 +288,7 @@ def _write_importance(
         write_table(options.run.output_dir / "explanations.tsv", explained)
 
 
-def _show(scores: Scores) -> None:
+def show_scores(scores: Scores) -> None:
     """Print the verdict, what it rests on, and the scores of every model."""
     verdict, *sentences = result_sentences(scores)
     (info if scores.is_better else warn)(verdict)
@@ -308,5 +308,5 @@ def _show(scores: Scores) -> None:
     equal = None if scores.equal_depth is None else scores.equal_depth.sentence
     for sentence in confounding_sentences(scores.confounders, scores.is_better, equal):
         warn(sentence)
-    if not scores.is_better:
+    if not scores.is_better and scores.external is None:
         info("importance.tsv tells how the model computes, not which ASVs matter.")

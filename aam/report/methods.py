@@ -57,10 +57,15 @@ def paragraph(run: Run) -> str:
     if run.scored is not None:
         folds = len(set(run.scored.folds))
         scored = f"{len(run.scored.actual)} {run.part} samples".replace("  ", " ")
+        if run.is_external:
+            scored = f"{len(run.scored.actual)} samples"
         how = f"{folds}-fold cross-validation" if folds else "a single split"
+        if run.is_external:
+            how = f"another study than that of its training, '{run.option('model')}'"
         if run.partitions is not None and run.partitions.repeats:
             how += f", repeated {len(run.partitions.partitions)} times with mean scores"
         apart = f", in which all samples of a {group} are on one side" if group else ""
+        apart = "" if run.is_external else apart
         sentences.append(f"It was scored on {scored} of {how}{apart}.")
         sentences.append(
             f"Intervals are {100 * LEVEL:.0f} % t intervals of the jackknife over "

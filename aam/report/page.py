@@ -131,7 +131,7 @@ def page(given: ReportInput, place: Path) -> str:
     )
     return render(
         "page.html.j2",
-        title=f"Prediction of {run.target}" if run.target else "Pretrained encoder",
+        title=_title(run),
         sentence=heading(run),
         name=run.folder.resolve().name,
         finished=methods.timestamp(finished) if finished else "",
@@ -163,6 +163,12 @@ def page(given: ReportInput, place: Path) -> str:
         other_options=others,
         command=methods.command_line(run),
     )
+
+
+def _title(run: Run) -> str:
+    if run.target is None:
+        return "Pretrained encoder"
+    return f"Prediction of {run.target}" + " in another study" * run.is_external
 
 
 def heading(run: Run) -> str:
@@ -250,7 +256,7 @@ def tiles(given: ReportInput) -> list[Tile]:
         figures.append(
             Tile(f"{number / size:.3g}{unit}" if size else str(number), "parameters", note)
         )
-    if "seconds" in facts:
+    if facts.get("seconds"):
         epochs = facts.get("epochs")
         value, _, unit = duration(facts["seconds"]).partition(" ")
         figures.append(Tile(value, "time", f"{epochs} epochs" if epochs else "", unit))
@@ -284,6 +290,8 @@ def measured_on(run: Run) -> str:
     if run.scored is None:
         return ""
     samples, folds = len(run.scored.actual), len(set(run.scored.folds))
+    if run.is_external:
+        return f"{samples} samples of another study than that of the training."
     partitions = len(run.partitions.partitions) if run.partitions else 0
     group = run.option("group_column")
     apart = f" All samples of a {group} are on one side of a split." if group else ""
@@ -327,7 +335,7 @@ def missing(given: ReportInput) -> Iterator[tuple[str, str]]:
         run.input_path, ("--table", "--metadata", "--sequences", "--tree")
     )
     inputs = ["--table", table or "TABLE", *(["--sequences", sequences] if sequences else [])]
-    if not run.importance and run.target:
+    if not run.importance and run.target and not run.is_external:
         argv = ["importance", *inputs, "--model", folder, "--output", f"{folder}/importance.tsv"]
         yield "The ASVs that matter (add --taxonomy for their names):", shlex.join(["aam", *argv])
     if run.embeddings is not None and run.unifrac is None:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit, logit
 
 from aam.arrays import F64
+from aam.evaluation.external_validation import CalibrationLine, calibration_sentence
 from aam.evaluation.intervals import Score
 from aam.evaluation.metrics import (
     ScoredPredictions,
@@ -154,7 +156,7 @@ def precision_recall_picture(given: ReportInput) -> Drawing | None:
 def calibration_picture(given: ReportInput) -> Drawing | None:
     """Draw how often the predicted class is true over its predicted probability."""
     scored = given.run.scored
-    if scored is None or scored.probabilities is None:
+    if scored is None or scored.probabilities is None or _lines(given):
         return None
     chance = scored.probabilities[np.arange(len(scored.predicted)), scored.predicted]
     bins = np.minimum((chance * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
@@ -177,6 +179,56 @@ def calibration_picture(given: ReportInput) -> Drawing | None:
         f"calibration error: {gap:.3f}."
     )
     return Drawing(figure, caption, f"Calibration curve. {caption}")
+
+
+@styled
+def calibration_line_picture(given: ReportInput) -> Drawing | None:
+    """Draw the truth over the predictions of another study, with the line that calibrates them.
+
+    Of two classes it is the part that is of the second class in bins of its predicted probability;
+    of more there is a table alone.
+    """
+    scored, lines = given.run.scored, _lines(given)
+    if scored is None or len(lines) != 1:
+        return None
+    line, of_class = lines[0], lines[0].name
+    slope, intercept = line.slope.value, line.intercept.value
+    if slope is None or intercept is None:
+        return None
+    if of_class and scored.probabilities is not None:
+        chance, true = scored.probabilities[:, scored.classes.index(of_class)], scored.actual == 1
+        bins = list(filter(len, quantile_bins(chance, CALIBRATION_BINS).values()))
+        figure, axes = _unit_square(
+            "Calibration", f"predicted probability of {of_class}", f"part that is {of_class}"
+        )
+        x, points = (
+            np.linspace(0.005, 0.995, 200),
+            [(chance[i].mean(), true[i].mean()) for i in bins],
+        )
+        y = expit(intercept + slope * logit(x))
+        ends, legend = (0.0, 1.0), f"{len(bins)} parts of the samples by their prediction"
+    else:
+        figure, axes = blank(4.6, 4.2)
+        points = list(zip(scored.predicted, scored.actual, strict=True))
+        both = np.concatenate([scored.actual, scored.predicted])
+        margin = 0.04 * (both.max() - both.min() or 1.0)
+        ends, legend = (both.min() - margin, both.max() + margin), "samples"
+        x = np.array([scored.predicted.min(), scored.predicted.max()])
+        y = intercept + slope * x
+        axes.set(xlim=ends, ylim=ends, aspect="equal", title="Calibration")
+        axes.set(xlabel=f"predicted {given.target}", ylabel=f"true {given.target}")
+    axes.plot(ends, ends, color=INK, lw=1, ls="--", alpha=0.6, label="equal")
+    axes.scatter(*zip(*points, strict=True), color=SERIES[0], label=legend, **_look(len(points)))
+    axes.plot(x, y, color=SERIES[1], lw=2, label="calibration line")
+    figure.legend(loc="outside lower center", ncols=3)
+    caption = calibration_sentence(line, given.unit)
+    return Drawing(figure, caption, f"Truth over predictions. {caption}")
+
+
+def _lines(given: ReportInput) -> Sequence[CalibrationLine]:
+    """Return the calibration lines in another study; none of held-out samples."""
+    external = None if given.run.scores is None else given.run.scores.external
+    return [] if external is None else external.calibration
 
 
 @styled
@@ -339,6 +391,45 @@ def _score_rows(models: Any, names: Sequence[str]) -> list[list[str]]:
         [model, *(with_interval(name, found.get(name)) for name in names)]
         for model, found in models.items()
     ]
+
+
+def parts_table(given: ReportInput) -> Table | None:
+    """List the scores of the parts of another study: by likeness to the training, by metadata."""
+    external = None if given.run.scores is None else given.run.scores.external
+    if external is None:
+        return None
+    names = [name for name in TITLES if name in external.parts[0].metrics]
+    rows = [
+        [
+            f"{part.column}: {part.value}",
+            str(part.samples),
+            *(with_interval(name, part.metrics[name]) for name in names),
+        ]
+        for part in external.parts
+    ]
+    note = (
+        "unlike_training: yes for a sample that is farther from the training samples than 95 % of "
+        "these are from each other. In brackets: 95 % interval; none with few samples."
+    )
+    return Table(
+        "By part of the study", ["", "Samples", *(TITLES[name] for name in names)], rows, note
+    )
+
+
+def calibration_table(given: ReportInput) -> Table | None:
+    """List slope, intercept and shift of the calibration in another study, of several classes."""
+    if len(lines := _lines(given)) < 2:
+        return None
+    names = ("slope", "intercept", "shift")
+    rows = [
+        [line.name, *(with_interval("", getattr(line, name)) for name in names)] for line in lines
+    ]
+    note = (
+        "Of whether a sample is of the class, on the log odds of its predicted probability: slope "
+        "1, intercept 0 and shift 0 where they agree; below 1 predictions are too extreme, with a "
+        "shift above 0 too low."
+    )
+    return Table("Calibration", ["", *map(str.capitalize, names)], rows, note)
 
 
 def confounders_table(given: ReportInput) -> Table | None:

@@ -101,6 +101,11 @@ class Run:
         return self.scores is None or self.scores.is_better
 
     @property
+    def is_external(self) -> bool:
+        """Whether the predictions are of another study than that of the training."""
+        return self.scores is not None and self.scores.external is not None
+
+    @property
     def described_ids(self) -> tuple[str, ...]:
         """Samples whose metadata the report shows: those with an embedding, or a prediction."""
         if self.embedded_ids or self.ordination is None:

@@ -293,6 +293,7 @@ PICTURES: dict[str, tuple[Section, Draw]] = {
     "roc": ("predictions", predictions.roc_picture),
     "precision-recall": ("predictions", predictions.precision_recall_picture),
     "calibration": ("predictions", predictions.calibration_picture),
+    "calibration-line": ("predictions", predictions.calibration_line_picture),
     "agreement": ("predictions", predictions.agreement_picture),
     "errors": ("predictions", predictions.residual_picture),
     "samples": ("predictions", predictions.samples_picture),
@@ -320,6 +321,8 @@ To add a picture, write a `Draw` function and add a line here."""
 TABLES: dict[Section, tuple[Tabulate, ...]] = {
     "predictions": (
         predictions.comparison_table,
+        predictions.parts_table,
+        predictions.calibration_table,
         predictions.inputs_table,
         predictions.confounders_table,
         predictions.folds_table,

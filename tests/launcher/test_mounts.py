@@ -56,6 +56,16 @@ def test_names_that_no_engine_can_be_given(name: str, why: str) -> None:
         require_passable([Mount(fine, fine, False, "", "")], [fine])
 
 
+def test_a_model_in_another_study_sees_its_inputs_and_writes_beside_its_output(here: Path) -> None:
+    (here / "run/model").mkdir(parents=True)
+    (here / "data/m.tsv").touch()
+    args = ("evaluate", "--model", "run", "--table", "data/t.biom", "--metadata", "data/m.tsv")
+    found = mounts(here, *args, "--metadata-column", "c", "--output", "out/elsewhere")
+    assert (f"{here}/run", f"{here}/run", False) in found
+    assert (f"{here}/out", f"{here}/out", True) in found
+    assert {target for _, target, _ in found} >= {f"{here}/data/t.biom", f"{here}/data/m.tsv"}
+
+
 def test_relative_paths_become_absolute(here: Path) -> None:
     args = ("pretrain", "--table=./data//t.biom", "--output-dir", "./out/")
     assert args_of(here, *args) == (

@@ -92,8 +92,8 @@ def test_a_dry_run_may_be_asked_for_anywhere() -> None:
          "An option without its value: --image; write the value after it."),
         ([*SIMULATE, "--runtme", "native"],
          "`example` has no such option: '--runtme'; did you mean '--runtime'?"),
-        (["evaluate", "--metadata", "m"],
-         "`evaluate` lacks required options: --predictions, --metadata-column; "
+        (["predict", "--table", "t"],
+         "`predict` lacks required options: --model, --output; "
          "give a value for each."),
     ],
 )  # fmt: skip

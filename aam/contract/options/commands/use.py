@@ -6,7 +6,13 @@ from typing import Literal
 
 from aam.contract.options import ONE_OR_MORE, basic_option, option, required_option
 from aam.contract.options.device import DeviceOptions, RankOptions
-from aam.contract.options.study import TAXONOMY, AsvVectorOptions, TableOptions
+from aam.contract.options.study import (
+    DROP_EMPTY_SAMPLES,
+    MAX_MEMORY_GB,
+    TAXONOMY,
+    AsvVectorOptions,
+    TableOptions,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,24 +156,43 @@ class Export:
     overwrite: bool = basic_option("Replace existing files.", default=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Evaluate:
-    """Compute the metrics of predictions against metadata.
+    """Score predictions against metadata, or a model on the samples of another study.
 
     Examples:
-        aam evaluate --predictions ages.tsv --metadata metadata.tsv \
-        --metadata-column age
+        aam evaluate --model age --table other.biom --metadata other.tsv \
+        --metadata-column age --output age-elsewhere
         aam evaluate --predictions classes.tsv --metadata metadata.tsv \
         --metadata-column diagnosis --classifier --output metrics.json --by site sex
     """
 
-    predictions: Path = required_option(
-        "Predictions file (TSV) of `aam predict` or of a run folder."
+    model: Path | None = basic_option(
+        "Run folder of `aam train`, whose model predicts the samples of --table: writes scores, "
+        "predictions and a report. The kind of the target is that of the model.",
+        needs=("--table", "--output"),
+        excludes=("--predictions", "--classifier", "--ordinal"),
+    )
+    predictions: Path | None = basic_option(
+        "Predictions file (TSV) of `aam predict` or of a run folder, in place of --model."
+    )
+    table: Path | None = basic_option(
+        "Feature table of the other study: BIOM, TSV, QIIME 2 artifact (.qza), or the folder of "
+        "`aam prepare`.",
+        needs=("--model",),
+    )
+    sequences: Path | None = basic_option(
+        "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes.",
+        needs=("--table",),
     )
     metadata: Path = required_option("Sample metadata with the true values.")
-    metadata_column: str = required_option("Metadata column that was predicted.")
+    metadata_column: str = required_option("Metadata column with the true values.")
+    group_column: str | None = basic_option(
+        "Metadata column of groups, such as subjects, whose samples are not independent.",
+        needs=("--model",),
+    )
     by: tuple[str, ...] = basic_option(
-        "Metadata columns: also the metrics of each value; many numbers are put into four bins.",
+        "Metadata columns: also the scores of each value; many numbers are put into four bins.",
         default=(),
         metavar="COLUMN",
     )
@@ -181,8 +206,19 @@ class Evaluate:
     where: str | None = option(
         "Score only samples whose metadata meet a condition, as in `aam train`."
     )
-    output: Path | None = basic_option("JSON file for the metrics.", role="output")
-    overwrite: bool = basic_option("Replace an existing output file.", default=False)
+    output: Path | None = basic_option(
+        "JSON file for the metrics; with --model the folder for scores, predictions and report.",
+        role="output",
+    )
+    overwrite: bool = basic_option("Replace an existing output.", default=False)
+    drop_empty_samples: bool = DROP_EMPTY_SAMPLES
+    max_memory_gb: float | Literal["auto"] = MAX_MEMORY_GB
+    device: DeviceOptions
+
+    @property
+    def uses_network(self) -> bool:
+        """Whether it may compute with the network of a model."""
+        return self.model is not None
 
 
 @dataclass(frozen=True)

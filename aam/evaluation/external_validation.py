@@ -1,0 +1,254 @@
+"""External validation: a fitted model scored on samples of another study than that of its training.
+
+The dummy predicts the class frequencies or the mean of the training samples. Calibration is that of
+Cox (1958, "Two further applications of a model for binary regression"): the line of the truth on
+the predictions, and the shift between their means, which a clinical reader calls calibration in the
+large (Van Calster et al. 2019, doi:10.1186/s12916-019-1466-7).
+
+M scored samples, C outputs, Z replicates, each without one block of units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit, logit
+
+from aam.arrays import F64, Rows
+from aam.evaluation.intervals import (
+    Score,
+    Units,
+    jackknife_interval,
+    resample_metrics,
+    units_of,
+)
+from aam.evaluation.labels import Labels, LabelSummary
+from aam.evaluation.metrics import ScoredPredictions
+from aam.number_format import fixed, significant
+
+UNLIKE_TRAINING = "unlike_training"
+"""Column of predictions with yes for a sample that does not resemble the training samples."""
+
+_SMALLEST = 1e-6
+"""Probabilities are at least this, and at most 1 less this, before their log odds."""
+
+_STEPS = 50
+"""Newton steps of a logistic regression; where these do not end, a line separates the classes."""
+
+_OTHER_SCALE = 4.0
+"""Ratio of the spreads of the labels of two studies beyond which their units may differ."""
+
+_OUTSIDE = 0.25
+"""Part of the labels outside the range of the training labels that is stated."""
+
+_OTHER_SHARE = 0.1
+"""Difference between two frequencies of a class that is stated."""
+
+
+@dataclass(frozen=True)
+class CalibrationLine:
+    """Line of the truth on the predictions: slope 1, intercept 0 and shift 0 where they agree.
+
+    Of a number or a rank it is the least-squares line; of a class the logistic regression of
+    whether a sample is of the class on the log odds of its predicted probability. Values are None
+    where the predictions are constant or a line separates the classes.
+    """
+
+    name: str  # class; "" of a number or a rank
+    slope: Score  # below 1: predictions are too extreme
+    intercept: Score  # units of the target, or log odds
+    # intercept of the line of slope 1: mean of the truth less that of the predictions, or the same
+    # in log odds; above 0 the predictions are too low
+    shift: Score
+
+
+@dataclass(frozen=True)
+class PartScores:
+    """Scores of a part of the samples."""
+
+    column: str  # column that divides the samples
+    value: str  # its value in this part
+    samples: int
+    metrics: dict[str, Score]
+
+
+@dataclass(frozen=True)
+class ExternalValidation:
+    """What is known of a model in another study besides its scores there."""
+
+    calibration: list[
+        CalibrationLine
+    ]  # of a number or ranks one, of two classes that of the second
+    # samples that are unlike the training samples and the others (column `unlike_training`), then
+    # the values of metadata columns
+    parts: list[PartScores]
+    notes: list[str]  # sentences on labels that differ from those of the training
+
+
+def calibration_lines(labels: Labels, predictions_MC: F64, units: Units) -> list[CalibrationLine]:
+    """Fit the calibration line of a number, of ranks, or of each class against the rest.
+
+    >>> labels = Labels.of(np.array([2.0, 4.0, 6.0]), (), None)
+    >>> line = calibration_lines(labels, np.array([[1.0], [2.0], [3.0]]), units_of(np.arange(3)))
+    >>> round(line[0].slope.value, 6), round(line[0].shift.value, 6)
+    (2.0, 2.0)
+    """
+    if not labels.classes:
+        return [_line("", labels.values, predictions_MC[:, 0], units, linear=True)]
+    codes = [1] if len(labels.classes) == 2 else range(len(labels.classes))
+    return [
+        _line(
+            labels.classes[code],
+            (labels.values == code).astype(np.float64),
+            logit(predictions_MC[:, code].clip(_SMALLEST, 1 - _SMALLEST)),
+            units,
+            linear=False,
+        )
+        for code in codes
+    ]
+
+
+def _line(
+    name: str, actual_M: F64, predictor_M: F64, units: Units, linear: bool
+) -> CalibrationLine:
+    fit = _least_squares if linear else _logistic
+    whole_Z3 = fit(actual_M, predictor_M, np.ones((1, len(actual_M))))
+    parts = [fit(actual_M, predictor_M, weights_ZM) for weights_ZM in units.weights()]
+    replicates_Z3 = np.concatenate([np.empty((0, 3)), *parts])
+    scores = [
+        jackknife_interval(float(whole_Z3[0, k]), replicates_Z3[:, k], units.effective)
+        for k in range(3)
+    ]
+    return CalibrationLine(name, *scores)
+
+
+def _least_squares(actual_M: F64, predictor_M: F64, weights_ZM: F64) -> F64:
+    """Return slope, intercept and shift of the least-squares line of each replicate, [Z, 3]."""
+    # Centred by the means of all samples: sums of squares of large numbers would cancel.
+    x_M, y_M = predictor_M - predictor_M.mean(), actual_M - actual_M.mean()
+    total_Z = weights_ZM.sum(axis=1)
+    x_Z, y_Z = weights_ZM @ x_M / total_Z, weights_ZM @ y_M / total_Z
+    spread_Z = weights_ZM @ np.square(x_M) / total_Z - np.square(x_Z)
+    slope_Z = np.full(len(total_Z), np.nan)
+    varies_Z = spread_Z > 1e-12 * max(float(np.square(predictor_M).max()), 1e-300)
+    product_Z = weights_ZM @ (x_M * y_M) / total_Z - x_Z * y_Z
+    np.divide(product_Z, spread_Z, out=slope_Z, where=varies_Z)
+    mean_x_Z, mean_y_Z = x_Z + predictor_M.mean(), y_Z + actual_M.mean()
+    return np.stack([slope_Z, mean_y_Z - slope_Z * mean_x_Z, mean_y_Z - mean_x_Z], axis=1)
+
+
+def _logistic(actual_M: F64, predictor_M: F64, weights_ZM: F64) -> F64:
+    """Return slope, intercept and shift of the logistic regression of each replicate, [Z, 3]."""
+    # The shift is an intercept with the predictor as offset, so only the design differs.
+    constant_M = np.ones_like(predictor_M)
+    line_Z2 = _newton(np.stack([predictor_M, constant_M]), actual_M, 0 * predictor_M, weights_ZM)
+    shift_Z1 = _newton(constant_M[None], actual_M, predictor_M, weights_ZM)
+    return np.hstack([line_Z2, shift_Z1])
+
+
+def _newton(design_KM: F64, actual_M: F64, offset_M: F64, weights_ZM: F64) -> F64:
+    """Return the coefficients of weighted logistic regressions, [Z, K]; NaN without finite ones."""
+    coefficients_ZK = np.zeros((len(weights_ZM), len(design_KM)))
+    open_Z = np.ones(len(weights_ZM), dtype=bool)
+    for _ in range(_STEPS):
+        chance_ZM = expit(coefficients_ZK[open_Z] @ design_KM + offset_M)
+        weights = weights_ZM[open_Z]
+        gradient_ZK = (weights * (actual_M - chance_ZM)) @ design_KM.T
+        curvature_ZM = weights * chance_ZM * (1 - chance_ZM)
+        hessian_ZKK = np.einsum("zm,km,lm->zkl", curvature_ZM, design_KM, design_KM)
+        step_ZK = np.einsum("zkl,zl->zk", np.linalg.pinv(hessian_ZKK, hermitian=True), gradient_ZK)
+        # A whole step from far away overshoots; the likelihood is concave.
+        size_Z = np.abs(step_ZK).max(axis=1)
+        coefficients_ZK[open_Z] += step_ZK / np.maximum(size_Z, 1)[:, None]
+        open_Z[open_Z] = size_Z > 1e-8
+        if not open_Z.any():
+            break
+    varies = len(design_KM) == 1 or np.ptp(design_KM[0]) > 0
+    # Where a line separates the classes the steps do not end, or the curvature vanishes first.
+    wrong_Z = open_Z | (np.abs(coefficients_ZK).max(axis=1) > _STEPS / 2) | (not varies)
+    coefficients_ZK[wrong_Z] = np.nan
+    return coefficients_ZK
+
+
+def part_scores(
+    column: str, rows_of: Mapping[str, Rows], scored: ScoredPredictions, groups_M: Rows
+) -> list[PartScores]:
+    """Score each part of the samples by itself, with intervals over its groups."""
+    found = []
+    for value, rows in rows_of.items():
+        metrics = resample_metrics(scored.take(rows), units_of(groups_M[rows])).score()
+        found.append(PartScores(column, value, len(rows), metrics))
+    return found
+
+
+def label_notes(column: str, training: LabelSummary, labels: Labels) -> list[str]:
+    """State how the labels of a study differ from those of the training.
+
+    Classes: frequencies that differ by more than 0.1. Numbers: labels outside the range of the
+    training, and another spread, which other units have.
+    """
+    if names := labels.classes or labels.levels:
+        share_C = np.bincount(labels.values.astype(np.int64), minlength=len(names))
+        pairs = zip(names, share_C / len(labels.values), training.guess[-len(names) :], strict=True)
+        # Of two classes one share says both.
+        other = [
+            f"{share:.0%} are '{name}', in the training {before:.0%}"
+            for name, share, before in list(pairs)[len(names) == 2 :]
+            if abs(share - before) > _OTHER_SHARE
+        ]
+        if not other:
+            return []
+        return [
+            f"Here {', '.join(other)}: predicted probabilities start from the frequencies of the "
+            "training."
+        ]
+    low, q05, middle, q95, high = training.quantiles
+    values_M, notes = labels.values, []
+    outside = int(((values_M < low) | (values_M > high)).sum())
+    if outside > _OUTSIDE * len(values_M):
+        notes.append(
+            f"{outside} of {len(values_M)} values of '{column}' are outside the range of the "
+            f"training ({significant(low)} to {significant(high)})."
+        )
+    here = np.quantile(values_M, (0.05, 0.5, 0.95)).tolist()
+    ratio = (here[2] - here[0]) / max(q95 - q05, 1e-300)
+    if not 1 / _OTHER_SCALE <= ratio <= _OTHER_SCALE:
+        notes.append(
+            f"The values of '{column}' spread {significant(ratio)} times as far as in the training "
+            f"(90 % from {significant(here[0])} to {significant(here[2])}, there from "
+            f"{significant(q05)} to {significant(q95)}): are they in the same units?"
+        )
+    elif not q05 <= here[1] <= q95 and not notes:
+        notes.append(
+            f"The median of '{column}' is {significant(here[1])}, in the training "
+            f"{significant(middle)}: the model starts from the mean of the training."
+        )
+    return notes
+
+
+def calibration_sentence(line: CalibrationLine, unit: str = "") -> str:
+    """Describe a calibration line; `unit` is that of a number."""
+    start = f"Calibration of '{line.name}'" if line.name else "Calibration"
+    if line.slope.value is None or line.shift.value is None:
+        return f"{start}: no line, the predictions are constant or separate the classes."
+    slope = f"slope {_shown(line.slope)}"
+    unit = "in log odds" if line.name else unit
+    shift = f"true less predicted {_shown(line.shift)} {unit}".rstrip()
+    meaning = []
+    if line.slope.upper is not None and line.slope.upper < 1:
+        meaning.append("too extreme")
+    if line.slope.lower is not None and line.slope.lower > 1:
+        meaning.append("too near to the mean")
+    if line.shift.beyond_noise:
+        meaning.append("too low" if line.shift.value > 0 else "too high")
+    text = f"{start}: {slope} (1 is ideal), {shift} (0 is ideal)"
+    return f"{text}: predictions are {' and '.join(meaning)}." if meaning else f"{text}."
+
+
+def _shown(score: Score) -> str:
+    assert score.value is not None
+    if score.lower is None or score.upper is None:
+        return fixed(score.value)
+    return f"{fixed(score.value)} ({fixed(score.lower)} to {fixed(score.upper)})"

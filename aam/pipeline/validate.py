@@ -1,0 +1,278 @@
+"""External validation: `aam evaluate --model` predicts and scores the samples of another study.
+
+The result is a run folder without a model: run.json, scores.json, predictions.tsv, splits.tsv (all
+samples are test samples of one fold) and report.html.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from aam import run_record
+from aam.arrays import F64, Rows
+from aam.console import info, warn
+from aam.contract import run_files
+from aam.contract.errors import DataError, first_few
+from aam.contract.options import flat
+from aam.contract.options.commands.use import Evaluate, Predict
+from aam.contract.options.device import RankOptions
+from aam.contract.options.study import TableOptions
+from aam.contract.preflight import check_run_folder
+from aam.data.metadata import ID_HEADER, Metadata, groups, listed_columns, read_metadata, rows_where
+from aam.data.study import Study, load_study
+from aam.data.targets import label_samples
+from aam.evaluation.calibration import calibrate
+from aam.evaluation.ensemble import Combined
+from aam.evaluation.external_validation import (
+    UNLIKE_TRAINING,
+    ExternalValidation,
+    PartScores,
+    calibration_lines,
+    label_notes,
+    part_scores,
+)
+from aam.evaluation.folds import Folds
+from aam.evaluation.labels import Labels
+from aam.evaluation.metrics import rows_by
+from aam.evaluation.permutation import permutation_test
+from aam.evaluation.scores import Scores, evaluate
+from aam.evaluation.scores import write as write_scores
+from aam.evaluation.splits import Split, write_splits
+from aam.inference.tables import NO_VECTORS, write_table
+from aam.members.model_file import ModelFacts, TrainedModel, read_trained
+from aam.members.tables import held_out_table, predict_study, stored_predictions
+from aam.pipeline.run import show_scores
+from aam.report.page import write_report_of_run
+from aam.training import run_folder
+
+_FILES = ("scores.json", "predictions.tsv", "splits.tsv", "report.html")
+
+
+def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Scores, pd.DataFrame]:
+    """Predict and score the samples of a study, and write a run folder.
+
+    Args:
+        options: with --model and --table; without --output nothing is written.
+        loaded: the model, if it is read already.
+
+    Returns:
+        The scores, and a row for each scored sample: predictions.tsv.
+
+    Raises:
+        AamError: the output exists, the model has no such target, no sample has a label, all have
+            one, or trained the model; see `load_study`.
+    """
+    assert options.model is not None and options.table is not None
+    if options.output is not None:
+        check_run_folder(options.output, options.overwrite)
+    loaded = loaded or _model_of(options)
+    facts = loaded.facts
+    if facts.labels is None:
+        evidence = f"'{options.model}' is of an earlier version and has no summary of its labels"
+        raise DataError("The model cannot be compared with a guess", evidence, "train it again")
+    metadata = read_metadata(options.metadata)
+    table = TableOptions(
+        table=options.table,
+        sequences=options.sequences,
+        drop_empty_samples=options.drop_empty_samples,
+        max_memory_gb=options.max_memory_gb,
+    )
+    study = load_study(table, max_bp=loaded.max_bp).sorted_by_id()
+    study = study.take_samples(rows_where(options.where, metadata, study.table.sample_ids))
+    _show_training(options, facts)
+    study, values_M = _labelled(options.metadata_column, metadata, study, facts)
+    predict = Predict(
+        input=table,
+        device=options.device,
+        scale=RankOptions(),
+        vectors=NO_VECTORS,
+        model=options.model,
+        output=Path("unwritten.tsv"),
+        metadata=options.metadata,
+    )
+    predicted, comparison, _ = predict_study(loaded, study, predict)
+    comparison.show()
+    new = np.flatnonzero(predicted["split"] == "new")
+    if not len(new):
+        evidence = f"{len(predicted)} samples, by id and reads"
+        remedy = (
+            "give samples of another study, or their ids a prefix if only the names are the same; "
+            "the run folder has the scores of held-out samples"
+        )
+        raise DataError("All samples trained this model", evidence, remedy)
+    if others := len(predicted) - len(new):
+        info(f"Samples left out of the scores, which trained this model: {others}.")
+    study, values_M = study.take_samples(new), values_M[new]
+    predicted = predicted.iloc[new].reset_index(drop=True)
+    ids = study.table.sample_ids
+    names = None
+    if options.group_column is not None:
+        names = groups(metadata, options.group_column, ids).tolist()
+    folds = _folds(facts, values_M, names or ids, options.group_column)
+    combined = _combined(facts, predicted, list(loaded.models))
+    scores = evaluate(
+        options.metadata_column, folds, combined, {},
+        permutation_test(folds, combined.predictions_MC),
+    )  # fmt: skip
+    external = ExternalValidation(
+        calibration_lines(folds.held_out, combined.predictions_MC, folds.held_out_units),
+        _parts(options, metadata, folds, combined.predictions_MC, predicted),
+        label_notes(options.metadata_column, facts.labels, folds.labels),
+    )
+    scores = dataclasses.replace(scores, external=external)
+    values = combined.predictions_MC, combined.members, combined.half_widths_M
+    of_samples = held_out_table(ids, folds, *values)
+    of_samples = of_samples.join(predicted[predicted.columns.difference(of_samples.columns, False)])
+    if options.output is not None:
+        _write(options, options.output, facts, study, folds, scores, names, of_samples)
+    show_scores(scores)
+    if options.output is not None:
+        info(f"Scores, predictions and report: {options.output}")
+    return scores, of_samples
+
+
+def _model_of(options: Evaluate) -> TrainedModel:
+    """Read the model; of several targets, the one that has the name of the column."""
+    assert options.model is not None
+    column, path = options.metadata_column, options.model
+    if targets := run_files.target_folders(path):
+        path = run_files.target_folder(path, column)
+        if path not in targets:
+            evidence = f"--metadata-column {column}, '{options.model}' has several targets"
+            remedy = f"name the folder of one with --model, such as '{targets[0]}'"
+            raise DataError("The model has no such target", evidence, remedy)
+    return read_trained(path, options.device)
+
+
+def _show_training(options: Evaluate, facts: ModelFacts) -> None:
+    """Print what the model was trained for, where this study may differ."""
+    if facts.column != options.metadata_column:
+        info(f"The model predicts '{facts.column}', compared with '{options.metadata_column}'.")
+    if where := flat(facts.options).get("where"):
+        info(f"The model was trained on samples with {where} (--where).")
+
+
+def _labelled(
+    column: str, metadata: Metadata, study: Study, facts: ModelFacts
+) -> tuple[Study, F64]:
+    """Return the samples with a label that the model can predict, and their labels."""
+    ids, classifier = study.table.sample_ids, bool(facts.classes)
+    if not set(ids) & set(metadata.ids):
+        raise metadata.no_common_sample(ids)
+    labelled = label_samples(metadata, column, ids, classifier, facts.levels)
+    study, values = study.take_samples(labelled.rows), labelled.values
+    if not classifier:
+        return study, values
+    code_of = _class_codes(column, facts.classes, labelled.classes, values.astype(np.int64))
+    codes = np.array([code_of.get(name, -1) for name in labelled.classes])[values.astype(np.int64)]
+    known = np.flatnonzero(codes >= 0)
+    return study.take_samples(known), codes[known].astype(np.float64)
+
+
+def _class_codes(
+    column: str, classes: Sequence[str], here: Sequence[str], codes: Rows
+) -> dict[str, int]:
+    """Return the class of the model for each class of a study that it has by name.
+
+    Names that differ in case and spaces alone are one class; samples of others are left out.
+    """
+    times = Counter(here[code] for code in codes.tolist())
+    plain = {" ".join(name.casefold().split()): code for code, name in enumerate(classes)}
+    if len(plain) < len(classes):  # the training tells them apart
+        plain = {}
+    code_of = {name: classes.index(name) for name in here if name in classes}
+    for name in here:
+        alike = plain.get(" ".join(name.casefold().split()))
+        if name not in code_of and alike is not None and alike not in code_of.values():
+            info(f"'{name}' of '{column}' is taken for the class '{classes[alike]}' of the model.")
+            code_of[name] = alike
+    if other := [name for name, _ in times.most_common() if name not in code_of]:
+        shown = ", ".join(f"'{name}' in {times[name]}" for name in other)
+        names = f"the model has {first_few(classes)}"
+        if not code_of:
+            raise DataError(
+                f"No class of '{column}' is one of the model", f"{shown} samples; {names}",
+                "write the classes of the metadata as the model has them",
+            )  # fmt: skip
+        warn(
+            f"Classes of '{column}' that the model does not predict: {shown} of {len(codes)} "
+            f"samples, which are left out; {names}."
+        )
+    return code_of
+
+
+def _folds(facts: ModelFacts, values_M: F64, groups_M: Sequence[str], column: str | None) -> Folds:
+    """Return one fold, of test samples alone, with the guess of the training."""
+    assert facts.labels is not None
+    none, everything = np.empty(0, dtype=np.int64), np.arange(len(values_M))
+    return Folds(
+        Labels.of(values_M, facts.classes, groups_M, facts.levels),
+        (Split(none, none, everything),),
+        facts.training.seed,
+        column,
+        scale=facts.outputs.scale,
+        guess=facts.labels.guess,
+    )
+
+
+def _combined(facts: ModelFacts, predicted: pd.DataFrame, members: Sequence[str]) -> Combined:
+    """Return the predictions of the model and its members in the form of a training."""
+    predictions_MC, ensemble = stored_predictions(predicted, facts), facts.ensemble
+    uncalibrated_MC, widths_M = predictions_MC, None
+    if facts.classes:
+        uncalibrated_MC = calibrate(predictions_MC, 1 / facts.temperature)
+    else:
+        widths_M = np.full(len(predictions_MC), ensemble.half_width)
+    of_members = {name: stored_predictions(predicted, facts, name) for name in members}
+    return Combined(ensemble, of_members, predictions_MC, uncalibrated_MC, widths_M, ())
+
+
+def _parts(
+    options: Evaluate,
+    metadata: Metadata,
+    folds: Folds,
+    predictions_MC: F64,
+    predicted: pd.DataFrame,
+) -> list[PartScores]:
+    """Score samples that resemble the training samples and others, and the parts of --by."""
+    columns = {UNLIKE_TRAINING: predicted[UNLIKE_TRAINING].tolist()} | {
+        column: metadata.values(column, predicted[ID_HEADER].tolist()).tolist()
+        for column in listed_columns(options.by, metadata)
+    }
+    scored, groups_M = folds.scored(predictions_MC), folds.labels.groups
+    parts = (part_scores(name, rows_by(texts), scored, groups_M) for name, texts in columns.items())
+    return [part for of_column in parts for part in of_column]
+
+
+def _write(
+    options: Evaluate,
+    folder: Path,
+    facts: ModelFacts,
+    study: Study,
+    folds: Folds,
+    scores: Scores,
+    groups_M: Sequence[str] | None,
+    predicted: pd.DataFrame,
+) -> None:
+    """Write the run folder; its record has the kind of the target, which the model decides."""
+    ids = study.table.sample_ids
+    recorded = dataclasses.replace(options, classifier=bool(facts.classes), ordinal=facts.levels)
+    content = run_record.describe("evaluate", recorded)
+    prepared = run_folder.PreparedFolder(folder, content, None, options.overwrite, False)
+    with run_folder.begin(prepared, files=_FILES) as record:
+        write_table(folder / "predictions.tsv", predicted)
+        write_splits(folder / "splits.tsv", ids, folds.splits, groups_M)
+        write_scores(folder / "scores.json", scores)
+        record.finish(
+            samples={"train": 0, "validation": 0, "test": len(ids)},
+            asvs=len(study.table.feature_ids),
+            classes=facts.classes,
+            members=list(facts.weights),
+        )
+        write_report_of_run(folder, study.table)

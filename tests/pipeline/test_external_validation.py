@@ -1,0 +1,283 @@
+"""`aam evaluate --model`: a model on the samples of another study."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import biom
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+import aam as library
+from aam.contract.errors import CannotCreate, DataError, UsageError
+from aam.contract.options.commands.studies import Example
+from aam.data.simulation import simulate, write_study
+from aam.evaluation.external_validation import calibration_lines
+from aam.evaluation.intervals import units_of
+from aam.evaluation.labels import Labels
+from aam.evaluation.scores import read as read_scores
+from tests.support.commands import aam, read
+
+Capture = pytest.CaptureFixture[str]
+
+TRAINED = 80
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two halves of one simulated population, as studies of their own: train and other."""
+    folder = tmp_path_factory.mktemp("studies")
+    options = Example(
+        output_dir=folder, samples=140, asvs=90, length=60, richness=25, depth=900, sites=3,
+        subjects=70, seed=5,
+    )  # fmt: skip
+    write_study(simulate(options), options)
+    table = biom.load_table(str(folder / "table.biom"))
+    metadata = pd.read_csv(folder / "metadata.tsv", sep="\t", index_col=0, skiprows=[1])
+    metadata["acid"] = np.where(metadata["ph"] < 6.5, "yes", "no")
+    metadata["level"] = pd.cut(metadata["ph"], 3, labels=["low", "middle", "high"])
+    for name, ids in (("train", metadata.index[:TRAINED]), ("other", metadata.index[TRAINED:])):
+        with h5py.File(folder / f"{name}.biom", "w") as file:
+            table.filter(list(ids), inplace=False).to_hdf5(file, "test")
+        metadata.loc[ids].to_csv(folder / f"{name}.tsv", sep="\t")
+    return folder
+
+
+def trained(studies: Path, column: str, *more: object) -> Path:
+    folder = studies / f"run-{column}"
+    if not folder.exists():
+        args = ("--table", studies / "train.biom", "--metadata", studies / "train.tsv")
+        args = (*args, "--metadata-column", column, "--output-dir", folder, *more)
+        assert aam("train", *args, "--folds", 3) == 0
+    return folder
+
+
+def evaluate(model: Path, studies: Path, output: Path, *more: object, **changed: Any) -> int:
+    column = changed.get("column", model.name.removeprefix("run-"))
+    metadata = changed.get("metadata", studies / "other.tsv")
+    args = ("--table", changed.get("table", studies / "other.biom"), "--metadata", metadata)
+    args = (*args, "--metadata-column", column, "--output", output)
+    return aam("evaluate", "--model", model, *args, *more)
+
+
+def edited(studies: Path, place: Path, **columns: Any) -> Path:
+    """Write the metadata of the other study with changed columns."""
+    frame = pd.read_csv(studies / "other.tsv", sep="\t", index_col=0, dtype=str)
+    for name, change in columns.items():
+        frame[name] = change(frame[name])
+    frame.to_csv(place, sep="\t")
+    return place
+
+
+@pytest.mark.medium
+def test_classes_are_scored_against_the_frequencies_of_the_training(
+    studies: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    model, output = trained(studies, "acid", "--classifier"), tmp_path / "elsewhere"
+    capsys.readouterr()
+    assert evaluate(model, studies, output, "--by", "site", "--group-column", "subject") == 0
+    scores = read_scores(output / "scores.json")
+    truth = pd.read_csv(studies / "other.tsv", sep="\t", index_col=0)
+    assert scores.verdict.outcome == "better"
+    assert scores.verdict.p is not None
+    assert scores.verdict.p < 0.01
+    assert scores.verdict.units == f"{truth['subject'].nunique()} groups of subject"
+    # The guess is the more frequent class of the training, in every sample.
+    before = pd.read_csv(studies / "train.tsv", sep="\t")["acid"]
+    guess = before.mode()[0]
+    assert scores.models["dummy"].metrics["accuracy"].value == (truth["acid"] == guess).mean()
+    # The predictions are those of `aam predict`.
+    args = ("--table", studies / "other.biom", "--model", model, "--output", tmp_path / "p.tsv")
+    assert aam("predict", *args) == 0
+    predicted = read(tmp_path / "p.tsv").set_index("sample-id")
+    scored = read(output / "predictions.tsv").set_index("sample-id")
+    assert len(scored) == len(truth)
+    assert np.allclose(predicted.loc[scored.index, "p_yes"], scored["p_yes"], atol=1e-9)
+    assert (truth.loc[scored.index, "acid"] == scored["actual"]).all()
+    external = scores.external
+    assert external is not None
+    for column in ("unlike_training", "site"):
+        parts = [part for part in external.parts if part.column == column]
+        assert sum(part.samples for part in parts) == len(truth)
+    assert external.calibration[0].name == "yes"
+    page = (output / "report.html").read_text()
+    assert "in another study" in page
+    assert 'id="calibration-line-' in page
+    assert evaluate(model, studies, output) == CannotCreate.status
+    assert evaluate(model, studies, output, "--overwrite") == 0
+    assert aam("report", output) == 0
+
+
+@pytest.mark.medium
+def test_numbers_in_other_units_and_missing_labels_are_stated(
+    studies: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    model = trained(studies, "ph")
+    assert evaluate(model, studies, tmp_path / "same") == 0
+    same = read_scores(tmp_path / "same/scores.json")
+    assert same.verdict.outcome == "better"
+    assert same.external is not None
+    assert not same.external.notes
+    line = same.external.calibration[0]
+    scored = read(tmp_path / "same/predictions.tsv")
+    slope, intercept = np.polyfit(scored["predicted"], scored["actual"], 1)
+    assert line.slope.value == pytest.approx(slope)
+    assert line.intercept.value == pytest.approx(intercept)
+    assert line.shift.value == pytest.approx((scored["actual"] - scored["predicted"]).mean())
+    train = pd.read_csv(studies / "train.tsv", sep="\t")["ph"]
+    mae = (scored["actual"] - train.mean()).abs().mean()
+    assert same.models["dummy"].metrics["mae"].value == pytest.approx(mae)
+    assert 'id="calibration-line-' in (tmp_path / "same/report.html").read_text()
+
+    def tenfold(values: pd.Series) -> pd.Series:
+        changed = (10 * values.astype(float)).astype(str)
+        changed.iloc[:5] = ""
+        return changed
+
+    metadata = edited(studies, tmp_path / "units.tsv", ph=tenfold)
+    capsys.readouterr()
+    assert evaluate(model, studies, tmp_path / "units", metadata=metadata) == 0
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "5 with 'ph' ''" in printed
+    assert "same units" in printed
+    found = read_scores(tmp_path / "units/scores.json")
+    assert found.samples == same.samples - 5
+    assert found.verdict.outcome == "not better"
+    assert found.external is not None
+    assert found.external.calibration[0].slope.value == pytest.approx(10 * slope, rel=0.2)
+
+
+@pytest.mark.medium
+def test_names_of_classes_that_the_model_does_not_have(
+    studies: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    model = trained(studies, "acid", "--classifier")
+    whole = pd.read_csv(studies / "other.tsv", sep="\t", index_col=0)["acid"]
+
+    def renamed(values: pd.Series) -> pd.Series:
+        changed = values.str.upper()  # YES and NO are yes and no
+        changed.iloc[:4] = "perhaps"
+        return changed
+
+    capsys.readouterr()
+    metadata = edited(studies, tmp_path / "names.tsv", acid=renamed)
+    assert evaluate(model, studies, tmp_path / "names", metadata=metadata) == 0
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "'YES' of 'acid' is taken for the class 'yes'" in printed
+    assert "'perhaps' in 4 of 60" in printed
+    scored = read(tmp_path / "names/predictions.tsv").set_index("sample-id")
+    assert len(scored) == len(whole) - 4
+    assert (whole.loc[scored.index] == scored["actual"]).all()
+    metadata = edited(
+        studies, tmp_path / "others.tsv", acid=lambda v: v.map({"yes": "a", "no": "b"})
+    )
+    assert evaluate(model, studies, tmp_path / "others", metadata=metadata) == DataError.status
+    assert "No class of 'acid' is one of the model" in capsys.readouterr().err
+    assert not (tmp_path / "others").exists()
+
+
+@pytest.mark.medium
+def test_samples_that_trained_the_model_are_not_scored(
+    studies: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    model = trained(studies, "ph")
+    both, metadata = tmp_path / "both.biom", tmp_path / "both.tsv"
+    tables = [biom.load_table(str(studies / f"{name}.biom")) for name in ("train", "other")]
+    with h5py.File(both, "w") as file:
+        tables[0].merge(tables[1]).to_hdf5(file, "test")
+    frames = [pd.read_csv(studies / f"{n}.tsv", sep="\t", dtype=str) for n in ("train", "other")]
+    pd.concat(frames).to_csv(metadata, sep="\t", index=False)
+    assert evaluate(model, studies, tmp_path / "both", table=both, metadata=metadata) == 0
+    assert f"which trained this model: {TRAINED}" in " ".join(capsys.readouterr().err.split())
+    assert evaluate(model, studies, tmp_path / "other") == 0
+    found = [json.loads((tmp_path / n / "scores.json").read_text()) for n in ("both", "other")]
+    assert found[0]["verdict"] == found[1]["verdict"]
+    args: dict[str, Any] = {"table": studies / "train.biom", "metadata": studies / "train.tsv"}
+    assert evaluate(model, studies, tmp_path / "known", **args) == DataError.status
+
+
+@pytest.mark.medium
+def test_ordered_categories_and_columns_of_another_name(studies: Path, tmp_path: Path) -> None:
+    model = trained(studies, "level", "--ordinal", "low,middle,high")
+    metadata = pd.read_csv(studies / "other.tsv", sep="\t").rename(columns={"level": "grade"})
+    metadata.to_csv(tmp_path / "grade.tsv", sep="\t", index=False)
+    where = ("--where", "site!=site-1")
+    args: dict[str, Any] = {"metadata": tmp_path / "grade.tsv", "column": "grade"}
+    assert evaluate(model, studies, tmp_path / "grade", *where, **args) == 0
+    scores = read_scores(tmp_path / "grade/scores.json")
+    assert scores.kind == "ordinal"
+    assert scores.column == "grade"
+    assert scores.samples == (metadata["site"] != "site-1").sum()
+    assert {"kernel", "forest", "ensemble", "dummy"} == set(scores.models)
+    assert (tmp_path / "grade/report.html").is_file()
+
+
+@pytest.mark.medium
+def test_python_evaluates_tables_in_memory(studies: Path, tmp_path: Path) -> None:
+    model = library.load(trained(studies, "ph"))
+    assert evaluate(model.path, studies, tmp_path / "files", "--by", "site") == 0
+    table = biom.load_table(str(studies / "other.biom"))
+    metadata = pd.read_csv(studies / "other.tsv", sep="\t", index_col=0)
+    found = model.evaluate(table, metadata, by="site", output=tmp_path / "memory")
+    assert found.scores == json.loads((tmp_path / "files/scores.json").read_text())
+    assert (tmp_path / "memory/report.html").is_file()
+    assert found.predictions["actual"].equals(metadata.loc[found.predictions.index, "ph"])
+    assert model.evaluate(table, metadata, by="site").scores == found.scores
+    with pytest.raises(DataError, match="no column 'age'"):
+        model.evaluate(table, metadata, "age")
+
+
+def test_a_model_or_predictions_are_needed(studies: Path, tmp_path: Path, capsys: Capture) -> None:
+    known = ("--metadata", studies / "other.tsv", "--metadata-column", "ph")
+    assert aam("evaluate", *known) == UsageError.status
+    assert "--model" in capsys.readouterr().err
+    model = tmp_path / "run"
+    model.mkdir()
+    assert aam("evaluate", *known, "--model", model) == UsageError.status
+    assert "--table" in capsys.readouterr().err
+    both = ("--classifier", "--table", studies / "other.biom", "--output", tmp_path / "out")
+    assert aam("evaluate", *known, "--model", model, *both) == UsageError.status
+
+
+def test_calibration_lines_are_those_of_logistic_regression() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(0, 1.5, 300)
+    codes = (rng.random(300) < 1 / (1 + np.exp(-(0.5 * x - 0.7)))).astype(float)
+    chances = 1 / (1 + np.exp(-x))
+    probabilities = np.stack([1 - chances, chances], axis=1)
+    labels = Labels.of(codes, ("no", "yes"), None)
+    (line,) = calibration_lines(labels, probabilities, units_of(labels.groups))
+    fitted = LogisticRegression(C=1e9, tol=1e-8).fit(x[:, None], codes)
+    assert line.slope.value == pytest.approx(fitted.coef_[0, 0], abs=1e-4)
+    assert line.intercept.value == pytest.approx(fitted.intercept_[0], abs=1e-4)
+    # With this shift the mean prediction is the frequency of the class.
+    assert line.shift.value is not None
+    assert (1 / (1 + np.exp(-(x + line.shift.value)))).mean() == pytest.approx(codes.mean())
+    # A line that separates the classes has no slope.
+    labels = Labels.of((x > 0).astype(float), ("no", "yes"), None)
+    (line,) = calibration_lines(labels, probabilities, units_of(labels.groups))
+    assert line.slope.value is None
+
+
+def test_intervals_of_calibration_hold_their_level() -> None:
+    """Of calibrated predictions about 95 % of the intervals have slope 1 and shift 0 inside."""
+    rng, inside = np.random.default_rng(1), []
+    for _ in range(150):
+        x = rng.normal(0, 1.2, 80)
+        chances = 1 / (1 + np.exp(-x))
+        codes = (rng.random(80) < chances).astype(float)
+        labels = Labels.of(codes, ("no", "yes"), None)
+        probabilities = np.stack([1 - chances, chances], axis=1)
+        (line,) = calibration_lines(labels, probabilities, units_of(labels.groups))
+        for score, truth in ((line.slope, 1), (line.shift, 0)):
+            assert score.lower is not None
+            assert score.upper is not None
+            inside.append(score.lower <= truth <= score.upper)
+    slopes, shifts = np.mean(inside[::2]), np.mean(inside[1::2])
+    assert 0.9 <= slopes <= 0.99
+    assert 0.9 <= shifts <= 0.99
