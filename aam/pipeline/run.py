@@ -55,6 +55,7 @@ from aam.pipeline.train import (
     train,
 )
 from aam.report.page import write_report_of_run
+from aam.threads import blas_threads
 from aam.training import run_folder
 from aam.training.labelled_study import LabelledStudy, check_labels, load_labelled_study
 from aam.training.loggers import log_scores
@@ -104,7 +105,10 @@ def run(
         # All that may refuse the study comes before `begin`, which changes the run folder.
         checked = members.check(labelled)
         files = planned(len(labelled.splits))
-        with run_folder.begin(prepared, group, files, **checked, **facts) as record:
+        with (
+            run_folder.begin(prepared, group, files, **checked, **facts) as record,
+            blas_threads(len(labelled.values)),
+        ):
             found: list[Association] = []
             repeated: RepeatedSamples | None = None
             if group.ranks.is_main:
@@ -169,7 +173,8 @@ def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
         check_labels(options, labelled)
         folds, samples = folds_of(options, labelled), samples_of(labelled)
         members.check(labelled)
-        result = train(labelled, samples, folds, options.members, members)
+        with blas_threads(len(labelled.values)):
+            result = train(labelled, samples, folds, options.members, members)
         assert result is not None  # several ranks write a run folder
         model = _model(options, labelled, result)
         # The mismatches of all pairs of ASVs go: 4 bytes each, as long as the model is in memory.

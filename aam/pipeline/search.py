@@ -62,6 +62,7 @@ from aam.members.option_checks import TRANSFORMER, choose_members
 from aam.members.tables import held_out_table
 from aam.pipeline.train import Result, folds_of, samples_of, sequence_length, session, train
 from aam.serialization.folders import temporary_folder
+from aam.threads import blas_threads
 from aam.training.labelled_study import LabelledStudy, check_labels, label_study, read_inputs
 
 RESULT, BEST, PREDICTIONS = "search.json", "best.yaml", "predictions.tsv"
@@ -381,7 +382,10 @@ class Trials:
         place = temporary_folder(self.folder, "trial") if options.uses_network else nullcontext()
         with as_library(), place as path:
             run = options.run if path is None else dataclasses.replace(options.run, output_dir=path)
-            with session(dataclasses.replace(options, run=run), study) as trial:
+            with (
+                session(dataclasses.replace(options, run=run), study) as trial,
+                blas_threads(len(study.values)),
+            ):
                 check_labels(trial.options, study)
                 folds = folds_of(trial.options, study)
                 trial.check(study)

@@ -16,7 +16,7 @@ TABLE = {
 }
 SHARED = {
     "aam.arrays", "aam.contract", "aam.console", "aam.memory", "aam.number_format",
-    "aam.run_record", "aam.__version__",
+    "aam.run_record", "aam.threads", "aam.__version__",
 }  # fmt: skip
 
 

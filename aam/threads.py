@@ -1,0 +1,17 @@
+"""Number of threads of linear algebra."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from threadpoolctl import threadpool_limits
+
+FEW_SAMPLES = 1500
+"""Samples below which a second thread of BLAS costs more than it saves: it spins while it waits for
+matrices of a few hundred rows (docs/performance.md)."""
+
+
+def blas_threads(samples: int) -> AbstractContextManager[object]:
+    """Limit BLAS to one thread while kernels of few samples are fitted; PyTorch keeps its own."""
+    limits: AbstractContextManager[object] = threadpool_limits(1 if samples < FEW_SAMPLES else None, "blas")
+    return limits
