@@ -17,7 +17,7 @@ import numpy as np
 
 from aam.arrays import F64
 from aam.console import info, warn
-from aam.contract.errors import DataError, UsageError, first_few, nearest, repeated, shortened
+from aam.contract.errors import DataError, UsageError, first_few, nearest, shortened
 from aam.contract.files import require
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.options.study import listed
@@ -40,11 +40,6 @@ UNITS = 5
 
 RELABEL_HEADER = ("column", "value", "new")
 """Columns of --relabel-file."""
-
-SUBJECTS = re.compile(
-    r"subject|patient|participant|individual|(^|[^a-z])host|person", re.IGNORECASE
-)
-"""Names of columns of subjects, whose values must differ between studies."""
 
 _SHOWN = 8
 """Warnings about columns that are printed; the number of further ones is."""
@@ -242,12 +237,7 @@ def _compare_columns(studies: Sequence[str], parts: Sequence[Metadata]) -> None:
                 numbers = as_numbers(known)
                 columns.append(StudyColumn(study, known, numbers[np.isfinite(numbers)]))
         columns = [column for column in columns if column.values]
-        text = (
-            _other_kind(columns)
-            or _other_unit(columns)
-            or _other_classes(name, columns)
-            or _same_subjects(name, columns)
-        )
+        text = _other_kind(columns) or _other_unit(columns) or _other_classes(name, columns)
         if text:
             warnings.append(f"Column '{name}' {text}.")
     for text in warnings[:_SHOWN]:
@@ -318,16 +308,3 @@ def _other_classes(name: str, columns: Sequence[StudyColumn]) -> str:
                 "that is the same the other name"
             )
     return ""
-
-
-def _same_subjects(name: str, columns: Sequence[StudyColumn]) -> str:
-    """Return which subjects two studies have by name; "" if there are none."""
-    if SUBJECTS.search(name) is None:
-        return ""
-    twice = repeated(value for column in columns for value in dict.fromkeys(column.values))
-    if not twice:
-        return ""
-    return (
-        f"has values of two studies, {first_few(twice)}: if these are different subjects, name "
-        "them differently before --group-column reads them"
-    )

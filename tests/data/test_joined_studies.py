@@ -169,7 +169,6 @@ def test_studies_without_a_common_asv_are_named(tmp_path: Path, capsys: Capture)
         (("Age", "age"), ("5", "7"), "'Age' in 'a', 'age' in 'b'; --relabel age=Age joins them"),
         (("age", "age"), ("5", "old"), "has numbers in studies 1 (a), but words in 'b': 1 (old)"),
         (("age", "age"), ("3", "36"), "its median is 3 in 'a', 36 in 'b'"),
-        (("subject", "subject"), ("p1", "p1"), "has values of two studies, 1 (p1)"),
         (("study", "site"), ("x", "y"), "The column 'study' of the metadata is now"),
     ],
 )
