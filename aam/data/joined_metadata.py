@@ -304,7 +304,7 @@ def _other_classes(name: str, columns: Sequence[StudyColumn]) -> str:
                 for where, values in ((study, own), (other, others))
             )
             return (
-                f"has other classes: {' but '.join(shown)}; --relabel {name}:{old}=NAME gives one "
-                "that is the same the other name"
+                f"has other classes: {' but '.join(shown)}; --relabel {name}:{old}=NAME gives "
+                "one of them another name"
             )
     return ""

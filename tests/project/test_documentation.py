@@ -107,7 +107,10 @@ def test_command_lines_parse(line: str) -> None:
         parse_own(commands.find(command), arguments, command)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/tutorial_infant_age.md"])
+@pytest.mark.parametrize(
+    "document",
+    ["README.md", "docs/tutorial_infant_age.md", "docs/tutorial_several_studies.md"],
+)
 def test_short_help_has_the_options_of_readme_and_tutorial(document: str) -> None:
     shown = []
     for line in command_lines((ROOT / document).read_text()):
