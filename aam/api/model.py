@@ -124,7 +124,15 @@ class Model:
     def __repr__(self) -> str:
         predicts = "pretrained encoder" if self.column is None else f"predicts '{self.column}'"
         members = f"members {', '.join(self.loaded.models)}"
-        return f"aam.Model('{self.path}', device='{self.device.device}')\n  {predicts}, {members}"
+        text = f"aam.Model('{self.path}', device='{self.device.device}')\n  {predicts}, {members}"
+        return text if self._performance is None else f"{text}\n  {self._performance}"
+
+    @property
+    def _performance(self) -> str | None:
+        """What is known of the predictions; None of a pretrained encoder."""
+        if not isinstance(self.loaded, TrainedModel):
+            return None
+        return self.loaded.performance.sentence
 
     def _repr_html_(self) -> str:
         """Return the model as a table for a notebook."""
@@ -134,6 +142,8 @@ class Model:
             "device": self.device.device,
             "path": str(self.path),
         }
+        if self._performance is not None:
+            rows["performance"] = self._performance
         # A notebook inserts the text as HTML, and column and path are names that others chose.
         cells = (
             f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items()

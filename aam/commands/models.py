@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from aam.arrays import Rows
-from aam.console import info, warn
+from aam.console import info
 from aam.contract import run_files
 from aam.contract.errors import DataError
 from aam.contract.files import atomic_write, refuse_existing
@@ -57,8 +57,6 @@ def run_predict(options: Predict) -> dict[str, object]:
             for member in loaded.models.values():
                 facts |= member.facts
             comparison.show()
-            if loaded.facts.unproven:
-                warn(f"{loaded.facts.unproven} These predictions may be no better than a guess.")
         table = join_targets(tables) if len(tables) > 1 else next(iter(tables.values()))
         if share.ranks.is_main:
             write_table(options.output, table)

@@ -57,6 +57,8 @@ ENSEMBLE, DUMMY = "ensemble", "dummy"
 SIGNIFICANT = 0.05
 """Level of the permutation test."""
 
+_UNKNOWN = "How well the model predicts '{}' in a study that it has not seen is not known"
+
 _GUESSES = {
     "regression": "the mean of the training samples",
     "classification": "the class frequencies of the training samples",
@@ -184,6 +186,14 @@ class InputScores:
 
 
 @dataclass(frozen=True)
+class Performance:
+    """What is known of a model's predictions, which the model keeps for those who use it."""
+
+    sentence: str  # in studies that it has not seen, else in held-out samples of its own
+    better: bool  # whether that is shown to be better than a guess
+
+
+@dataclass(frozen=True)
 class Scores:
     """Content of `scores.json`."""
 
@@ -226,6 +236,27 @@ class Scores:
     def is_better(self) -> bool:
         """Whether the model is shown to be better than a dummy."""
         return self.verdict.outcome == "better"
+
+
+def performance(scores: Scores) -> Performance:
+    """State how well a model does in studies that it has not seen, or that nobody knows."""
+    model = scores.models[ENSEMBLE].metrics[scores.metric]
+    shown = f"{TITLES[scores.metric]} {metric_text(scores.metric, model.value)}"
+    if model.lower is not None and model.upper is not None:
+        ends = (metric_text(scores.metric, end) for end in (model.lower, model.upper))
+        shown += f", {' to '.join(ends)}"
+    known = "it predicts better than a guess"
+    if not scores.is_better:
+        known = "it is not shown to predict better than a guess"
+    text = f"{_UNKNOWN.format(scores.column)}; in held-out samples of its own {known} ({shown})."
+    if not scores.is_better:
+        text += " These predictions may be no better."
+    return Performance(text, scores.is_better)
+
+
+def unknown_performance(column: str) -> Performance:
+    """Return the performance of a model that was fitted without an evaluation."""
+    return Performance(f"{_UNKNOWN.format(column)}: it was fitted without an evaluation.", True)
 
 
 def write(path: Path, scores: Scores) -> None:

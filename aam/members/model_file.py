@@ -30,6 +30,7 @@ from aam.evaluation.association import ASSOCIATED, CONDITIONAL
 from aam.evaluation.calibration import ProportionalOdds
 from aam.evaluation.ensemble import Ensemble
 from aam.evaluation.labels import Labels, LabelSummary
+from aam.evaluation.scores import Performance, unknown_performance
 from aam.members.base import indices, numbers
 from aam.members.member import FittedModel, Outputs, reader
 from aam.members.new_samples import SummaryNumbers, TrainingSummary
@@ -61,8 +62,8 @@ class ModelFacts:
     means: tuple[float, ...]
     # labels of the training samples; None in a model of an earlier version
     labels: LabelSummary | None = None
-    # verdict on a model that is not shown to be better than a dummy; "" of others, or without one
-    unproven: str = ""
+    # None of a model that was fitted without an evaluation, or by an earlier version
+    performance: Performance | None = None
 
     @classmethod
     def of(
@@ -136,6 +137,11 @@ class TrainedModel:
     def column(self) -> str:
         """The metadata column that the model predicts."""
         return self.facts.column
+
+    @property
+    def performance(self) -> Performance:
+        """What is known of how well the model predicts."""
+        return self.facts.performance or unknown_performance(self.column)
 
     @property
     def max_bp(self) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from aam.arrays import F64
-from aam.console import warn
+from aam.console import info, warn
 from aam.contract.options.commands.use import Predict
 from aam.contract.options.members import networks
 from aam.data.metadata import ID_HEADER
@@ -139,6 +139,9 @@ def predict_table(
     Raises:
         AamError: see `load_study`.
     """
+    known = loaded.performance
+    if share.ranks.is_main:
+        (info if known.better else warn)(known.sentence)
     study = load_study(options.input, max_bp=loaded.max_bp)
     study = select_as_trained(study, loaded.facts.options, options.metadata)
     return predict_study(loaded, study, options, share, taxa, first)

@@ -30,6 +30,7 @@ from aam.evaluation.scores import (
     Scores,
     compare_inputs,
     evaluate,
+    performance,
     result_sentences,
     shown_metrics,
 )
@@ -124,11 +125,8 @@ def run(
             model = _model(options, labelled, result)
             _write_predictions(options, labelled, result)
             scores = _scores(options, labelled, result, found, repeated)
-            if not scores.is_better:
-                unproven = scores.verdict.sentence
-                model = dataclasses.replace(
-                    model, facts=dataclasses.replace(model.facts, unproven=unproven)
-                )
+            facts_of_model = dataclasses.replace(model.facts, performance=performance(scores))
+            model = dataclasses.replace(model, facts=facts_of_model)
             model.save(prepared.folder / MODEL)
             write_scores(prepared.folder / "scores.json", scores)
             # The metrics of all models for a tracker, such as `test_r2/forest`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,41 @@ def test_ordered_categories_and_columns_of_another_name(studies: Path, tmp_path:
     assert scores.samples == (metadata["site"] != "site-1").sum()
     assert {"kernel", "forest", "ensemble", "dummy"} == set(scores.models)
     assert (tmp_path / "grade/report.html").is_file()
+
+
+@pytest.mark.medium
+def test_predict_begins_with_how_well_the_model_did(
+    studies: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """Both programs say it: of a good model, of a useless one, and of one without evaluation."""
+    good = trained(studies, "ph")
+    frame = pd.read_csv(studies / "train.tsv", sep="\t", index_col=0)
+    frame["noise"] = np.random.default_rng(0).permutation(frame["ph"])
+    frame.to_csv(tmp_path / "noise.tsv", sep="\t")
+    useless = tmp_path / "useless"
+    args = ("--table", studies / "train.biom", "--metadata", tmp_path / "noise.tsv")
+    assert aam("train", *args, "--metadata-column", "noise", "--output-dir", useless) == 0
+    table = ("--table", studies / "other.biom")
+    for model, is_better in ((good, True), (useless, False)):
+        capsys.readouterr()
+        assert aam("predict", *table, "--model", model, "--output", tmp_path / "p.tsv") == 0
+        (tmp_path / "p.tsv").unlink()
+        first = capsys.readouterr().err.splitlines()[0]
+        scores = read_scores(model / "scores.json")
+        assert scores.is_better == is_better
+        assert "in a study that it has not seen is not known" in first
+        assert f"{scores.models['ensemble'].metrics['r2'].value:.3f}" in first
+        assert first.startswith("warning: ") == (not is_better)
+        loaded = library.load(model)
+        assert first.removeprefix("warning: ") in repr(loaded)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            loaded.predict(studies / "other.biom")
+        said = [str(warning.message) for warning in caught]
+        assert (first.removeprefix("warning: ") in said) == (not is_better)
+    counts = biom.load_table(str(studies / "train.biom"))
+    alone = library.AAMRegressor(members="kernel", evaluate=False).fit(counts, frame["ph"])
+    assert "without an evaluation" in repr(alone.model_)
 
 
 @pytest.mark.medium
