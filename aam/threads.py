@@ -13,5 +13,7 @@ matrices of a few hundred rows (docs/performance.md)."""
 
 def blas_threads(samples: int) -> AbstractContextManager[object]:
     """Limit BLAS to one thread while kernels of few samples are fitted; PyTorch keeps its own."""
-    limits: AbstractContextManager[object] = threadpool_limits(1 if samples < FEW_SAMPLES else None, "blas")
+    limits: AbstractContextManager[object] = threadpool_limits(
+        1 if samples < FEW_SAMPLES else None, "blas"
+    )
     return limits

@@ -147,7 +147,7 @@ def test_a_fit_keeps_the_results_of_its_run(
     data = ["--table", str(study_dir / "table.biom"), "--output", str(tmp_path / "p.tsv")]
     assert main(["predict", "--model", str(tmp_path / "run"), *data]) == 0
     assert_allclose(held.predict(table), written(tmp_path / "p.tsv")["predicted"], rtol=1e-6)
-    assert repr(held.model_).endswith("\n  predicts 'ph', members kernel, forest")
+    assert "\n  predicts 'ph', members kernel, forest\n" in repr(held.model_)
     with pytest.raises(DataError, match="The model has no embedding"):
         held.model_.embed(table)
     expected = json.loads((tmp_path / "run" / "scores.json").read_text())
