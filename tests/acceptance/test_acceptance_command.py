@@ -114,6 +114,7 @@ def test_the_folder_of_another_host_is_refused_before_anything_is_measured(tmp_p
     assert runner.run(options(tmp_path, parts=("check",)), {"check": PARTS["check"]}) == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_parts_on_a_cpu_and_the_folder_of_another_host(tmp_path: Path) -> None:
     chosen = ("--parts", "launch", "golden", "check", "--device", "cpu", "--size", "small")

@@ -64,6 +64,7 @@ def test_the_sifs_own_test(engines: Engines, sif: Path) -> None:
     assert "ok      study" in done.stdout
 
 
+@pytest.mark.nightly
 def test_of_two_builds_at_once_one_waits_and_finds_the_image_built(engines: Engines) -> None:
     argv = build_argv(engines, "cuda128", "apptainer", "--no-test")
     place = engines.images / "cuda128.sif"

@@ -25,6 +25,7 @@ def test_no_network_names_the_step_and_the_way_without(alone: Engines) -> None:
     assert left(alone.images) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_disk_that_fills_up_during_a_build_leaves_nothing(alone: Engines) -> None:
     """The image folder has room until the build starts, then 20 MiB; the base takes more."""
@@ -53,6 +54,7 @@ def test_a_disk_that_fills_up_during_a_build_leaves_nothing(alone: Engines) -> N
     assert not any(name.endswith(".sif") or name == "images.json" for name in listed)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_wheel_with_another_hash_than_the_lock_ends_the_build(alone: Engines) -> None:
     """One byte of a wheel is another; the build leaves its log alone."""

@@ -104,6 +104,7 @@ def test_every_package_of_a_lock_works_on_python_312(engines: Engines, tmp_path:
         shutil.rmtree(folder)
 
 
+@pytest.mark.nightly
 def test_from_podman_to_a_sif_without_a_registry(engines: Engines) -> None:
     """Root holds the image in podman, saves it as an archive, and makes the SIF."""
     archive = engines.images / "rocm63.tar"
@@ -146,6 +147,7 @@ def release(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> Itera
         shutil.rmtree(checkout)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("engine", "form"), [("podman", "oci"), ("apptainer", "sif")])
 def test_a_release_pulls_its_images_without_options(
     engines: Engines, release: Path, engine: str, form: str

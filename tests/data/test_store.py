@@ -38,7 +38,10 @@ def test_pretraining_on_a_store_gives_the_same_result(
 @pytest.mark.medium
 @pytest.mark.parametrize(
     "args",
-    ["", "--penalty 0 --max-bp 31 --num-workers 2", "--group-column subject --folds 2"],
+    [
+        "--penalty 0 --max-bp 31 --num-workers 2",
+        pytest.param("--group-column subject --folds 2", marks=pytest.mark.nightly),
+    ],
 )
 def test_train_predict_and_embed_on_a_store_give_the_same_result(
     study_dir: Path, store: Path, tmp_path: Path, args: str

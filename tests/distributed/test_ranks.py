@@ -57,9 +57,9 @@ def ones(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     ("scale", "size", "cases"),
     [
         pytest.param(DDP, 2, (PLAIN, ACCUMULATED, TRAINED, TARGET_ALONE, HIDDEN), id="ddp-2"),
-        pytest.param(DDP, 4, (PLAIN, FAITH, TRAINED), id="ddp-4"),
+        pytest.param(DDP, 4, (PLAIN, FAITH, TRAINED), id="ddp-4", marks=pytest.mark.nightly),
         pytest.param(FSDP, 2, (PLAIN, ACCUMULATED, TRAINED, HIDDEN), id="fsdp-2", marks=NEEDS_FSDP),
-        pytest.param(FSDP, 4, (PLAIN,), id="fsdp-4", marks=NEEDS_FSDP),
+        pytest.param(FSDP, 4, (PLAIN,), id="fsdp-4", marks=(NEEDS_FSDP, pytest.mark.nightly)),
     ],
 )
 def test_results_do_not_depend_on_the_world_size(

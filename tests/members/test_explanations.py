@@ -201,6 +201,7 @@ def test_python_explains_one_sample_with_one_asv_and_markup_in_its_name(
         model.explain(pd.DataFrame([[9]], ["a"], ["ACGT" * 15]))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_networks_are_explained_by_integrated_gradients(study: Path, tmp_path: Path) -> None:
     """Of a number and of classes; the sum of the effects follows the prediction."""

@@ -149,7 +149,7 @@ def measured(communicator: Communicator, study_dir: Path, folder: Path, fsdp: bo
 @pytest.mark.parametrize(
     "fsdp",
     [
-        pytest.param(False, id="ddp"),
+        pytest.param(False, id="ddp", marks=pytest.mark.nightly),
         pytest.param(True, id="fsdp"),
     ],
 )

@@ -210,6 +210,7 @@ def test_tune_rejects_planted_faults_of_the_real_network(tmp_path: Path, study_d
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_tune_of_pretrain_writes_settings_that_this_study_and_machine_take(
     tmp_path: Path, study_dir: Path, capsys: pytest.CaptureFixture[str]

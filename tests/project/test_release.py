@@ -60,6 +60,7 @@ def test_the_source_archive_has_what_a_wheel_needs(archives: tuple[Path, Path]) 
     assert package_files() | {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"} <= names
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_both_install_in_a_clean_environment(archives: tuple[Path, Path], tmp_path: Path) -> None:
     for archive in archives:

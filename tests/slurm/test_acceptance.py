@@ -10,14 +10,14 @@ from aam.acceptance.parts import PARTS, SEVERAL_RANKS
 from aam.acceptance.runner import read
 from tests.support.slurm_cluster import SITE, Cluster, Job, exclusive
 
-pytestmark = [pytest.mark.slurm, pytest.mark.container, pytest.mark.slow]
+pytestmark = [pytest.mark.slurm, pytest.mark.container, pytest.mark.slow, pytest.mark.nightly]
 
 
 @pytest.mark.parametrize(
     "chosen",
     [
         pytest.param(("host", "launch", "nodes"), id="three"),
-        pytest.param((), id="all", marks=pytest.mark.nightly),
+        pytest.param((), id="all"),
     ],
 )
 def test_a_job_of_one_node_and_one_of_two_write_one_file(

@@ -62,6 +62,7 @@ def test_a_stop_changes_no_result(cluster: Cluster) -> None:
     same(cluster.folder / "uncut", run)
 
 
+@pytest.mark.nightly
 def test_a_node_that_dies_costs_some_steps_and_no_run(cluster: Cluster, whole: Path) -> None:
     run = cluster.folder / "dead"
     job = cluster.submit("--gpus", "1", *cluster.pretraining("dead", LONG))
@@ -130,6 +131,7 @@ def test_a_rank_that_is_killed_ends_the_job_with_its_status(cluster: Cluster, wh
     assert losses(run)[:2] == pytest.approx(losses(whole)[:2], rel=1e-2)
 
 
+@pytest.mark.nightly
 def test_a_full_disk_is_reported_and_costs_nothing(cluster: Cluster) -> None:
     disk = cluster.folder / "disk"
     image = cluster.folder / "disk.img"
@@ -177,6 +179,7 @@ def test_two_jobs_cannot_write_one_output(cluster: Cluster) -> None:
     assert rows(run) == 1
 
 
+@pytest.mark.nightly
 def test_a_start_that_gets_nowhere_is_not_queued_again(cluster: Cluster) -> None:
     job = cluster.submit("--gpus", "1", *cluster.pretraining("nowhere", 100_000))
     until(lambda: job.started, job)
@@ -232,6 +235,7 @@ def test_training_and_prediction(cluster: Cluster, whole: Path) -> None:
     assert (folder / "predictions.tsv").read_text() == (folder / "own.tsv").read_text()
 
 
+@pytest.mark.nightly
 def test_jobs_share_the_trials_of_a_search(cluster: Cluster) -> None:
     study, folder = cluster.folder / "study", cluster.folder / "search"
     done = cluster.launch(

@@ -100,7 +100,7 @@ def whole(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_stopped_at_the_edges_of_epochs_is_the_same(
     study_dir: Path, whole: Any, tmp_path: Path, name: str, workers: int
