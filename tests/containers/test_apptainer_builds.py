@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.engines import PYTHON, Engines
-from tests.support.images import build_argv, cpu_sif, forget, recorded, workshop
+from tests.support.images import IMAGES, build_argv, cpu_sif, forget, recorded, workshop
 
 pytestmark = [pytest.mark.container, pytest.mark.slow]
-IMAGES = (PYTHON, "-m", "launcher.cli", "images")
 SHOW = 'echo $LD_LIBRARY_PATH; python -c "import sys; print(sys.path)"'
 
 

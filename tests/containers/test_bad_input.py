@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,15 @@ import pytest
 from aam.contract.errors import CannotCreate
 from launcher.engines.base import GIB, ImageBuild, SpaceRequirement, require_space
 from launcher.engines.sif import APPTAINER
-from tests.support.engines import Engines
-from tests.support.images import build_argv
-from tests.support.refused_builds import here, left, program
+from tests.support.engines import ROOT, Engines
+from tests.support.images import build_argv, left
+from tests.support.launches import forked, program
+
+
+def here(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run `aam-launch images` with nothing but the given programs on PATH."""
+    variables = {"PATH": f"{folder}/bin", "HOME": str(folder), "AAM_IMAGE_DIR": str(folder)}
+    return forked(["images", *args], ROOT, variables)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +53,7 @@ def test_refused_at_once(tmp_path: Path, args: list[str], status: int, message: 
     ],
 )
 def test_an_engine_that_is_too_old(tmp_path: Path, name: str, says: str, needed: str) -> None:
-    program(tmp_path, name, f"echo '{says}'")
+    program(tmp_path / "bin" / name, f"echo '{says}'")
     done = here(tmp_path, "build", "cpu", "--engine", name)
     assert done.returncode == 69
     assert needed in done.stderr
@@ -54,7 +61,11 @@ def test_an_engine_that_is_too_old(tmp_path: Path, name: str, says: str, needed:
 
 
 def test_a_misspelt_argument_never_reaches_the_engine(tmp_path: Path) -> None:
-    program(tmp_path, "apptainer", f"echo x >> {tmp_path}/started", "echo apptainer version 1.4.5")
+    program(
+        tmp_path / "bin" / "apptainer",
+        f"echo x >> {tmp_path}/started",
+        "echo apptainer version 1.4.5",
+    )
     done = here(tmp_path, "build", "cpu", "--build-arg", "TORCHINDEX=x")
     assert done.returncode == 64
     assert "did you mean 'TORCH_INDEX'?" in done.stderr
@@ -71,7 +82,7 @@ def test_a_misspelt_argument_never_reaches_the_engine(tmp_path: Path) -> None:
 def test_a_build_without_a_known_hash_is_refused_before_anything_is_made(
     tmp_path: Path, argument: str, message: str
 ) -> None:
-    program(tmp_path, "apptainer", "echo apptainer version 1.4.5")
+    program(tmp_path / "bin" / "apptainer", "echo apptainer version 1.4.5")
     done = here(tmp_path, "build", "cpu", "--build-arg", argument)
     assert done.returncode == 64
     assert message in done.stderr

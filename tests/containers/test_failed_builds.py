@@ -9,8 +9,7 @@ import shutil
 import pytest
 
 from tests.support.engines import PYTHON, Engines
-from tests.support.images import SMALL, base, build_argv, wheels
-from tests.support.refused_builds import LAUNCH, left
+from tests.support.images import IMAGES, SMALL, base, build_argv, left, wheels
 
 pytestmark = pytest.mark.container
 
@@ -40,7 +39,7 @@ def test_a_disk_that_fills_up_during_a_build_leaves_nothing(alone: Engines) -> N
         wait = f"for i in $(seq 6000); do [ ! -e {log} ] || break; sleep 0.01; done"
         small = f"mount -t tmpfs -o size=2g,mode=777 tmpfs {alone.images}\n"
         small += f"({wait}; mount -o remount,size=20m {alone.images}) > /dev/null 2>&1 &"
-        build = [PYTHON, *LAUNCH, "build", "cpu", "--engine", "apptainer", "--from", str(archive)]
+        build = [*IMAGES, "build", "cpu", "--engine", "apptainer", "--from", str(archive)]
         # The listing is made in the mount namespace of the build, in which the file system is.
         script = '"$@"; status=$?; ls -A "$AAM_IMAGE_DIR" >&2; exit $status'
         line = ["sh", "-c", script, "sh", *build, "--no-test"]
@@ -78,7 +77,7 @@ def test_a_wheel_with_another_hash_than_the_lock_ends_the_build(alone: Engines) 
 
 
 def test_an_archive_that_is_none(alone: Engines) -> None:
-    argv = [PYTHON, *LAUNCH, "build", "cpu", "--engine", "apptainer", "--from"]
+    argv = [*IMAGES, "build", "cpu", "--engine", "apptainer", "--from"]
     done = alone.run([*argv, "/nonexistent.tar"], cwd=alone.folder)
     assert done.returncode == 66, done.stderr
     done = alone.run([*argv, "/etc/passwd"], cwd=alone.folder)
@@ -102,12 +101,12 @@ def test_a_copied_sif_is_recorded_before_a_job_uses_it(alone: Engines) -> None:
     assert f"aam-launch images build cpu --from {place}" in done.stderr
     place.unlink()
     before = hashlib.sha256(copied.read_bytes()).hexdigest()
-    add = [PYTHON, *LAUNCH, "build", "cpu", "--from", str(copied), "--sha256", before, "--no-test"]
+    add = [*IMAGES, "build", "cpu", "--from", str(copied), "--sha256", before, "--no-test"]
     added = alone.run(add, cwd=alone.folder)
     assert added.returncode == 0, added.stderr
     assert added.stdout.split() == ["cpu", str(place), f"sha256:{before}"]
     assert alone.run(job, cwd=alone.folder).returncode == 0
-    verify = [PYTHON, *LAUNCH, "verify", "cpu", "--no-test"]
+    verify = [*IMAGES, "verify", "cpu", "--no-test"]
     assert alone.run(verify, cwd=alone.folder).returncode == 0
     with place.open("r+b") as stream:
         stream.seek(-5000, os.SEEK_END)

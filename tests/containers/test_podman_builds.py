@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.engines import PYTHON, ROOT, Engines
 from tests.support.images import (
+    IMAGES,
     ROCM63,
     as_root,
     build_argv,
@@ -32,7 +33,6 @@ from tests.support.images import (
 )
 
 pytestmark = [pytest.mark.container, pytest.mark.slow]
-IMAGES = (PYTHON, "-m", "launcher.cli", "images")
 REGISTRY = "127.0.0.1:5000/published"
 PACKAGED = (".ci", "plugins", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
 """What the packages of a release are built of, besides what the images are built of."""

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.launches import program
+
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> dict[str, str]:
     """A folder with a file, and both programs on a PATH of their own."""
-    for program, module in (("aam", "aam.cli"), ("aam-launch", "launcher.cli")):
-        path = tmp_path / program
-        path.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
-        path.chmod(0o755)
+    for name, module in (("aam", "aam.cli"), ("aam-launch", "launcher.cli")):
+        program(tmp_path / name, f'exec {sys.executable} -m {module} "$@"')
     (tmp_path / "zz file").touch()
     path = f"{tmp_path}:{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}

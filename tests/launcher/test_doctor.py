@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hosts import MI210, MI300A, Tree
-from tests.support.launches import ROOT, RUN, launch
+from tests.support.launches import ROOT, RUN, launch, program
 
 # --- doctor and images
 
@@ -26,8 +26,7 @@ def test_doctor_here(folder: Path) -> None:
 
 def test_doctor_asks_engines_for_their_versions(folder: Path) -> None:
     for name, answer in (("apptainer", "echo apptainer version 1.4.5-2"), ("podman", "exit 1")):
-        (folder / name).write_text(f"#!/bin/sh\n{answer}\n")
-        (folder / name).chmod(0o755)
+        program(folder / name, answer)
     printed = json.loads(launch(folder, "doctor", "--json").stdout)
     versions = {engine["name"]: engine["version"] for engine in printed["host"]["engines"]}
     assert versions == {"apptainer": "1.4.5-2", "podman": None}

@@ -17,6 +17,7 @@ from launcher.engines.base import Engine, program
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
 from launcher.plan.plan import Plan
+from tests.support.launches import engine
 
 
 class Barge(Engine):
@@ -40,9 +41,7 @@ class Barge(Engine):
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A host with the engine on PATH, an image in its storage, and a study."""
-    barge = tmp_path / "barge"
-    barge.write_text("#!/bin/sh\necho barge version 7.1\n")
-    barge.chmod(0o755)
+    engine(tmp_path, "barge", "barge version 7.1")
     (tmp_path / "t.biom").touch()
     held = {"barge": {"reference": "aam:cpu", "id": "b1", "digest": "sha256:12"}}
     (tmp_path / "images.json").write_text(json.dumps({"cpu": held}))

@@ -14,7 +14,7 @@ from aam.contract.errors import ConfigurationError, NotPermitted
 from launcher import config
 from launcher.engines import exposure, make_private, shell_line
 from launcher.plan.plan import Plan
-from tests.support.launches import ROOT, sif
+from tests.support.launches import ROOT, program, sif
 
 OTHER_USER = 65534
 
@@ -103,12 +103,8 @@ def test_a_folder_of_another_user_around_it_is_a_warning(scratch: Path) -> None:
 def test_two_launches_at_once_have_folders_of_their_own(tmp_path: Path) -> None:
     """One that starts when the first has ended finds the caches of the first."""
     began, go = tmp_path / "began", tmp_path / "go"
-    program = tmp_path / "apptainer"
-    program.write_text(f"""#!/bin/sh
-for word in "$@"; do case $word in HOME=*) echo "$word" >> '{began}';; esac; done
-until [ -e '{go}' ]; do sleep 0.02; done
-""")
-    program.chmod(0o755)
+    note = f"""for word in "$@"; do case $word in HOME=*) echo "$word" >> '{began}';; esac; done"""
+    program(tmp_path / "apptainer", note, f"until [ -e '{go}' ]; do sleep 0.02; done")
     sif(tmp_path / "own.sif")
     line = [sys.executable, "-m", "launcher", "--runtime", "apptainer", "--image", "./own.sif"]
     line += ["--scratch", str(tmp_path), "example", "--output-dir", "out"]

@@ -16,7 +16,7 @@ from launcher import config
 from launcher.commands import job
 from launcher.plan.inputs import Request
 from launcher.slurm.site import Site
-from tests.support.launches import parse
+from tests.support.launches import parse, program
 from tests.support.submissions import ROOT, WORDS, queued
 
 JOB = (sys.executable, str(ROOT / "launcher"), "job")
@@ -48,11 +48,6 @@ def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProc
 def place(place: Path) -> Path:
     (place / "bin").mkdir()
     return place
-
-
-def program(folder: Path, name: str, text: str) -> None:
-    (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
-    (folder / "bin" / name).chmod(0o755)
 
 
 # --- what a rank runs
@@ -159,7 +154,7 @@ def test_a_site_that_was_edited_while_the_job_waited_is_one_sentence(place: Path
 def test_the_batch_process_starts_the_ranks_and_ends_with_their_status(
     place: Path, status: int
 ) -> None:
-    program(place, "srun", f'echo "$@" >>{place}/argv; exit {status}')
+    program(place / "bin/srun", f'echo "$@" >>{place}/argv; exit {status}')
     done = run(place, "--site", "workstation", *PRETRAIN, SLURM_NTASKS_PER_NODE="2",
                SLURM_CPUS_ON_NODE="8", SLURM_JOB_NODELIST="n1")  # fmt: skip
     assert done.returncode == status, done.stderr
@@ -188,7 +183,7 @@ def test_the_status_is_that_of_the_rank_that_failed_first(
 ) -> None:
     """srun returns the highest status: that of the ranks that Slurm ended because of the first."""
     late = "srun: error: n1: task 0: Terminated" if "task" in line else ""
-    program(place, "srun", f"echo '{line}' >&2; echo '{late}' >&2; exit 143")
+    program(place / "bin/srun", f"echo '{line}' >&2; echo '{late}' >&2; exit 143")
     with (place / "log").open("a+") as log:
         log.write("srun: error: n1: task 9: Exited with exit code 9\n")  # of an earlier start
         log.flush()
@@ -205,9 +200,9 @@ def test_the_status_is_that_of_the_rank_that_failed_first(
 
 def test_a_signal_before_the_limit_queues_the_job_again(place: Path) -> None:
     """In place of the ranks a program waits for the request, and counts steps as `aam` does."""
-    program(place, "srun", "kill -USR1 $PPID; while ! [ -s $AAM_STOP_FILE ]; do sleep 0.1; done; "
-            "printf 9 >${AAM_STOP_FILE%/*}/steps; exit 75")  # fmt: skip
-    program(place, "scontrol", f'echo "$@" >{place}/requeued; kill -TERM $PPID')
+    program(place / "bin/srun", "kill -USR1 $PPID; while ! [ -s $AAM_STOP_FILE ]; do sleep 0.1",
+            "done; printf 9 >${AAM_STOP_FILE%/*}/steps; exit 75")  # fmt: skip
+    program(place / "bin/scontrol", f'echo "$@" >{place}/requeued; kill -TERM $PPID')
     done = run(place, "--site", "workstation", *PRETRAIN)
     assert done.returncode == -15  # Slurm has ended the job to queue it again
     assert done.stderr.endswith("aam-job: stopped after 9 optimizer steps; queued again\n")
@@ -231,7 +226,7 @@ def test_modules_in_the_folder_of_the_user_are_not_run(place: Path) -> None:
     """Neither by the batch process nor by a rank, whatever the name of the module is."""
     for name in ("subprocess", "signal", "yaml", "launcher", "aam", "site"):
         (place / f"{name}.py").write_text(f"open({str(place / 'RUN')!r}, 'w')\n")
-    program(place, "srun", STARTS)
+    program(place / "bin/srun", STARTS)
     done = run(place, "--digest", "sha256:1", "--site", "workstation", "--runtime", "native",
                *PRETRAIN)  # fmt: skip
     assert done.returncode == 65, done.stderr
@@ -243,7 +238,7 @@ def test_a_rank_uses_the_folder_of_the_batch_process(place: Path) -> None:
     """Slurm, or a prolog of the site, may give a step a TMPDIR of its own."""
     (place / "step").mkdir()
     lines = STARTS.replace("exec", f"TMPDIR={place}/step exec")
-    program(place, "srun", f"echo $AAM_STOP_FILE >{place}/stop\n{lines}")
+    program(place / "bin/srun", f"echo $AAM_STOP_FILE >{place}/stop\n{lines}")
     done = run(place, "--digest", "sha256:1", "--site", "workstation", "--runtime", "native",
                *PRETRAIN)  # fmt: skip
     assert done.returncode == 65, done.stderr
@@ -263,7 +258,7 @@ def test_a_node_without_srun_is_one_sentence(place: Path) -> None:
 
 @pytest.mark.parametrize("name", ["SLURM_JOB_NUM_NODES", "SLURM_CPUS_PER_TASK", "SLURM_LOCALID"])
 def test_a_variable_of_slurm_that_is_no_number_is_one_sentence(place: Path, name: str) -> None:
-    program(place, "srun", "true")
+    program(place / "bin/srun", "true")
     rank = ["--rank"] if name == "SLURM_LOCALID" else ["--no-memory-check"]
     done = run(place, *rank, "--site", "workstation", *PRETRAIN, **{name: "2(x2)"})
     assert done.returncode == 78, done.stderr

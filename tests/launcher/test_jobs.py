@@ -11,6 +11,7 @@ import pytest
 from launcher.cli import main
 from launcher.commands.jobs import JobRow, progress, row_of
 from launcher.slurm.queue import Queued
+from tests.support.launches import program
 
 SCRIPT = """#!/bin/bash
 #SBATCH --job-name=pretrain
@@ -160,15 +161,12 @@ def test_no_escape_sequence_reaches_the_terminal(
 def test_jobs_are_cancelled_by_their_numbers(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scancel = state.parents[2] / "bin/scancel"
-    scancel.parent.mkdir()
-    scancel.write_text(f'#!/bin/sh\necho "$@" >{state}/cancelled\n')
-    scancel.chmod(0o755)
+    scancel = program(state.parents[2] / "bin/scancel", f'echo "$@" >{state}/cancelled')
     assert main(["jobs", "cancel", "41", "42"]) == 0
     assert (state / "cancelled").read_text() == "41 42\n"
     assert capsys.readouterr().out == "Cancelled: 41, 42\n"
     for wrong in ("--user=root", "../1", "4a"):
         assert main(["jobs", "cancel", wrong]) == 64
-    scancel.write_text("#!/bin/sh\necho 'scancel: error: Invalid job id 41' >&2; exit 1\n")
+    program(scancel, "echo 'scancel: error: Invalid job id 41' >&2; exit 1")
     assert main(["jobs", "cancel", "41"]) == 64
     assert "Slurm does not cancel the job: scancel: error: Invalid" in capsys.readouterr().err

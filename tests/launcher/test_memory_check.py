@@ -15,7 +15,7 @@ from launcher import config
 from launcher.plan.inputs import Request
 from launcher.slurm import checks
 from launcher.slurm.site import Site
-from tests.support.launches import parse
+from tests.support.launches import parse, program
 from tests.support.submissions import ROOT, SITE, WORDS, queued
 
 PROGRAM = (sys.executable, str(ROOT / "launcher"))
@@ -41,9 +41,7 @@ def test_a_job_that_does_not_fit_ends_before_its_ranks_start(
     study_dir: Path, tmp_path: Path
 ) -> None:
     """1 GiB of driver and libraries, and a small network; a restarted job has fitted before."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/srun").write_text(f"#!/bin/sh\necho $SECRET >>{tmp_path}/started\n")
-    (tmp_path / "bin/srun").chmod(0o755)
+    program(tmp_path / "bin/srun", f"echo $SECRET >>{tmp_path}/started")
     variables = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path),
                  "TMPDIR": str(tmp_path),
                  "SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "4"}  # fmt: skip
@@ -69,10 +67,7 @@ def test_a_job_that_does_not_fit_ends_before_its_ranks_start(
 
 
 def printing(folder: Path, text: str) -> tuple[str, ...]:
-    program = folder / "launcher"
-    program.write_text(f"#!/bin/sh\n{text}\n")
-    program.chmod(0o755)
-    return (str(program),)
+    return (str(program(folder / "launcher", text)),)
 
 
 @pytest.mark.parametrize(

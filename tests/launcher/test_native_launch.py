@@ -24,7 +24,7 @@ from launcher.plan.environment import Variable
 from launcher.plan.inputs import SHARED, Request
 from launcher.plan.plan import Plan
 from launcher.plan.settings import LAUNCHER_OPTIONS
-from tests.support.launches import forked, parse
+from tests.support.launches import forked, parse, program
 
 ROOT = Path(__file__).parents[2]
 SIMULATE = ["example", "--output-dir", "out"]
@@ -183,8 +183,7 @@ def test_without_the_libraries_the_remedy_is_named(tmp_path: Path, engine: str |
         place = Path(str(module.__file__)).parent
         (plain / place.name).symlink_to(place)
     if engine:
-        (tmp_path / engine).write_text("#!/bin/sh\n")
-        (tmp_path / engine).chmod(0o755)
+        program(tmp_path / engine)
     code = "import sys; from launcher.cli import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code, *SIMULATE], capture_output=True, text=True, cwd=tmp_path,

@@ -12,6 +12,7 @@ from launcher.gpus.nvidia import CHIPS, capabilities
 from launcher.host.facts import GpuInstance
 from launcher.host.tree import open_tree
 from tests.support.hosts import Tree
+from tests.support.launches import program
 
 
 def test_nvidia_with_its_driver(tmp_path: Path) -> None:
@@ -61,9 +62,7 @@ def test_a_capture_has_the_arch_of_a_new_chip(tmp_path: Path) -> None:
 def test_nvidia_smi_prints_the_capability_of_a_new_chip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, arch: str | None
 ) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\necho '{printed}'\n")
-    program.chmod(0o755)
+    program(tmp_path / "nvidia-smi", f"echo '{printed}'")
     monkeypatch.setenv("PATH", str(tmp_path))
     tree = Tree(tmp_path / "h").nvidia(0xFFF0, 1, 0, "X1000").nvidia_driver("600.1")
     (gpu,) = VENDORS["nvidia"].gpus(open_tree(tree.root), live=True)

@@ -23,7 +23,7 @@ from launcher.images import index
 from launcher.slurm import queue, script
 from launcher.slurm.queue import seconds
 from launcher.slurm.script import SubmitOptions
-from tests.support.launches import sif, without_flock
+from tests.support.launches import program, sif, without_flock
 from tests.support.submissions import ROOT, SHELLCHECK, SITE, WORDS, slurm_and_image, submit
 
 
@@ -112,9 +112,7 @@ def test_a_job_on_processors_takes_those_of_a_node(place: Path) -> None:
 
 
 def sinfo(place: Path, *lines: str) -> None:
-    program = place / "bin/sinfo"
-    program.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
-    program.chmod(0o755)
+    program(place / "bin/sinfo", *(f"echo '{line}'" for line in lines))
 
 
 def test_a_time_that_the_partition_never_gives(place: Path) -> None:

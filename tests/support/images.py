@@ -67,6 +67,9 @@ STAND_INS: dict[str, dict[str, str]] = {
 """Files of the wheels in the place of PyTorch's builds for GPUs, by their pin."""
 
 
+IMAGES = (PYTHON, "-m", "launcher.cli", "images")
+
+
 def workshop() -> Engines:
     """Return engines with a copy of the project and a shared image folder.
 
@@ -96,7 +99,7 @@ def cpu_sif() -> Path:
 def build_argv(engines: Engines, name: str, engine: str, *more: str) -> list[str]:
     """Return the command that builds an image on the stand-in base, as fast as can be."""
     return [
-        *(PYTHON, "-m", "launcher.cli", "images", "build", name, "--engine", engine),
+        *(*IMAGES, "build", name, "--engine", engine),
         *("--site", f"{engines.folder}/{SITE}"),
         *("--build-arg", f"BASE={base(engines, CATALOG[name]['pins']['python'])}"),
         *("--build-arg", "SNAPSHOT=base", "--wheels", str(wheels())),
@@ -257,6 +260,12 @@ def podman_image(name: str) -> Engines:
 def as_root(engines: Engines, args: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a command of the launcher as root, whose storage podman uses."""
     return engines.run(args, user="root", cwd=engines.folder, timeout=1500)
+
+
+def left(folder: Path) -> list[str]:
+    """Return what a build left in the image folder, but for its log and the locks."""
+    names = sorted(path.name for path in folder.iterdir())
+    return [name for name in names if name != "logs" and not name.endswith(".lock")]
 
 
 def forget(engines: Engines, name: str) -> None:

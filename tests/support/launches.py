@@ -39,12 +39,17 @@ def forked(
     """Run `aam-launch` in a process of its own that needs not start Python and import it first.
 
     Args:
-        environment: all its variables but PYTHONPATH.
+        environment: all its variables but PYTHONPATH; LD_PRELOAD works in a new program alone.
     """
+    environment = {"PYTHONPATH": str(ROOT), **environment}
+    if "LD_PRELOAD" in environment:
+        line = [sys.executable, "-m", "launcher.cli", *args]
+        return subprocess.run(line, capture_output=True, text=True, env=environment, cwd=folder,
+                              check=False)  # fmt: skip
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         child = os.fork()
         if child == 0:
-            _become(args, folder, {"PYTHONPATH": str(ROOT), **environment}, output, errors)
+            _become(args, folder, environment, output, errors)
         _, ended = os.waitpid(child, 0)
         texts = []
         for stream in (output, errors):
@@ -90,15 +95,20 @@ def without_flock(folder: Path) -> str:
     return str(library)
 
 
-# --- engines
+# --- programs and images
+
+
+def program(path: Path, *lines: str) -> Path:
+    """Write a program of some lines of shell."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+    return path
 
 
 def engine(folder: Path, name: str, answer: str = "") -> Path:
     """Put a program on PATH that notes each start and answers as `name --version` does."""
-    program = folder / name
-    program.write_text(f"#!/bin/sh\necho $1 >> '{folder}/started'\necho {answer or name}\n")
-    program.chmod(0o755)
-    return program
+    return program(folder / name, f"echo $1 >> '{folder}/started'", f"echo {answer or name}")
 
 
 def sif(path: Path, *, name: bytes = b"u" * 16) -> Path:

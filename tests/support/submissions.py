@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.engines.sif import record_of
 from launcher.images import index
-from tests.support.launches import forked, sif
+from tests.support.launches import forked, program, sif
 
 ROOT = Path(__file__).parents[2]
 SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -33,12 +33,7 @@ def submit(folder: Path, *args: str, **variables: str) -> subprocess.CompletedPr
         "PATH": f"{folder}/bin", "HOME": str(folder), "USER": "ada",
         "AAM_IMAGE_DIR": f"{folder}/images", **variables,
     }  # fmt: skip
-    if "LD_PRELOAD" not in environment:
-        return forked(["submit", *args], folder, environment)
-    return subprocess.run(
-        [sys.executable, "-m", "launcher.cli", "submit", *args], capture_output=True, text=True,
-        env={"PYTHONPATH": str(ROOT), **environment}, cwd=folder, check=False,
-    )  # fmt: skip
+    return forked(["submit", *args], folder, environment)
 
 
 WORDS = ("--site", "./site.yaml", "pretrain", "--table", "table.biom", "--tree", "tree.nwk",
@@ -60,8 +55,5 @@ def slurm_and_image(place: Path, sbatch: str) -> Path:
     index.write(image.parent, "rocm64", "sif", record_of(image))
     programs = {"sbatch": sbatch, "squeue": "true", "sinfo": "true", "scancel": "true"}
     for name, line in programs.items():
-        program = place / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(f"#!/bin/sh\n{line}\n")
-        program.chmod(0o755)
+        program(place / "bin" / name, line)
     return image
