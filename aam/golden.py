@@ -42,7 +42,7 @@ from aam.model.network import Predictor
 from aam.model.shape import BASES, NetworkShape
 from aam.model.transformer import FEED_FORWARD, AttentionPooling, TransformerBlock
 from aam.numerics.device import Precision, arch_of, is_gpu, product_tolerance
-from aam.training.loop import make_optimizer, make_schedule
+from aam.training.fit import make_optimizer, make_schedule
 from aam.training.module import LossWeights, TrainingModule
 
 FORMAT = "2"

@@ -111,8 +111,8 @@ def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> 
     from aam.evaluation.splits import make_splits
     from aam.model.network import Encoder
     from aam.model.shape import NetworkShape
+    from aam.training.fit import make_optimizer, make_schedule
     from aam.training.loader import TrainingBatches
-    from aam.training.loop import make_optimizer, make_schedule
     from aam.training.module import LossWeights, TrainingModule
 
     study, depth = _study(path, tree)

@@ -153,11 +153,11 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     from aam.evaluation.splits import split_samples
     from aam.model.network import Encoder
     from aam.model.shape import NetworkShape
+    from aam.training.fit import make_optimizer
     from aam.training.labelled_study import choose_depth, deep_enough
     from aam.training.loader import TrainingBatches
-    from aam.training.loop import make_optimizer
     from aam.training.module import LossWeights, TrainingModule
-    from aam.training.pretrain import diversity_scale
+    from aam.training.runs import diversity_scale
 
     loop, task, sample = LoopOptions(batch_size=8), MaskOptions(), SampleOptions()
     loaded = load_study(TableOptions(table=study / "study.aam"), PhylogenyOptions())

@@ -156,8 +156,8 @@ def _steps(
     from aam.contract.options.training import LoopOptions, MaskOptions, ModelOptions, RunOptions
     from aam.inference.stored_networks import DiversityScale, ModelConfig
     from aam.model.shape import NetworkShape
+    from aam.training.fit import fit
     from aam.training.loader import TrainingBatches
-    from aam.training.loop import FitConfig, fit
     from aam.training.module import LossWeights, TrainingModule
     from aam.training.observers import Observer
     from aam.training.runtime import Runtime
@@ -192,7 +192,7 @@ def _steps(
             SpeedOptions(), DeviceOptions(), scale,
         )  # fmt: skip
         runtime = Runtime(torch.device("cpu"), communicator=communicator)
-        fit(FitConfig(options, config, Path(out), runtime), task, training, None, [timed])
+        fit(task, config, training, None, options, runtime, more=[timed])
     (begin, first), (end, last) = timed.notes[2], timed.notes[2 + steps]
     return {
         "samples/s": batch * steps / (end - begin),

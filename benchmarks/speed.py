@@ -221,8 +221,8 @@ def _steps(
     import torch
 
     from aam.contract.options.training import LoopOptions
+    from aam.training.fit import make_optimizer
     from aam.training.loader import TrainingBatches
-    from aam.training.loop import make_optimizer
     from aam.training.module import LossWeights, TrainingModule
 
     loop = LoopOptions(batch_size=BATCH)

@@ -32,7 +32,7 @@ def run_pretrain(options: Pretrain) -> None:
     _check(options.run)
     from aam.performance.fit import automatic
     from aam.performance.memory import pretraining_run
-    from aam.training.pretrain import pretrain
+    from aam.training.runs import pretrain
 
     pretrain(automatic(options, pretraining_run))
 

@@ -65,10 +65,9 @@ from aam.model.nucleotides import NucleotideEncoder
 from aam.numerics.device import print_device
 from aam.serialization.model_folder import State
 from aam.training.labelled_study import LabelledStudy
-from aam.training.pretrain import PretrainedEncoder
 from aam.training.run_folder import RecordFact
+from aam.training.runs import PretrainedEncoder, encode_frozen, train_fold
 from aam.training.runtime import Runtime
-from aam.training.train import encode_frozen, train_fold
 
 _AT_ONCE = 16
 """Samples of a batch of integrated gradients."""
@@ -329,9 +328,11 @@ class Transformer:
         results = []
         with runtime.stop.handled():
             for fold, split in enumerate(splits, start=1):
-                arguments = self.options, self.study, base, split, fold, self.record_fact, runtime
-                if (result := train_fold(*arguments)) is not None:
-                    results.append(result)
+                trained = train_fold(
+                    self.options, self.study, base, split, fold, self.record_fact, runtime
+                )
+                if trained is not None:
+                    results.append(trained)
                 # All ranks leave together: a rank that went on would wait in a collective for the
                 # others.
                 if runtime.communicator.any_rank(runtime.stop.pending):
@@ -342,8 +343,13 @@ class Transformer:
                     )
         if not results:  # on ranks other than the first
             return None
-        target = results[0].target
-        predictions_NC = np.concatenate([result.predictions_NC for result in results])
+        target = _target(results[0].network)
+        predictions_NC = np.concatenate(
+            [
+                result.predictions[split.held_out[0]]
+                for result, split in zip(results, splits, strict=True)
+            ]
+        )
         points_NC = (
             predictions_NC if target.classes else target.point_predictions(predictions_NC)[:, None]
         )
@@ -354,8 +360,8 @@ class Transformer:
             # samples, and those of the model for new samples the held-out ones.
             for rows, result, split in zip(folds.fitted_rows, results, folds.splits, strict=False):
                 ranks_N = np.full(len(self.study.values), np.nan)
-                if result.validation_NC is not None:
-                    ranks_N[split.validation] = target.point_predictions(result.validation_NC)
+                if (validation_NC := result.predictions.get("validation")) is not None:
+                    ranks_N[split.validation] = target.point_predictions(validation_NC)
                 left_out.append(ranks_N[rows, None])
             # Networks of different folds: moved to the mean rank of all, see `Estimator.left_out`.
             move_M = folds.labels.values[folds.rows_M].mean() - folds.dummy_MC[:, 0]

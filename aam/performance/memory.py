@@ -43,17 +43,19 @@ from aam.model.attention import AUTO, Backends, named
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PROFILE_HIDDEN, Predictor
 from aam.numerics.device import Precision
+from aam.training.fit import freeze_unused, make_optimizer
 from aam.training.labelled_study import LabelledStudy, load_labelled_study
-from aam.training.loop import clip_gradients, freeze_unused, make_optimizer
+from aam.training.loop import clip_gradients
 from aam.training.module import LossWeights, TrainingModule
-from aam.training.pretrain import (
+from aam.training.runs import (
     choose_length,
     choose_shape,
+    configure_model,
+    fit_target,
     load_pretraining_study,
     read_pretrained_encoder,
 )
 from aam.training.runtime import check_heads
-from aam.training.train import configure_model, fit_target
 
 BLOCK = 512
 """Bytes to which PyTorch's GPU allocator rounds every tensor up."""

@@ -84,7 +84,7 @@ def sequence_length(options: Train) -> int | None:
     """Return the nucleotides to read of each sequence, as of a pretrained encoder; None for all."""
     if options.pretrained_encoder is not None:
         # PyTorch takes a CPU-second to import.
-        from aam.training.pretrain import choose_length, read_pretrained_encoder
+        from aam.training.runs import choose_length, read_pretrained_encoder
 
         return choose_length(read_pretrained_encoder(options.pretrained_encoder), options.sample)
     return None if options.sample.max_bp == "auto" else options.sample.max_bp
@@ -109,8 +109,8 @@ def session(
     from aam.numerics.device import gpu_names
     from aam.performance.fit import automatic
     from aam.performance.memory import training_run
-    from aam.training.loop import check_split
-    from aam.training.pretrain import choose_length, read_pretrained_encoder
+    from aam.training.fit import check_split
+    from aam.training.runs import choose_length, read_pretrained_encoder
     from aam.training.runtime import check_resources, make_runtime
 
     options = automatic(options, functools.partial(training_run, labelled=labelled))

@@ -92,6 +92,12 @@ class ResumeState:
     scaler: dict[str, int | float]
 
 
+START = ResumeState(
+    TrainingProgress(0, 0, 0), {}, None, 0, [], 0.0, OptimizerState(state={}, param_groups=[]), {}
+)
+"""State of a run before its first step."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """Configuration and whole weights of a training module, and where it goes on, if it can."""

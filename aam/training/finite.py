@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from aam.contract.errors import NotFinite, first_few
 from aam.data.batches import Batch
@@ -31,11 +33,9 @@ EXPLODED_NORM = 1e12
 """Gradient norm that counts as an explosion in a repetition too: the order of sums on a GPU varies,
 so a step at the limit of fp32 may overflow once and not again."""
 
+
 StepBatch = tuple[Batch, int, int]
 """A batch of a step, its epoch and its number in the epoch."""
-
-Place = tuple[int, str, str]
-"""Stage (0 input, 1 forward, 2 backward, 3 weights), what is not finite, and where it begins."""
 
 
 class FiniteCheck:
@@ -60,8 +60,7 @@ class FiniteCheck:
         self.step, self.task = step, step.task
         self.sample_ids, self.checkpoint, self.record_fact = sample_ids, checkpoint, record_fact
         self.communicator = communicator
-        self.window: list[StepBatch] = []
-        """Batches of the current optimizer step."""
+        self.window: list[StepBatch] = []  # of the current optimizer step
         self._bad_loss: Tensor | None = None
         self._overflows = 0
 
@@ -96,35 +95,34 @@ class FiniteCheck:
     def _locate(self, step: int, window: list[StepBatch]) -> NotFinite:
         """Repeat a step with hooks, record where it stops being finite, and return the error."""
         eager_again(self.task.encoder.nucleotides)
-        first: tuple[int, Place] | None = None  # batch of the window, and the place in it
-        places: list[Place] = []
-        with ExitStack() as hooks:
-            _add_hooks(self.task.network, places, hooks)
+        # A place: batch of the window, stage (0 input, 1 forward, 2 backward, 3 weights), what is
+        # not finite, and where that begins.
+        places: list[tuple[int, int, str, str]] = []
+        rank = self.communicator.ranks.rank
+        with _hooked(self.task.network) as first:
             # To the end of the window, since the ranks make the same collectives.
-            rank = self.communicator.ranks.rank
             for k, (batch, loss) in enumerate(replay(self.step, window, rank)):
                 if bad := [name for name, value in vars(batch).items() if not _finite(value)]:
-                    places.append((0, "The batch is", f"in its {', '.join(bad)}"))
+                    places.append((k, 0, "The batch is", f"in its {', '.join(bad)}"))
+                places += [(k, stage, what, where) for stage, (what, where) in first.items()]
                 if not _finite(loss):
-                    places.append((1, "The loss is", "first in the loss itself"))
-                if places and first is None:  # the first of the lowest stage
-                    first = k, min(places, key=lambda place: place[0])
+                    places.append((k, 1, "The loss is", "first in the loss itself"))
         # `not <`: a comparison with NaN is false.
-        if first is None and not get_total_norm(_gradients(self.task)) < EXPLODED_NORM:
+        if not places and not get_total_norm(_gradients(self.task)) < EXPLODED_NORM:
             what, where = "The norm of the gradients is", "although each gradient is finite"
             for name, parameter in self.task.network.named_parameters():
                 if parameter.grad is not None and not _finite(local_tensor(parameter.grad)):
                     what, where = "The gradients are", f"first in that of {name}"
                     break
-            first = len(window) - 1, (3, what, where)
+            places.append((len(window) - 1, 3, what, where))
 
         # The first of all ranks by batch and stage: a rank with finite values of its own receives
         # non-finite gradients of another one. Each rank names the samples of its part of a batch.
         samples = [[self.sample_ids[row] for row in batch.rows_B.tolist()] for batch, *_ in window]
-        of_ranks = self.communicator.all_gather((first, samples))
-        located = [(*place, ids) for place, ids in of_ranks if place is not None]
+        of_ranks = self.communicator.all_gather((places, samples))
+        located = [(*place, ids) for places, ids in of_ranks for place in places]
         if located:
-            k, (stage, what, where), ids = min(located, key=lambda one: (one[0], one[1][0]))
+            k, stage, what, where, ids = min(located, key=lambda place: place[:2])
             advice = "correct the input" if stage == 0 else ""
             if step == 1 and not self.step.scaler.is_enabled():  # the weights are the initial ones
                 advice = advice or "run `aam check`"
@@ -170,33 +168,33 @@ def replay(
         gradient.div_(scale)
 
 
-def _add_hooks(network: nn.Module, places: list[Place], hooks: ExitStack) -> None:
-    """Register hooks on all modules that add non-finite values and gradients to `places`."""
+@contextmanager
+def _hooked(network: nn.Module) -> Iterator[dict[int, tuple[str, str]]]:
+    """Yield the first non-finite values (1) and gradients (2) of the modules of a network."""
+    first: dict[int, tuple[str, str]] = {}
+    names = {module: name for name, module in network.named_modules() if name}
 
-    def add_hooks(name: str, module: nn.Module) -> None:
-        def check(stage: int, what: str, where: str, value: Any) -> None:
-            if not _finite(value):
-                places.append((stage, what, f"first {where} {name}"))
+    def check(stage: int, what: str, where: str, value: Any) -> None:
+        if not _finite(value):
+            first.setdefault(stage, (what, f"first {where}"))
 
-        def before(module: nn.Module, inputs: Any) -> None:
-            # Attention has no module of its own: its output is the input of the next one.
-            check(1, "Values of the network are", "before", inputs)
+    def before(module: nn.Module, inputs: Any) -> None:
+        # Attention has no module of its own: its output is the input of the next one.
+        if name := names.get(module):
+            check(1, "Values of the network are", f"before {name}", inputs)
 
-        def backward(gradient: Tensor) -> None:
-            check(2, "The gradients are", "at the output of", gradient)
-
-        def after(module: nn.Module, inputs: Any, output: Any) -> None:
-            check(1, "Values of the network are", "in", output)
+    def after(module: nn.Module, inputs: Any, output: Any) -> None:
+        if name := names.get(module):
+            check(1, "Values of the network are", f"in {name}", output)
+            backward = partial(check, 2, "The gradients are", f"at the output of {name}")
             for tensor in output if isinstance(output, tuple) else (output,):
                 if isinstance(tensor, Tensor) and tensor.requires_grad:
                     tensor.register_hook(backward)  # type: ignore[no-untyped-call]
 
-        hooks.enter_context(module.register_forward_pre_hook(before))
-        hooks.enter_context(module.register_forward_hook(after))
-
-    for name, module in network.named_modules():
-        if name:
-            add_hooks(name, module)
+    with ExitStack() as hooks:
+        hooks.enter_context(register_module_forward_pre_hook(before))
+        hooks.enter_context(register_module_forward_hook(after))
+        yield first
 
 
 def _gradients(task: nn.Module) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Training of a network: optimizer and schedule, the loop, and its files in a run folder.
+"""Training loop of a network: epochs, batches, optimizer steps, validation, checkpoints, stops.
 
 A run that stops at any moment resumes from its last checkpoint with the same batches, learning
 rates and metrics, on any number of ranks: the batch of a step follows from the seed, the epoch and
@@ -8,101 +8,37 @@ its number. Dropout follows from these and the rank, since each rank has other s
 from __future__ import annotations
 
 import math
-import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from aam.console import info
 from aam.contract import stop_file
-from aam.contract.errors import DataError, Interrupted
-from aam.contract.options.commands.train import Pretrain, Train
-from aam.contract.options.training import LoopOptions
-from aam.contract.records import Mismatch
-from aam.data.batches import Batch, BatchPlan, FixedBatches
-from aam.data.study import Study
+from aam.contract.errors import Interrupted
+from aam.data.batches import Batch
 from aam.distributed import strategies
 from aam.distributed.stop import StopRequests
-from aam.evaluation.splits import Split
-from aam.inference.stored_networks import ModelConfig
-from aam.model.network import Predictor
-from aam.numerics.device import device_name, is_gpu
-from aam.training import checkpoints, run_folder
-from aam.training.checkpoints import (
-    FIRST_COLUMNS,
-    OptimizerState,
-    ResumeState,
-    Row,
-    TrainingProgress,
-)
-from aam.training.compilation import Fp32Report, compile_encoder, eager_again
+from aam.training.checkpoints import START, OptimizerState, ResumeState, Row, TrainingProgress
 from aam.training.finite import FiniteCheck
-from aam.training.loader import EpochSampler, TrainingBatches, loader
+from aam.training.loader import EpochSampler
 from aam.training.loggers import Status
 from aam.training.losses import LossTerm
 from aam.training.module import (
     GradientStep,
-    TrainingModule,
     clip_grads_with_norm_,
     get_total_norm,
     seed_dropout,
 )
-from aam.training.observers import LoggedMetrics, Observer, Progress, StepLog
-from aam.training.run_folder import RecordFact, no_record
-from aam.training.runtime import Runtime
-
-LAST, BEST = "last.ckpt", "best.ckpt"
-"""Names of the checkpoints of a run."""
+from aam.training.observers import Observer
+from aam.training.run_folder import BEST, LAST
 
 HIGHER_IS_BETTER = ("val_r2", "val_accuracy", "val_f1")
-
-
-def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
-    """Build AdamW (Loshchilov and Hutter 2019) for the trainable parameters of a module.
-
-    The weight decay applies to the weights of linear layers alone: not to biases, norms, embeddings
-    and scales.
-    """
-    linear = {id(module.weight) for module in task.modules() if isinstance(module, torch.nn.Linear)}
-    trainable = [p for p in task.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trainable if id(p) in linear], "weight_decay": loop.weight_decay},
-        {"params": [p for p in trainable if id(p) not in linear], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=loop.lr)
-
-
-def make_schedule(optimizer: Optimizer, loop: LoopOptions, steps: int, done: int = 0) -> LambdaLR:
-    """Build the learning-rate schedule of a run, linear warm-up and then half a cosine to 0.
-
-    The cosine is that of Loshchilov and Hutter (2017, "SGDR"), without restarts. `steps` are those
-    of the whole run, of which `done` are over where it resumes.
-
-    >>> optimizer = torch.optim.AdamW([Parameter(torch.zeros(1))], lr=1.0)
-    >>> schedule = make_schedule(optimizer, LoopOptions(warmup_fraction=0.1), steps=100)
-    >>> [round(schedule.lr_lambdas[0](step), 3) for step in (10, 55, 100)]
-    [1.0, 0.5, 0.0]
-    """
-    warmup = max(1, round(loop.warmup_fraction * steps))
-
-    def factor(step: int) -> float:
-        if step < warmup:
-            # Neither 0, which would waste the first step, nor 1, which the cosine begins with.
-            return (step + 1) / (warmup + 1)
-        part = (step - warmup) / max(1, steps - warmup)
-        return 0.5 * (1 + math.cos(math.pi * min(part, 1.0)))
-
-    return LambdaLR(optimizer, factor, last_epoch=done - 1)
 
 
 def clip_gradients(parameters: Sequence[Parameter], max_norm: float) -> None:
@@ -128,6 +64,7 @@ class TrainingLoop:
     Args:
         step: computation of the gradients of a batch, with the network, its losses and options.
         check: test that ends the run at a value that is not finite; it has the ranks.
+        optimizer, schedule: optimizer of the network, and its learning rates from `state` on.
         training, validation: loaders of the batches, the first with an `EpochSampler`.
         monitor: metric of the validation by which the best epoch is chosen; metrics of
             `HIGHER_IS_BETTER` are maximized, all others minimized.
@@ -137,6 +74,7 @@ class TrainingLoop:
         stop: stop requests of this rank; None for a run that cannot be stopped.
         prepare: called with each batch before its step, until it returns True.
         observers: writers of files, progress and logs; they do not steer.
+        state: state of a run that goes on, whose weights and optimizer are loaded already.
 
     Attributes:
         progress: numbers of epochs, batches and optimizer steps done.
@@ -149,6 +87,8 @@ class TrainingLoop:
         self,
         step: GradientStep,
         check: FiniteCheck,
+        optimizer: Optimizer,
+        schedule: LRScheduler,
         training: DataLoader[Batch],
         validation: DataLoader[Batch] | None = None,
         monitor: str = "val_loss",
@@ -157,20 +97,22 @@ class TrainingLoop:
         stop: StopRequests | None = None,
         prepare: Callable[[Batch], bool] | None = None,
         observers: Sequence[Observer] = (),
+        state: ResumeState = START,
     ) -> None:
         self.step, self.task, self.options = step, step.task, step.task.loop
-        self.optimizer = make_optimizer(self.task, self.options)
-        self.schedule: LRScheduler = make_schedule(self.optimizer, self.options, self.task.steps)
+        self.optimizer, self.schedule = optimizer, schedule
         assert isinstance(training.sampler, EpochSampler)
         self.training, self.sampler, self.validation = training, training.sampler, validation
         self.check, self.communicator, self.monitor = check, check.communicator, monitor
         self.save, self.checkpoint_interval, self.stop = save, checkpoint_interval, stop
         self.prepare, self.observers = prepare, observers
-        self.progress = TrainingProgress(0, 0, 0)
-        self.best: float | None = None
-        self.epochs_without_improvement = 0
-        self.history: list[Row] = []
-        self._began, self._first_step = time.monotonic(), 0
+        self.progress, self.best, self.history = state.progress, state.best, list(state.history)
+        self.epochs_without_improvement = state.epochs_without_improvement
+        self.task.train_sums = {
+            name: LossTerm(*(torch.tensor(value, dtype=torch.float64) for value in sums))
+            for name, sums in state.sums.items()
+        }
+        self._began, self._first_step = time.monotonic() - state.seconds, state.progress.step
 
     @property
     def complete(self) -> bool:
@@ -188,7 +130,6 @@ class TrainingLoop:
         """Train, validate and save until the run is complete."""
         if self.complete:
             return
-        self._first_step = self.progress.step
         status: Status = "failed"
         for observer in self.observers:
             observer.begin(self.task, self.progress)
@@ -333,28 +274,6 @@ class TrainingLoop:
                 self.save(name, weights, state)
         self.communicator.barrier()
 
-    def resume(self, weights: Mapping[str, Tensor], state: ResumeState) -> None:
-        """Continue from a checkpoint; all ranks call this."""
-        if state.progress.batch >= self.sampler.steps:
-            raise Mismatch(f"resume.progress.batch is {state.progress.batch}, beyond the epoch")
-        strategies.load_model(self.task, weights)
-        strategies.load_optimizer(self.task, self.optimizer, dict(state.optimizer))
-        self.schedule = make_schedule(
-            self.optimizer, self.options, self.task.steps, state.progress.step
-        )
-        scaler = self.step.scaler
-        if state.scaler and scaler.is_enabled():  # a run may change its precision
-            if scaler.state_dict().keys() != state.scaler.keys():
-                raise Mismatch("resume.scaler is of another loss scaler")
-            scaler.load_state_dict(state.scaler)
-        self.progress, self.best = state.progress, state.best
-        self.epochs_without_improvement = state.epochs_without_improvement
-        self.history, self._began = list(state.history), time.monotonic() - state.seconds
-        self.task.train_sums = {
-            name: LossTerm(*(torch.tensor(value, dtype=torch.float64) for value in sums))
-            for name, sums in state.sums.items()
-        }
-
     def _stop_if_requested(self, *names: str) -> None:
         """Write checkpoints and end the run on all ranks if any has a stop request."""
         # A request may reach one rank, some or all, at different moments.
@@ -372,229 +291,3 @@ class TrainingLoop:
         """Add the optimizer steps of this process to the file of the request; folds add theirs."""
         if self.stop is not None and self.stop.file and self.communicator.ranks.is_main:
             stop_file.count_steps(self.stop.file, self.progress.step - self._first_step)
-
-
-@dataclass(frozen=True)
-class FitConfig:
-    """Settings of a fit; its folder is the run folder, or that of the fold in it."""
-
-    options: Pretrain | Train
-    config: ModelConfig
-    folder: Path
-    runtime: Runtime
-    record_fact: RecordFact = no_record
-    fold: int = 1
-    folds: int = 1
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.folder / "checkpoints"
-
-    @property
-    def monitor(self) -> str:
-        """Metric of the validation by which the best epoch is chosen."""
-        name = self.options.best_metric if isinstance(self.options, Train) else "val_loss"
-        return name if name.startswith("val_") else f"val_{name}"
-
-    @property
-    def name(self) -> str:
-        """Name of the run in a tracker: the run folder, and the fold where there are several."""
-        run = self.options.run.output_dir.name
-        return run if self.folds == 1 else f"{run}/fold-{self.fold}"
-
-
-@dataclass(frozen=True)
-class FitResult:
-    """Result of a fit: chosen checkpoint, epochs, optimizer steps, best metrics."""
-
-    checkpoint: Path
-    epochs: int
-    steps: int
-    best: dict[str, float]
-
-
-def optimizer_steps(samples: int, loop: LoopOptions) -> int:
-    """Return the number of optimizer steps of a run, with gradient accumulation.
-
-    >>> optimizer_steps(100, LoopOptions(epochs=2, batch_size=32, gradient_accumulation_steps=2))
-    4
-    """
-    batches = math.ceil(samples / loop.batch_samples)
-    return loop.epochs * math.ceil(batches / loop.gradient_accumulation_steps)
-
-
-def check_split(split: Split, loop: LoopOptions) -> None:
-    """Refuse a split with fewer training samples than a batch."""
-    if len(split.train) < loop.batch_samples:
-        raise DataError(
-            "Fewer training samples than a batch",
-            f"{len(split.train)} samples, --batch-size {loop.batch_samples}",
-            "choose a smaller --batch-size",
-        )
-
-
-def fit_split(settings: FitConfig, task: TrainingModule, study: Study, split: Split) -> FitResult:
-    """Train a module on the training samples of a split, with its validation samples."""
-    options, plan = settings.options, settings.config.plan
-    batch_size, sample = options.loop.batch_samples, options.sample
-    training = TrainingBatches(
-        study, plan, split.train, batch_size, sample.rarefy_each_epoch, options.loop.even_batches
-    )
-    validation = FixedBatches(study, plan, split.validation, batch_size)
-    return fit(settings, task, training, validation if len(split.validation) else None)
-
-
-def fit(
-    settings: FitConfig,
-    task: TrainingModule,
-    training: TrainingBatches,
-    validation: FixedBatches | None,
-    more: Sequence[Observer] = (),
-) -> FitResult:
-    """Train a module and return its best checkpoint; without validation samples, the last one."""
-    freeze_unused(task, training.plan, training.study)
-    settings.record_fact("precision", settings.runtime.precision)
-    loop = _make_loop(settings, task, training, validation, more)
-    communicator = settings.runtime.communicator
-    # Rank 0 decides: a network file system may show other ranks an earlier state of the folder.
-    resumed = communicator.broadcast(
-        run_folder.checkpoint_to_resume(settings.options.run, settings.folder)
-    )
-    if resumed is not None:
-        stored = checkpoints.read(resumed)
-        if stored.resume is None:
-            raise checkpoints.unusable(resumed, "it has no resume state")
-        try:
-            loop.resume(stored.weights, stored.resume)
-        except Mismatch as error:
-            raise checkpoints.unusable(resumed, error) from error
-        # The best checkpoint is beside the last one, which may be in another folder.
-        best, here = resumed.with_name(BEST), settings.checkpoints / BEST
-        if communicator.ranks.is_main and best.exists() and best.resolve() != here.resolve():
-            checkpoints.copy(best, here)
-        files = (here.exists(), (settings.checkpoints / LAST).exists())
-        has_best, has_last = communicator.broadcast(files)
-        if not has_best:
-            # Without the weights of the best epoch its value could be chosen but not applied, so
-            # the epochs of this process are compared with each other.
-            loop.best = None
-        # A complete run that is resumed into another folder trains no step that would write it.
-        if loop.complete and not has_last:
-            loop.write(LAST)
-    try:
-        with settings.runtime.stop.handled():
-            loop.run()
-    finally:
-        eager_again(task.encoder.nucleotides)  # tensors after training have other shapes
-    epochs, steps = loop.progress.epoch, loop.progress.step
-    if loop.best is None:
-        latest = loop.history[-1] if loop.history else {}
-        metrics = {name: value for name, value in latest.items() if name not in FIRST_COLUMNS}
-        return FitResult(settings.checkpoints / LAST, epochs, steps, metrics)
-    monitor, options = settings.monitor, settings.options.loop
-    chosen: dict[str, float] = {f"best_{monitor}": loop.best}
-    # No row has the best value where it is NaN in all of them.
-    if rows := [row for row in loop.history if row.get(monitor) == loop.best]:
-        chosen["best_epoch"] = best_epoch = int(rows[0]["epoch"]) + 1
-        sentence = f"Chosen: epoch {best_epoch} of {epochs}, {monitor} {loop.best:.4g}."
-        if epochs < options.epochs:
-            sentence = (
-                f"Stopped early after epoch {epochs} of {options.epochs}: no better "
-                f"{monitor} in {options.patience} epochs (--patience). {sentence}"
-            )
-        info(sentence)
-    return FitResult(settings.checkpoints / BEST, epochs, steps, chosen)
-
-
-def _make_loop(
-    settings: FitConfig,
-    task: TrainingModule,
-    training: TrainingBatches,
-    validation: FixedBatches | None,
-    more: Sequence[Observer],
-) -> TrainingLoop:
-    """Build the training loop of a fit from the beginning."""
-    options, runtime = settings.options, settings.runtime
-    communicator, device, last = runtime.communicator, runtime.device, settings.checkpoints / LAST
-    model = strategies.parallelize(task, options.scale, communicator.ranks, device)
-    step = GradientStep(task, model, runtime.precision)
-    load = partial(
-        loader,
-        workers=runtime.workers,
-        pin=is_gpu(device),
-        prefetch=options.speed.prefetch_factor,
-        ranks=communicator.ranks,
-        sequences=task.target is not None,  # it reads those of all samples
-    )
-    speed, record_fact = options.speed, settings.record_fact
-    observers: list[Observer] = []
-    report = None
-    if speed.report_fp32_fallbacks:
-        report = Fp32Report(runtime.precision, record_fact)
-        observers.append(report)
-    # Files and lines are those of the first rank.
-    if is_main := communicator.ranks.is_main:
-        observers += [
-            Progress(
-                options.run.output_dir / "progress.json",
-                settings.folder / "metrics.csv",
-                len(training.rows),
-                device_name(device),
-                settings.fold,
-                settings.folds,
-            ),
-            LoggedMetrics(options, settings.folder, settings.name),
-        ]
-    if os.environ.get("AAM_STEP_LOG"):
-        observers.append(StepLog(os.environ, is_main))
-    observers += more
-
-    def prepare(batch: Batch) -> bool:
-        # The compiler drops the hooks of the report, so it waits for its end.
-        if report is not None and not report.done:
-            return False
-        if speed.compile_model != "off":
-            compile_encoder(step, speed.compile_model, record_fact, batch)
-        return True
-
-    ids = training.study.table.sample_ids
-    return TrainingLoop(
-        step,
-        FiniteCheck(step, ids, last, record_fact, communicator),
-        load(training, EpochSampler(training.steps)),
-        validation=None if validation is None else load(validation, None),
-        monitor=settings.monitor,
-        save=lambda name, *state: checkpoints.write(
-            settings.checkpoints / name, settings.config, *state
-        ),
-        checkpoint_interval=options.run.checkpoint_every_n_steps or 0,
-        stop=runtime.stop,
-        prepare=prepare,
-        observers=observers,
-    )
-
-
-def freeze_unused(task: TrainingModule, plan: BatchPlan, study: Study) -> None:
-    """Freeze the parameters that no loss term of this run reaches."""
-    # Without a loss, DDP gives no gradient and FSDP zeros, to which weight decay applies: the
-    # weights would differ with the strategy.
-    encoder, samples, weights = task.encoder, task.encoder.samples, task.weights
-    related = plan.metric is not None and weights.unifrac > 0 and not task.frozen
-    by_diversity = plan.metric == "faith_pd" and study.distances is None
-    target, counts = task.target is not None and weights.target > 0, plan.hidden_ratio > 0
-    unused: list[nn.Module] = []
-    if task.frozen or plan.mask_ratio == 0 or weights.nucleotide == 0:
-        unused.append(encoder.nucleotides.head)
-    if not (related and by_diversity):
-        unused.append(encoder.diversity)
-    if not related or by_diversity:
-        unused.append(encoder.distance)
-    if not related and not target:
-        unused += [samples.pooling, samples.out] if counts else [samples]
-    if samples.counts is not None and not counts:
-        unused.append(samples.counts)
-    if isinstance(task.network, Predictor) and not target:
-        unused += [child for child in task.network.children() if child is not encoder]
-    for module in unused:
-        module.requires_grad_(False)

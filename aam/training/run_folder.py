@@ -37,6 +37,9 @@ from aam.contract.preflight import check_run_folder
 from aam.distributed.environment import ONE_PROCESS, RankGroup
 from aam.training import loggers
 
+LAST, BEST = "checkpoints/last.ckpt", "checkpoints/best.ckpt"
+"""Checkpoints of a fit, below the run folder or that of the fold."""
+
 RecordFact = Callable[[str, Any], None]
 """Function that adds a named fact to the run record."""
 
@@ -301,7 +304,7 @@ def checkpoint_to_resume(run: RunOptions, folder: Path) -> Path | None:
     source = run.output_dir if run.resume_from == "auto" else run.resume_from
     if source is None or (source.exists() and not source.is_dir()):
         return source
-    file = source / folder.relative_to(run.output_dir) / "checkpoints" / "last.ckpt"
+    file = source / folder.relative_to(run.output_dir) / LAST
     return file if file.exists() else None
 
 
@@ -315,8 +318,8 @@ def resumed_checkpoint(run: RunOptions) -> Path | None:
     if source is None or source.is_file():
         return source
     for folder in (source, *run_files.fold_folders(source)):
-        if (folder / "checkpoints" / "last.ckpt").is_file():
-            return folder / "checkpoints" / "last.ckpt"
+        if (folder / LAST).is_file():
+            return folder / LAST
     if run.resume_from == "auto":
         return None
     if not source.is_dir():
@@ -329,7 +332,7 @@ def resumed_checkpoint(run: RunOptions) -> Path | None:
             f"'{source}' has {', '.join(folder.name for folder in targets)}",
             "name the folder of one target",
         )
-    absent = f"the folder '{source}' has no checkpoints/last.ckpt"
+    absent = f"the folder '{source}' has no {LAST}"
     raise MissingInput("No checkpoint", absent, "name the --output-dir of a run")
 
 

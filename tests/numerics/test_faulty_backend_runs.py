@@ -17,7 +17,7 @@ from aam.model.attention import TORCH, Backend
 from aam.numerics import faults
 from aam.numerics.backends import BackendPolicy
 from aam.pipeline.run import run as train
-from aam.training.pretrain import pretrain
+from aam.training.runs import pretrain
 from tests.support import faulty_backends as emulated
 from tests.support.commands import TINY, aam, read
 from tests.support.faulty_backends import faulty

@@ -25,8 +25,9 @@ from aam.data.study import load_study
 from aam.model.attention import AUTO, Backend, Backends, named
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
+from aam.training.fit import make_optimizer
 from aam.training.loader import TrainingBatches
-from aam.training.loop import clip_gradients, make_optimizer
+from aam.training.loop import clip_gradients
 from aam.training.module import LossWeights, TrainingModule
 from aam.training.observers import add_noise
 from tests.support.faulty_backends import first_mask, right

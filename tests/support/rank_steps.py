@@ -25,8 +25,9 @@ from aam.model.shape import NetworkShape
 from aam.training import checkpoints
 from aam.training.checkpoints import TrainingProgress
 from aam.training.finite import FiniteCheck, replay
+from aam.training.fit import fit, freeze_unused, make_optimizer, make_schedule, optimizer_steps
 from aam.training.loader import EpochSampler, TrainingBatches, loader
-from aam.training.loop import FitConfig, TrainingLoop, fit, freeze_unused, optimizer_steps
+from aam.training.loop import TrainingLoop
 from aam.training.module import GradientStep, LossWeights, TrainingModule
 from aam.training.observers import Observer
 from aam.training.runtime import Runtime
@@ -151,8 +152,7 @@ def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case)
     )
     runtime = Runtime(torch.device("cpu"), communicator=communicator)
     try:
-        settings = FitConfig(options, config, folder, runtime)
-        fit(settings, task, training, validation, [recorder])
+        fit(task, config, training, validation, options, runtime, more=[recorder])
     except PowerCut:
         assert case.stop or case.killed
         if case.killed:
@@ -221,6 +221,8 @@ def train(
     """Run a training loop without validation and checkpoints."""
     ranks = check.communicator.ranks
     batches = loader(training, EpochSampler(training.steps), 0, False, ranks=ranks)
-    done = TrainingLoop(check.step, check, batches, observers=observers)
+    optimizer = make_optimizer(check.task, check.task.loop)
+    schedule = make_schedule(optimizer, check.task.loop, check.task.steps)
+    done = TrainingLoop(check.step, check, optimizer, schedule, batches, observers=observers)
     done.run()
     return done

@@ -24,8 +24,8 @@ from aam.model.attention import AUTO, Backend, Backends, named
 from aam.model.shape import NetworkShape
 from aam.training import checkpoints
 from aam.training.finite import OVERFLOWS, FiniteCheck
+from aam.training.fit import fit, optimizer_steps
 from aam.training.loader import TrainingBatches
-from aam.training.loop import FitConfig, fit, optimizer_steps
 from aam.training.module import GradientStep, LossWeights, TrainingModule
 from aam.training.runtime import Runtime
 from tests.support.commands import pretrain, read
@@ -70,10 +70,10 @@ def run(
         folder, LOOP, resume_from=folder if resume else None, checkpoint_every_n_steps=1
     )
     noted: dict[str, object] = {}
-    given = FitConfig(options, config, folder, Runtime(torch.device("cpu")), noted.__setitem__)
+    runtime = Runtime(torch.device("cpu"))
     validation = FixedBatches(study, PLAN, np.arange(24, 36), LOOP.batch_size)
     try:
-        fit(given, task, training, validation)
+        fit(task, config, training, validation, options, runtime, noted.__setitem__)
     except NotFinite as error:
         noted["error"] = error
     return noted

@@ -1,4 +1,4 @@
-"""Pretraining run (learn an encoder without labels) and pretrained encoders of further runs."""
+"""Runs of the network: pretraining without labels, and the training and predictions of one fold."""
 
 from __future__ import annotations
 
@@ -18,32 +18,39 @@ from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.study import Metric, PhylogenyOptions, SampleOptions
 from aam.contract.options.training import MaskOptions, ModelOptions
 from aam.contract.run_files import MODEL
-from aam.data.batches import BatchPlan
+from aam.data.batches import BatchPlan, FixedBatches, reading_plan
+from aam.data.covariates import fit_encoder
 from aam.data.metadata import read_metadata
 from aam.data.store import is_store
 from aam.data.study import Study, has_phylogeny, load_study
+from aam.data.targets import output_range
 from aam.data.unifrac import faith_pd
 from aam.distributed import strategies
 from aam.distributed.collectives import identity
 from aam.distributed.process_group import process_group
 from aam.evaluation.splits import Split, split_samples, write_splits
-from aam.inference.outputs import encode_asvs, write_study_embeddings
+from aam.inference.outputs import apply_network, encode_asvs, fit_profile, write_study_embeddings
 from aam.inference.stored_networks import (
     TRANSFORMER,
     DiversityScale,
     ModelConfig,
+    Target,
+    covariate_shape,
     network_state,
     read_networks,
 )
-from aam.model.network import Encoder
+from aam.inference.tables import require_finite
+from aam.model.network import Encoder, Predictor
 from aam.model.shape import NetworkShape
 from aam.numerics.backends import TORCH_POLICY, BackendPolicy
 from aam.numerics.device import gpu_names
 from aam.serialization import model_folder
-from aam.training import checkpoints, run_folder
-from aam.training.labelled_study import choose_depth, deep_enough
-from aam.training.loop import FitConfig, check_split, fit_split, optimizer_steps
-from aam.training.module import LossWeights, TrainingModule
+from aam.training import run_folder
+from aam.training.fit import Fit, check_split, fit, optimizer_steps
+from aam.training.labelled_study import LabelledStudy, choose_depth, deep_enough, fit_labels
+from aam.training.loader import TrainingBatches
+from aam.training.module import LossWeights, TrainingModule, target_metrics
+from aam.training.run_folder import RecordFact
 from aam.training.runtime import Runtime, check_resources, make_runtime
 
 HIDDEN_RATIO = 0.15
@@ -118,38 +125,40 @@ def _learn(
     runtime.communicator.require_equal_data(
         study=identity(study), split=split, plan=plan, weights=network.state_dict()
     )
-    steps = optimizer_steps(len(split.train), options.loop)
-    weights = LossWeights.of(options.task)
     task = TrainingModule(
         network,
-        weights,
+        LossWeights.of(options.task),
         options.loop,
-        steps,
+        optimizer_steps(len(split.train), options.loop),
         standard=config.standard,
         asv_chunk=options.speed.chunk_size,
     )
-    settings = FitConfig(options, config, folder, runtime, record.record_fact)
-    result = fit_split(settings, task, study, split)
-    if not runtime.communicator.ranks.is_main:
+    batches = batches_of(options, study, plan, split)
+    trained = fit(task, config, *batches, options, runtime, record.record_fact)
+    if trained is None:
         return
-    # From the file: the module has the weights of the last epoch, or shards of them, and the
-    # checkpoint those of the chosen one.
-    stored = checkpoints.read(result.checkpoint).network
-    trained = stored.build(runtime.backends)
-    assert isinstance(trained, Encoder)
-    asv_vectors_FD = encode_asvs(trained, study, runtime.device)
-    write_study_embeddings(folder, trained, study, plan, options.loop.batch_samples, asv_vectors_FD)
+    network, stored = trained.network.network, trained.network.stored
+    assert isinstance(network, Encoder)
+    asv_vectors_FD = encode_asvs(network, study, runtime.device)
+    write_study_embeddings(folder, network, study, plan, options.loop.batch_samples, asv_vectors_FD)
     model_folder.write(folder / MODEL, "pretrain", {TRANSFORMER: network_state([stored])})
     record.finish(
         samples={"training": len(split.train), "validation": len(split.validation)},
         asvs=len(study.table.feature_ids),
         rarefy_depth=plan.rarefy_depth,
-        parameters=sum(p.numel() for p in trained.parameters()),
-        epochs=result.epochs,
-        steps=result.steps,
-        best=result.best,
+        **trained.facts,
     )
     info(f"Encoder: {folder}")
+
+
+def batches_of(
+    options: Pretrain | Train, study: Study, plan: BatchPlan, split: Split
+) -> tuple[TrainingBatches, FixedBatches | None]:
+    """Return the batches of the training samples, and of the validation samples if any."""
+    size, fresh = options.loop.batch_samples, options.sample.rarefy_each_epoch
+    training = TrainingBatches(study, plan, split.train, size, fresh, options.loop.even_batches)
+    validation = FixedBatches(study, plan, split.validation, size)
+    return training, validation if len(split.validation) else None
 
 
 def batch_plan(
@@ -259,3 +268,149 @@ def choose_shape(
         covariates=None,
     )
     return shape, base.config.standard
+
+
+def train_fold(
+    options: Train,
+    labelled: LabelledStudy,
+    base: PretrainedEncoder | None,
+    split: Split,
+    fold: int,
+    record_fact: RecordFact,
+    runtime: Runtime,
+) -> Fit | None:
+    """Train the network of one split and apply it to its held-out samples.
+
+    A resumed run trains the rest of it; a complete network is only applied. Only the first rank
+    applies the network; the others return None. The number of the fold, from 1, sets the seed.
+
+    Raises:
+        DataError: fewer training samples than a batch.
+        AamError: the ranks differ in study, labels, split or initial weights.
+    """
+    study, folds = labelled.study, len(labelled.splits)
+    torch.manual_seed(options.loop.seed + fold - 1)
+    target = fit_target(options, labelled, split)
+    config = configure_model(options, labelled, base, split, target)
+    network = config.network(runtime.backends, options.speed.gradient_checkpointing)
+    assert isinstance(network, Predictor)
+    if base is not None:
+        strategies.load_model(network.encoder, base.weights)
+    # The best constant: the first steps then learn differences instead of the mean of the target.
+    network.start_from(target.initial_outputs(labelled.values[split.train]))
+    fit_profile(network, study, reading_plan(config.plan), split.train)
+    if options.freeze_base:
+        network.encoder.requires_grad_(False)
+    asv_vectors_FD = None if base is None else base.asv_vectors_FD
+    runtime.communicator.require_equal_data(
+        study=identity(study), values=labelled.values, split=split, weights=network.state_dict()
+    )
+    task = TrainingModule(
+        network,
+        LossWeights.of(options.task, options.target_penalty),
+        options.loop,
+        optimizer_steps(len(split.train), options.loop),
+        target,
+        labelled.values,
+        asv_vectors_FD,
+        config.standard,
+        options.speed.chunk_size,
+        config.inputs(labelled.covariates),
+    )
+    batches = batches_of(options, study, config.plan, split)
+    trained = fit(task, config, *batches, options, runtime, record_fact, fold, folds)
+    if trained is None:
+        return None
+    return _apply_to_held_out(trained, options, labelled, split, fold, asv_vectors_FD)
+
+
+def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
+    """Build the target, with class weights or transform fitted to the training samples."""
+    weights, transform = fit_labels(options, labelled, split)
+    column = options.target.metadata_column
+    if labelled.classes:
+        return Target(column, labelled.classes, weights)
+    return Target(
+        column,
+        transform=transform,
+        loss_type=options.loss_type,
+        quantiles=tuple(sorted(options.quantiles)) if options.loss_type == "quantile" else (),
+        over_penalty=options.over_penalty,
+        under_penalty=options.under_penalty,
+        range=output_range(options),
+        levels=options.target.levels,
+    )
+
+
+def _apply_to_held_out(
+    trained: Fit,
+    options: Train,
+    labelled: LabelledStudy,
+    split: Split,
+    fold: int,
+    asv_vectors_FD: Tensor | None,
+) -> Fit:
+    """Add the predictions of the held-out samples; the first fold writes the embeddings too."""
+    study, folds, config = labelled.study, len(labelled.splits), trained.network.config
+    network, target, device = trained.network.network, config.target, trained.network.device
+    assert isinstance(network, Predictor) and target is not None
+    if asv_vectors_FD is None:
+        asv_vectors_FD = encode_asvs(network.encoder, study, device)
+    plan, batch_size = reading_plan(config.plan), options.loop.batch_samples
+    part, rows = split.held_out
+    predictions = {}
+    # The levels of an ordered target are fitted to the validation samples.
+    for name in (part, "validation") if target.levels else (part,):
+        _, outputs_NC = apply_network(
+            network, study, plan, getattr(split, name), batch_size, device, asv_vectors_FD,
+            covariates=config.inputs(labelled.covariates),
+        )  # fmt: skip
+        assert outputs_NC is not None
+        predictions[name] = target.decode(outputs_NC)
+    require_finite("predictions", [study.table.sample_ids[row] for row in rows], predictions[part])
+    if fold == 1:
+        folder = options.run.output_dir
+        write_study_embeddings(folder, network, study, plan, batch_size, asv_vectors_FD)
+    metrics = target_metrics(target, predictions[part], labelled.values[rows])
+    title = f"Fold {fold} of {folds}, {part}" if folds > 1 else part.title()
+    info(f"{title}: " + ", ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
+    best = trained.facts["best"] | {f"{part}_{name}": value for name, value in metrics.items()}
+    return Fit(trained.network, trained.facts | {"best": best}, predictions)
+
+
+def configure_model(
+    options: Train,
+    labelled: LabelledStudy,
+    base: PretrainedEncoder | None,
+    split: Split,
+    target: Target,
+) -> ModelConfig:
+    """Return the configuration of the model of one split."""
+    metric = choose_metric(base, options.phylogeny)
+    task = options.task
+    if options.freeze_base:
+        # A frozen encoder learns nothing from its own tasks.
+        task = dataclasses.replace(task, penalty=0.0, nuc_penalty=0.0, count_penalty=0.0)
+    plan = batch_plan(options, task, labelled.study, labelled.depth, metric)
+    encoder = None
+    if labelled.covariates is not None:
+        encoder = fit_encoder(labelled.covariates.take(split.train))
+    shape, standard = choose_shape(base, labelled.study, options.model, plan, split.train)
+    shape = dataclasses.replace(
+        shape,
+        outputs=target.outputs,
+        profile_features=options.profile_features,
+        profile_dropout=options.profile_dropout,
+        covariates=covariate_shape(encoder, options.covariates),
+    )
+    return ModelConfig("train", shape, metric, plan, standard, target, to_plain(options), encoder)
+
+
+def encode_frozen(
+    options: Train, base: PretrainedEncoder, labelled: LabelledStudy, runtime: Runtime
+) -> PretrainedEncoder:
+    """Add the vectors of the ASVs to a frozen encoder, which all folds have in common."""
+    encoder = Encoder(base.config.shape, base.config.metric, runtime.backends)
+    strategies.load_model(encoder, base.weights)
+    vectors_FD = encode_asvs(encoder, labelled.study, runtime.device, options.vectors)
+    return dataclasses.replace(base, asv_vectors_FD=vectors_FD)
