@@ -31,7 +31,7 @@ from aam.contract.options.command_line import (
 from aam.contract.options.command_line import parse as parse_command_line
 from aam.contract.options.commands import WRAPPERS, find, options_of
 from aam.contract.options.conditions import without_effect
-from aam.contract.options.device import DeviceOptions, RankOptions, ScaleOptions, uses_network
+from aam.contract.options.groups import DeviceOptions, RankOptions, ScaleOptions, uses_network
 from aam.contract.preflight import require_columns, require_inputs, require_no_password
 from aam.memory import require_address_space
 

@@ -21,7 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from aam.contract.options.study import Metric
+from aam.contract.options.groups import Metric
 
 SIZES = (8, 16, 64)
 SEEDS = (1, 2)
@@ -70,7 +70,7 @@ def in_process(function: Any, *arguments: Any) -> Any:
 
 
 def _study(table: Path, tree: Path | None) -> Any:
-    from aam.contract.options.study import PhylogenyOptions, TableOptions
+    from aam.contract.options.groups import PhylogenyOptions, TableOptions
     from aam.data.study import load_study
     from aam.data.table import auto_depth
     from aam.training.labelled_study import deep_enough
@@ -106,7 +106,7 @@ def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> 
     """Pretrain with width 32; return samples per CPU-second, peak MiB and validation loss."""
     import torch
 
-    from aam.contract.options.training import LoopOptions
+    from aam.contract.options.groups import LoopOptions
     from aam.data.batches import BatchPlan, FixedBatches
     from aam.evaluation.splits import make_splits
     from aam.model.network import Encoder

@@ -19,7 +19,7 @@ from scipy import sparse
 
 from aam.arrays import F64
 from aam.console import as_library
-from aam.contract.options.study import SplitOptions
+from aam.contract.options.groups import SplitOptions
 from aam.data.metadata import Metadata
 from aam.evaluation.folds import Folds, training_rows
 from aam.evaluation.labels import Labels

@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from aam.contract.options.study import Metric
+from aam.contract.options.groups import Metric
 
 ROUNDS = 3
 CASES: dict[str, tuple[float, Metric | None]] = {
@@ -86,7 +86,7 @@ def measure(store: Path, sizes: list[int]) -> dict[str, float]:
     """Return samples per CPU-second by case and batch size."""
     import numpy as np
 
-    from aam.contract.options.study import PhylogenyOptions, TableOptions
+    from aam.contract.options.groups import PhylogenyOptions, TableOptions
     from aam.data.batches import BatchPlan, make_batch
     from aam.data.study import load_study
 

@@ -141,13 +141,14 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     """Open the store as pretraining does and take 12 steps on its first `samples`."""
     import torch
 
-    from aam.contract.options.study import (
+    from aam.contract.options.groups import (
+        LoopOptions,
+        MaskOptions,
         PhylogenyOptions,
         SampleOptions,
         SplitOptions,
         TableOptions,
     )
-    from aam.contract.options.training import LoopOptions, MaskOptions
     from aam.data.batches import BatchPlan, FixedBatches
     from aam.data.study import load_study
     from aam.evaluation.splits import split_samples

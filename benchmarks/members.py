@@ -31,7 +31,7 @@ import numpy as np
 from aam.arrays import F64
 from aam.cli import main as aam
 from aam.contract.options.commands.studies import Example
-from aam.contract.options.study import SampleOptions, SplitOptions, TableOptions, TargetOptions
+from aam.contract.options.groups import SampleOptions, SplitOptions, TableOptions, TargetOptions
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.simulation import simulate, write_study
 from aam.data.study import load_study

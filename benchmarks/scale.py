@@ -129,7 +129,7 @@ def _one(
     os.environ.update(variables)
     import torch
 
-    from aam.contract.options.device import DeviceOptions, ScaleOptions
+    from aam.contract.options.groups import DeviceOptions, ScaleOptions
     from aam.distributed.process_group import process_group
 
     torch.set_num_threads(threads)
@@ -146,14 +146,18 @@ def _steps(
     import torch
 
     from aam.contract.options.commands.train import Pretrain
-    from aam.contract.options.device import DeviceOptions, SpeedOptions
-    from aam.contract.options.study import (
+    from aam.contract.options.groups import (
+        DeviceOptions,
+        LoopOptions,
+        MaskOptions,
+        ModelOptions,
         PhylogenyOptions,
+        RunOptions,
         SampleOptions,
+        SpeedOptions,
         SplitOptions,
         TableOptions,
     )
-    from aam.contract.options.training import LoopOptions, MaskOptions, ModelOptions, RunOptions
     from aam.inference.stored_networks import DiversityScale, ModelConfig
     from aam.model.shape import NetworkShape
     from aam.training.fit import fit
@@ -208,7 +212,7 @@ def _steps(
 
 
 def _load(folder: Path) -> tuple[Any, Any]:
-    from aam.contract.options.study import PhylogenyOptions, TableOptions
+    from aam.contract.options.groups import PhylogenyOptions, TableOptions
     from aam.data.batches import BatchPlan
     from aam.data.study import load_study
 

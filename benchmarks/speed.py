@@ -178,7 +178,7 @@ def _pretrain(study: Path, patch: int | None, steps: int, copies: bool = False) 
 
 
 def _load(study: Path, masks: bool) -> Any:
-    from aam.contract.options.study import PhylogenyOptions, TableOptions
+    from aam.contract.options.groups import PhylogenyOptions, TableOptions
     from aam.data.batches import BatchPlan
     from aam.data.study import load_study
 
@@ -197,7 +197,7 @@ def _load(study: Path, masks: bool) -> Any:
 def _shape(patch: int | None, outputs: int = 0) -> Any:
     from aam.contract.options import specs
     from aam.contract.options.commands.train import Train
-    from aam.contract.options.training import ModelOptions
+    from aam.contract.options.groups import ModelOptions
     from aam.model.shape import NetworkShape
 
     profile = next(spec.default for spec in specs(Train) if spec.field == "profile_features")
@@ -220,7 +220,7 @@ def _steps(
     import numpy as np
     import torch
 
-    from aam.contract.options.training import LoopOptions
+    from aam.contract.options.groups import LoopOptions
     from aam.training.fit import make_optimizer
     from aam.training.loader import TrainingBatches
     from aam.training.module import LossWeights, TrainingModule

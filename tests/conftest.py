@@ -14,7 +14,7 @@ import torch
 from hypothesis import settings
 
 from aam.contract.options.commands.studies import Example
-from aam.contract.options.study import PhylogenyOptions, TableOptions
+from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.simulation import simulate, write_study
 from aam.data.study import Study, load_study
 

@@ -47,10 +47,7 @@ from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options import build, flag_of, specs
 from aam.contract.options.commands.train import Train
 from aam.contract.options.conditions import require_consistent
-from aam.contract.options.device import Device
-from aam.contract.options.members import MemberName
-from aam.contract.options.study import Metric
-from aam.contract.options.training import LossType, TransformName
+from aam.contract.options.groups import Device, LossType, MemberName, Metric, TransformName
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.study import make_study
 from aam.data.table import table_of

@@ -35,7 +35,7 @@ from aam.contract import run_files
 from aam.contract.errors import DataError, MissingInput, UsageError, nearest
 from aam.contract.files import dump_json, require
 from aam.contract.options.commands.use import Evaluate, ImportanceOptions, Predict, Report
-from aam.contract.options.device import Device, DeviceOptions, RankOptions
+from aam.contract.options.groups import Device, DeviceOptions, RankOptions
 from aam.contract.preflight import check_run_folder
 from aam.contract.run_files import COUNTS_ALONE, MODEL, RECORD
 from aam.data.metadata import ID_HEADER

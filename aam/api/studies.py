@@ -25,7 +25,7 @@ from aam.api.tables import (
 )
 from aam.contract.errors import UsageError, first_few
 from aam.contract.options.commands.studies import Prepare
-from aam.contract.options.study import TableOptions
+from aam.contract.options.groups import TableOptions
 from aam.data.joined_metadata import RELABEL_HEADER
 from aam.data.metadata import ID_HEADER, as_numbers, read_metadata
 from aam.data.prepare import prepare

@@ -29,8 +29,7 @@ from aam.console import as_library
 from aam.contract.errors import AamError, DataError, UsageError, first_few, nearest
 from aam.contract.options import SYNONYMS, fits, specs
 from aam.contract.options.commands.studies import Unifrac
-from aam.contract.options.device import Device
-from aam.contract.options.study import Metric, TableOptions
+from aam.contract.options.groups import Device, Metric, TableOptions
 from aam.data.formats.tables import PARTS, check_ids
 from aam.data.metadata import ID_HEADER
 from aam.data.table import read_table
@@ -101,7 +100,7 @@ def arguments(
     A string or a number stands for a tuple of one, a NumPy number for that of Python, `gpu` for
     `cuda`, a string for a path.
 
-    >>> from aam.contract.options.device import DeviceOptions
+    >>> from aam.contract.options.groups import DeviceOptions
     >>> arguments(DeviceOptions, {"device": "gpu"})
     {'device': 'cuda'}
 

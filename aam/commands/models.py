@@ -13,7 +13,7 @@ from aam.contract import run_files
 from aam.contract.errors import DataError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import Embed, Export, ImportanceOptions, Predict
-from aam.contract.options.device import DeviceOptions
+from aam.contract.options.groups import DeviceOptions
 from aam.data.metadata import groups, listed_columns, read_metadata
 from aam.data.ordination import principal_coordinates, write_ordination
 from aam.data.study import load_study

@@ -11,7 +11,7 @@ from aam.console import info, warn
 from aam.contract.errors import UsageError
 from aam.contract.files import refuse_existing, write_json
 from aam.contract.options.commands.use import Compare, Evaluate, Report
-from aam.contract.options.study import listed
+from aam.contract.options.groups import listed
 from aam.contract.run_files import target_folders
 from aam.data.metadata import ID_HEADER, listed_columns, read_metadata, rows_where
 from aam.evaluation.metrics import metrics_by, summary

@@ -13,7 +13,7 @@ from aam.console import info, warn
 from aam.contract.errors import NotFinite, Unavailable
 from aam.contract.files import dump_json, refuse_existing
 from aam.contract.options.commands.measure import Check, GoldenCompare, GoldenGenerate
-from aam.contract.options.device import DeviceOptions
+from aam.contract.options.groups import DeviceOptions
 from aam.model.attention import BACKENDS, TORCH, Backend
 from aam.numerics.backends import TORCH_POLICY, choose_attention, reported_status, select_backends
 from aam.numerics.check import CheckPlan, Event, conclude, measure, measure_in_child

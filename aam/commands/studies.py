@@ -17,7 +17,7 @@ from aam.contract.files import refuse_existing
 from aam.contract.options import build, specs
 from aam.contract.options.commands.studies import Example, Inspect, Prepare
 from aam.contract.options.commands.train import Train
-from aam.contract.options.study import TableOptions
+from aam.contract.options.groups import TableOptions
 from aam.data.inspection import Inspection, MetadataColumn, StudyFinding, inspect
 from aam.data.metadata import Metadata, as_numbers
 from aam.data.prepare import prepare

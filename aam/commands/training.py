@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from aam.console import info
 from aam.contract.options.commands.train import Pretrain, Search, Train
-from aam.contract.options.training import RunOptions
+from aam.contract.options.groups import RunOptions
 from aam.contract.preflight import check_run_folder
 
 

@@ -9,7 +9,7 @@ from aam.console import info
 from aam.contract.errors import DataError, UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.studies import Unifrac
-from aam.contract.options.device import DeviceOptions
+from aam.contract.options.groups import DeviceOptions
 from aam.data.distances import DistanceMatrix, checked_suffix, hdf5_matrix, write_distances
 from aam.data.metadata import ID_HEADER
 from aam.data.phylogeny import Phylogeny

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from aam.arrays import Rows
-from aam.contract.options.study import Metric
+from aam.contract.options.groups import Metric
 from aam.contract.records import BelowOne, Count, Fraction, Positive, Seed
 from aam.data.sequences import MASK, PAD
 from aam.data.study import Study

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from aam.arrays import F64
 from aam.console import warn
 from aam.contract.errors import DataError, UsageError, first_few, repeated
-from aam.contract.options.study import CovariateOptions
+from aam.contract.options.groups import CovariateOptions
 from aam.contract.records import AboveZero
 from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers, listed_columns, number_remedy
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from aam.console import collected
 from aam.contract.errors import AamError, first_few, shortened
-from aam.contract.options.study import TableOptions
+from aam.contract.options.groups import TableOptions
 from aam.data.formats.tables import TableBlocks, open_blocks
 from aam.data.ids import likely_difference
 from aam.data.metadata import Metadata, as_numbers, read_metadata

@@ -20,7 +20,7 @@ from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few, nearest, shortened
 from aam.contract.files import require
 from aam.contract.options.commands.studies import Prepare
-from aam.contract.options.study import listed
+from aam.contract.options.groups import listed
 from aam.data.formats.text import decoded
 from aam.data.ids import id_remedy
 from aam.data.joined_tables import study_names

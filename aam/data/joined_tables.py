@@ -21,7 +21,7 @@ from scipy.sparse import csr_array
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.options.commands.studies import Prepare
-from aam.contract.options.study import listed
+from aam.contract.options.groups import listed
 from aam.data.formats.tables import MAX_READS, TableBlocks, open_counts
 from aam.data.phylogeny import TrimmedTips
 from aam.data.sequences import as_dna, hash_of, is_sequence, sequences_of

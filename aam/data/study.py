@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.studies import Unifrac
-from aam.contract.options.study import PhylogenyOptions, TableOptions
+from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.phylogeny import Phylogeny, read_phylogeny
 from aam.data.sequences import PAD, encode, sequences_of

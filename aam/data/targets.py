@@ -19,8 +19,7 @@ from aam.arrays import F64
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.commands.train import Train
-from aam.contract.options.study import TargetOptions
-from aam.contract.options.training import TransformName
+from aam.contract.options.groups import TargetOptions, TransformName
 from aam.contract.records import AboveZero
 from aam.data.ids import likely_difference
 from aam.data.metadata import (

@@ -46,7 +46,7 @@ from scipy import sparse
 from torch import Tensor
 
 from aam.console import track
-from aam.contract.options.study import Metric
+from aam.contract.options.groups import Metric
 from aam.data.distances import DistanceMatrix
 from aam.data.phylogeny import Phylogeny
 from aam.data.table import FeatureTable

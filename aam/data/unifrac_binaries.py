@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from aam.contract.errors import Unavailable
-from aam.contract.options.study import Metric
+from aam.contract.options.groups import Metric
 from aam.data.phylogeny import Phylogeny
 
 _METHODS: dict[str, str] = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from aam.contract.errors import UsageError
-from aam.contract.options.device import RankOptions, ScaleOptions
+from aam.contract.options.groups import RankOptions, ScaleOptions
 
 _PORTS = (15_000, 20_000)
 """First of the ports for the meeting of Slurm steps, and their number; below the ephemeral ones."""

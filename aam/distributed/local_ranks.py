@@ -21,7 +21,7 @@ from types import FrameType
 
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import GPU
-from aam.contract.options.device import DeviceOptions, RankOptions, ScaleOptions
+from aam.contract.options.groups import DeviceOptions, RankOptions, ScaleOptions
 from aam.distributed.environment import Ranks, check_options, is_started_with_ranks
 
 STARTED_BY = "AAM_STARTED_BY"

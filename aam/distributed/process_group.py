@@ -25,7 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from aam.console import console, info
 from aam.contract.errors import AamError, Interrupted, Unavailable, UsageError
-from aam.contract.options.device import DeviceOptions, RankOptions, ScaleOptions
+from aam.contract.options.groups import DeviceOptions, RankOptions, ScaleOptions
 from aam.distributed.collectives import Communicator
 from aam.distributed.environment import Ranks, check_options, read_environment
 from aam.numerics.device import (

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from aam.contract.errors import DataError, Unavailable
-from aam.contract.options.device import ScaleOptions
+from aam.contract.options.groups import ScaleOptions
 from aam.contract.records import Mismatch
 from aam.distributed.environment import Ranks
 from aam.model.transformer import TransformerBlock

@@ -30,7 +30,7 @@ from scipy.special import expit, logit
 from scipy.stats import t
 
 from aam.arrays import F64, Codes
-from aam.contract.options.study import TargetType
+from aam.contract.options.groups import TargetType
 from aam.evaluation.metrics import (
     ResampledMetric,
     ScoredPredictions,

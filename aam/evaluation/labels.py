@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from aam.arrays import F64, Rows
-from aam.contract.options.study import TargetType
+from aam.contract.options.groups import TargetType
 from aam.evaluation.splits import MIN_STUDIES
 
 

@@ -41,7 +41,7 @@ from sklearn.metrics import (
 )
 
 from aam.arrays import F64, Codes
-from aam.contract.options.study import TargetType
+from aam.contract.options.groups import TargetType
 from aam.data.metadata import as_numbers
 
 Metrics = dict[str, float | None]

@@ -26,7 +26,7 @@ from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import atomic_write
 from aam.contract.options.commands.train import Train
-from aam.contract.options.study import SplitOptions
+from aam.contract.options.groups import SplitOptions
 from aam.data.covariates import Covariates
 from aam.data.formats.text import quoting, read_text
 from aam.data.metadata import ID_HEADER, Metadata, groups

@@ -30,7 +30,7 @@ from torch import Tensor
 from aam.console import info
 from aam.contract.errors import DataError, reason_of
 from aam.contract.files import dump_json
-from aam.contract.options.study import AsvVectorOptions
+from aam.contract.options.groups import AsvVectorOptions
 from aam.contract.records import read_json
 from aam.data.formats.npy import write_npy
 from aam.memory import shown_size

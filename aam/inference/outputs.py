@@ -15,8 +15,7 @@ from torch import Tensor
 
 from aam.console import track, warn
 from aam.contract.errors import DataError, first_few
-from aam.contract.options.device import DeviceOptions
-from aam.contract.options.study import AsvVectorOptions
+from aam.contract.options.groups import AsvVectorOptions, DeviceOptions
 from aam.data.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches, reading_plan
 from aam.data.sequences import PAD, hash_sequences
 from aam.data.study import Study

@@ -16,8 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from aam import __version__
 from aam.contract.errors import DataError
-from aam.contract.options.study import CovariateOptions, Metric
-from aam.contract.options.training import LossType
+from aam.contract.options.groups import CovariateOptions, LossType, Metric
 from aam.contract.records import (
     AboveZero,
     InsideOne,

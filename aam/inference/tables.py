@@ -16,8 +16,7 @@ import pandas as pd
 
 from aam.contract.errors import NotFinite, UsageError, first_few
 from aam.contract.files import atomic_write
-from aam.contract.options.device import DeviceOptions, RankOptions
-from aam.contract.options.study import AsvVectorOptions
+from aam.contract.options.groups import AsvVectorOptions, DeviceOptions, RankOptions
 from aam.data.formats.text import quoting
 from aam.data.metadata import ID_HEADER
 from aam.data.study import Study

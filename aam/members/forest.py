@@ -24,7 +24,7 @@ from scipy import sparse
 from scipy.cluster.hierarchy import fcluster
 
 from aam.arrays import F64, Rows, Tokens
-from aam.contract.options.device import DeviceOptions
+from aam.contract.options.groups import DeviceOptions
 from aam.contract.records import Mismatch, convert
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.evaluation.labels import Labels

@@ -21,7 +21,7 @@ from scipy.stats import rankdata, spearmanr
 from aam.arrays import F64, Rows
 from aam.console import info, track
 from aam.contract.errors import DataError, nearest
-from aam.contract.options.members import networks
+from aam.contract.options.groups import networks
 from aam.data.covariates import Covariates
 from aam.data.study import Study
 from aam.data.taxonomy import named_ranks, require_common

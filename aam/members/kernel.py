@@ -30,7 +30,7 @@ from scipy import sparse
 
 from aam.arrays import F32, F64, Arrays, Rows, Tokens
 from aam.console import info
-from aam.contract.options.device import DeviceOptions
+from aam.contract.options.groups import DeviceOptions
 from aam.contract.records import Mismatch, NonNegative, convert
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.data.targets import TRANSFORMS, contrasts

@@ -20,8 +20,7 @@ from scipy import sparse
 
 from aam.arrays import F64, Tokens
 from aam.console import track
-from aam.contract.options.device import DeviceOptions
-from aam.contract.options.members import MEMBERS
+from aam.contract.options.groups import MEMBERS, DeviceOptions
 from aam.data.covariates import CovariateEncoder
 from aam.data.study import Study
 from aam.data.targets import TargetScale

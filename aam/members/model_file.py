@@ -19,9 +19,7 @@ import numpy as np
 
 from aam.arrays import F64, Rows, Tokens
 from aam.contract.errors import DataError
-from aam.contract.options.device import DeviceOptions
-from aam.contract.options.members import MEMBERS
-from aam.contract.options.training import TransformName
+from aam.contract.options.groups import MEMBERS, DeviceOptions, TransformName
 from aam.contract.records import AboveZero, Mismatch, NonNegative, PlainOptions, convert
 from aam.data.covariates import CovariateEncoder
 from aam.data.sequences import MASK

@@ -23,7 +23,7 @@ from aam.arrays import F64, Rows, Tokens
 from aam.console import info
 from aam.contract.errors import Interrupted
 from aam.contract.options.commands.train import Train
-from aam.contract.options.device import DeviceOptions
+from aam.contract.options.groups import DeviceOptions
 from aam.contract.records import Mismatch
 from aam.data.batches import FIXED_DRAW, reading_plan
 from aam.data.covariates import CovariateEncoder

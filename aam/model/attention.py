@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from aam.contract.options.device import AttnImplementation
+from aam.contract.options.groups import AttnImplementation
 
 Function = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 """Queries, keys, values [N, H, K, E], and a mask [N, 1, 1, K] (True: attend) or None."""

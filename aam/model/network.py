@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aam.contract.options.study import Metric
+from aam.contract.options.groups import Metric
 from aam.model.attention import AUTO, Backends
 from aam.model.covariates import (
     UNKNOWN_RATE,

@@ -17,8 +17,7 @@ import torch
 from aam.console import info, warn
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import GPU
-from aam.contract.options.device import AttnImplementation, DeviceOptions
-from aam.contract.options.training import ModelOptions
+from aam.contract.options.groups import AttnImplementation, DeviceOptions, ModelOptions
 from aam.model.attention import TORCH, Backend, Backends, backend_name, runs
 from aam.model.shape import NetworkShape
 from aam.numerics.check import CheckPlan, conclude, measure, measure_in_child

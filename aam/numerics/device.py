@@ -24,7 +24,7 @@ import torch
 from aam.console import info
 from aam.contract.errors import Unavailable, UsageError
 from aam.contract.gpus import AMD, GPU, NVIDIA, VENDORS, GpuVendor
-from aam.contract.options.device import DeviceOptions, MixedPrecision
+from aam.contract.options.groups import DeviceOptions, MixedPrecision
 
 CPU = "cpu"
 CONTROL_BACKEND = "gloo"

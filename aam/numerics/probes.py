@@ -22,8 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from aam.contract.options.study import SampleOptions
-from aam.contract.options.training import ModelOptions
+from aam.contract.options.groups import ModelOptions, SampleOptions
 from aam.model.attention import Backend
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

@@ -25,7 +25,7 @@ from aam.contract.errors import DataError, UsageError
 from aam.contract.options import from_plain
 from aam.contract.options.commands.measure import Memory
 from aam.contract.options.commands.train import Pretrain, Train
-from aam.contract.options.device import DeviceOptions
+from aam.contract.options.groups import DeviceOptions
 from aam.data.formats.text import read_text
 from aam.distributed.environment import Ranks, read_environment
 from aam.memory import GIB, memory_available, shown_size

@@ -30,8 +30,7 @@ from torch.utils._pytree import tree_leaves
 
 from aam.contract.errors import Unavailable
 from aam.contract.options.commands.train import Pretrain, Train
-from aam.contract.options.device import SpeedOptions
-from aam.contract.options.training import LoopOptions
+from aam.contract.options.groups import LoopOptions, SpeedOptions
 from aam.data.batches import Batch, BatchPlan, BatchShard, draw_asvs, reading_plan
 from aam.data.sequences import PAD
 from aam.data.study import Study

@@ -27,7 +27,7 @@ from aam.console import info
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options import build
 from aam.contract.options.commands.measure import Tune
-from aam.contract.options.device import DeviceOptions
+from aam.contract.options.groups import DeviceOptions
 from aam.number_format import significant
 from aam.performance.workload import (
     Rates,

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import sparse
 
 from aam.arrays import Rows
-from aam.contract.options.members import MEMBERS
+from aam.contract.options.groups import MEMBERS
 from aam.data.table import auto_depth, rarefy
 from aam.evaluation.scores import EqualDepthScore, equal_depth_score
 from aam.evaluation.splits import Split

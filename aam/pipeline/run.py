@@ -14,7 +14,7 @@ from aam.console import info, warn
 from aam.contract.errors import DataError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
-from aam.contract.options.members import networks
+from aam.contract.options.groups import networks
 from aam.contract.run_files import MODEL, planned
 from aam.data.formats.tables import require_reads
 from aam.data.ordination import coordinates_of_kernel, write_ordination

@@ -48,7 +48,7 @@ from aam.contract.options import OptionSpec, build, replaced, specs, to_plain, v
 from aam.contract.options import alternatives as types_of
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Search, Train
-from aam.contract.options.study import SplitOptions, TargetOptions
+from aam.contract.options.groups import SplitOptions, TargetOptions
 from aam.data.metadata import as_numbers
 from aam.data.targets import category_codes
 from aam.distributed.stop import StopRequests

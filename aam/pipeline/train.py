@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from aam.arrays import F64
 from aam.console import info
 from aam.contract.options.commands.train import Train
-from aam.contract.options.members import MEMBERS, default_members
-from aam.contract.options.members import networks as network_names
+from aam.contract.options.groups import MEMBERS, default_members
+from aam.contract.options.groups import networks as network_names
 from aam.contract.run_files import COUNTS_ALONE
 from aam.data.targets import TargetScale, output_range
 from aam.distributed.environment import ONE_PROCESS, RankGroup

@@ -21,8 +21,7 @@ from aam.contract import run_files
 from aam.contract.errors import DataError, first_few
 from aam.contract.options import flat
 from aam.contract.options.commands.use import Evaluate, Predict
-from aam.contract.options.device import RankOptions
-from aam.contract.options.study import TableOptions
+from aam.contract.options.groups import RankOptions, TableOptions
 from aam.contract.preflight import check_run_folder
 from aam.data.metadata import ID_HEADER, Metadata, groups, listed_columns, read_metadata, rows_where
 from aam.data.study import Study, load_study

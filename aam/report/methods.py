@@ -9,7 +9,7 @@ from typing import Any
 
 from aam.contract.options import flat, specs
 from aam.contract.options.commands import find
-from aam.contract.options.members import MEMBERS
+from aam.contract.options.groups import MEMBERS
 from aam.evaluation.intervals import LEVEL
 from aam.memory import shown_size
 from aam.report.run import Run

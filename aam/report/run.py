@@ -16,7 +16,7 @@ from aam.arrays import F64
 from aam.contract import run_files
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.options import flat
-from aam.contract.options.study import listed
+from aam.contract.options.groups import listed
 from aam.contract.records import EDITED
 from aam.contract.run_files import RECORD, fold_folders
 from aam.data.distances import DistanceMatrix, read_distances

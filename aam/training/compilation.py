@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from aam.console import info, warn
-from aam.contract.options.device import CompileModel
+from aam.contract.options.groups import CompileModel
 from aam.data.batches import Batch
 from aam.model.transformer import FEED_FORWARD, PRODUCTS
 from aam.numerics.device import Precision, compile_fault, is_gpu, product_tolerance

@@ -19,7 +19,7 @@ from aam.arrays import F64
 from aam.console import info
 from aam.contract.errors import DataError
 from aam.contract.options.commands.train import Pretrain, Train
-from aam.contract.options.training import LoopOptions
+from aam.contract.options.groups import LoopOptions
 from aam.contract.records import Mismatch
 from aam.data.batches import Batch, BatchPlan, FixedBatches
 from aam.data.study import Study

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from aam.console import info
 from aam.contract.errors import DataError, UsageError, first_few, nearest
 from aam.contract.options.commands.train import Train
-from aam.contract.options.study import SampleOptions, SplitOptions
+from aam.contract.options.groups import SampleOptions, SplitOptions
 from aam.data.covariates import Covariates, check_target, read_covariates
 from aam.data.formats.tables import require_reads
 from aam.data.metadata import Metadata, read_metadata

@@ -21,7 +21,7 @@ from aam.contract.errors import AamError, Unavailable
 from aam.contract.files import write_json
 from aam.contract.options import flat, to_plain
 from aam.contract.options.commands.train import Pretrain, Train
-from aam.contract.options.training import LoggerName
+from aam.contract.options.groups import LoggerName
 from aam.contract.records import read_json
 
 PROJECT = "aam"

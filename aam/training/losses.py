@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aam.contract.options.training import LossType
+from aam.contract.options.groups import LossType
 from aam.inference.stored_networks import Target
 from aam.model.network import PairwiseDistance
 from aam.model.shape import PAD, at_least_fp32

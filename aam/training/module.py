@@ -25,7 +25,7 @@ from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from aam.contract.options.training import LoopOptions, MaskOptions
+from aam.contract.options.groups import LoopOptions, MaskOptions
 from aam.data.batches import Batch, BatchShard, unmasked
 from aam.data.sequences import PAD
 from aam.distributed.collectives import (

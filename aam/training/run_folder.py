@@ -31,8 +31,7 @@ from aam.contract import run_files
 from aam.contract.errors import AamError, CannotCreate, DataError, MissingInput, UsageError
 from aam.contract.files import try_lock, write_json
 from aam.contract.options import from_plain, specs, values_of
-from aam.contract.options.study import SplitOptions
-from aam.contract.options.training import RunOptions
+from aam.contract.options.groups import RunOptions, SplitOptions
 from aam.contract.preflight import check_run_folder
 from aam.distributed.environment import ONE_PROCESS, RankGroup
 from aam.training import loggers

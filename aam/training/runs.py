@@ -15,8 +15,13 @@ from aam.console import info, warn
 from aam.contract.errors import UsageError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Pretrain, Train
-from aam.contract.options.study import Metric, PhylogenyOptions, SampleOptions
-from aam.contract.options.training import MaskOptions, ModelOptions
+from aam.contract.options.groups import (
+    MaskOptions,
+    Metric,
+    ModelOptions,
+    PhylogenyOptions,
+    SampleOptions,
+)
 from aam.contract.run_files import MODEL
 from aam.data.batches import BatchPlan, FixedBatches, reading_plan
 from aam.data.covariates import fit_encoder

@@ -13,7 +13,7 @@ import torch
 from aam import __version__
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.train import Pretrain, Train
-from aam.contract.options.training import ModelOptions
+from aam.contract.options.groups import ModelOptions
 from aam.distributed.collectives import SINGLE_PROCESS, Communicator
 from aam.distributed.environment import read_environment
 from aam.distributed.stop import StopRequests

@@ -13,7 +13,7 @@ import pytest
 
 import aam
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options.study import TableOptions
+from aam.contract.options.groups import TableOptions
 from aam.data.metadata import read_metadata
 from aam.data.sequences import decode
 from aam.data.study import load_study

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options.study import CovariateOptions
+from aam.contract.options.groups import CovariateOptions
 from aam.data.covariates import Covariates, check_target, fit_encoder, read_covariates
 from aam.data.metadata import Metadata
 from aam.evaluation.splits import Split, check_covariates

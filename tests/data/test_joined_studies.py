@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aam.contract.errors import AamError, DataError, UsageError
-from aam.contract.options.study import PhylogenyOptions, TableOptions
+from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.metadata import read_metadata
 from aam.data.sequences import decode
 from aam.data.study import load_study

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options.study import PhylogenyOptions, TableOptions
+from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.metadata import read_metadata
 from aam.data.sequences import decode
 from aam.data.study import Study, load_study

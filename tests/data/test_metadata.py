@@ -14,7 +14,7 @@ from skbio.metadata import SampleMetadata
 from skbio.metadata.io import MetadataFileError
 
 from aam.contract.errors import DataError, MissingInput
-from aam.contract.options.study import TargetOptions
+from aam.contract.options.groups import TargetOptions
 from aam.contract.preflight import metadata_columns
 from aam.data.metadata import (
     MISSING,

@@ -15,7 +15,7 @@ from skbio.diversity import beta_diversity
 
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.studies import Example
-from aam.contract.options.study import TableOptions
+from aam.contract.options.groups import TableOptions
 from aam.data.metadata import read_metadata
 from aam.data.simulation import SimulatedStudy, newick, simulate, write_study
 from aam.data.study import load_study

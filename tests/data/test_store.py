@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aam.contract.options.study import PhylogenyOptions, TableOptions
+from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.metadata import read_metadata
 from aam.data.prepare import pack
 from aam.data.study import load_study
@@ -178,7 +178,7 @@ def test_processes_share_the_pages_of_a_store(store: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from aam.contract.options.study import TableOptions
+from aam.contract.options.groups import TableOptions
 from aam.data.study import load_study
 study = load_study(TableOptions(table=Path(sys.argv[1])))
 study.table.counts.data.sum(), study.table.counts.indices.sum(), study.tokens_FL.sum()

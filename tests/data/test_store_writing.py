@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from aam.contract.errors import CannotCreate
 from aam.contract.options.commands.studies import Prepare
-from aam.contract.options.study import PhylogenyOptions, TableOptions
+from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.prepare import prepare
 from aam.data.study import load_study
 from aam.serialization.folders import atomic_folder

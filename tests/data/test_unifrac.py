@@ -16,7 +16,7 @@ from scipy import sparse
 from skbio import TreeNode
 from skbio.diversity import alpha_diversity, beta_diversity
 
-from aam.contract.options.study import Metric
+from aam.contract.options.groups import Metric
 from aam.data.phylogeny import Phylogeny, read_phylogeny
 from aam.data.table import read_table
 from aam.data.unifrac import faith_pd, pairwise

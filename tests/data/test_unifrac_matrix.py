@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from aam.cli import main
 from aam.contract.errors import Unavailable
-from aam.contract.options.study import Metric
+from aam.contract.options.groups import Metric
 from aam.data.distances import read_distances
 from aam.data.formats.newick import parse
 from aam.data.phylogeny import read_phylogeny

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from aam.contract.errors import Interrupted
-from aam.contract.options.device import ScaleOptions
-from aam.contract.options.training import LoopOptions
+from aam.contract.options.groups import LoopOptions, ScaleOptions
 from aam.distributed.collectives import Communicator
 from aam.training import checkpoints, run_folder
 from tests.support.local_ranks import NEEDS_FSDP, together

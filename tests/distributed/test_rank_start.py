@@ -15,7 +15,7 @@ import pytest
 
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.commands.train import Pretrain
-from aam.contract.options.device import ScaleOptions
+from aam.contract.options.groups import ScaleOptions
 from aam.distributed import process_group
 from aam.distributed.collectives import Communicator
 from aam.distributed.environment import Ranks, check_options, read_environment

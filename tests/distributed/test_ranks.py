@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from aam.contract.options.device import ScaleOptions
-from aam.contract.options.training import LoopOptions
+from aam.contract.options.groups import LoopOptions, ScaleOptions
 from tests.support.local_ranks import NEEDS_FSDP, together
 from tests.support.rank_steps import PLAN, SITES, Case, alone, learn_all, repeat_steps
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import r2_score
 
-from aam.contract.options.study import SplitOptions
+from aam.contract.options.groups import SplitOptions
 from aam.data.metadata import Metadata
 from aam.evaluation.intervals import resample_metrics, units_of
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aam.contract.errors import DataError
-from aam.contract.options.study import SplitOptions
+from aam.contract.options.groups import SplitOptions
 from aam.data.metadata import Metadata, read_metadata
 from aam.evaluation.splits import Split, make_splits, split_samples, write_splits
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from aam.contract.errors import DataError
-from aam.contract.options.study import SplitOptions
+from aam.contract.options.groups import SplitOptions
 from aam.data.metadata import Metadata
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import split_samples

@@ -13,7 +13,7 @@ import torch
 import aam
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.commands.studies import Example
-from aam.contract.options.device import DeviceOptions
+from aam.contract.options.groups import DeviceOptions
 from aam.data.covariates import Covariates
 from aam.data.simulation import simulate, write_study
 from aam.evaluation.labels import Labels

@@ -15,7 +15,7 @@ from sklearn.linear_model import Ridge
 
 from aam.arrays import Rows
 from aam.contract.options.commands.studies import Example
-from aam.contract.options.device import DeviceOptions
+from aam.contract.options.groups import DeviceOptions
 from aam.contract.records import Mismatch
 from aam.data.sequences import encode
 from aam.data.simulation import simulate

@@ -21,7 +21,7 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 import aam as api
 from aam.arrays import F64
 from aam.contract.errors import DataError, MissingInput, UsageError
-from aam.contract.options.training import TransformName
+from aam.contract.options.groups import TransformName
 from aam.data.targets import TRANSFORMS, TargetScale
 from aam.data.taxonomy import named_ranks, read_taxonomy
 from aam.evaluation.labels import Labels

@@ -10,7 +10,7 @@ import pytest
 
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.commands import options_of
-from aam.contract.options.members import MEMBERS, MemberEntry
+from aam.contract.options.groups import MEMBERS, MemberEntry
 from tests.support.commands import aam, read
 from tests.support.run_folders import make_study
 

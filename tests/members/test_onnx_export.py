@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from aam.contract.errors import CannotCreate
-from aam.contract.options.study import TableOptions
+from aam.contract.options.groups import TableOptions
 from aam.data.study import load_study
 from aam.inference.stored_networks import read_networks
 from tests.support.commands import aam, pretrain

@@ -11,7 +11,7 @@ import torch
 from matplotlib.image import imread
 
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options.study import TableOptions
+from aam.contract.options.groups import TableOptions
 from aam.data.batches import FixedBatches, reading_plan
 from aam.data.study import load_study
 from aam.inference.stored_networks import read_networks

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aam.contract.options.study import TableOptions
+from aam.contract.options.groups import TableOptions
 from aam.data.study import load_study
 from aam.evaluation.splits import Split
 from aam.members.base import FINEST, Samples

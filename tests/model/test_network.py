@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from aam.contract.options.device import AttnImplementation
+from aam.contract.options.groups import AttnImplementation
 from aam.model.attention import AUTO, Backend, Backends, attention, named, runs
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PairwiseDistance, Predictor

@@ -13,8 +13,7 @@ import torch
 
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import CHECK_REPORTS
-from aam.contract.options.device import AttnImplementation, DeviceOptions
-from aam.contract.options.training import ModelOptions
+from aam.contract.options.groups import AttnImplementation, DeviceOptions, ModelOptions
 from aam.model.attention import BACKENDS, TORCH, Backend
 from aam.numerics.backends import (
     BackendPolicy,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from aam.contract.errors import Unavailable
-from aam.contract.options.device import DeviceOptions
+from aam.contract.options.groups import DeviceOptions
 from aam.inference.outputs import build_networks
 from aam.inference.stored_networks import read_networks
 from aam.model.attention import TORCH, Backend

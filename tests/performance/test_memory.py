@@ -16,8 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from aam.contract.options import build
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Train
-from aam.contract.options.device import ScaleOptions, SpeedOptions
-from aam.contract.options.training import LoopOptions
+from aam.contract.options.groups import LoopOptions, ScaleOptions, SpeedOptions
 from aam.data.batches import make_batch
 from aam.data.study import Study
 from aam.distributed.collectives import Communicator

@@ -16,9 +16,13 @@ from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.options.commands.measure import Memory
 from aam.contract.options.commands.train import Pretrain
 from aam.contract.options.conditions import require_consistent
-from aam.contract.options.device import DeviceOptions, SpeedOptions
-from aam.contract.options.study import PhylogenyOptions
-from aam.contract.options.training import LoopOptions, ModelOptions
+from aam.contract.options.groups import (
+    DeviceOptions,
+    LoopOptions,
+    ModelOptions,
+    PhylogenyOptions,
+    SpeedOptions,
+)
 from aam.data.batches import Batch, BatchShard, make_batch
 from aam.data.study import Study
 from aam.distributed.environment import Ranks

@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from aam.contract.options.study import PhylogenyOptions, TableOptions
-from aam.contract.options.training import LoopOptions
+from aam.contract.options.groups import LoopOptions, PhylogenyOptions, TableOptions
 from aam.data.batches import BatchPlan
 from aam.data.study import load_study
 from aam.model.attention import AUTO, Backend, Backends, named

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import torch
 
-from aam.contract.options.device import DeviceOptions, ScaleOptions
+from aam.contract.options.groups import DeviceOptions, ScaleOptions
 from aam.distributed.collectives import Communicator
 from aam.distributed.process_group import process_group
 from aam.distributed.strategies import FSDP_ON_CPU

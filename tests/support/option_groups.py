@@ -5,9 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
-from aam.contract.options.study import PhylogenyOptions, SampleOptions, SplitOptions, TableOptions
-from aam.contract.options.training import LoopOptions, MaskOptions, ModelOptions, RunOptions
+from aam.contract.options.groups import (
+    DeviceOptions,
+    LoopOptions,
+    MaskOptions,
+    ModelOptions,
+    PhylogenyOptions,
+    RunOptions,
+    SampleOptions,
+    ScaleOptions,
+    SpeedOptions,
+    SplitOptions,
+    TableOptions,
+)
 
 
 def option_groups(table: Path, folder: Path, **changed: Any) -> dict[str, Any]:

@@ -12,9 +12,13 @@ import numpy as np
 import torch
 
 from aam.contract.options.commands.train import Pretrain
-from aam.contract.options.device import ScaleOptions
-from aam.contract.options.study import PhylogenyOptions, TableOptions
-from aam.contract.options.training import LoopOptions, RunOptions
+from aam.contract.options.groups import (
+    LoopOptions,
+    PhylogenyOptions,
+    RunOptions,
+    ScaleOptions,
+    TableOptions,
+)
 from aam.data.batches import Batch, BatchPlan, FixedBatches
 from aam.data.study import Study, load_study
 from aam.distributed.collectives import SINGLE_PROCESS, Communicator

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from aam.arrays import F64, Rows, Tokens
-from aam.contract.options.device import DeviceOptions
+from aam.contract.options.groups import DeviceOptions
 from aam.data.covariates import CovariateEncoder
 from aam.evaluation.labels import Labels
 from aam.members.base import Samples, numbers

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
-from aam.contract.options.training import LoopOptions
+from aam.contract.options.groups import LoopOptions
 from aam.data.batches import FixedBatches
 from aam.data.study import Study
 from aam.inference.stored_networks import ModelConfig, read_networks

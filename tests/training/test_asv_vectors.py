@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from aam.contract.errors import DataError
-from aam.contract.options.study import AsvVectorOptions
+from aam.contract.options.groups import AsvVectorOptions
 from aam.inference.asv_vectors import open_vectors
 from aam.model.attention import AUTO
 from aam.model.nucleotides import NucleotideEncoder

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from aam.contract.options.study import PhylogenyOptions, SampleOptions, SplitOptions, TableOptions
+from aam.contract.options.groups import PhylogenyOptions, SampleOptions, SplitOptions, TableOptions
 from aam.data.batches import BatchPlan, balanced_order
 from aam.data.study import Study, load_study
 from aam.distributed.environment import even_slice

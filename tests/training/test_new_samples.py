@@ -18,7 +18,7 @@ import pytest
 from aam.api import AamWarning, load
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.commands.studies import Example
-from aam.contract.options.device import DeviceOptions
+from aam.contract.options.groups import DeviceOptions
 from aam.data.simulation import simulate, write_study
 from aam.members.model_file import read_trained
 from tests.support.commands import aam, read, train

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from aam.contract.errors import NotFinite
-from aam.contract.options.device import ScaleOptions
-from aam.contract.options.training import LoopOptions
+from aam.contract.options.groups import LoopOptions, ScaleOptions
 from aam.data.batches import Batch, BatchPlan, FixedBatches
 from aam.data.study import Study
 from aam.distributed.collectives import SINGLE_PROCESS

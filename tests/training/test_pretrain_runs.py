@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from aam.contract.options.training import LoopOptions
+from aam.contract.options.groups import LoopOptions
 from aam.data.batches import FixedBatches
 from aam.data.study import Study
 from aam.inference.outputs import encode_asvs

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from aam.console import duration, track
-from aam.contract.options.training import LoopOptions
+from aam.contract.options.groups import LoopOptions
 from aam.data.batches import BatchPlan
 from aam.data.study import Study
 from aam.inference.stored_networks import DiversityScale, ModelConfig

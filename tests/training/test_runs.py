@@ -14,7 +14,7 @@ from aam.contract.errors import UsageError
 from aam.contract.options import from_plain
 from aam.contract.options.command_line import parse
 from aam.contract.options.commands.train import Pretrain
-from aam.contract.options.training import LossType
+from aam.contract.options.groups import LossType
 from aam.data.study import Study
 from aam.data.targets import OutputRange, TargetTransform
 from aam.inference.stored_networks import Target, read_networks

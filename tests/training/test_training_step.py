@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from aam.contract.options.training import LoopOptions
+from aam.contract.options.groups import LoopOptions
 from aam.data.batches import Batch, BatchPlan, make_batch
 from aam.data.study import Study
 from aam.model.network import Encoder

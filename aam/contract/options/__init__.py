@@ -243,7 +243,7 @@ def build(command: type[T], given: Mapping[str, Any]) -> T:
 def replaced(options: T, values: Mapping[str, Any]) -> T:
     """Return options with other values, by field; fields of the groups of a command too.
 
-    >>> from aam.contract.options.training import RunOptions
+    >>> from aam.contract.options.groups import RunOptions
     >>> replaced(RunOptions(output_dir=Path("a")), {"overwrite": True}).overwrite
     True
     """

@@ -34,7 +34,7 @@ from aam.contract.options import (
 )
 from aam.contract.options.commands import WRAPPERS, find, names, options_of, wrapped_options
 from aam.contract.options.conditions import require_consistent
-from aam.contract.options.device import uses_network
+from aam.contract.options.groups import uses_network
 
 if TYPE_CHECKING:
     from aam.contract.records import Sourced

@@ -17,7 +17,7 @@ from aam.contract.options import (
     option,
     required_option,
 )
-from aam.contract.options.device import DEVICE_HELP, AttnImplementation, Device, MixedPrecision
+from aam.contract.options.groups import DEVICE_HELP, AttnImplementation, Device, MixedPrecision
 
 PartName = Literal[
     "host",

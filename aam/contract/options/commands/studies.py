@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Literal
 
 from aam.contract.options import ZERO_OR_MORE, basic_option, option, required_option
-from aam.contract.options.device import Device
-from aam.contract.options.members import MemberName
-from aam.contract.options.study import (
+from aam.contract.options.groups import (
     DROP_EMPTY_SAMPLES,
     DROP_MISSING_ASVS,
     MAX_MEMORY_GB,
     ROOT_AT_MIDPOINT,
     UNIFRAC_ALPHA,
+    Device,
+    MemberName,
     Metric,
     TableOptions,
 )

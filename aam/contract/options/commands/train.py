@@ -15,25 +15,28 @@ from aam.contract.options import (
     group,
     option,
 )
-from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
-from aam.contract.options.members import MEMBERS, MemberName, default_members, networks
-from aam.contract.options.study import (
+from aam.contract.options.groups import (
+    MEMBERS,
     AsvVectorOptions,
     CovariateOptions,
-    PhylogenyOptions,
-    SampleOptions,
-    SplitOptions,
-    TableOptions,
-    TargetOptions,
-)
-from aam.contract.options.training import (
+    DeviceOptions,
     LoopOptions,
     LossType,
     MaskOptions,
+    MemberName,
     ModelOptions,
+    PhylogenyOptions,
     RunOptions,
+    SampleOptions,
+    ScaleOptions,
+    SpeedOptions,
+    SplitOptions,
+    TableOptions,
+    TargetOptions,
     TrainLoopOptions,
     TransformName,
+    default_members,
+    networks,
 )
 
 
@@ -220,7 +223,7 @@ class Train:
 
     @property
     def uses_network(self) -> bool:
-        """Whether it computes with the network, see `aam.contract.options.device.uses_network`."""
+        """Whether it computes with the network, see `aam.contract.options.groups.uses_network`."""
         return bool(networks(self.chosen_members))
 
 

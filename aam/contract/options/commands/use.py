@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Literal
 
 from aam.contract.options import ONE_OR_MORE, basic_option, option, required_option
-from aam.contract.options.device import DeviceOptions, RankOptions
-from aam.contract.options.study import (
+from aam.contract.options.groups import (
     DROP_EMPTY_SAMPLES,
     MAX_MEMORY_GB,
     TAXONOMY,
     AsvVectorOptions,
+    DeviceOptions,
+    RankOptions,
     TableOptions,
 )
 

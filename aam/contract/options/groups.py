@@ -1,0 +1,620 @@
+"""Groups of options that several commands have, and the registry of the members of `aam train`.
+
+Groups of the study (table, phylogeny, selection of ASVs, split and target), of the computation
+(device, attention backend, precision and processes) and of the training (sizes of the network,
+tasks, optimizer loop and run folder). Names are those of the public AAM program where the meaning
+is the same. No library is needed, so that command lines, help pages and the launcher read them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from aam.contract.options import (
+    BELOW_ONE,
+    EVERY_MEMBER,
+    GIBIBYTES,
+    LAYERS,
+    ONE_OR_MORE,
+    PROCESSES,
+    RATES,
+    SECONDS,
+    SEEDS,
+    UP_TO_ONE,
+    WEIGHTS,
+    WIDTHS,
+    ZERO_OR_MORE,
+    basic_option,
+    option,
+    required_option,
+    resumable_option,
+)
+
+# --- members
+
+
+@dataclass(frozen=True)
+class MemberEntry:
+    """Declaration of a member.
+
+    Attributes:
+        title: noun for messages and reports.
+        help: description of the model for help pages.
+        module: module whose `MEMBER` is the member; it is imported where the member is used.
+        default: whether it is trained without --members.
+        network: whether it computes with the network: on a GPU, or in several processes.
+        method: what it is in the methods paragraph of a report; "" for its title.
+        references: keys of `aam/report/references.bib`.
+    """
+
+    title: str
+    help: str
+    module: str
+    default: bool = False
+    network: bool = False
+    method: str = ""
+    references: tuple[str, ...] = ()
+
+
+MEMBERS = {
+    "kernel": MemberEntry(
+        "sequence kernel",
+        "ridge regression on the kernels of the sequences and of their clades",
+        "aam.members.kernel",
+        default=True,
+        method="a kernel ridge regression on the sequences and clades of the ASVs",
+        references=("saunders1998",),
+    ),
+    "forest": MemberEntry(
+        "random forest",
+        "random forest on relative abundances",
+        "aam.members.forest",
+        default=True,
+        method="a random forest on relative abundances",
+        references=("breiman2001", "pedregosa2011"),
+    ),
+    "transformer": MemberEntry(
+        "transformer",
+        "the network",
+        "aam.members.transformer",
+        network=True,
+        method="a transformer on the nucleotides and abundances of the ASVs",
+        references=("vaswani2017", "paszke2019"),
+    ),
+}
+"""Members by name; a module and an entry add one."""
+
+MemberName = Annotated[str, MEMBERS]
+
+
+def networks(members: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of the members that compute with the network."""
+    return tuple(name for name in members if MEMBERS[name].network)
+
+
+def default_members() -> tuple[str, ...]:
+    """Return the members that are trained without --members."""
+    return tuple(name for name, entry in MEMBERS.items() if entry.default)
+
+
+# --- study
+
+Metric = Literal[
+    "unifrac", "unweighted", "weighted", "weighted_normalized", "generalized", "faith_pd"
+]
+
+TargetType = Literal["regression", "classification", "ordinal"]
+
+# Options of several groups and commands.
+TAXONOMY = basic_option("Taxonomy of the ASVs: TSV of QIIME 2 (Feature ID, Taxon) or .qza.")
+DROP_MISSING_ASVS = option(
+    "Leave out ASVs that are not in the tree instead of rejecting the table.", default=False
+)
+DROP_EMPTY_SAMPLES = option(
+    "Leave out samples without reads instead of rejecting the table.", default=False
+)
+MAX_MEMORY_GB = option(
+    "Memory limit in GiB for reading each of table, tree and sequences, and for the tiles of "
+    "`aam unifrac`. 'auto': half of the available memory, and 1 GiB for tiles.",
+    default="auto",
+    takes=GIBIBYTES,
+    resumable=True,
+)
+UNIFRAC_ALPHA = option(
+    "Alpha of generalized UniFrac, 0 to 1.",
+    default=0.5,
+    takes=UP_TO_ONE,
+    only_with=("--unifrac-metric generalized",),
+)
+ROOT_AT_MIDPOINT = option(
+    "Root an unrooted tree at the midpoint between its two most distant tips; otherwise a tree "
+    "without a root is rejected.",
+    default=False,
+)
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """The feature table and its sequences."""
+
+    table: Path = required_option(
+        "Feature table: BIOM, TSV, or QIIME 2 artifact (.qza); or the folder of `aam prepare`, "
+        "which contains sequences and tree."
+    )
+    sequences: Path | None = basic_option(
+        "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes."
+    )
+    drop_empty_samples: bool = DROP_EMPTY_SAMPLES
+    max_memory_gb: float | Literal["auto"] = MAX_MEMORY_GB
+
+
+@dataclass(frozen=True)
+class AsvVectorOptions:
+    """The folder of ASV vectors that commands share."""
+
+    asv_vectors_dir: Path | None = option(
+        "Folder that keeps the vectors of encoded ASVs: commands with the same encoder read them "
+        "from it instead of encoding the ASVs again.",
+        role="output",
+        resumable=True,
+    )
+    asv_vectors_dtype: Literal["float32", "float16"] = option(
+        "Numbers in --asv-vectors-dir. float16 halves its size and rounds every vector to three "
+        "digits, also those that are encoded now.",
+        default="float32",
+        needs=("--asv-vectors-dir",),
+    )
+
+
+@dataclass(frozen=True)
+class PhylogenyOptions:
+    """The source of UniFrac: a tree, or a distance matrix of another program."""
+
+    tree: Path | None = basic_option(
+        "Rooted phylogeny of the ASVs: Newick or .qza. UniFrac is computed from it batch by batch."
+    )
+    unifrac_matrix: Path | None = option(
+        "Distance matrix instead of a tree: lsmat/TSV, .qza, ssu HDF5, CSV, or .npy (table order).",
+        excludes=("--tree", "--unifrac-metric faith_pd"),
+    )
+    unifrac_metric: Metric = option(
+        "Distance between samples to learn, or Faith PD ('unifrac' is the same as unweighted).",
+        default="unweighted",
+    )
+    unifrac_alpha: float = UNIFRAC_ALPHA
+    drop_missing_asvs: bool = DROP_MISSING_ASVS
+    root_at_midpoint: bool = ROOT_AT_MIDPOINT
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """Rarefaction and selection of the ASVs of a sample."""
+
+    rarefy_depth: int | Literal["auto"] = basic_option(
+        "Reads drawn from each sample; shallower samples are left out of training. "
+        "'auto': the depth that keeps 95 % of the samples, at most 5000. 0: all reads.",
+        default="auto",
+        takes=ZERO_OR_MORE,
+    )
+    rarefy_each_epoch: bool = option(
+        "Rarefy the training samples again in each epoch (augmentation); validation samples once.",
+        default=True,
+    )
+    token_limit: int = option(
+        "Maximum number of ASVs of one sample that the model reads: the most abundant ones.",
+        default=1024,
+        takes=ONE_OR_MORE,
+    )
+    max_bp: int | Literal["auto"] = option(
+        "Maximum sequence length in nucleotides; longer ones are truncated. 'auto': the longest of "
+        "the table.",
+        default="auto",
+        takes=ONE_OR_MORE,
+        only_for=EVERY_MEMBER,
+    )
+
+
+@dataclass(frozen=True)
+class SplitOptions:
+    """Division into training and validation samples."""
+
+    test_size: float = basic_option(
+        "Fraction of the samples that validate: with one fold they measure the result, with "
+        "several the transformer stops by them, and the fold measures. 0: no validation samples, "
+        "all samples outside the fold are trained on; for several --folds alone.",
+        default=0.2,
+    )
+    group_column: str | None = basic_option(
+        "Metadata column of groups, such as subjects: samples of one group stay together, either "
+        "in training or in validation.",
+        needs=("--metadata",),
+    )
+    stratify: bool = option(
+        "Keep the proportions of the classes in all parts of the samples, as far as classes and "
+        "groups are large enough; numbers, and several targets, have none.",
+        default=True,
+    )
+    splits: Path | None = basic_option(
+        "splits.tsv of another run, to use the same training and validation samples."
+    )
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """The metadata column to predict."""
+
+    metadata: Path = required_option("Sample metadata: TSV as QIIME 2 reads it.")
+    metadata_column: str = required_option(
+        "Metadata column to predict; `aam train` takes several as a,b."
+    )
+    classifier: bool = basic_option("Predict a category instead of a number.", default=False)
+    ordinal: tuple[str, ...] = basic_option(
+        "Predict an ordered category: all categories of the column, the lowest first, as a,b,c. "
+        "The model learns their ranks 0, 1, 2, ..., and predicts a rank and a category.",
+        default=(),
+        excludes=("--classifier",),
+        metavar="CATEGORY",
+    )
+    where: str | None = basic_option(
+        "Use only samples whose metadata meet a condition: COLUMN=VALUE, also with !=, <, <=, >, "
+        ">=, or 'COLUMN in (A, B)'; several joined by ' and '."
+    )
+
+    @property
+    def type(self) -> TargetType:
+        """Type of the target, which decides the metrics."""
+        if self.classifier:
+            return "classification"
+        return "ordinal" if self.ordinal else "regression"
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Categories of an ordinal target, the lowest first; empty for other targets."""
+        return listed(self.ordinal)
+
+
+def listed(values: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of an option, whether a blank or a comma separates them.
+
+    Commas separate them in a single value, or at the end of each value before the last.
+
+    >>> listed(["low,mid,high"]), listed(["low,", "high"]), listed(["low, at rest", "high"])
+    (('low', 'mid', 'high'), ('low', 'high'), ('low, at rest', 'high'))
+    """
+    if values and all(value.rstrip().endswith(",") for value in values[:-1]):
+        values = " ".join(values).split(",")
+    return tuple(value.strip() for value in values)
+
+
+@dataclass(frozen=True)
+class CovariateOptions:
+    """Metadata columns that the model reads besides the counts."""
+
+    categorical_columns: tuple[str, ...] = basic_option(
+        "Metadata columns that the model reads as categories, such as a site; several as a,b. "
+        "The scores are then also those of the metadata alone and of the counts alone.",
+        default=(),
+        metavar="COLUMN",
+    )
+    numeric_columns: tuple[str, ...] = basic_option(
+        "Metadata columns that the model reads as numbers, such as an age; several as a,b.",
+        default=(),
+        metavar="COLUMN",
+    )
+    categorical_embed_dim: int = option(
+        "Length of the vector of a category, and of that of all numbers.",
+        default=16,
+        takes=WIDTHS,
+        only_for="transformer",
+        only_with=("--categorical-columns or --numeric-columns",),
+    )
+    categorical_fusion: Literal["concat", "add"] = option(
+        "concat: join the vectors of the metadata with each ASV by a linear layer of both; add: by "
+        "a sum.",
+        default="concat",
+        only_for="transformer",
+        only_with=("--categorical-columns or --numeric-columns",),
+    )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that the model reads, as given."""
+        return self.categorical_columns + self.numeric_columns
+
+
+# --- computation
+
+MixedPrecision = Literal["none", "bf16", "fp16", "auto"]
+
+CompileModel = Literal["off", "auto", "force"]
+
+AttnImplementation = Literal["auto", "sdpa", "math", "mem_efficient", "flash"]
+
+Device = Literal["auto", "cpu", "cuda"]
+
+DEVICE_HELP = (
+    "Where to compute. 'gpu' or 'cuda': a GPU of any vendor; 'auto': a GPU if there is one, else "
+    "the CPU."
+)
+
+
+def uses_network(options: object) -> bool:
+    """Return whether a command computes with the network: on a GPU, or in several processes.
+
+    A command that does so for some values of its options alone declares a property of this name.
+    """
+    return bool(getattr(options, "uses_network", True))
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """Device, data loading and attention backend."""
+
+    device: Device = resumable_option(DEVICE_HELP, default="auto", basic=True)
+    num_workers: int | Literal["auto"] = resumable_option(
+        "Data loader processes; 'auto': none on a CPU, up to 4 for a GPU.",
+        default="auto",
+        takes=PROCESSES,
+    )
+    cpu_threads: int | Literal["auto"] = resumable_option(
+        "Threads of the CPU that compute; 'auto': OMP_NUM_THREADS, else one for each core.",
+        default="auto",
+        takes=ONE_OR_MORE,
+    )
+    attn_implementation: AttnImplementation = resumable_option(
+        "Attention kernel of PyTorch ('sdpa' is the same as auto).", default="auto"
+    )
+    check: bool = resumable_option(
+        "Before the run, measure whether this GPU computes attention correctly; a backend that "
+        "does not is not used.",
+        default=True,
+    )
+
+
+@dataclass(frozen=True)
+class SpeedOptions:
+    """Precision, compilation and memory of the training."""
+
+    mixed_precision: MixedPrecision = resumable_option(
+        "Precision of the matrix products; fp16 with loss scaling. 'auto': bf16 on a GPU that "
+        "supports it, else none.",
+        default="none",
+    )
+    report_fp32_fallbacks: bool = resumable_option(
+        "List the modules that run in fp32 under mixed precision.", default=False
+    )
+    compile_model: CompileModel = resumable_option(
+        "Compile the nucleotide encoder with torch.compile. 'auto' (also the flag without a "
+        "value): except with ROCm, whose Triton has a fault; 'force': also with ROCm.",
+        default="off",
+        alone="auto",
+    )
+    gradient_checkpointing: bool = resumable_option(
+        "Recompute activations in the backward pass: less memory, a third more time.", default=False
+    )
+    asv_chunk: int | Literal["auto"] = resumable_option(
+        "Encode the distinct ASVs of a batch in chunks of at most this many, each recomputed in "
+        "the backward pass: memory does not grow with the number of ASVs. 0: all at once; 'auto': "
+        "the largest chunks that fit into memory, 0 if all do.",
+        default=0,
+        takes=ZERO_OR_MORE,
+    )
+    prefetch_factor: int = resumable_option(
+        "Batches that each data loader process prepares ahead.", default=2, takes=ONE_OR_MORE
+    )
+    tuned_for: str | None = resumable_option(
+        "Study, device and versions that settings of `aam tune` were measured with; a run with "
+        "others is refused."
+    )
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the backward pass recomputes attention; `auto` may."""
+        return self.gradient_checkpointing or self.asv_chunk != 0
+
+    @property
+    def chunk_size(self) -> int:
+        """Most ASVs of a chunk; 0, all at once, while `auto` is not replaced."""
+        return 0 if self.asv_chunk == "auto" else self.asv_chunk
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    """Several processes, started by --processes, `aam-launch --gpus`, torchrun or srun."""
+
+    processes: int = resumable_option(
+        "Processes to start on this machine, one for each GPU or each group of CPU cores; 0: start "
+        "none (one process, or processes of torchrun or srun).",
+        default=0,
+        takes=PROCESSES,
+    )
+    rank_timeout: float = resumable_option(
+        "Seconds without a heartbeat of a process after which it counts as failed and the others "
+        "stop.",
+        default=60.0,
+        takes=SECONDS,
+    )
+
+
+@dataclass(frozen=True)
+class ScaleOptions(RankOptions):
+    """Training by several processes."""
+
+    distributed: bool = resumable_option(
+        "Split every batch among the processes; each holds the whole network (DDP).", default=False
+    )
+    fsdp: bool = resumable_option(
+        "Split every batch among the processes; each holds a shard of the network (FSDP).",
+        default=False,
+        excludes=("--distributed",),
+    )
+    fsdp_sharded_checkpoint: bool = resumable_option(
+        "No longer needed: a checkpoint is one file for any number of processes.", default=False
+    )
+    data_parallel: bool = resumable_option(
+        "Split every batch among all GPUs of this machine; starts one process for each.",
+        default=False,
+        excludes=("--distributed", "--fsdp"),
+    )
+
+
+# --- training
+
+LossType = Literal["mse", "mae", "huber", "quantile", "asymmetric"]
+
+LoggerName = Literal["tensorboard", "mlflow", "wandb"]
+
+TransformName = Literal["none", "minmax", "zscore", "log-minmax", "log-zscore"]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Sizes of the network."""
+
+    embedding_dim: int = option("Length of the embedding vectors.", default=128, takes=WIDTHS)
+    attention_heads: int = option(
+        "Attention heads; must divide --embedding-dim.", default=4, takes=WIDTHS
+    )
+    attention_layers: int = option(
+        "Transformer layers of the nucleotide encoder and of the sample encoder, each.",
+        default=2,
+        takes=LAYERS,
+    )
+    nucleotide_patch: Literal[1, 3, 5] = option(
+        "Nucleotides that the encoder reads as one token.", default=5
+    )
+    dropout: float = option(
+        "Dropout outside attention, 0 to below 1.", default=0.1, takes=BELOW_ONE
+    )
+
+
+@dataclass(frozen=True)
+class MaskOptions:
+    """The self-supervised tasks and their weights in the loss."""
+
+    nuc_mask_ratio: float = option(
+        "Fraction of nucleotides that are masked.", default=0.15, takes=BELOW_ONE
+    )
+    penalty: float = option("Weight of the UniFrac loss.", default=1.0, takes=WEIGHTS)
+    nuc_penalty: float = option("Weight of the masked-nucleotide loss.", default=1.0, takes=WEIGHTS)
+    count_penalty: float = option(
+        "Weight of the loss of hidden abundances: the relative abundances of 15 % of the ASVs of "
+        "each sample are hidden from the network, which predicts their logarithm. 0: none is.",
+        default=0.0,
+        takes=WEIGHTS,
+    )
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """The training loop."""
+
+    epochs: int = basic_option(
+        "Passes over the training samples.", default=40, takes=ONE_OR_MORE, resumable=True
+    )
+    batch_size: int | Literal["auto"] = basic_option(
+        "Samples in a batch, of all processes together. 'auto': the largest batch that fits into "
+        "memory and divides --global-batch-size.",
+        default=16,
+        takes=ONE_OR_MORE,
+    )
+    global_batch_size: int = option(
+        "Samples of an optimizer step, for which the gradients of several batches are summed.",
+        default=16,
+        takes=ONE_OR_MORE,
+        only_with=("--batch-size auto",),
+    )
+    gradient_accumulation_steps: int = option(
+        "Batches whose gradients are summed for one optimizer step.",
+        default=1,
+        takes=ONE_OR_MORE,
+        excludes=("--batch-size auto",),
+    )
+    even_batches: bool = option(
+        "Distribute samples so that all batches have about the same number of distinct ASVs: the "
+        "largest batch needs less memory.",
+        default=False,
+    )
+    lr: float = basic_option(
+        "Highest learning rate, at the end of the warm-up; it then falls to zero as a cosine.",
+        default=1e-3,
+        takes=RATES,
+    )
+    warmup_fraction: float = option(
+        "Fraction of all optimizer steps over which the learning rate rises.",
+        default=0.1,
+        takes=UP_TO_ONE,
+    )
+    weight_decay: float = option("Weight decay of the linear layers.", default=0.01, takes=WEIGHTS)
+    max_grad_norm: float = option(
+        "Gradient norm to clip at; 0: no clipping.", default=1.0, takes=ZERO_OR_MORE
+    )
+    patience: int = option(
+        "Epochs without improvement on the validation samples before training stops; 0: no early "
+        "stopping.",
+        default=20,
+        takes=ZERO_OR_MORE,
+        resumable=True,
+    )
+    seed: int = basic_option(
+        "Random seed of splits, weights, masks, rarefaction and sample order.",
+        default=42,
+        takes=SEEDS,
+        only_for=EVERY_MEMBER,
+    )
+
+    @property
+    def batch_samples(self) -> int:
+        """Samples in a batch; those of an optimizer step while `auto` is not replaced."""
+        return self.global_batch_size if self.batch_size == "auto" else self.batch_size
+
+
+@dataclass(frozen=True)
+class TrainLoopOptions(LoopOptions):
+    """The training loop.
+
+    A small study is overfitted sooner with labels than without: fewer and smaller steps, more
+    weight decay.
+    """
+
+    epochs: int = basic_option(
+        "Passes over the training samples.", default=50, takes=ONE_OR_MORE, resumable=True
+    )
+    lr: float = basic_option(
+        "Highest learning rate, at the end of the warm-up; it then falls to zero as a cosine.",
+        default=3e-4,
+        takes=RATES,
+    )
+    weight_decay: float = option("Weight decay of the linear layers.", default=0.1, takes=WEIGHTS)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The run folder."""
+
+    output_dir: Path = required_option(
+        "Folder for checkpoints, metrics, predictions and report; made if it does not exist.",
+        role="output",
+        resumable=True,
+    )
+    overwrite: bool = resumable_option(
+        "Replace an existing run in the folder: the files that its run.json lists, and no others.",
+        default=False,
+        basic=True,
+    )
+    resume_from: Literal["auto"] | Path | None = resumable_option(
+        "Continue from this checkpoint, or from the last one of this run folder. 'auto': from the "
+        "last complete one of --output-dir; start from the beginning if there is none.",
+        basic=True,
+    )
+    logger: tuple[LoggerName, ...] = resumable_option(
+        "Loggers of the run: files in the run folder (tensorboard), or a tracker that is installed "
+        "(mlflow, wandb), which also gets the final scores. metrics.csv is always written.",
+        default=("tensorboard",),
+    )
+    checkpoint_every_n_steps: int = resumable_option(
+        "Also write last.ckpt after this many optimizer steps; 0: at the end of epochs only.",
+        default=0,
+        takes=ZERO_OR_MORE,
+    )
