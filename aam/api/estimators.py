@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,7 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative
 from aam.api.model import IN_MEMORY, Model, Results, fitted
 from aam.api.tables import (
     MetadataTable,
-    Sequences,
     Table,
-    Taxonomy,
     aligned,
     arguments,
     as_biom,
@@ -47,7 +45,6 @@ from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options import build, flag_of, specs
 from aam.contract.options.commands.train import Train
 from aam.contract.options.conditions import require_consistent
-from aam.contract.options.groups import Device, LossType, MemberName, Metric, TransformName
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.study import make_study
 from aam.data.table import table_of
@@ -58,7 +55,7 @@ from aam.pipeline.train import sequence_length
 from aam.training.labelled_study import label_study
 
 if TYPE_CHECKING:  # scikit-bio takes a CPU-second to import
-    from skbio import TreeNode
+    pass
 
 E = TypeVar("E", bound=type)
 
@@ -83,94 +80,45 @@ def _documented(estimator: E) -> E:
     """Add the parameters to the documentation of a class, as their options describe them."""
     options = {spec.field: spec for spec in specs(Train)}
     entries = []
-    for field in fields(estimator):
-        text = _MEANINGS.get(field.name) or as_parameters(options[field.name].help)
-        if (takes := field.name in options and options[field.name].takes) and takes:
+    for name in (parameter.name for parameter in fields(estimator)):
+        text = _MEANINGS.get(name) or as_parameters(options[name].help)
+        if (takes := name in options and options[name].takes) and takes:
             text = f"{text.rstrip('.')} ({takes.description})."
-        lines = textwrap.wrap(f"{field.name}: {text}", 88)
+        lines = textwrap.wrap(f"{name}: {text}", 88)
         entries.append(textwrap.indent("\n    ".join(lines), "        "))
     documentation = (estimator.__doc__ or "").rstrip()
     estimator.__doc__ = f"{documentation}\n\n    Args:\n" + "\n".join(entries) + "\n    "
     return estimator
 
 
+_NO_PARAMETERS = {
+    *("table", "metadata_column", "group_column", "classifier", "ordinal"),  # arguments of `fit`
+    *("drop_empty_samples", "max_memory_gb", "where", "equal_depth", "resume_from", "logger"),
+    *("checkpoint_every_n_steps", "tuned_for", "loss_config"),
+    # Of several processes.
+    *("processes", "rank_timeout", "distributed", "fsdp", "fsdp_sharded_checkpoint"),
+    "data_parallel",
+}
+"""Options of `aam train` that are no parameters."""
+
+_Parameters: Any = make_dataclass(
+    "_Parameters",
+    [
+        (spec.field, spec.type, field(default=spec.default))
+        for spec in specs(Train)
+        if spec.field not in _NO_PARAMETERS
+    ],
+    kw_only=True,
+    eq=False,
+    repr=False,
+)
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
-class _Estimator(BaseEstimator):  # type: ignore[misc]
+class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
     """Training of `aam train` on a table in memory."""
 
-    members: MemberName | Sequence[MemberName] = ()
-    folds: int | Literal["auto"] = "auto"
-    repeats: int | Literal["auto"] = "auto"
-    device: Device = "auto"
-    seed: int = 42
-    sequences: Sequences = None
-    metadata: MetadataTable = None
-    categorical_columns: str | Sequence[str] = ()
-    numeric_columns: str | Sequence[str] = ()
-    taxonomy: Taxonomy = None
-    output_dir: str | PathLike[str] | None = None
-    overwrite: bool = False
     evaluate: bool = True
-    test_size: float = 0.2
-    splits: str | PathLike[str] | None = None
-    max_bp: int | Literal["auto"] = "auto"
-    stratify: bool = True
-    num_workers: int | Literal["auto"] = "auto"
-    cpu_threads: int | Literal["auto"] = "auto"
-    attn_implementation: Literal["auto", "sdpa", "math", "mem_efficient", "flash"] = "auto"
-    check: bool = True
-    target_transform: TransformName = "zscore"
-    output_min: float | None = None
-    output_max: float | None = None
-    epochs: int = 50
-    pretrained_encoder: str | PathLike[str] | None = None
-    tree: str | PathLike[str] | TreeNode | None = None
-    rarefy_depth: int | Literal["auto"] = "auto"
-    batch_size: int | Literal["auto"] = 16
-    lr: float = 0.0003
-    freeze_base: bool = False
-    unifrac_matrix: str | PathLike[str] | None = None
-    unifrac_metric: Metric = "unweighted"
-    unifrac_alpha: float = 0.5
-    drop_missing_asvs: bool = False
-    root_at_midpoint: bool = False
-    rarefy_each_epoch: bool = True
-    token_limit: int = 1024
-    embedding_dim: int = 128
-    attention_heads: int = 4
-    attention_layers: int = 2
-    nucleotide_patch: Literal[1, 3, 5] = 5
-    dropout: float = 0.1
-    nuc_mask_ratio: float = 0.15
-    penalty: float = 1.0
-    nuc_penalty: float = 1.0
-    count_penalty: float = 0.0
-    global_batch_size: int = 16
-    gradient_accumulation_steps: int = 1
-    even_batches: bool = False
-    warmup_fraction: float = 0.1
-    weight_decay: float = 0.1
-    max_grad_norm: float = 1.0
-    patience: int = 20
-    mixed_precision: Literal["none", "bf16", "fp16", "auto"] = "none"
-    report_fp32_fallbacks: bool = False
-    compile_model: Literal["off", "auto", "force"] = "off"
-    gradient_checkpointing: bool = False
-    asv_chunk: int | Literal["auto"] = 0
-    prefetch_factor: int = 2
-    asv_vectors_dir: str | PathLike[str] | None = None
-    asv_vectors_dtype: Literal["float32", "float16"] = "float32"
-    profile_features: int = 1024
-    profile_dropout: float = 0.7
-    categorical_embed_dim: int = 16
-    categorical_fusion: Literal["concat", "add"] = "concat"
-    target_penalty: float = 1.0
-    loss_type: LossType = "huber"
-    quantiles: float | Sequence[float] = (0.1, 0.5, 0.9)
-    over_penalty: float = 1.0
-    under_penalty: float = 1.0
-    class_weights: str = "none"
-    best_metric: Literal["val_loss", "r2", "mae", "accuracy", "f1"] = "val_loss"
 
     def _train(
         self, X: Table, names: Sequence[str], column: str, groups: Any, **target: Any

@@ -18,7 +18,10 @@ states a range; the common ones are below.
 from __future__ import annotations
 
 import functools
+import operator
 import re
+import types
+import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,11 +66,14 @@ MAX_DEPTH, MAX_YAML_DEPTH = 32, 20
 
 EDITED = "restore the file if it was edited, or make it again"
 
-_SEGMENT = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[(\.\.\.)\]")
-_WORDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false",
-          "array": "a list", "object": "a mapping"}  # fmt: skip
-"""Words of msgspec's messages in plain English."""
-_WORD = re.compile(r"\w+")
+_WORDS = {"IntType": "a whole number", "FloatType": "a number", "StrType": "text",
+          "BoolType": "true or false", "NoneType": "null",
+          **dict.fromkeys(("ListType", "TupleType", "VarTupleType"), "a list"),
+          **dict.fromkeys(("DictType", "StructType", "DataclassType", "TypedDictType"),
+                          "a mapping")}  # fmt: skip
+"""Names of msgspec's types in messages."""
+_BOUNDS = {"ge": (">=", operator.ge), "gt": (">", operator.gt), "le": ("<=", operator.le),
+           "lt": ("<", operator.lt)}  # fmt: skip
 
 
 class RecordedFile(msgspec.Struct):
@@ -169,37 +175,8 @@ def convert(value: Any, expected: type[T], place: str = "") -> T:
     """
     try:
         return msgspec.convert(value, expected)
-    except msgspec.ValidationError as error:
-        message, _, at = str(error).removesuffix("`").partition(" - at `")
-    # msgspec's message in plain English, with the name of the wrong value.
-    path = _path(at, message, value, expected)
-    name = place + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
-    name = name.removeprefix(".") or "the content"
-    wrong, kinds = value, _kinds(expected, path)
-    for key in path:
-        wrong = wrong[key]
-    if unknown := re.fullmatch("Object contains unknown field `(.*)", message, re.DOTALL):
-        key = unknown[1].removesuffix("`")
-        known = [field.encode_name for kind in kinds for field in getattr(kind, "fields", ())]
-        remedy = nearest(key, known, f"known are {', '.join(known)}")
-        inside = f" in '{name}'" if path or place else ""
-        raise Mismatch(f"unknown key '{printable(key)}'{inside}", remedy)
-    if missing := re.fullmatch("Object missing required field `(.*)", message):
-        raise Mismatch(f"{name} has no '{missing[1].removesuffix('`')}'")
-    if isinstance(wrong, dict | list):
-        shown = "a list" if isinstance(wrong, list) else "a mapping"
-    else:
-        shown = printable(repr(wrong), 60)
-    choices = [str(choice) for kind in kinds for choice in getattr(kind, "values", ())]
-    if choices and message.startswith("Invalid enum value"):
-        raise Mismatch(f"{name} is {shown}, not one of {', '.join(choices)}")
-    text = re.sub(
-        "`([^`]*)`",
-        lambda found: _WORD.sub(lambda word: _WORDS.get(word[0], word[0]), found[1]),
-        message,
-    )
-    text = text.partition(", got ")[0].replace(" | ", " or ")
-    raise Mismatch(f"{name} is {shown}, {text[0].lower()}{text[1:]}")
+    except msgspec.ValidationError:
+        raise _mismatch(value, expected, place) from None
 
 
 def check_format(what: str, found: int, known: int, file: str) -> None:
@@ -355,51 +332,91 @@ def _require_bounded(value: Any, depth: int = 0) -> None:
             _require_bounded(item, depth + 1)
 
 
-def _path(at: str, message: str, value: Any, expected: Any) -> tuple[str | int, ...]:
-    """Return the keys to the wrong value; msgspec writes `[...]` for the key of a dictionary."""
-    path: list[str | int] = []
-    node = value
-    for field, index, any_key in _SEGMENT.findall(at):
-        if any_key:
-            if not isinstance(node, dict):
-                return tuple(path)
-            # The wrong entry is the one with which alone the same error comes.
-            entries = dict(node)
-            for key, item in entries.items():
-                node.clear()
-                node[key] = item
-                try:
-                    msgspec.convert(value, expected)
-                except msgspec.ValidationError as again:
-                    if str(again).startswith(message):
-                        break
-            node.clear()
-            node.update(entries)
-            path.append(key)
-        else:
-            path.append(int(index) if index else field)
+def _mismatch(value: Any, expected: Any, place: str) -> Mismatch:
+    """Return the error of a value that is wrong, with the name of its first wrong entry."""
+    for key, item, kind in _entries(value, expected):
         try:
-            node = node[path[-1]]
-        except (LookupError, TypeError):
-            return tuple(path)
-    return tuple(path)
+            msgspec.convert(item, kind)
+        except msgspec.ValidationError:
+            inside = f"[{key}]" if isinstance(key, int) else f".{key}"
+            return _mismatch(item, kind, place + inside)
+    # No entry is wrong by itself: it is the value.
+    name, kinds = place.removeprefix(".") or "the content", _kinds(expected)
+    fields = {field.encode_name: field for kind in kinds for field in getattr(kind, "fields", ())}
+    if isinstance(value, dict) and fields:
+        for key in fields:
+            if fields[key].required and key not in value:
+                return Mismatch(f"{name} has no '{key}'")
+        if unknown := [str(key) for key in value if key not in fields]:
+            remedy = nearest(unknown[0], fields, f"known are {', '.join(fields)}")
+            where = f" in '{name}'" if place else ""
+            return Mismatch(f"unknown key '{printable(unknown[0])}'{where}", remedy)
+    if isinstance(value, dict | list):
+        shown = "a list" if isinstance(value, list) else "a mapping"
+    else:
+        shown = printable(repr(value), 60)
+    if choices := [str(choice) for kind in kinds for choice in getattr(kind, "values", ())]:
+        return Mismatch(f"{name} is {shown}, not one of {', '.join(choices)}")
+    unmet = [text for kind in kinds if (text := _unmet(value, kind))]
+    words = unmet or dict.fromkeys(map(_word, kinds))
+    return Mismatch(f"{name} is {shown}, expected {' or '.join(words)}")
 
 
-def _kinds(expected: Any, path: Sequence[str | int]) -> list[Any]:
-    """Return msgspec's descriptions of the types that a type allows at a path."""
+def _entries(value: Any, expected: Any) -> list[tuple[Any, Any, Any]]:
+    """List the entries of a list or mapping: key, value and expected type."""
     from msgspec import inspect
 
-    kinds: list[Any] = [inspect.type_info(expected)]
-    for key in (None, *path):
-        if key is not None:
-            fields = [field for kind in kinds for field in getattr(kind, "fields", ())]
-            kinds = [
-                *(field.type for field in fields if field.encode_name == key),
-                *(kind.value_type for kind in kinds if hasattr(kind, "value_type")),
-                *(kind.item_type for kind in kinds if hasattr(kind, "item_type")),
-            ]
-        kinds = [option for kind in kinds for option in getattr(kind, "types", (kind,))]
-    return kinds
+    origin, kinds = typing.get_origin(expected), typing.get_args(expected)
+    if origin in (Annotated, typing.Union, types.UnionType):
+        parts = kinds[:1] if origin is Annotated else kinds
+        return [entry for part in parts for entry in _entries(value, part)]
+    if isinstance(value, list) and origin in (list, tuple, Sequence):
+        several = kinds if origin is tuple and Ellipsis not in kinds else kinds[:1] * len(value)
+        return list(zip(range(len(value)), value, several, strict=False))
+    if isinstance(value, dict) and origin is dict:
+        return [(key, item, kinds[1]) for key, item in value.items()]
+    if isinstance(value, dict) and (fields := getattr(inspect.type_info(expected), "fields", ())):
+        hints = typing.get_type_hints(expected, include_extras=True)
+        names = {field.encode_name: hints[field.name] for field in fields}
+        return [(key, item, names[key]) for key, item in value.items() if key in names]
+    return []
+
+
+def _kinds(expected: Any) -> list[Any]:
+    """Return msgspec's descriptions of the types that a type allows."""
+    from msgspec import inspect
+
+    if typing.get_origin(expected) in (typing.Union, types.UnionType):
+        return [kind for part in typing.get_args(expected) for kind in _kinds(part)]
+    kind: Any = inspect.type_info(expected)
+    kind = getattr(kind, "type", kind)  # with a description around it
+    return list(getattr(kind, "types", (kind,)))
+
+
+def _word(kind: Any) -> str:
+    name = type(kind).__name__
+    return _WORDS.get(name, kind.cls.__name__ if hasattr(kind, "cls") else name)
+
+
+def _unmet(value: Any, kind: Any) -> str:
+    """Return the constraint of a type that a value of it does not meet; "" without one."""
+    of_type: dict[str, Any] = {
+        "IntType": int,
+        "FloatType": (int, float),
+        "StrType": str,
+        "ListType": list,
+    }
+    if isinstance(value, bool) or not isinstance(value, of_type.get(type(kind).__name__, ())):
+        return ""
+    for bound, (sign, holds) in _BOUNDS.items():
+        if (limit := getattr(kind, bound, None)) is not None and not holds(value, limit):
+            return f"{_word(kind)} {sign} {limit}"
+    if (least := getattr(kind, "min_length", None)) is not None and len(value) < least:
+        return f"{_word(kind)} of length >= {least}"
+    if (most := getattr(kind, "max_length", None)) is not None and len(value) > most:
+        return f"{_word(kind)} of length <= {most}"
+    pattern = getattr(kind, "pattern", None)
+    return f"{_word(kind)} matching regex {pattern!r}" if pattern else ""
 
 
 @functools.cache

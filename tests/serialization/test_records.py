@@ -77,6 +77,8 @@ def test_yaml_entries_have_their_line(tmp_path: Path) -> None:
         ({"a": {"max-tim": "1"}}, "An unknown key: unknown key 'max-tim' in 'sites.a' in s:1; did"),
         ({"a": {}, "b": {"gpus": -3}}, "sites.b.gpus is -3, expected a whole number >= 0 in s:1"),
         ({"b": {"engine": "pod"}}, "sites.b.engine is 'pod', not one of docker, podman in s:1"),
+        ({"a": {"x` - at `$.b": 1}}, "unknown key 'x` - at `$.b' in 'sites.a' in s:1"),
+        ({"b": {"engine": ["podman"]}}, "sites.b.engine is a list, not one of docker, podman in"),
         ({"b": {"max-time": [1]}}, "sites.b.max-time is a list, expected text or null in s:1"),
     ],
 )
