@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from aam.api import load as load
     from aam.api import unifrac as unifrac
 
-__version__ = "0.1.0"
+from aam.contract.version import __version__ as __version__
 
 _API = (
     "AAMClassifier",

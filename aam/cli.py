@@ -13,7 +13,6 @@ import typing
 import warnings
 from collections.abc import Mapping, Sequence
 
-from aam import __version__
 from aam.commands import MODULES
 from aam.contract import completion, program
 from aam.contract.installation import not_installed
@@ -33,6 +32,7 @@ from aam.contract.options.commands import WRAPPERS, find, options_of
 from aam.contract.options.conditions import without_effect
 from aam.contract.options.groups import DeviceOptions, RankOptions, ScaleOptions, uses_network
 from aam.contract.preflight import require_columns, require_inputs, require_no_password
+from aam.contract.version import __version__
 from aam.memory import require_address_space
 
 OWN = {"completion": completion.Completion}

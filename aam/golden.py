@@ -29,10 +29,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from aam import __version__
 from aam.contract.errors import DataError, MissingInput, reason_of
 from aam.contract.files import atomic_write, require
 from aam.contract.options.groups import LoopOptions
+from aam.contract.version import __version__
 from aam.data.batches import Batch, shortest
 from aam.data.sequences import MASK, PAD
 from aam.data.targets import TargetTransform

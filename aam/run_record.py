@@ -19,13 +19,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from aam import __version__
 from aam.contract import run_files
 from aam.contract.errors import DataError
 from aam.contract.files import is_regular, sha256, write_json
 from aam.contract.options import fits, flat, numbered, specs, to_plain, values_of
 from aam.contract.options.commands import find
 from aam.contract.records import EDITED, RecordEntries, read_json_object
+from aam.contract.version import __version__
 
 _LIBRARIES = ("torch", "safetensors", "numpy", "scipy", "pandas", "scikit-bio", "biom-format",
               "scikit-learn")  # fmt: skip

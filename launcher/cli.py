@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from aam import __version__
 from aam.contract import program
 from aam.contract.completion import REQUESTED, complete
 from aam.contract.errors import UsageError
@@ -23,6 +22,7 @@ from aam.contract.options.command_line import (
 )
 from aam.contract.options.commands import find as command_of_aam
 from aam.contract.options.commands import options_of
+from aam.contract.version import __version__
 from launcher.commands import COMMANDS, FORWARDING, HIDDEN, HOST, NAMES, OWN_STARTS, READ, find
 from launcher.plan.settings import LAUNCHER_OPTIONS
 

@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from aam import __version__
 from aam.acceptance.parts import (
     EXPANDABLE,
     PARTS,
@@ -45,6 +44,7 @@ from aam.contract.errors import (
 from aam.contract.files import write_json, write_text
 from aam.contract.options.commands.measure import Acceptance
 from aam.contract.records import Mismatch, convert, read_json
+from aam.contract.version import __version__
 from aam.distributed.environment import Ranks, read_environment
 from aam.memory import shown_size
 from aam.number_format import significant

@@ -30,7 +30,6 @@ from aam.api.tables import (
     table_files,
     taxonomy_file,
 )
-from aam.commands.results import compare_runs
 from aam.contract import run_files
 from aam.contract.errors import DataError, MissingInput, UsageError, nearest
 from aam.contract.files import dump_json, require
@@ -50,6 +49,7 @@ from aam.members.new_samples import Comparison, read_covariates, select_as_train
 from aam.members.tables import predict_table
 from aam.pipeline.validate import validate
 from aam.report.asvs import importance_drawing, read_abundances
+from aam.report.comparison import compare_runs
 from aam.report.figures import Drawing
 from aam.report.page import FILES, write_report
 from aam.report.run import ReportInput, Run, read_run

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from datetime import date
 from typing import Any
 
-from aam import __version__
 from aam.console import info, warn
 from aam.contract.errors import CannotCreate, UsageError
 from aam.contract.files import refuse_existing, write_json, write_text
@@ -19,6 +18,7 @@ from aam.contract.options import values_of
 from aam.contract.options.commands.measure import Memory, Tune
 from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.commands.use import Embed, Predict
+from aam.contract.version import __version__
 from aam.data.study import load_study
 from aam.distributed.environment import read_environment
 from aam.inference.stored_networks import read_networks

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from pathlib import Path
-from urllib.parse import quote
-
 from aam.console import info, warn
 from aam.contract.errors import UsageError
 from aam.contract.files import refuse_existing, write_json
@@ -17,11 +12,10 @@ from aam.data.metadata import ID_HEADER, listed_columns, read_metadata, rows_whe
 from aam.evaluation.metrics import metrics_by, summary
 from aam.evaluation.predictions import join_labels, other_labels, read_predictions
 from aam.report.asvs import read_abundances
-from aam.report.comparison import comparison
-from aam.report.figures import Picture
-from aam.report.page import render, require_page, write_page, write_report
-from aam.report.run import Run, read_run
-from aam.report.terminal import Table, print_table, show
+from aam.report.comparison import compare_runs
+from aam.report.page import write_report
+from aam.report.run import read_run
+from aam.report.terminal import print_table, show
 
 
 def run_report(options: Report) -> None:
@@ -54,29 +48,6 @@ def run_compare(options: Compare) -> None:
         print_table(table)
     if options.output is not None:
         info(f"Comparison: {options.output}")
-
-
-def compare_runs(runs: Sequence[Run], output: Path | None) -> Sequence[Table]:
-    """Return the tables that compare runs, and write the page of an `output`."""
-    if output is not None:
-        require_page(output)
-    tables, drawings = comparison(runs)
-    if output is not None:
-        place = output.resolve().parent
-        links = [
-            (quote(os.path.relpath(one.folder.resolve() / "report.html", place)), str(one.folder))
-            for one in runs
-            if (one.folder / "report.html").is_file()
-        ]
-        text = render(
-            "compare.html.j2",
-            lead=f"{len(runs)} runs that predict {runs[0].target}.",
-            tables=tables,
-            pictures=[Picture.of(name, drawing) for name, drawing in drawings.items()],
-            links=links,
-        )
-        write_page(output, text)
-    return tables
 
 
 def run_evaluate(options: Evaluate) -> None:

@@ -6,20 +6,17 @@ import numpy as np
 import pandas as pd
 
 from aam.console import info
-from aam.contract.errors import DataError, UsageError
+from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.studies import Unifrac
 from aam.contract.options.groups import DeviceOptions
-from aam.data.distances import DistanceMatrix, checked_suffix, hdf5_matrix, write_distances
+from aam.data.distances import checked_suffix, hdf5_matrix, write_distances
 from aam.data.metadata import ID_HEADER
-from aam.data.phylogeny import Phylogeny
-from aam.data.store import is_store, open_store
-from aam.data.study import check_store_options, load_table, with_phylogeny
-from aam.data.table import FeatureTable
+from aam.data.study import read_with_tree
 from aam.data.unifrac import compute_tiles, faith_pd, fill, unifrac_matrix
 from aam.data.unifrac_binaries import ENGINES
 from aam.inference.tables import write_table
-from aam.memory import GIB, memory_available, shown_size
+from aam.memory import GIB
 from aam.numerics.device import choose_device, print_device
 
 
@@ -34,53 +31,29 @@ def run_unifrac(options: Unifrac) -> None:
     if output.suffix == ".npy":
         refuse_existing(output.with_suffix(".txt"), options.overwrite)
     if options.unifrac_metric == "faith_pd":
-        table, phylogeny = _read(options)
+        table, phylogeny = read_with_tree(options)
         columns = {ID_HEADER: list(table.sample_ids), "faith_pd": faith_pd(table.counts, phylogeny)}
         write_table(output, pd.DataFrame(columns))
         info(f"Faith PD of {len(table.sample_ids)} samples is in '{output}'.")
         return
+    device = _device(options)
+    table, phylogeny = read_with_tree(options)
+    metric, alpha, size = options.unifrac_metric, options.unifrac_alpha, _tile_bytes(options)
     # HDF5 is written tile by tile, so that the matrix need not fit in memory; the binaries of other
     # engines compute it whole.
     if output.suffix == ".h5" and options.engine not in ENGINES:
-        device = _device(options)
-        table, phylogeny = _read(options)
         samples = len(table.sample_ids)
-        metric, alpha = options.unifrac_metric, options.unifrac_alpha
-        size = _tile_bytes(options)
         tiles = compute_tiles(table.counts, phylogeny, metric, alpha, device, size)
         with atomic_write(output) as temporary, hdf5_matrix(temporary, table.sample_ids) as matrix:
             low, high = fill(matrix, tiles)
     else:
-        found = distances(options)
+        found = unifrac_matrix(table, phylogeny, metric, alpha, options.engine, size, device)
         write_distances(output, found)
         samples = len(found.ids)
         upper = found.values[np.triu_indices(samples, 1)]
         low, high = upper.min(initial=np.inf), upper.max(initial=-np.inf)
     spread = f", {low:.3f} to {high:.3f}" if low <= high else ""
     info(f"Distances of {samples} samples{spread}, are in '{output}'.")
-
-
-def distances(options: Unifrac) -> DistanceMatrix:
-    """Read table and tree, and compute the distances between all samples, in float64.
-
-    Args:
-        options: table, tree, metric, engine and device of `aam unifrac`; nothing is written.
-
-    Raises:
-        UsageError, MissingInput, DataError, Unavailable: see `run`.
-    """
-    device = _device(options)
-    table, phylogeny = _read(options)
-    # A float64 for each pair. Refused here rather than by a process that is killed after hours.
-    samples, available = len(table.sample_ids), memory_available()
-    if (needed := 8 * samples**2) > available:
-        raise DataError(
-            "The distance matrix does not fit in memory",
-            f"{samples} samples take {shown_size(needed)}, {shown_size(available)} are available",
-            "write an .h5, which is computed in parts; `aam pretrain` needs no matrix",
-        )
-    metric, alpha, size = options.unifrac_metric, options.unifrac_alpha, _tile_bytes(options)
-    return unifrac_matrix(table, phylogeny, metric, alpha, options.engine, size, device)
 
 
 def _device(options: Unifrac) -> str:
@@ -94,17 +67,3 @@ def _tile_bytes(options: Unifrac) -> int:
     """Return the bytes that tiles may use."""
     limit = options.input.max_memory_gb
     return GIB if isinstance(limit, str) else int(limit * GIB)
-
-
-def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
-    """Read table and tree, and leave out samples whose ASVs are all missing from the tree."""
-    path = options.input.table
-    if is_store(path):
-        check_store_options(options.input, options.tree)
-        table, _, phylogeny = open_store(path)
-        if phylogeny is None:
-            raise UsageError("The store has no tree", f"'{path}'", "make it again with --tree")
-        return table, phylogeny
-    if options.tree is None:
-        raise UsageError("UniFrac needs a tree", "--tree was not given", "give one")
-    return with_phylogeny(load_table(options.input), options.tree, options, options.input)

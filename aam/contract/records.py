@@ -30,7 +30,6 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 from msgspec import Meta
 
-from aam import __version__
 from aam.contract.errors import (
     ConfigurationError,
     DataError,
@@ -40,6 +39,7 @@ from aam.contract.errors import (
     reason_of,
 )
 from aam.contract.files import require
+from aam.contract.version import __version__
 
 T = TypeVar("T")
 V = TypeVar("V")

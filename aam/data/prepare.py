@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aam import __version__
 from aam.console import info
 from aam.contract.files import sha256, write_json
 from aam.contract.options import numbered
 from aam.contract.options.commands.studies import Prepare
+from aam.contract.version import __version__
 from aam.data.formats.npy import write_npy
 from aam.data.formats.tables import BLOCK_BYTES
 from aam.data.joined_metadata import join_metadata

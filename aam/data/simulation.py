@@ -30,12 +30,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from aam import __version__
 from aam.arrays import F64
 from aam.console import track
 from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.studies import Example
+from aam.contract.version import __version__
 from aam.memory import memory_available, shown_size
 
 KAPPA = 3.0  # rate of transitions over that of transversions

@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aam import __version__
 from aam.console import track
 from aam.contract.errors import AamError, DataError, MissingInput, reason_of
 from aam.contract.files import sha256
 from aam.contract.records import Sha256, read_json
+from aam.contract.version import __version__
 from aam.data.phylogeny import Phylogeny
 from aam.data.table import FeatureTable, MappedCounts, PackedStrings
 

@@ -258,3 +258,17 @@ def with_phylogeny(
     emptied = [kept.sample_ids[row] for row in np.flatnonzero(kept.richness == 0).tolist()]
     leave_out_samples("Samples without an ASV of the tree", emptied, input.drop_empty_samples)
     return kept.take_samples(np.flatnonzero(kept.richness)), phylogeny
+
+
+def read_with_tree(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
+    """Read table and tree, and leave out samples whose ASVs are all missing from the tree."""
+    path = options.input.table
+    if is_store(path):
+        check_store_options(options.input, options.tree)
+        table, _, phylogeny = open_store(path)
+        if phylogeny is None:
+            raise UsageError("The store has no tree", f"'{path}'", "make it again with --tree")
+        return table, phylogeny
+    if options.tree is None:
+        raise UsageError("UniFrac needs a tree", "--tree was not given", "give one")
+    return with_phylogeny(load_table(options.input), options.tree, options, options.input)

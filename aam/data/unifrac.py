@@ -46,12 +46,13 @@ from scipy import sparse
 from torch import Tensor
 
 from aam.console import track
+from aam.contract.errors import DataError
 from aam.contract.options.groups import Metric
 from aam.data.distances import DistanceMatrix
 from aam.data.phylogeny import Phylogeny
 from aam.data.table import FeatureTable
 from aam.data.unifrac_binaries import ENGINES
-from aam.memory import GIB
+from aam.memory import GIB, memory_available, shown_size
 
 TILE = 512
 """Samples in a row and in a column of a tile. Other values give other rounding errors."""
@@ -293,8 +294,18 @@ def unifrac_matrix(
             "torch"; for their times see docs/experiments/unifrac.md.
         max_bytes: memory for tiles, in addition to the result of N * N * 8 bytes.
         device: device on which torch computes.
+
+    Raises:
+        DataError: the result does not fit in memory.
     """
-    samples = len(table.sample_ids)
+    samples, available = len(table.sample_ids), memory_available()
+    # A float64 for each pair. Refused here rather than by a process that is killed after hours.
+    if (needed := 8 * samples**2) > available:
+        raise DataError(
+            "The distance matrix does not fit in memory",
+            f"{samples} samples take {shown_size(needed)}, {shown_size(available)} are available",
+            "write an .h5, which is computed in parts; `aam pretrain` needs no matrix",
+        )
     if engine in ENGINES:
         values = ENGINES[engine](table.counts[np.arange(samples)], phylogeny, metric, alpha)
     else:

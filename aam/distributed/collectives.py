@@ -23,9 +23,9 @@ import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from aam import __version__
 from aam.contract.errors import AamError, DataError, UsageError
 from aam.contract.options import values_of
+from aam.contract.version import __version__
 from aam.data.study import Study
 from aam.distributed.environment import SINGLE_RANK, RankGroup, Ranks, T
 from aam.numerics.device import CONTROL_BACKEND

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from aam import __version__
 from aam.contract.errors import DataError
 from aam.contract.options.groups import CovariateOptions, LossType, Metric
 from aam.contract.records import (
@@ -27,6 +26,7 @@ from aam.contract.records import (
     check_format,
     convert,
 )
+from aam.contract.version import __version__
 from aam.data.batches import BatchPlan
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.sequences import VOCABULARY as LETTERS

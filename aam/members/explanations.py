@@ -16,25 +16,30 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from aam.arrays import F64, Rows
+from aam.arrays import F64
 from aam.console import info
 from aam.contract.errors import DataError
 from aam.data.covariates import CovariateEncoder
 from aam.data.sequences import decode
-from aam.data.targets import TRANSFORMS
 from aam.data.taxonomy import named_ranks
 from aam.evaluation.calibration import calibrate
 from aam.evaluation.ensemble import Combined, Ensemble
 from aam.evaluation.folds import Folds
 from aam.members.base import Samples
-from aam.members.member import CrossValidated, FittedModel, Outputs, TrainingSamples, reader
+from aam.members.member import (
+    CrossValidated,
+    ExplainedSamples,
+    FittedModel,
+    Outputs,
+    TrainingSamples,
+    reader,
+)
 from aam.members.relations import AsvRelations
 from aam.number_format import significant
 
@@ -49,88 +54,6 @@ WORST, TYPICAL = 10, 3
 
 _AT_ONCE = 256
 """Samples whose effects of all ASVs are in memory."""
-
-
-def quadrature(nodes: int) -> tuple[F64, F64]:
-    """Return nodes and weights of the Gauss-Legendre quadrature from 0 to 1."""
-    points, weights = np.polynomial.legendre.leggauss(nodes)
-    return (points + 1) / 2, weights / 2
-
-
-@dataclass(frozen=True)
-class ExplainedSamples:
-    """N samples whose predictions are explained."""
-
-    samples: Samples  # as `aam predict` reads them, with U ASVs
-    joint: Samples  # the same with V ASVs: those of the training study, then others of the table
-    columns_U: Rows  # column of each ASV in `joint`
-    class_N: Rows  # class whose probability is explained; 0 for a number
-    means_NC: F64  # mean label of the training samples, see `ModelFacts`
-
-    @classmethod
-    def of(
-        cls, samples: Samples, relations: AsvRelations, class_N: Rows, means_NC: F64
-    ) -> ExplainedSamples:
-        """Place the ASVs of samples beside those of the training study."""
-        tokens_FL, tokens_UL = relations.tokens_FL, samples.tokens_FL
-        if tokens_UL is tokens_FL:
-            return cls(samples, samples, np.arange(len(tokens_FL)), class_N, means_NC)
-        rows, known = relations.known(tokens_UL)
-        new = np.setdiff1d(np.arange(len(tokens_UL)), rows)
-        columns_U = np.empty(len(tokens_UL), dtype=np.int64)
-        columns_U[rows], columns_U[new] = known, len(tokens_FL) + np.arange(len(new))
-        length = max(tokens_FL.shape[1], tokens_UL.shape[1])
-        padded = (
-            np.pad(t, ((0, 0), (0, length - t.shape[1]))) for t in (tokens_FL, tokens_UL[new])
-        )
-        tokens_VL = np.concatenate(list(padded))
-        counts = samples.counts
-        parts = counts.data, columns_U[counts.indices], counts.indptr
-        joint = sparse.csr_array(parts, shape=(counts.shape[0], len(tokens_VL)))
-        joint.sort_indices()
-        joint = Samples(joint, tokens_VL, samples.covariates, samples.sample_ids)
-        return cls(samples, joint, columns_U, class_N, means_NC)
-
-    def take(self, rows: Rows) -> ExplainedSamples:
-        """Return the samples at `rows`."""
-        return ExplainedSamples(
-            self.samples.take(rows),
-            self.joint.take(rows),
-            self.columns_U,
-            self.class_N[rows],
-            self.means_NC[rows],
-        )
-
-    def slopes(self, outputs: Outputs, ends_NC: F64) -> F64:
-        """Return the mean slopes of what is explained between the mean label and a prediction.
-
-        `ends_NC` are predictions on the scale on which a member is additive: transformed numbers,
-        or logits of the classes. Slopes [N, C] times the change of the scale from the mean label
-        are the change of the number in its units, or of the probability of the class.
-        """
-        if outputs.classes:
-            starts_NC = np.log(self.means_NC.clip(min=1e-9))
-        else:
-            starts_NC = outputs.scale.forward(self.means_NC)
-        slopes_NC = np.zeros_like(ends_NC)
-        for t, weight in zip(*quadrature(64), strict=True):
-            point_NC = starts_NC + t * (ends_NC - starts_NC)
-            if not outputs.classes:
-                slopes_NC += weight * TRANSFORMS[outputs.scale.transform].slope(point_NC)
-                continue
-            p_NC = np.exp(point_NC - point_NC.max(axis=1, keepdims=True))
-            p_NC /= p_NC.sum(axis=1, keepdims=True)
-            chosen_N1 = p_NC[np.arange(len(p_NC)), self.class_N][:, None]
-            slopes_NC += weight * chosen_N1 * (np.eye(p_NC.shape[1])[self.class_N] - p_NC)
-        return slopes_NC
-
-
-@dataclass(frozen=True)
-class SampleEffects:
-    """Effects on the predictions of N samples, in their units."""
-
-    asvs_NV: F64  # effect of each ASV, also of one that a sample lacks
-    metadata: Mapping[str, F64]  # effect of each metadata column, [N]
 
 
 def explain(

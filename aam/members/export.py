@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from aam import __version__
 from aam.contract.errors import Unavailable
 from aam.contract.files import atomic_write
 from aam.contract.installation import not_installed
+from aam.contract.version import __version__
 from aam.data.sequences import VOCABULARY
 from aam.model.nucleotides import NucleotideEncoder
 

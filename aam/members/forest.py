@@ -29,8 +29,15 @@ from aam.contract.records import Mismatch, convert
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.evaluation.labels import Labels
 from aam.members.base import Samples, indices, numbers
-from aam.members.explanations import ExplainedSamples, SampleEffects, by_column
-from aam.members.member import Estimator, FittedModel, Importance, Outputs
+from aam.members.explanations import by_column
+from aam.members.member import (
+    Estimator,
+    ExplainedSamples,
+    FittedModel,
+    Importance,
+    Outputs,
+    SampleEffects,
+)
 from aam.members.relations import AsvRelations
 from aam.serialization.model_folder import State
 

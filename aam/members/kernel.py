@@ -36,7 +36,7 @@ from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.data.targets import TRANSFORMS, contrasts
 from aam.evaluation.labels import Labels
 from aam.members.base import Samples, indices, numbers
-from aam.members.explanations import ExplainedSamples, SampleEffects, by_column, quadrature
+from aam.members.explanations import by_column
 from aam.members.kernel_ridge import (
     fit_logistic,
     fit_ridge,
@@ -46,11 +46,14 @@ from aam.members.kernel_ridge import (
 )
 from aam.members.member import (
     Estimator,
+    ExplainedSamples,
     FittedModel,
     Importance,
     Outputs,
+    SampleEffects,
     moments,
     of_effects,
+    quadrature,
 )
 from aam.members.relations import AsvRelations, Dendrogram, NearestAsvs, chunks, similarity
 from aam.memory import shown_size

@@ -48,14 +48,15 @@ from aam.inference.outputs import (
 from aam.inference.stored_networks import Target, network_state, restore_networks
 from aam.inference.tables import InferenceSettings
 from aam.members.base import Samples
-from aam.members.explanations import ExplainedSamples, SampleEffects
 from aam.members.member import (
     CrossValidated,
+    ExplainedSamples,
     FittedModel,
     Importance,
     MemberPrediction,
     Outputs,
     Reader,
+    SampleEffects,
     TrainingSamples,
     moments,
     of_effects,

@@ -25,10 +25,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from aam import __version__
 from aam.contract.errors import CannotCreate, DataError, reason_of
 from aam.contract.files import atomic_write, dump_json
 from aam.contract.gpus import CHECK_REPORTS
+from aam.contract.version import __version__
 from aam.memory import shown_size
 from aam.numerics.device import Identity
 from aam.numerics.faults import FAULTS, HALF

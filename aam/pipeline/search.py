@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from aam import __version__, run_record
+from aam import run_record
 from aam.arrays import Rows
 from aam.console import as_library, info, warn
 from aam.contract import stop_file
@@ -49,6 +49,7 @@ from aam.contract.options import alternatives as types_of
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Search, Train
 from aam.contract.options.groups import SplitOptions, TargetOptions
+from aam.contract.version import __version__
 from aam.data.metadata import as_numbers
 from aam.data.targets import category_codes
 from aam.distributed.stop import StopRequests

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 
@@ -16,8 +19,19 @@ from aam.evaluation.intervals import (
     units_of,
 )
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics
-from aam.report.figures import INK, MARKERS, MAX_VECTORS, SERIES, Drawing, blank, shortened, styled
+from aam.report.figures import (
+    INK,
+    MARKERS,
+    MAX_VECTORS,
+    SERIES,
+    Drawing,
+    Picture,
+    blank,
+    shortened,
+    styled,
+)
 from aam.report.methods import fact_rows, input_rows, option_rows
+from aam.report.page import render, require_page, write_page
 from aam.report.run import Run
 from aam.report.terminal import TITLES, Table, with_interval
 
@@ -286,3 +300,26 @@ def _recalls(shared: Sequence[_Scored]) -> Drawing:
     figure.legend(loc="outside lower center", ncols=2)
     caption = "Part of the samples of each true class that each run predicts as that class."
     return Drawing(figure, caption, f"Recall of the classes. {caption}")
+
+
+def compare_runs(runs: Sequence[Run], output: Path | None) -> Sequence[Table]:
+    """Return the tables that compare runs, and write the page of an `output`."""
+    if output is not None:
+        require_page(output)
+    tables, drawings = comparison(runs)
+    if output is not None:
+        place = output.resolve().parent
+        links = [
+            (quote(os.path.relpath(run.folder.resolve() / "report.html", place)), str(run.folder))
+            for run in runs
+            if (run.folder / "report.html").is_file()
+        ]
+        text = render(
+            "compare.html.j2",
+            lead=f"{len(runs)} runs that predict {runs[0].target}.",
+            tables=tables,
+            pictures=[Picture.of(name, drawing) for name, drawing in drawings.items()],
+            links=links,
+        )
+        write_page(output, text)
+    return tables

@@ -16,12 +16,12 @@ from urllib.parse import quote
 
 import numpy as np
 
-from aam import __version__
 from aam.console import warn
 from aam.contract import run_files
 from aam.contract.errors import AamError, CannotCreate
 from aam.contract.files import make_parent, refuse_existing, write_text
 from aam.contract.run_files import RECORD
+from aam.contract.version import __version__
 from aam.data.table import FeatureTable
 from aam.evaluation.scores import result_sentences
 from aam.number_format import metric_text, significant

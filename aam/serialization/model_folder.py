@@ -24,11 +24,11 @@ from msgspec import Meta
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from aam import __version__
 from aam.contract.errors import DataError, MissingInput
 from aam.contract.files import dump_json, require
 from aam.contract.records import Count, Mismatch, check_format, convert, read_json
 from aam.contract.run_files import MODEL, fold_folders, target_folders
+from aam.contract.version import __version__
 from aam.memory import memory_available, shown_size
 from aam.serialization.folders import atomic_folder
 

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from aam import __version__
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.groups import ModelOptions
+from aam.contract.version import __version__
 from aam.distributed.collectives import SINGLE_PROCESS, Communicator
 from aam.distributed.environment import read_environment
 from aam.distributed.stop import StopRequests

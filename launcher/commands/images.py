@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from aam import __version__
 from aam.contract.errors import (
     CannotCreate,
     MissingInput,
@@ -22,6 +21,7 @@ from aam.contract.errors import (
     printable,
 )
 from aam.contract.options import basic_option
+from aam.contract.version import __version__
 from launcher import config
 from launcher.commands import HOST, parse_own, print_json, show
 from launcher.engines import BUILDERS, run_plan, spython_client

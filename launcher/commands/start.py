@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from aam import __version__
 from aam.contract.files import sha256
 from aam.contract.options.command_line import CONFIG, parse_known
 from aam.contract.records import RecordEntries, read_json
+from aam.contract.version import __version__
 from launcher.commands import HOST
 from launcher.engines import exec_plan, shell_line
 from launcher.findings import Finding, warn

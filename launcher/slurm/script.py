@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from aam import __version__
 from aam.contract.errors import AamError, UsageError
 from aam.contract.options import ONE_OR_MORE, ZERO_OR_MORE, Range, basic_option, option
 from aam.contract.options.commands import options_of
+from aam.contract.version import __version__
 from launcher.plan.inputs import Request
 from launcher.slurm.queue import Partition, seconds
 from launcher.slurm.site import Site

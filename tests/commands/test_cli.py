@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from aam import __version__
 from aam.cli import main
 from aam.contract.options import OptionSpec, specs
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands import COMMANDS, EVERYDAY, find, names
 from aam.contract.options.conditions import of_member, requirements
+from aam.contract.version import __version__
 from launcher import commands
 from launcher.cli import main as launch
 from tests.support.launches import parse as parse_launch

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aam import __version__
+from aam.contract.version import __version__
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from aam import __version__
+from aam.contract.version import __version__
 from aam.model.attention import TORCH, Backend
 from aam.numerics.check import CheckPlan as Check
 from aam.numerics.check import conclude, measure

@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 import torch
 
-from aam import __version__
 from aam.contract.errors import UsageError
+from aam.contract.version import __version__
 from aam.inference.stored_networks import read_networks
 from aam.training.labelled_study import class_weights
 from tests.support.commands import aam, read, train

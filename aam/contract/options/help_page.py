@@ -8,11 +8,11 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
-from aam import __version__
 from aam.contract.options import OptionSpec, summary
 from aam.contract.options.command_line import HELP_ALL, metavar
 from aam.contract.options.commands import COMMANDS, EVERYDAY, WRAPPERS, find
 from aam.contract.options.conditions import of_member, requirements
+from aam.contract.version import __version__
 
 WIDEST = 100
 """Columns of a line at most; longer lines are hard to read."""

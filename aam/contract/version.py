@@ -1,0 +1,3 @@
+"""Version of `aam` and `aam-launch`."""
+
+__version__ = "0.1.0"
