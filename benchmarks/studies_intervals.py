@@ -147,12 +147,7 @@ def _hartung_knapp(metric: str, models: list[ResampledMetrics]) -> list[float]:
     """Return both intervals with tau of DerSimonian and Laird, and no prior."""
     scale, _, _ = POOLED[metric]
     value_K, variance_K = on_scale(metric, models)
-    weight_K = 1 / variance_K
-    common = np.average(value_K, weights=weight_K)
-    excess = weight_K @ np.square(value_K - common) - (len(value_K) - 1)
-    total = weight_K.sum()
-    tau = np.sqrt(max(excess / (total - np.square(weight_K).sum() / total), 0))
-    found = random_effects(value_K, variance_K, Spread(float(tau), 0.0))
+    found = random_effects(value_K, variance_K, Spread(0.0, 0.0))
     ends: F64 = scale.inverse(
         found.mean + np.array([-found.half, found.half, -found.next_half, found.next_half])
     )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
+import numpy as np
+
 from aam.console import info, warn
 from aam.contract.errors import UsageError
 from aam.contract.files import refuse_existing, write_json
@@ -11,11 +15,12 @@ from aam.contract.run_files import target_folders
 from aam.data.metadata import ID_HEADER, listed_columns, read_metadata, rows_where
 from aam.evaluation.metrics import metrics_by, summary
 from aam.evaluation.predictions import join_labels, other_labels, read_predictions
+from aam.evaluation.studies import resample, score_studies
 from aam.report.asvs import read_abundances
 from aam.report.comparison import compare_runs
 from aam.report.page import write_report
 from aam.report.run import read_run
-from aam.report.terminal import print_table, show
+from aam.report.terminal import print_table, show, studies_table
 
 
 def run_report(options: Report) -> None:
@@ -75,6 +80,11 @@ def run_evaluate(options: Evaluate) -> None:
             f"{len(ids)} samples: another column was predicted, or the metadata changed since."
         )
     found = summary(scored, column)
+    studies = None
+    if scored.studies and (scored.type != "classification" or scored.probabilities is not None):
+        # The predictions do not have the subjects: every sample is a unit.
+        studies = score_studies("study", resample(scored, np.array(ids)))
+        found["summaries"] = {name: asdict(one) for name, one in studies.summaries.items()}
     if options.by:
         found["by"] = {
             column: metrics_by(scored, metadata.values(column, ids).tolist())
@@ -83,5 +93,7 @@ def run_evaluate(options: Evaluate) -> None:
     if options.output is not None:
         write_json(options.output, found)
     show(found)
+    if studies is not None:
+        print_table(studies_table(studies, scored.classes))
     if options.output is not None:
         info(f"Metrics: {options.output}")

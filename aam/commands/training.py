@@ -23,7 +23,8 @@ def run_train(options: Train) -> None:
 
     # The scores follow when all is written: a terminal that fails costs no result.
     for column, scored in train_targets(options).items():
-        if scored is not None and scored.folds:  # the first rank prints
+        # The first rank prints; studies have a table with intervals already.
+        if scored is not None and scored.folds and not scored.studies:
             show(summary(scored, column))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -15,10 +15,11 @@ from aam.arrays import F64, Rows
 from aam.contract.errors import DataError
 from aam.data.targets import UNSCALED, TargetScale
 from aam.evaluation.calibration import fit_odds, median_codes
-from aam.evaluation.intervals import ResampledMetrics, Units, resample_metrics, units_of
+from aam.evaluation.intervals import ResampledMetrics, Units, units_of
 from aam.evaluation.labels import Labels
 from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.splits import Split
+from aam.evaluation.studies import resample
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,12 @@ class Folds:
         return units_of(self.held_out.groups)
 
     @cached_property
+    def study_M(self) -> tuple[str, ...]:
+        """Name of the study of each held-out sample; empty for a single study."""
+        codes_M = self.held_out.studies
+        return () if codes_M is None else tuple(self.studies[code] for code in codes_M.tolist())
+
+    @cached_property
     def dummy_MC(self) -> F64:
         """Mean or class frequencies of the training samples of the fold of each held-out sample."""
         if self.guess:
@@ -122,7 +129,12 @@ class Folds:
 
     @property
     def units(self) -> str:
-        """Number and name of the units of the intervals ("42 groups of infant", "90 samples")."""
+        """Number and name of the units of the intervals ("42 groups of infant", "90 samples").
+
+        Of several studies it is these.
+        """
+        if self.studies:
+            return f"{len(self.studies)} studies"
         unit = "samples" if self.group_column is None else f"groups of {self.group_column}"
         return f"{self.held_out_units.number} {unit}"
 
@@ -150,24 +162,22 @@ class Folds:
         labels = self.held_out
         folds = tuple(str(fold) for fold in self.fold_M) if len(self.splits) > 1 else ()
         repeats = tuple(str(repeat) for repeat in self.repeat_M) if self.repeats > 1 else ()
+        parts = partial(ScoredPredictions, folds=folds, repeats=repeats, studies=self.study_M)
         if labels.type == "regression":
-            values_M = predictions_MC[:, 0]
-            return ScoredPredictions(labels.values, values_M, folds, repeats=repeats)
+            return parts(labels.values, predictions_MC[:, 0])
         codes_M = labels.values.astype(np.int64)
         if labels.classes:
             predicted_M = predictions_MC.argmax(axis=1)
-            return ScoredPredictions(
-                codes_M, predicted_M, folds, labels.classes, predictions_MC, repeats=repeats
-            )
+            return parts(codes_M, predicted_M, classes=labels.classes, probabilities=predictions_MC)
         chances_MC = predictions_MC[:, 1:]
         predicted_M = median_codes(chances_MC)
-        return ScoredPredictions(
-            codes_M, predicted_M, folds, labels.levels, chances_MC, ordered=True, repeats=repeats
+        return parts(
+            codes_M, predicted_M, classes=labels.levels, probabilities=chances_MC, ordered=True
         )
 
     def drawn(self, predictions_MC: F64) -> ResampledMetrics:
         """Compute the metrics of predictions of the held-out samples, for intervals."""
-        return resample_metrics(self.scored(predictions_MC), self.held_out_units)
+        return resample(self.scored(predictions_MC), self.held_out.groups)
 
 
 def training_rows(split: Split) -> Rows:

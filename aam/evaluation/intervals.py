@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -36,6 +36,7 @@ from aam.evaluation.metrics import (
     ScoredPredictions,
     accuracy,
     auc,
+    mcfadden_r2,
     mean_absolute_error,
     r2,
     root_mean_squared_error,
@@ -72,6 +73,19 @@ SCORED: dict[TargetType, dict[str, ResampledMetric]] = {
     },
 }
 """Metrics with an interval; the first compares models."""
+
+
+def scored_metrics(scored: ScoredPredictions) -> dict[str, ResampledMetric]:
+    """Return the metrics with an interval, of which the first compares models.
+
+    Several classes in several studies are compared by the log loss: the mean AUC of the classes of
+    a study depends on which it has.
+    """
+    metrics = SCORED[scored.type]
+    if scored.studies and len(scored.classes) > 2 and scored.type == "classification":
+        return {"mcfadden_r2": mcfadden_r2, **metrics}
+    return metrics
+
 
 TITLES = {
     "r2": "R²",
@@ -277,6 +291,8 @@ class ResampledMetrics:
     units: Units
     whole: dict[str, float]  # metric -> value; NaN where it is not defined
     replicates: dict[str, F64]  # metric -> its values without each block, float64 [Z]
+    # metrics on the samples of each study, by its name; empty for a single study
+    studies: Mapping[str, ResampledMetrics] = field(default_factory=dict)
 
     def score(self) -> dict[str, Score]:
         """Return each metric with its interval."""
@@ -309,12 +325,11 @@ class ResampledMetrics:
         return jackknife_interval(value, replicates_Z, self.units.effective, SCALES[name], units)
 
 
-def resample_metrics(scored: ScoredPredictions, units: Units) -> ResampledMetrics:
-    """Compute the metrics of `SCORED` on all samples, and without each block of units.
-
-    The type of the predictions chooses the metrics.
-    """
-    metrics = SCORED[scored.type]
+def resample_metrics(
+    scored: ScoredPredictions, units: Units, metrics: Mapping[str, ResampledMetric] | None = None
+) -> ResampledMetrics:
+    """Compute metrics on all samples, and without each block of units; by default `SCORED`."""
+    metrics = SCORED[scored.type] if metrics is None else metrics
     replicates = {
         name: units.replicates(partial(metric, scored)) for name, metric in metrics.items()
     }

@@ -8,7 +8,9 @@ signal microarray studies"). The other metrics compare each prediction with its 
 sums over all samples; a guess has an R2 and a weighted kappa of at most 0.
 
 Of a repeated cross-validation a metric is the mean of the metrics of its partitions. The metric of
-the averaged predictions would be that of another model, a mean of several.
+the averaged predictions would be that of another model, a mean of several. Of several studies it is
+the mean of those in which it is defined: pooled samples would score the differences between the
+studies as well.
 
 Functions with `weights_ZN` compute a metric of Z resamples at once, float64 [Z], from the number of
 times that each of them has each of the N samples (float64, at least 0); `value_of` is that of all
@@ -33,6 +35,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import entr
 from sklearn.metrics import (
     balanced_accuracy_score,
     confusion_matrix,
@@ -46,6 +49,9 @@ from aam.data.metadata import as_numbers
 
 Metrics = dict[str, float | None]
 
+_LEAST_CHANCE = 1e-6
+"""Probability of the true class from which a log loss is finite."""
+
 
 @dataclass(frozen=True)
 class ScoredPredictions:
@@ -58,6 +64,7 @@ class ScoredPredictions:
         probabilities: [N, C] or None.
         ordered: whether the codes are ranks.
         repeats: N names of partitions into folds; empty for a single partition.
+        studies: N names of studies; empty for a single study.
     """
 
     actual: npt.NDArray[Any]
@@ -67,6 +74,7 @@ class ScoredPredictions:
     probabilities: F64 | None = None
     ordered: bool = False
     repeats: tuple[str, ...] = ()
+    studies: tuple[str, ...] = ()
 
     @property
     def type(self) -> TargetType:
@@ -92,14 +100,20 @@ class ScoredPredictions:
             None if self.probabilities is None else self.probabilities[rows],
             self.ordered,
             tuple(self.repeats[row] for row in rows) if self.repeats else (),
+            tuple(self.studies[row] for row in rows) if self.studies else (),
         )
 
     @cached_property
     def partitions(self) -> tuple[tuple[Codes, ScoredPredictions], ...]:
         """Rows and predictions of each partition into folds."""
-        names = np.array(self.repeats, dtype=str)
-        rows = [np.flatnonzero(names == name) for name in dict.fromkeys(self.repeats)]
-        return tuple((rows_n, replace(self.take(rows_n), repeats=())) for rows_n in rows)
+        parts = [(rows, self.take(rows)) for rows in _rows_of(self.repeats).values()]
+        return tuple((rows, replace(part, repeats=())) for rows, part in parts)
+
+    @cached_property
+    def by_study(self) -> dict[str, tuple[Codes, ScoredPredictions]]:
+        """Rows and predictions of each study, by its name."""
+        parts = {study: (rows, self.take(rows)) for study, rows in _rows_of(self.studies).items()}
+        return {study: (rows, replace(part, studies=())) for study, (rows, part) in parts.items()}
 
     @property
     def first(self) -> ScoredPredictions:
@@ -125,6 +139,12 @@ def pooled(folds: Sequence[ScoredPredictions]) -> ScoredPredictions:
     )
 
 
+def _rows_of(names: Sequence[str]) -> dict[str, Codes]:
+    """Return the rows of each name, in the order of their first ones."""
+    array = np.array(names, dtype=str)
+    return {name: np.flatnonzero(array == name) for name in dict.fromkeys(names)}
+
+
 MetricFunction = Callable[[ScoredPredictions], float]
 ResampledMetric = Callable[[ScoredPredictions, F64], F64]
 
@@ -140,10 +160,15 @@ def value_of(metric: ResampledMetric, scored: ScoredPredictions) -> float:
 
 
 def over_partitions(metric: ResampledMetric) -> ResampledMetric:
-    """Average a metric over the partitions of a repeated cross-validation."""
+    """Average a metric over the partitions of a repeated cross-validation, and over studies."""
 
     @wraps(metric)
     def mean(scored: ScoredPredictions, weights_ZN: F64) -> F64:
+        if scored.studies:
+            parts = scored.by_study.values()
+            values_SZ = np.stack([mean(part, weights_ZN[:, rows]) for rows, part in parts])
+            defined_Z = (~np.isnan(values_SZ)).sum(axis=0)
+            return _ratio(np.nansum(values_SZ, axis=0), defined_Z, defined_Z > 0)
         if not scored.repeats:
             return metric(scored, weights_ZN)
         values = [metric(part, weights_ZN[:, rows]) for rows, part in scored.partitions]
@@ -280,6 +305,23 @@ def class_auc(scored: ScoredPredictions, code: int, weights_ZN: F64) -> F64:
     return _ratio(concordant_Z, pairs_Z, pairs_Z > 0)
 
 
+@over_partitions
+def mcfadden_r2(scored: ScoredPredictions, weights_ZN: F64) -> F64:
+    """Compute McFadden's R² of class probabilities, 1 - log loss / log loss of the frequencies.
+
+    The frequencies are those of the classes in the resample, as the mean of the resample is that to
+    which R² compares numbers (McFadden 1974). NaN with one class.
+    """
+    assert scored.probabilities is not None
+    codes_N = scored.actual.astype(np.int64)
+    chances_N = scored.probabilities[np.arange(len(codes_N)), codes_N]
+    losses_Z = -weights_ZN @ np.log(chances_N.clip(_LEAST_CHANCE))
+    counts_ZC = weights_ZN @ np.eye(len(scored.classes))[codes_N]
+    shares_ZC = counts_ZC / counts_ZC.sum(axis=1, keepdims=True)
+    entropy_Z = entr(shares_ZC).sum(axis=1) * counts_ZC.sum(axis=1)
+    return 1 - _ratio(losses_Z, entropy_Z, _varies(codes_N, weights_ZN))
+
+
 def _sorted_ties(values_N: npt.NDArray[Any], fold_N: Codes) -> tuple[Codes, Codes, Codes]:
     """Sort by fold and value: the order, first sample of each tie, first tie of each fold."""
     order = np.lexsort((values_N, fold_N))
@@ -358,13 +400,24 @@ METRICS: dict[TargetType, dict[str, MetricFunction]] = {
 def compute_metrics(scored: ScoredPredictions) -> Metrics:
     """Return the number of samples (`samples`) and every metric by name; None if not defined.
 
-    Of several partitions it is the mean of theirs.
+    Of several partitions it is the mean of theirs, of several studies that of those in which it is
+    defined.
 
     >>> scored = ScoredPredictions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 4.0]))
     >>> found = compute_metrics(scored)
     >>> found["samples"], found["r2"], found["median_error"]
     (3, 0.5, 0.0)
     """
+    if scored.studies:
+        parts = [compute_metrics(part) for _, part in scored.by_study.values()]
+        found = {
+            name: [part[name] for part in parts if part[name] is not None] for name in parts[0]
+        }
+        averages = {
+            name: float(np.mean(np.array(values, dtype=np.float64))) if values else None
+            for name, values in found.items()
+        }
+        return averages | {"samples": len(scored.actual)}
     if scored.repeats:
         parts = [compute_metrics(part) for _, part in scored.partitions]
         columns = {name: [part[name] for part in parts] for name in parts[0]}
@@ -393,10 +446,10 @@ def summary(scored: ScoredPredictions, column: str) -> dict[str, Any]:
 
     Returns:
         `column`, `kind` (type of the target), `overall` and, for each fold, `folds` (name -> value;
-        None where a metric is not defined); with several partitions `repeats` in place of `folds`.
-        For classes also `confusion`, of the first partition.
+        None where a metric is not defined); with several partitions `repeats`, with several studies
+        `studies` in place of `folds`. For classes also `confusion`, of the first partition.
     """
-    part_of = scored.repeats or scored.folds
+    part_of = scored.studies or scored.repeats or scored.folds
     # By length first, so that fold 10 stands after fold 9.
     names = sorted(set(part_of), key=lambda name: (len(name), name))
     folds = np.array(part_of, dtype=str)
@@ -404,7 +457,7 @@ def summary(scored: ScoredPredictions, column: str) -> dict[str, Any]:
         "column": column,
         "kind": scored.type,
         "overall": compute_metrics(scored),
-        "repeats" if scored.repeats else "folds": {
+        "studies" if scored.studies else "repeats" if scored.repeats else "folds": {
             name: compute_metrics(scored.take(np.flatnonzero(folds == name))) for name in names
         },
     }

@@ -31,7 +31,7 @@ from scipy.special import gammaln
 
 from aam.arrays import F64, Codes, Rows
 from aam.evaluation.folds import Folds, training_rows
-from aam.evaluation.intervals import SCORED
+from aam.evaluation.intervals import scored_metrics
 from aam.evaluation.metrics import value_of
 
 SHUFFLINGS = 999
@@ -59,7 +59,8 @@ def permutation_test(folds: Folds, predictions_MC: F64) -> PermutationTest | Non
     """Test whether predictions of held-out samples score better than by chance.
 
     A group receives the labels of another one in random order, repeated where that has fewer
-    samples. There is no test where that gives fewer than 100 different orders.
+    samples; of several studies one of its own study, so that what differs between studies stays as
+    it is. There is no test where that gives fewer than 100 different orders.
 
     Args:
         folds: labels and splits.
@@ -70,11 +71,15 @@ def permutation_test(folds: Folds, predictions_MC: F64) -> PermutationTest | Non
     # A sample that is held out in several folds, as of several partitions, has one label in all.
     rows_n, first_n, place_M = np.unique(folds.rows_M, return_index=True, return_inverse=True)
     held_out = folds.labels.take(rows_n)
-    group_n = np.unique(held_out.groups, return_inverse=True)[1]
-    stratum_I = np.zeros(int(group_n.max()) + 1, dtype=np.int64)
+    study_n = np.zeros_like(rows_n) if held_out.studies is None else held_out.studies
+    # A subject of two studies is exchanged within each.
+    (stratum_I, _), group_n = np.unique(
+        np.stack([study_n, held_out.groups]), axis=1, return_inverse=True
+    )
+    group_n = group_n.reshape(-1)
     if _log_orders(group_n, stratum_I, held_out.values) < np.log(_MIN_ORDERS):
         return None
-    metric = next(iter(SCORED[folds.labels.type].values()))
+    metric = next(iter(scored_metrics(scored).values()))
     observed = value_of(metric, scored)
     number = max(199, min(SHUFFLINGS, _LABELS // (len(place_M) * max(1, len(scored.classes)))))
     rng = np.random.default_rng(folds.seed)
@@ -112,7 +117,7 @@ def shuffled_rows(folds: Folds, number: int) -> Rows:
 
     Folds that are stratified have as many samples of a class each. Shuffling within them keeps
     that, as the distribution of labels given the folds requires. With few groups in a fold labels
-    are shuffled among all folds.
+    are shuffled among all folds, but never among studies.
     """
     labels = folds.labels
     group_N = np.unique(labels.groups, return_inverse=True)[1]
@@ -124,7 +129,8 @@ def shuffled_rows(folds: Folds, number: int) -> Rows:
         parts_NK[split.held_out[1], k] = 2
     first_I = np.unique(group_N, return_index=True)[1]
     stratum_I = np.unique(parts_NK[first_I], axis=0, return_inverse=True)[1].reshape(-1)
-    if _log_orders(group_N, stratum_I, labels.values) < np.log(number):
+    few = _log_orders(group_N, stratum_I, labels.values) < np.log(number)
+    if few and labels.studies is None:
         stratum_I = np.zeros_like(stratum_I)
     rng = np.random.default_rng(folds.seed)
     shuffled = (_shuffled(group_N, stratum_I, rng) for _ in range(number))

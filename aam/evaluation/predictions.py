@@ -25,6 +25,10 @@ HELD_OUT_PARTS = ("new", "test", "validation")
 """Splits that measure a model, the better first; "new" is of `aam predict`."""
 
 
+_KEYS = (ID_HEADER, "repeat", "fold", "study", "split")
+"""Columns that a file of several targets has once."""
+
+
 def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
     """Read a predictions file as strings, a row for each sample and fold; missing values are "".
 
@@ -50,7 +54,7 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
             if name in (f"{prefix}actual", f"{prefix}predicted")
         )
         next_target = re.compile(re.escape(prefix) + "p.*_(actual|predicted)")
-        columns = {name: name for name in (ID_HEADER, "repeat", "fold", "split") if name in header}
+        columns = {name: name for name in _KEYS if name in header}
         for name in header[first:]:
             if not name.startswith(prefix) or next_target.fullmatch(name):
                 break
@@ -140,9 +144,8 @@ def other_labels(frame: pd.DataFrame, scored: ScoredPredictions, ids: Sequence[s
 def numeric_predictions(frame: pd.DataFrame, actual: npt.NDArray[np.float64]) -> ScoredPredictions:
     """Combine numeric predictions with the labels [n] of their rows."""
     predicted = numeric_column(frame, "predicted")
-    return ScoredPredictions(
-        actual, predicted, _names(frame, "fold"), repeats=_names(frame, "repeat")
-    )
+    folds, repeats, studies = (_names(frame, name) for name in ("fold", "repeat", "study"))
+    return ScoredPredictions(actual, predicted, folds, repeats=repeats, studies=studies)
 
 
 def class_predictions(
@@ -178,11 +181,12 @@ def class_predictions(
         probabilities,
         bool(levels),
         _names(frame, "repeat"),
+        _names(frame, "study"),
     )
 
 
 def _names(frame: pd.DataFrame, column: str) -> tuple[str, ...]:
-    """Return the fold or the repeat of each row; empty with fewer than two of them."""
+    """Return the fold, repeat or study of each row; empty with fewer than two of them."""
     if column not in frame.columns or frame[column].nunique() < 2:
         return ()
     return tuple(frame[column].tolist())

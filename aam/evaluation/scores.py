@@ -50,6 +50,7 @@ from aam.evaluation.intervals import (
 from aam.evaluation.learning_curve import LearningCurve
 from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.permutation import PermutationTest
+from aam.evaluation.studies import MIN_STUDIES, StudyScores, score_studies
 from aam.number_format import fixed, metric_text, significant
 
 ENSEMBLE, DUMMY = "ensemble", "dummy"
@@ -200,7 +201,7 @@ class Scores:
     verdict: Verdict
     samples: int  # scored samples
     # name -> scores; the names are "ensemble", the members, and "dummy": the mean or the class
-    # frequencies of the training samples
+    # frequencies of the training samples. Of several studies they are summaries over these
     models: dict[str, ModelScores]
     # of the ensemble and each member, and of each two members; without pairs of the same score
     # whichever unit is left out, such as an ensemble that is one of its members
@@ -226,6 +227,7 @@ class Scores:
     confounders: list[Confounder] = field(default_factory=list)
     # of samples of another study than that of the training; None of held-out samples
     external: ExternalValidation | None = None
+    studies: StudyScores | None = None  # None of a single study
 
     @property
     def members(self) -> list[str]:
@@ -307,8 +309,12 @@ def evaluate(
     for name, model in drawn.items():
         values = {metric: Score(value) for metric, value in compute_metrics(model.scored).items()}
         del values["samples"]
-        # Those of `SCORED` have an interval.
-        models[name] = ModelScores(values | model.score(), seconds.get(name))
+        # Those of `SCORED` have an interval. Of several studies these alone have a summary.
+        metrics = model.score() if labels.studies is not None else values | model.score()
+        models[name] = ModelScores(metrics, seconds.get(name))
+    studies = None
+    if folds.study_column is not None:
+        studies = score_studies(folds.study_column, drawn[ENSEMBLE])
     known, widths_M = folds.held_out, combined.half_widths_M
     interval, calibration = None, None
     if widths_M is not None and np.isfinite(widths_M).all():
@@ -325,7 +331,11 @@ def evaluate(
         )
     compared = (ENSEMBLE, *combined.members) if len(combined.members) > 1 else ()
     return Scores(
-        verdict=_verdict(column, drawn[ENSEMBLE], drawn[DUMMY], folds, test, repeated),
+        verdict=(
+            _verdict(column, drawn[ENSEMBLE], drawn[DUMMY], folds, test, repeated)
+            if studies is None
+            else _verdict_over_studies(column, studies, test)
+        ),
         samples=len(folds.first.rows_M),
         models=models,
         differences=[
@@ -340,14 +350,79 @@ def evaluate(
         repeats=folds.repeats,
         groups=folds.held_out_units.number,
         group_column=folds.group_column,
-        metric=next(iter(SCORED[labels.type])),
+        metric=next(iter(drawn[ENSEMBLE].whole)),
         weights=EnsembleWeights(
             dict(combined.ensemble.weights), [dict(weights) for weights in combined.fold_weights]
         ),
         interval=interval,
         calibration=calibration,
         repeated_samples=repeated,
+        studies=studies,
     )
+
+
+def _verdict_over_studies(
+    column: str, studies: StudyScores, test: PermutationTest | None
+) -> Verdict:
+    """Decide by the summary whether the model is better than a guess in studies it has not seen."""
+    included = [study for study in studies.studies if not study.left_out]
+    metric = next(iter(studies.studies[0].metrics))
+    summary, guess, title = studies.summaries.get(metric), NO_SKILL[metric], TITLES[metric]
+    outcome: Outcome = "undecided"
+    reasons = []
+    if summary is not None and summary.upper < guess:
+        outcome = "worse"
+    elif summary is not None and summary.lower <= guess:
+        outcome = "not better"
+    elif summary is not None and test is not None and test.p > SIGNIFICANT:
+        reasons.append("the interval is above a guess, but shuffled labels often do as well")
+    elif summary is not None:
+        outcome = "better"
+    claim = {
+        "better": f"predicts '{column}' better than a guess",
+        "worse": f"predicts '{column}' worse than a guess",
+    }.get(outcome, f"is not shown to predict '{column}' better than a guess")
+    text = f"In a study it has not seen, the model {claim} ("
+    if summary is None:
+        shown = [f"{title} {_with_limits(study.metrics[metric])} in {study.study}"
+                 for study in included]  # fmt: skip
+        text += "; ".join([*shown, f"a summary needs {MIN_STUDIES} studies)"])
+    else:
+        text += f"mean {title} {_with_limits(Score(summary.value, summary.lower, summary.upper))} "
+        text += f"over {summary.studies} studies, above {guess:g} beyond noise in {studies.better}"
+        following = fixed(summary.next_lower, 2), fixed(summary.next_upper, 2)
+        text += f"; next study expected between {following[0]} and {following[1]})"
+    if test is not None:
+        text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the labels within studies)"
+    if len(included) < len(studies.studies):
+        named = [f"{study.study} ({study.left_out})" for study in studies.studies if study.left_out]
+        reasons.append(f"not in the summary: {', '.join(named)}")
+    value, lower, upper = (
+        (None, None, None)
+        if summary is None
+        else (summary.value, summary.lower - guess, summary.upper - guess)
+    )
+    return Verdict(
+        sentence=f"{'; '.join([text, *reasons])}.",
+        outcome=outcome,
+        metric=metric,
+        model=value,
+        dummy=guess,
+        difference=None if value is None else value - guess,
+        lower=lower,
+        upper=upper,
+        p=None if test is None else test.p,
+        shufflings=0 if test is None else test.shufflings,
+        units=f"{len(included)} studies",
+    )
+
+
+def _with_limits(score: Score) -> str:
+    """Format a score and its interval with two digits."""
+    text = "not defined" if score.value is None else fixed(score.value, 2)
+    if score.lower is None or score.upper is None:
+        return text
+    return f"{text}, {fixed(score.lower, 2)} to {fixed(score.upper, 2)}"
 
 
 def _verdict(
@@ -485,7 +560,7 @@ def shown_metrics(metrics: Mapping[str, Score]) -> str:
     parts: list[str] = []
     kinds = (SCORED["ordinal"], SCORED["regression"], SCORED["classification"])
     scored = next(kind for kind in kinds if next(iter(kind)) in metrics)
-    for name in scored:
+    for name in ("mcfadden_r2", *scored):
         if name not in metrics or (score := metrics[name]).value is None:
             continue
         limits = ""

@@ -12,20 +12,19 @@ them. With w_i = 1 / (v_i + tau²) and the mean m = sum w_i y_i / sum w_i, Hartu
 
     q = sum w_i (y_i - m)² / (K - 1)
 
-and take quantiles of t with K - 1 degrees of freedom. Of a handful of studies neither tau nor q is
-known: the interval of three is of no use, and prediction intervals are far too narrow (van Leeuwen
-et al. 2025, 10.1002/sim.70011). Both are taken together with what is known of other models, as the
-variances of few replicates are with those of other genes (Smyth 2004, 10.2202/1544-6115.1027):
-tau² is the mean of its distribution over published models, which is as exact as a variance of d
-degrees of freedom, and
+and take quantiles of t with K - 1 degrees of freedom. A handful of studies tells neither tau nor q:
+the interval of three is of no use, and prediction intervals are far too narrow (van Leeuwen et al.
+2025, 10.1002/sim.70011). Both are combined with what is known of other models, as the variances of
+few replicates are with those of other genes (Smyth 2004, 10.2202/1544-6115.1027). The mean tau_0²
+of published models counts as a variance of d degrees of freedom, which is as uncertain:
 
-    q = (d + sum w_i (y_i - m)²) / (d + K - 1),    mean: m ± t sqrt(q / sum w_i),
-    next study: m ± t sqrt(q (1 / sum w_i + tau²)),    t with d + K - 1 degrees of freedom,
+    tau² = (d tau_0² + (K - 1) T²) / (d + K - 1),    T² by DerSimonian and Laird (1986)
+    q = (d + sum w_i (y_i - m)²) / (d + K - 1)
+    mean: m ± h,    h = t sqrt(q / sum w_i),    t with d + K - 1 degrees of freedom
+    next study: m ± sqrt(h² + t² q tau²)
 
-which is exact where q has a scaled inverse chi-squared distribution with d degrees of freedom and
-mean scale 1. d = 0 is the method of Hartung and Knapp. The interval of the mean is never shorter
-than that of a fixed effect, m ± 1.96 / sqrt(sum 1 / v_i).
-`docs/experiments/studies.md` has the coverage of both.
+d = 0 is the method of Hartung and Knapp. The interval of the mean is never shorter than that of a
+fixed effect, m ± 1.96 / sqrt(sum 1 / v_i). `docs/experiments/studies.md` has the coverage of both.
 
 K studies, M samples.
 """
@@ -35,8 +34,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy.stats import norm, t
 
 from aam.arrays import F64, Codes
@@ -50,7 +51,12 @@ from aam.evaluation.intervals import (
     Scale,
     Score,
     jackknife_error,
+    jackknife_interval,
+    resample_metrics,
+    scored_metrics,
+    units_of,
 )
+from aam.evaluation.metrics import ScoredPredictions, value_of
 
 MIN_STUDIES = 3
 """Studies from which there is a summary. Of two the spread is known by nothing but the prior."""
@@ -79,6 +85,9 @@ scale 0.5, the weakly informative distribution of Röver et al. (2021, 10.1002/j
 
 _ERRORS_SPREAD = Spread(SQUARES_SPREAD.tau / 2, SQUARES_SPREAD.degrees)
 """Of logarithms of absolute errors, which are half those of squared ones."""
+
+_LEAST_VARIANCE = 1e-9
+"""Sampling variance of a score without one, such as R² where every error is the same."""
 
 _STEEPEST = 0.9
 """AUC beyond which the slope of the logit is that of this one: a spread of 0.057 around 0.98 would
@@ -114,29 +123,31 @@ def random_effects(value_K: F64, variance_K: F64, spread: Spread) -> RandomEffec
 
     Args:
         value_K: scores on a scale with normal errors, float64 [K], K at least 2.
-        variance_K: sampling variances on that scale, at least 0; 0 of all, with a spread of 0, is
-            undefined.
+        variance_K: sampling variances on that scale, at least 0.
         spread: what is known of the spread between studies on that scale.
 
     >>> found = random_effects(np.array([0.8, 1.2, 1.3]), np.full(3, 0.09), Spread(0.3, 6.0))
     >>> round(found.mean, 2), round(found.half, 2), round(found.next_half, 2)
-    (1.1, 0.52, 0.82)
+    (1.1, 0.49, 0.74)
     """
-    weight_K = 1 / (variance_K + spread.tau**2)
+    number, d = len(value_K), spread.degrees
+    variance_K = variance_K.clip(min=_LEAST_VARIANCE)
+    fixed_K = 1 / variance_K
+    common = float(np.average(value_K, weights=fixed_K))
+    cochran_q = float(fixed_K @ np.square(value_K - common))
+    excess = max(cochran_q - (number - 1), 0.0)
+    moment = excess / float(fixed_K.sum() - np.square(fixed_K).sum() / fixed_K.sum())
+    tau2 = (d * spread.tau**2 + (number - 1) * moment) / (d + number - 1)
+    weight_K = 1 / (variance_K + tau2)
     total = float(weight_K.sum())
     mean = float(weight_K @ value_K) / total
-    degrees = spread.degrees + len(value_K) - 1
-    factor = (spread.degrees + float(weight_K @ np.square(value_K - mean))) / degrees
-    quantile = float(t.ppf((1 + LEVEL) / 2, degrees))
-    tau = math.sqrt(factor) * spread.tau
-    fixed, i2 = 0.0, 1.0
-    if (variance_K > 0).all():
-        fixed = float(norm.ppf((1 + LEVEL) / 2)) / math.sqrt(float((1 / variance_K).sum()))
-        common = float(np.average(value_K, weights=1 / variance_K))
-        cochran_q = float((np.square(value_K - common) / variance_K).sum())
-        i2 = max(0.0, 1 - (len(value_K) - 1) / cochran_q) if cochran_q > 0 else 0.0
-    half = max(quantile * math.sqrt(factor / total), fixed)
-    return RandomEffects(mean, half, math.hypot(half, quantile * tau), tau, i2)
+    factor = (d + float(weight_K @ np.square(value_K - mean))) / (d + number - 1)
+    quantile = float(t.ppf((1 + LEVEL) / 2, d + number - 1))
+    fixed_half = float(norm.ppf((1 + LEVEL) / 2)) / math.sqrt(float(fixed_K.sum()))
+    half = max(quantile * math.sqrt(factor / total), fixed_half)
+    next_half = math.hypot(half, quantile * math.sqrt(factor * tau2))
+    i2 = excess / cochran_q if excess else 0.0
+    return RandomEffects(mean, half, next_half, math.sqrt(tau2), i2)
 
 
 @dataclass(frozen=True)
@@ -147,6 +158,10 @@ class StudyScore:
     samples: int
     units: int  # subjects, or samples without them
     metrics: dict[str, Score]  # with an interval over the units of the study
+    # mean of the labels and of the predictions: numbers, ranks, or the part of the second of two
+    # classes; None of more classes
+    actual_mean: float | None
+    predicted_mean: float | None
     better: bool  # whether the first metric is above that of a guess beyond noise
     left_out: str = ""  # why it has no part in the summary; "" where it has
 
@@ -168,6 +183,81 @@ class StudySummary:
     i2: float  # part of the variance of the scores that is between studies
 
 
+@dataclass(frozen=True)
+class MetricsOverStudies(ResampledMetrics):
+    """Metrics of a model on several studies: summaries over them, and differences within each."""
+
+    def score(self) -> dict[str, Score]:
+        """Return the summary of each metric, without a value where there is none."""
+        none = Score(None)
+        found = {name: summarise(name, [*self.studies.values()]) for name in self.whole}
+        return {
+            name: none if part is None else Score(part.value, part.lower, part.upper)
+            for name, part in found.items()
+        }
+
+    def equals(self, other: ResampledMetrics) -> bool:
+        """Return whether the first metric is that of the other model in each study."""
+        return all(model.equals(other.studies[name]) for name, model in self.studies.items())
+
+    def paired_difference(self, other: ResampledMetrics) -> tuple[str, Score]:
+        """Return the first metric, and the mean difference of the studies with its t interval."""
+        name = next(iter(self.whole))
+        pairs = [(model.whole[name], other.studies[key].whole[name])
+                 for key, model in self.studies.items()]  # fmt: skip
+        difference_K = np.array([mine - its for mine, its in pairs if not math.isnan(mine - its)])
+        number = len(difference_K)
+        if not number:
+            return name, Score(None)
+        mean = float(difference_K.mean())
+        if number < MIN_STUDIES:
+            return name, Score(mean)
+        # The jackknife of a mean is its t interval.
+        without_K = (difference_K.sum() - difference_K) / (number - 1)
+        return name, jackknife_interval(mean, without_K, number)
+
+
+def resample(scored: ScoredPredictions, groups_M: npt.NDArray[Any]) -> ResampledMetrics:
+    """Compute the metrics of predictions for intervals: of the samples, or of each study.
+
+    Args:
+        scored: predictions of M samples with their labels.
+        groups_M: names or numbers of their groups, which are left out as wholes.
+    """
+    if not scored.studies:
+        return resample_metrics(scored, units_of(groups_M))
+    metrics = scored_metrics(scored)
+    studies = {
+        study: resample_metrics(part, units_of(groups_M[rows]), metrics)
+        for study, (rows, part) in scored.by_study.items()
+    }
+    whole = {name: value_of(metric, scored) for name, metric in metrics.items()}
+    return MetricsOverStudies(scored, units_of(groups_M), whole, {}, studies)
+
+
+@dataclass(frozen=True)
+class StudyScores:
+    """Scores of a model in each study, by fits to the others, and their summaries."""
+
+    column: str  # column of the metadata with the studies
+    studies: list[StudyScore]
+    better: int  # studies of the summary in which the model is better than a guess beyond noise
+    # metric -> summary, the first is that of the verdict; empty with fewer than three studies
+    summaries: dict[str, StudySummary]
+
+
+def score_studies(column: str, model: ResampledMetrics) -> StudyScores:
+    """Score a model in each study of its predictions, and summarise the scores."""
+    scored = [score_study(name, part) for name, part in model.studies.items()]
+    found = {name: summarise(name, [*model.studies.values()]) for name in model.whole}
+    return StudyScores(
+        column,
+        scored,
+        sum(study.better for study in scored),
+        {name: summary for name, summary in found.items() if summary is not None},
+    )
+
+
 def score_study(name: str, model: ResampledMetrics) -> StudyScore:
     """Score a model on the samples of a study, with intervals over its units."""
     metrics = model.score()
@@ -180,7 +270,13 @@ def score_study(name: str, model: ResampledMetrics) -> StudyScore:
         left_out = f"fewer than {MIN_UNITS} samples or subjects"
         left_out += " in two classes" if first == "auc" else ""
     better = lower is not None and lower > NO_SKILL[first]
-    return StudyScore(name, len(model.scored.actual), units, metrics, better, left_out)
+    scored = model.scored
+    means: tuple[float | None, float | None] = (None, None)
+    if scored.type != "classification":
+        means = float(scored.actual.mean()), float(scored.predicted.mean())
+    elif len(scored.classes) == 2 and scored.probabilities is not None:
+        means = float(scored.actual.mean()), float(scored.probabilities[:, 1].mean())
+    return StudyScore(name, len(scored.actual), units, metrics, *means, better, left_out)
 
 
 def summarise(metric: str, studies: Sequence[ResampledMetrics]) -> StudySummary | None:

@@ -30,7 +30,7 @@ from aam.members.new_samples import (
     select_as_trained,
 )
 
-_KEYS = (ID_HEADER, "repeat", "fold", "split")
+_KEYS = (ID_HEADER, "repeat", "fold", "study", "split")
 
 
 def held_out_table(
@@ -40,7 +40,7 @@ def held_out_table(
     members: Mapping[str, F64] = MappingProxyType({}),
     half_widths_M: F64 | None = None,
 ) -> pd.DataFrame:
-    """Build the table of held-out predictions: fold, split, actual, and `prediction_columns`.
+    """Build the table of held-out predictions: fold, study, actual, and `prediction_columns`.
 
     Args:
         sample_ids: names of all N samples.
@@ -52,6 +52,7 @@ def held_out_table(
         ID_HEADER: [sample_ids[row] for row in folds.rows_M],
         **({"repeat": folds.repeat_M} if folds.repeats > 1 else {}),
         "fold": folds.fold_M,
+        **({"study": folds.study_M} if folds.study_M else {}),
         "split": folds.part,
         "actual": label_names(folds.held_out.values, labels.classes or labels.levels),
     }

@@ -56,6 +56,7 @@ from aam.pipeline.train import (
     train,
 )
 from aam.report.page import write_report_of_run
+from aam.report.terminal import print_table, studies_table
 from aam.threads import blas_threads
 from aam.training import run_folder
 from aam.training.labelled_study import LabelledStudy, check_labels, load_labelled_study
@@ -298,6 +299,8 @@ def show_scores(scores: Scores) -> None:
     for sentence in sentences:
         repeated = scores.repeated_samples and sentence == sentences[0]
         (warn if repeated else info)(sentence)
+    if scores.studies is not None:
+        print_table(studies_table(scores.studies, scores.classes))
     for name, model in scores.models.items():
         if name != ENSEMBLE or len(scores.members) > 1:  # the ensemble is its only member
             info(f"{name}, {scores.part}: {shown_metrics(model.metrics)}")

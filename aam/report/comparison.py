@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
@@ -15,10 +16,9 @@ from aam.evaluation.intervals import (
     ResampledMetrics,
     Score,
     joint_groups,
-    resample_metrics,
-    units_of,
 )
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics
+from aam.evaluation.studies import resample
 from aam.report.figures import (
     INK,
     MARKERS,
@@ -96,6 +96,10 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
         ends = ["/".join(path.parts[-parts:]) for path in paths]
         names = ends if len(set(ends)) == len(ends) else names
 
+    if len({frozenset(own.studies) for own in scored}) > 1:
+        # Summaries over other studies, or over none, cannot be compared.
+        scored = [replace(own, studies=()) for own in scored]
+
     def on(chosen_of: Sequence[set[str]]) -> list[_Scored]:
         """Take samples of each run, in all partitions into folds."""
         found = []
@@ -104,10 +108,10 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
             part = own.take(np.array(rows, dtype=np.int64))
             ids = [run.partition_ids[row] for row in rows]
             # Units by name: those of the same samples are left out of every run.
-            units = units_of(joint_groups([run.groups for run in runs], ids))
+            groups = joint_groups([run.groups for run in runs], ids)
             # The metric that compares classifiers is the AUC, which needs probabilities.
             has_intervals = part.type != "classification" or part.probabilities is not None
-            drawn = resample_metrics(part, units) if has_intervals else None
+            drawn = resample(part, groups) if has_intervals else None
             found.append(_Scored(name, run, part, ids, drawn))
         return found
 

@@ -34,7 +34,14 @@ from aam.report.figures import (
     styled,
 )
 from aam.report.run import ReportInput
-from aam.report.terminal import OTHER_FORM, TITLES, Table, metrics_table, with_interval
+from aam.report.terminal import (
+    OTHER_FORM,
+    TITLES,
+    Table,
+    metrics_table,
+    studies_table,
+    with_interval,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -457,8 +464,10 @@ def confounders_table(given: ReportInput) -> Table | None:
 
 
 def folds_table(given: ReportInput) -> Table | None:
-    """List the metrics of each fold."""
-    scored = given.run.partitions
+    """List the metrics of each fold, or of each study with their summary."""
+    scored, scores = given.run.partitions, given.run.scores
+    if scores is not None and scores.studies is not None:
+        return studies_table(scores.studies, scores.classes)
     if scored is None or not scored.folds:
         return None
     title = "By partition into folds" if scored.repeats else "By fold"

@@ -23,7 +23,7 @@ from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.formats.text import numbers, read_rows
 from aam.data.metadata import ID_HEADER, as_numbers, listed_columns, read_metadata
 from aam.data.ordination import read_embeddings, read_ordination
-from aam.evaluation.intervals import Score, resample_metrics, units_of
+from aam.evaluation.intervals import Score
 from aam.evaluation.metrics import FEW_VALUES, ScoredPredictions, compute_metrics
 from aam.evaluation.predictions import (
     class_predictions,
@@ -34,6 +34,7 @@ from aam.evaluation.predictions import (
 from aam.evaluation.scores import Scores
 from aam.evaluation.scores import read as read_scores
 from aam.evaluation.splits import read_assignments
+from aam.evaluation.studies import resample
 from aam.members.importance import FOLD_RANK
 from aam.number_format import significant
 from aam.report.figures import Colour
@@ -266,7 +267,7 @@ class ReportInput:
             # The intervals of classes need probabilities, as the AUC does.
             if scored.type != "classification" or scored.probabilities is not None:
                 names = [run.groups.get(name, name) for name in run.sample_ids]
-                found |= resample_metrics(scored, units_of(np.array(names))).score()
+                found |= resample(scored, np.array(names)).score()
             return {"ensemble": found}
         models = run.scores.models
         if absent := {"ensemble", "dummy"} - models.keys():
@@ -275,19 +276,30 @@ class ReportInput:
         # A page must not show the metrics of one file beside the predictions of another: either
         # may have been edited.
         stored = {name: score.value for name, score in models["ensemble"].metrics.items()}
-        stored["samples"] = run.scores.samples
-        for name, own in plain.items():
-            other = stored.get(name, own)
-            alike = other is own
-            if other is not None and own is not None:
-                alike = math.isclose(other, own, rel_tol=1e-3, abs_tol=1e-3)
-            if not alike:
-                raise DataError(
-                    "The files scores.json and predictions.tsv contradict each other",
-                    f"'{run.folder}', {name}: {other} and {own}",
-                    "restore the file that was edited, or remove scores.json: the report is then "
-                    "computed from predictions.tsv",
+        pairs = [(stored | {"samples": run.scores.samples}, plain)]
+        if (studies := run.scores.studies) is not None:
+            # The model's are summaries.
+            parts = {} if run.scored is None else run.scored.by_study
+            pairs = [
+                (
+                    {name: score.value for name, score in study.metrics.items()},
+                    compute_metrics(parts[study.study][1]) if study.study in parts else {},
                 )
+                for study in studies.studies
+            ]
+        for other_of, own_of in pairs:
+            for name, own in own_of.items():
+                other = other_of.get(name, own)
+                alike = other is own
+                if other is not None and own is not None:
+                    alike = math.isclose(other, own, rel_tol=1e-3, abs_tol=1e-3)
+                if not alike:
+                    raise DataError(
+                        "The files scores.json and predictions.tsv contradict each other",
+                        f"'{run.folder}', {name}: {other} and {own}",
+                        "restore the file that was edited, or remove scores.json: the report is "
+                        "then computed from predictions.tsv",
+                    )
         titles = {name: name for name in models}
         if len(members := run.scores.members) == 1:  # the ensemble is its only member
             titles["ensemble"] = titles.pop(members[0])

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from aam.contract.errors import printable, shortened
 from aam.evaluation.intervals import Score
-from aam.number_format import metric_text
+from aam.evaluation.studies import MIN_STUDIES, StudyScores, StudySummary
+from aam.number_format import metric_text, significant
 
 OTHER_FORM = "another form of the target, or completely confounded with it"
 """What a column is that determines the target nearly without exception."""
@@ -35,6 +36,7 @@ TITLES = {
     "balanced_accuracy": "Balanced",
     "macro_f1": "Macro F1",
     "auc": "AUC",
+    "mcfadden_r2": "McFadden R²",
 }
 """Heading of each figure of `aam.evaluation.metrics`, in their order."""
 
@@ -114,15 +116,21 @@ def show(summary: Mapping[str, Any]) -> None:
 def metrics_table(summary: Mapping[str, Any]) -> Table:
     """Return the metrics of each fold, their mean and standard deviation (n - 1), and of all.
 
+    Of several studies it is those of each alone.
+
     >>> folds = {"1": {"r2": 0.5}, "2": {"r2": 0.7}, "3": {"r2": None}}
     >>> table = metrics_table({"column": "ph", "overall": {"r2": 0.6}, "folds": folds})
     >>> table.rows[3:]
     [['mean', '0.600'], ['sd', '0.141'], ['all samples', '0.600']]
     """
-    part = "repeat" if "repeats" in summary else "fold"
-    overall, folds = summary["overall"], summary[f"{part}s"]
+    parts = next(name for name in ("studies", "repeats", "folds") if name in summary)
+    part = {"repeats": "repeat ", "folds": "fold ", "studies": ""}[parts]
+    overall, folds = summary["overall"], summary[parts]
     names = [name for name in TITLES if name in overall]
-    rows = [[f"{part} {fold}", *metric_cells(names, found)] for fold, found in folds.items()]
+    rows = [[f"{part}{fold}", *metric_cells(names, found)] for fold, found in folds.items()]
+    heads = ["", *(TITLES[name] for name in names)]
+    if parts == "studies":
+        return Table(str(summary["column"]), heads, rows)
     if folds:
         rows += [["mean"], ["sd"]]
     for name in names if folds else ():
@@ -132,11 +140,60 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
         ends = [metric_text(name, float(figure)) for figure in figures] or ["", ""]
         for row, text in zip(rows[-2:], ends, strict=True):
             row.append(text)
-    if part == "fold":  # of partitions the score of all is the mean
+    if parts == "folds":  # of partitions the score of all is the mean
         rows.append(["all samples", *metric_cells(names, overall)])
-    heads = ["", *(TITLES[name] for name in names)]
-    strong = len(rows) - (1 if part == "fold" else 2)  # all samples, or the mean
+    strong = len(rows) - (1 if parts == "folds" else 2)  # all samples, or the mean
     return Table(str(summary["column"]), heads, rows, strong=(strong,) if folds else ())
+
+
+def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
+    """Return the scores of each study with their intervals, their mean, and the next study.
+
+    `classes` are those of the target.
+    """
+    metrics = scores.studies[0].metrics
+    first, *others = metrics
+    shown = [first, *(name for name in others if name in ("auc", "mae", "mae_ranks"))]
+    means = scores.studies[0].actual_mean is not None
+    rows = []
+    for study in scores.studies:
+        row = [study.study, str(study.samples)]
+        row += [with_interval(name, study.metrics[name]) for name in shown]
+        ends = (study.actual_mean, study.predicted_mean) if means else ()
+        row += ["" if end is None else significant(end) for end in ends]
+        rows.append([*row, study.left_out or ("yes" if study.better else "not shown")])
+    heads = [scores.column, "Samples", *(TITLES[name] for name in shown)]
+    mean = f"Part of {classes[1]}" if len(classes) == 2 else "Mean"
+    heads += [f"{mean}, true", "predicted"] * means + ["Better than a guess"]
+    note = "Each study was predicted by models of the others. In brackets: 95 % interval."
+    if (summary := scores.summaries.get(first)) is None:
+        note += f" A summary needs {MIN_STUDIES} studies."
+        return Table("By study", heads, rows, note)
+    found = [scores.summaries.get(name) for name in shown]
+    empty = [""] * (2 * means + 1)
+    rows.append(["mean", "", *map(_mean_cell, found), *empty])
+    rows.append(["next study", "", *map(_next_cell, found), *empty])
+    note += (
+        f" Mean and next study: random effects on the scale {summary.scale} ({TITLES[first]}), "
+        f"standard deviation between studies {significant(summary.tau)}, I² {summary.i2:.0%}."
+    )
+    return Table("By study", heads, rows, note, (len(rows) - 2,))
+
+
+def _mean_cell(found: StudySummary | None) -> str:
+    if found is None:
+        return metric_text("", None)
+    return with_interval(found.metric, Score(found.value, found.lower, found.upper))
+
+
+def _next_cell(found: StudySummary | None) -> str:
+    if found is None:
+        return metric_text("", None)
+    digits = digits_of(found.next_lower, found.next_upper)
+    low, high = (
+        metric_text(found.metric, end, digits) for end in (found.next_lower, found.next_upper)
+    )
+    return f"{low} to {high}"
 
 
 def metric_cells(names: Iterable[str], metrics: Mapping[str, float | None]) -> list[str]:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from aam.evaluation.intervals import ResampledMetrics, resample_metrics, units_of
-from aam.evaluation.metrics import ScoredPredictions
+from aam.arrays import F64
+from aam.evaluation.ensemble import Combined, Ensemble
+from aam.evaluation.folds import Folds
+from aam.evaluation.intervals import ResampledMetrics, Score, resample_metrics, units_of
+from aam.evaluation.labels import Labels
+from aam.evaluation.metrics import ScoredPredictions, compute_metrics
+from aam.evaluation.permutation import permutation_test
+from aam.evaluation.scores import Scores, evaluate, read, write
+from aam.evaluation.splits import Split
 from aam.evaluation.studies import Spread, random_effects, score_study, summarise
 from benchmarks.studies_intervals import coverage
+from tests.evaluation.test_study_splits import with_studies
+from tests.support.commands import aam
 
 
 def cases(positive: int, negative: int, separation: float, seed: int = 0) -> ScoredPredictions:
@@ -65,7 +78,9 @@ def test_the_spread_of_many_studies_is_that_of_the_studies() -> None:
 def test_without_prior_it_is_hartung_and_knapp() -> None:
     """By hand, with equal variances: the t interval of the scores."""
     value_K = np.array([0.2, 0.5, 1.1, 1.4])
-    found = random_effects(value_K, np.full(4, 0.01), Spread(0.4, 0.0))
+    found = random_effects(value_K, np.full(4, 0.01), Spread(0.0, 0.0))
+    # DerSimonian and Laird of equal variances: that of the scores less the sampling variance.
+    assert found.tau == pytest.approx(np.sqrt(value_K.var(ddof=1) - 0.01))
     assert found.mean == pytest.approx(value_K.mean())
     assert found.half == pytest.approx(3.1824 * value_K.std(ddof=1) / 2, rel=1e-4)
 
@@ -125,3 +140,140 @@ def test_numbers_are_summarised_on_their_scales() -> None:
     equal = ScoredPredictions(np.ones(20), rng.normal(size=20))
     assert score_study("equal", resampled(equal)).left_out
     assert summarise("r2", [*models, resampled(equal)]) == r2
+
+
+def three_studies(
+    classes: int, signal: float, seed: int = 0, studies: int = 3
+) -> tuple[Folds, F64]:
+    """Draw labels and left-out predictions; the second study has other proportions."""
+    rng = np.random.default_rng(seed)
+    study_N = np.repeat(np.arange(studies), 40)
+    splits = tuple(
+        Split(np.flatnonzero(study_N != k), np.arange(0), np.flatnonzero(study_N == k))
+        for k in range(studies)
+    )
+    names = tuple(f"s{k}" for k in range(studies))
+    chance_N = np.where(study_N == 1, 0.8, 0.3)
+    if not classes:
+        actual = study_N * 10.0 + rng.normal(size=len(study_N))
+        predicted = actual + rng.normal(size=len(study_N)) / signal
+        labels = Labels.of(actual, (), None, studies=[names[k] for k in study_N])
+        return Folds(labels, splits, 0, None, "study", names), predicted[:, None]
+    codes = np.where(rng.random(len(study_N)) < chance_N, classes - 1, rng.integers(classes - 1))
+    logits = rng.normal(size=(len(codes), classes)) + signal * np.eye(classes)[codes]
+    # What the model reads besides is the study alone, whose proportions differ.
+    logits[:, -1] += 3 * (study_N == 1)
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    labels = Labels.of(
+        codes.astype(float), tuple("abc"[:classes]), None, studies=[names[k] for k in study_N]
+    )
+    return Folds(labels, splits, 0, None, "study", names), chances
+
+
+def scores_of(folds: Folds, predictions_MC: F64) -> Scores:
+    combined = Combined(
+        Ensemble({"kernel": 1.0}, np.inf, 1.0), {"kernel": predictions_MC}, predictions_MC,
+        predictions_MC, None, [{"kernel": 1.0}] * len(folds.splits),
+    )  # fmt: skip
+    return evaluate("target", folds, combined, {}, permutation_test(folds, predictions_MC))
+
+
+@pytest.mark.parametrize(("classes", "signal"), [(0, 4.0), (2, 1.5), (3, 4.0)])
+def test_the_verdict_is_that_of_the_summary(classes: int, signal: float, tmp_path: Path) -> None:
+    folds, predictions_MC = three_studies(classes, signal)
+    scores = scores_of(folds, predictions_MC)
+    assert scores.is_better and scores.studies is not None
+    metric = {0: "r2", 2: "auc", 3: "mcfadden_r2"}[classes]
+    assert scores.metric == scores.verdict.metric == metric
+    summary = scores.studies.summaries[metric]
+    # The scores of the model are the summary; each study has its own.
+    assert scores.models["ensemble"].metrics[metric].value == summary.value
+    values = [study.metrics[metric].value or 0.0 for study in scores.studies.studies]
+    assert min(values) <= summary.value <= max(values)
+    for number in (summary.value, summary.lower, summary.next_lower, summary.next_upper):
+        assert f"{number:.2f}" in scores.verdict.sentence
+    write(tmp_path / "scores.json", scores)
+    assert read(tmp_path / "scores.json") == scores
+
+
+@pytest.mark.parametrize("classes", [0, 2])
+def test_differences_between_studies_are_no_skill(classes: int) -> None:
+    """Pooled, predictions that tell the studies apart alone would have skill, and a small p."""
+    folds, predictions_MC = three_studies(classes, 1e-9 if classes else 0.3)
+    if not classes:
+        predictions_MC = np.repeat([0.0, 10.0, 20.0], 40)[:, None]
+    scores = scores_of(folds, predictions_MC)
+    assert not scores.is_better
+    assert scores.verdict.p is None or scores.verdict.p > 0.05
+    pooled = replace(folds, labels=replace(folds.labels, studies=None))
+    scored = replace(pooled.scored(predictions_MC), folds=())
+    assert compute_metrics(scored)["auc" if classes else "r2"] > 0.65  # type: ignore[operator]
+
+
+def test_two_studies_have_figures_and_no_summary() -> None:
+    folds, predictions_MC = three_studies(2, 4.0, studies=2)
+    scores = scores_of(folds, predictions_MC)
+    assert scores.studies is not None and not scores.studies.summaries
+    assert all(study.better for study in scores.studies.studies)
+    assert scores.verdict.outcome == "undecided"
+    assert scores.models["ensemble"].metrics["auc"] == Score(None)
+    for study in scores.studies.studies:
+        assert f"{study.metrics['auc'].value:.2f}" in scores.verdict.sentence
+
+
+def test_a_study_of_one_class_is_named_and_left_out() -> None:
+    folds, predictions_MC = three_studies(2, 4.0, studies=4)
+    values = folds.labels.values.copy()
+    values[120:] = 1
+    scores = scores_of(replace(folds, labels=replace(folds.labels, values=values)), predictions_MC)
+    assert scores.studies is not None
+    assert scores.studies.summaries["auc"].studies == 3
+    assert "s3 (one class)" in scores.verdict.sentence
+    assert scores.is_better
+
+
+def test_members_are_compared_within_the_studies() -> None:
+    """The interval of a difference is over the studies, not over their samples."""
+    folds, first_MC = three_studies(2, 4.0, studies=4)
+    _, second_MC = three_studies(2, 2.0, studies=4)
+    one, two = folds.drawn(first_MC), folds.drawn(second_MC)
+    name, difference = one.paired_difference(two)
+    each = [one.studies[key].whole[name] - two.studies[key].whole[name] for key in one.studies]
+    half = 3.1824 * np.std(each, ddof=1) / 2
+    assert difference.value == pytest.approx(np.mean(each))
+    assert difference.upper == pytest.approx(np.mean(each) + half, rel=1e-3)
+
+
+@pytest.mark.medium
+def test_a_run_says_how_each_study_is_predicted(
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From `aam train` to report, `evaluate` and `compare`."""
+    metadata, folder = tmp_path / "metadata.tsv", tmp_path / "run"
+    with_studies(study_dir, metadata)
+    inputs = ("--metadata", metadata, "--metadata-column", "ph")
+    command = ("train", "--table", study_dir / "table.biom", *inputs, "--members", "kernel")
+    assert aam(*command, "--study-column", "batch", "--output-dir", folder) == 0
+    shown = capsys.readouterr().out
+    scores = read(folder / "scores.json")
+    assert scores.studies is not None
+    assert [study.study for study in scores.studies.studies] == ["b0", "b1", "b2"]
+    assert all(study.study in shown for study in scores.studies.studies)
+    page = (folder / "report.html").read_text()
+    assert "next study" in page and scores.verdict.sentence[:40] in page
+    output = tmp_path / "metrics.json"
+    predictions = ("--predictions", folder / "predictions.tsv", "--output", output)
+    assert aam("evaluate", *predictions, *inputs) == 0
+    found = json.loads(output.read_text())
+    assert set(found["studies"]) == {"b0", "b1", "b2"}
+    summary = scores.studies.summaries["r2"]
+    assert found["summaries"]["r2"]["value"] == pytest.approx(summary.value)
+    # A run with folds of all studies has another score: both are pooled.
+    assert aam(*command, "--folds", 3, "--output-dir", tmp_path / "pooled") == 0
+    capsys.readouterr()
+    assert aam("compare", folder, tmp_path / "pooled") == 0
+    assert aam("compare", folder, folder) == 0
+    # An edited file is not shown beside the scores.
+    predictions_file = folder / "predictions.tsv"
+    predictions_file.write_text(predictions_file.read_text().replace("\tb0\t", "\tb1\t", 3))
+    assert aam("report", "--run-dir", folder) != 0
