@@ -117,7 +117,8 @@ def claimed(private: str) -> str:
 
     Two programs that write one cache (MIOpen's database, compiled kernels) damage it, and one that
     finds the cache of an earlier one need not compile. The program that replaces this process
-    inherits the lock and holds it to its end.
+    inherits the lock and holds it to its end. With docker that is its client, which waits for the
+    container; where the client is killed (SIGKILL) the container goes on without the lock.
     """
     make_private([os.path.dirname(private)])
     folder, number = private, 1
