@@ -29,7 +29,7 @@ from launcher.plan.hardware import (
     for_gpus,
     fused,
     hardware_of,
-    misfits,
+    misfits_of,
 )
 from launcher.plan.inputs import NATIVE, BuiltImage, LaunchInputs
 from launcher.plan.settings import AUTO
@@ -51,8 +51,7 @@ class Candidate(msgspec.Struct, frozen=True):
     # the image where this engine can run it; None if it is not built
     built: BuiltImage | None = None
     group: GpuGroup | None = None  # the GPUs; None: the command computes on the processor
-    misfits: tuple[str, ...] = ()  # why the image does not fit the hardware
-    fits: bool = True  # the hardware is not against it, or --force overrides that
+    misfits: tuple[str, ...] = ()  # why the image does not fit the hardware; --force overrides it
     reason: Step | None = None  # the first reason against it; None: it can run
     # why this one is chosen, and no other; of the chosen candidate alone
     decisions: tuple[Decision, ...] = ()
@@ -62,6 +61,11 @@ class Candidate(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """The name of the image, or NATIVE."""
         return self.image.name if self.image else NATIVE
+
+    @property
+    def fits(self) -> bool:
+        """The hardware is not against it, or --force overrides that."""
+        return self.reason is None or self.reason[0] not in MISFITS
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -139,8 +143,6 @@ def decide(inputs: LaunchInputs) -> Candidate:
     if chosen is None:
         raise _refusal(inputs, hardware, refused)
     image, group = chosen.image, chosen.group
-    if image and image.vendor == CPU:
-        group = None
     why, source = _why(chosen, refused, inputs, hardware)
     decisions = selected(hardware)
     engine = (REQUESTED, settings.runtime.source)
@@ -175,9 +177,7 @@ def decide(inputs: LaunchInputs) -> Candidate:
         cause = "The command computes on the processor"
         severity: Literal["note", "warning"] = "warning" if discrete else "note"
         findings.append(Finding(severity, cause, hardware.absent, remedy))
-    overridden = chosen.misfits if inputs.request.force else ()
-    return replace(chosen, group=group, misfits=overridden, decisions=tuple(decisions),
-                   findings=tuple(findings))  # fmt: skip
+    return replace(chosen, decisions=tuple(decisions), findings=tuple(findings))
 
 
 def selected(hardware: Hardware) -> list[Decision]:
@@ -198,27 +198,25 @@ def _candidates(inputs: LaunchInputs, hardware: Hardware) -> Iterator[Candidate]
         title, source = "an image that is not in the catalog", settings.image.source
         unlisted = Image(name, title, None, {}, source=source)
         group = None if never or not best else best[0]
-        offers.append(Offer(unlisted, group, misfits(unlisted, group, groups, inputs)))
+        offers.append(Offer(unlisted, group, misfits_of(unlisted, group, groups, inputs)))
     # The engine that is requested, those of the host, or the usual one of a capture without any.
     runtime, known_engines = settings.runtime.value, host.engines or host.absent_engines[:1]
     engines = tuple(fact.name for fact in known_engines) or ("container engine",)
     engines = engines if runtime == "auto" else (runtime,)
     for offer in offers if runtime != NATIVE else ():
-        image, against = offer.image, tuple(offer.misfits.items())
+        image, misfits = offer.image, offer.misfits
         if name not in ("auto", image.name):
             continue
-        forced = inputs.request.force and image.name == name
         for engine in engines:
             there = (b for b in inputs.built if b.image == image.name and engine in b.engines)
-            why = tuple(evidence for _, evidence in against)
-            candidate = Candidate(engine, image, next(there, None), offer.group, why)
-            if against and not forced:
-                step, evidence = against[0]
+            against = tuple(misfits.values())
+            candidate = Candidate(engine, image, next(there, None), offer.group, against)
+            if misfits and not (inputs.request.force and image.name == name):
                 cause = f"Image {image.name} does not fit this host"
-                reason: Step | None = (step, Unavailable(cause, evidence))
+                reason: Step | None = (next(iter(misfits)), Unavailable(cause, against[0]))
             else:
                 reason = _unwanted(candidate, hardware, inputs) or _cannot_start(candidate, inputs)
-            yield replace(candidate, reason=reason, fits=forced or not against)
+            yield replace(candidate, reason=reason)
     # A capture may not have recorded its Python environment.
     if runtime == NATIVE or (host.replays and (runtime, name) == ("auto", "auto")):
         same = [group for group in groups if group.vendor == inputs.native.vendor]
@@ -292,17 +290,14 @@ def _cannot_start(candidate: Candidate, inputs: LaunchInputs) -> Step | None:
     image, group, fact = candidate.image, candidate.group, host.engine(candidate.engine)
     if image is not None:
         nothing = "No engine can start a container"
+        if fact is None and host.replays and runtime == "auto":
+            known = ", ".join(engine.name for engine in host.absent_engines)
+            evidence = f"none of {known} is on PATH"
+            return "engine", Unavailable(nothing, evidence, "install one of them")
         if fact is None and host.replays:
-            cause, evidence = "The engine is not installed", f"no {runtime} on PATH"
             remedy = "install it, or choose another --runtime"
-            if runtime == "auto":
-                known = ", ".join(engine.name for engine in host.absent_engines)
-                cause, evidence, remedy = (
-                    nothing,
-                    f"none of {known} is on PATH",
-                    "install one of them",
-                )
-            return "engine", Unavailable(cause, evidence, remedy)
+            return "engine", Unavailable("The engine is not installed", f"no {runtime} on PATH",
+                                         remedy)  # fmt: skip
         if fact and fact.obstacle:
             if runtime == "auto" and all(other.obstacle for other in host.engines):
                 evidence = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines)
@@ -380,9 +375,8 @@ def _why(
         here = f"PyTorch {inputs.native.torch} is installed here"
         return (f"{reasons[0].cause}, and {here}" if reasons else here), "host"
     if settings.image.value != "auto":
-        forced = chosen.misfits if inputs.request.force else ()
-        why = f"{REQUESTED}, although {'; '.join(forced)}" if forced else REQUESTED
-        return why, settings.image.source
+        although = f", although {'; '.join(chosen.misfits)}" if chosen.misfits else ""
+        return REQUESTED + although, settings.image.source
     if group is None:
         why = hardware.absent
         if inputs.gpu_use == "never":
@@ -396,11 +390,9 @@ def _why(
             ranges = inputs.catalog.drivers.get(group.vendor, ())
             why += f"; {VENDORS[group.vendor].driver_text(driver, ranges)}"
     # Of the images that were preferred, the first that fits and still does not run.
-    before = (c for c in refused if c.fits and c.reason and c.name != chosen.name)
-    for candidate in before:
-        assert candidate.reason is not None
-        why += f"; {candidate.name} would come before it: {candidate.reason[1].cause}"
-        break
+    before = next((c for c in refused if c.fits and c.name != chosen.name), None)
+    if before and before.reason:
+        why += f"; {before.name} would come before it: {before.reason[1].cause}"
     return why, image.source
 
 

@@ -171,14 +171,14 @@ def _offers(
     """Return every offer in order of preference, the groups without one that fits, and remarks."""
     images = inputs.catalog.images
     if inputs.gpu_use == "never":  # an image for GPUs computes on the processor too
-        alone = [Offer(image, None, misfits(image, None, groups, inputs)) for image in images]
+        alone = [Offer(image, None, misfits_of(image, None, groups, inputs)) for image in images]
         return tuple(sorted(alone, key=lambda offer: for_gpus(offer.image))), (), []
     served: list[tuple[Offer, ...]] = []
     rest: list[Offer] = []
     unserved: list[Finding] = []
     remarks: list[Finding] = []
     for group in groups:
-        own = [Offer(image, group, misfits(image, group, groups, inputs))
+        own = [Offer(image, group, misfits_of(image, group, groups, inputs))
                for image in images if image.vendor == group.vendor]  # fmt: skip
         fitting = [offer for offer in own if not offer.misfits]
         rest += [offer for offer in own if offer.misfits]
@@ -204,12 +204,12 @@ def _offers(
         image for image in images if not (for_gpus(image) and image.vendor in with_group)
     ]
     order = [image.name for image in images]
-    rest += [Offer(image, None, misfits(image, None, groups, inputs)) for image in on_processor]
+    rest += [Offer(image, None, misfits_of(image, None, groups, inputs)) for image in on_processor]
     rest.sort(key=lambda offer: (not for_gpus(offer.image), order.index(offer.image.name)))
     return (*offers, *rest), tuple(unserved), remarks
 
 
-def misfits(
+def misfits_of(
     image: Image, group: GpuGroup | None, groups: Sequence[GpuGroup], inputs: LaunchInputs
 ) -> dict[str, str]:
     """Return why an image does not fit the processor and a group of GPUs: kind -> evidence.
