@@ -76,12 +76,15 @@ class Results(NamedTuple):
         splits: a row for each sample and fold: its part (train, validation, test) and group.
         importance: importance of each ASV by feature id, as of `Model.importance`, with the ranks
             in each fold.
+        associations: ASVs and taxa by their association within the studies of `study_column`, by
+            feature; None of a single study.
     """
 
     scores: dict[str, Any]
     oof_predictions: pd.DataFrame
     splits: pd.DataFrame
     importance: pd.DataFrame
+    associations: pd.DataFrame | None = None
 
 
 class Evaluation(NamedTuple):
@@ -387,7 +390,7 @@ class Model:
         """
         with library_call():
             run = self._run()
-            texts = [ID_HEADER, "feature-id", "taxon", "split", "group"]
+            texts = [ID_HEADER, "feature-id", "feature", "taxon", "class", "split", "group"]
             if run.scored is not None and run.scored.classes:
                 texts += ["actual", "predicted", *(f"{name}_predicted" for name in run.members)]
 
@@ -404,6 +407,7 @@ class Model:
                 table("predictions.tsv", ID_HEADER),
                 table("splits.tsv", ID_HEADER),
                 table("importance.tsv", "feature-id"),
+                table("associations.tsv", "feature") if run.associations else None,
             )
 
     def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:

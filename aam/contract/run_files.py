@@ -32,7 +32,7 @@ UNIFRAC = "unifrac.tsv"
 """Distances that `aam unifrac` adds to a run, for the report."""
 
 _OF_RUN = (MODEL, "splits.tsv", "predictions.tsv", "scores.json", "importance.tsv",
-           "explanations.tsv", "ordination.txt", "report.html")  # fmt: skip
+           "associations.tsv", "explanations.tsv", "ordination.txt", "report.html")  # fmt: skip
 _OF_NETWORK = ("progress.json", "embeddings.tsv", "mlflow.db", "wandb")
 _OF_FIT = ("checkpoints", "metrics.csv", "tensorboard")
 _FOLD = re.compile(r"fold-\d+")

@@ -2,21 +2,24 @@
 
 `rank_test` asks whether an ASV rises or falls with the target, whatever the rest of the community
 does: what a reader takes "associated" for. `mixed_model_test` asks whether it does so beyond what
-the community as a whole explains: of many ASVs that change together it names few or none.
+the community as a whole explains: of many ASVs that change together it names few or none. Of
+several studies both compare samples of the same study: `study_agreement` has the direction in each.
 
-N samples or groups, F ASVs, of which T are tested, S strata, D degrees of freedom, E entries of the
-table above 0, P pairs of an ASV and a stratum with such entries, B shufflings, C outputs.
+N samples or groups, F ASVs, of which T are tested, S strata, K studies, D outputs of the test, E
+entries of the table above 0, P pairs of an ASV and a stratum with such entries, B shufflings, C
+outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
 from scipy.stats import chi2, false_discovery_control, rankdata
 
-from aam.arrays import F64, Rows
+from aam.arrays import F64, Codes, Rows
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.permutation import shuffled_rows
@@ -48,7 +51,8 @@ def rank_test(abundances: sparse.csr_array, labels: Labels) -> F64 | None:
 
     Samples of one group are not independent. Where their labels are (nearly) the same, the mean
     abundance and label of a group are one observation. Where labels vary within groups, samples are
-    ranked and compared within each group, which is a stratum (van Elteren 1960).
+    ranked and compared within each group, which is a stratum (van Elteren 1960). Of several studies
+    each is a stratum: a difference between studies is no association.
 
     The statistic is the extended Mantel-Haenszel one with rank scores (Landis, Heyman and Koch
     1978, doi:10.2307/1402778): without strata that of Kruskal and Wallis (of two classes,
@@ -69,10 +73,123 @@ def rank_test(abundances: sparse.csr_array, labels: Labels) -> F64 | None:
     >>> (rank_test(sparse.csr_array(shares), labels) < 0.1).tolist()
     [False, True, False]
     """
+    found = _score_sums(abundances, labels)
+    return None if found is None else found.q_values
+
+
+@dataclass(frozen=True)
+class StudyAgreement:
+    """Association of F features with a number, ranks or classes in each of K studies.
+
+    Of classes the directions are those of the class whose association is the strongest.
+    """
+
+    class_F: Codes  # code of that class, of two always the second; 0 of a number or ranks
+    z_F: F64  # standard normal without association, of all studies; above 0 it rises
+    p_F: F64  # of `rank_test`
+    q_F: F64
+    z_KF: F64  # the same of each study; NaN where it has too few samples
+
+    @property
+    def studies_F(self) -> Codes:
+        """Number of studies in which each feature is tested."""
+        number_F: Codes = np.isfinite(self.z_KF).sum(axis=0)
+        return number_F
+
+    @property
+    def agreeing_F(self) -> Codes:
+        """Number of studies whose direction is that of all of them."""
+        with np.errstate(invalid="ignore"):
+            agrees_KF = np.sign(self.z_KF) == np.sign(self.z_F)
+        number_F: Codes = (agrees_KF & np.isfinite(self.z_KF)).sum(axis=0)
+        return number_F
+
+
+def study_agreement(abundances: sparse.csr_array, labels: Labels) -> StudyAgreement | None:
+    """Test each feature within all studies together, and return its direction in each of them.
+
+    Args:
+        abundances: relative abundances of ASVs or taxa, [N, F].
+        labels: labels, groups and studies of the N samples.
+
+    Returns:
+        None where `rank_test` has none.
+
+    >>> rng = np.random.default_rng(0)
+    >>> shares, studies = rng.random((60, 2)), ["a"] * 30 + ["b"] * 30
+    >>> labels = Labels.of(shares[:, 1] + rng.normal(0, 0.1, 60), (), None, (), studies)
+    >>> found = study_agreement(sparse.csr_array(shares), labels)
+    >>> int(found.agreeing_F[1]), bool(found.q_F[1] < 0.001)
+    (2, True)
+    """
+    assert labels.studies is not None
+    whole = _score_sums(abundances, labels)
+    if whole is None:
+        return None
+    z_FD = whole.z_FD
+    strongest_F = np.nan_to_num(np.abs(z_FD)).argmax(axis=1)
+    place_F = np.arange(len(z_FD))
+    z_KF = np.full((len(np.unique(labels.studies)), len(z_FD)), np.nan)
+    for k, study in enumerate(np.unique(labels.studies)):
+        rows = np.flatnonzero(labels.studies == study)
+        found = _score_sums(abundances[rows], labels.take(rows))
+        if found is not None:
+            tested_F = found.present_F >= MIN_SAMPLES
+            z_KF[k] = np.where(tested_F, found.z_FD[place_F, strongest_F], np.nan)
+    class_F = strongest_F + (len(labels.classes) == 2)
+    return StudyAgreement(class_F, z_FD[place_F, strongest_F], whole.p_values, whole.q_values, z_KF)
+
+
+@dataclass(frozen=True)
+class _ScoreSums:
+    """Sums of rank scores with the labels, and their covariance without association."""
+
+    sums_FD: F64
+    covariance_FDD: F64
+    present_F: Codes  # observations in which a feature is above 0
+
+    @property
+    def z_FD(self) -> F64:
+        """Sums in their standard deviations; NaN where all observations are equal."""
+        variance_FD = np.diagonal(self.covariance_FDD, axis1=1, axis2=2)
+        z_FD = np.full(self.sums_FD.shape, np.nan)
+        varies_FD = variance_FD > 1e-12 * max(float(variance_FD.max(initial=0)), 1e-300)
+        np.divide(self.sums_FD, np.sqrt(variance_FD), out=z_FD, where=varies_FD)
+        return z_FD
+
+    @property
+    def p_values(self) -> F64:
+        """P of each feature, [F]; 1 with fewer than `MIN_SAMPLES` observations above 0."""
+        tested = np.flatnonzero(self.present_F >= MIN_SAMPLES)
+        p_F = np.ones(len(self.present_F))
+        if len(tested):
+            sums_TD, covariance_TDD = self.sums_FD[tested], self.covariance_FDD[tested]
+            inverse_TDD = np.linalg.pinv(covariance_TDD, rcond=1e-9, hermitian=True)
+            statistic_T = np.einsum("td,tde,te->t", sums_TD, inverse_TDD, sums_TD)
+            values_TD = np.linalg.eigvalsh(covariance_TDD)
+            freedom_T = (values_TD > 1e-9 * values_TD[:, -1:]).sum(axis=1)
+            p_F[tested] = np.where(
+                freedom_T > 0, chi2.sf(statistic_T, np.maximum(freedom_T, 1)), 1.0
+            )
+        return p_F
+
+    @property
+    def q_values(self) -> F64:
+        """Q-values of the tested features, [F]; 1 of the others."""
+        tested, q_F = self.present_F >= MIN_SAMPLES, np.ones(len(self.present_F))
+        if tested.any():
+            q_F[tested] = false_discovery_control(self.p_values[tested])
+        return q_F
+
+
+def _score_sums(abundances: sparse.csr_array, labels: Labels) -> _ScoreSums | None:
+    """Sum the rank scores of each feature over all strata; None where there is nothing to test."""
     units, labels, stratum_N = _observations(sparse.csr_array(abundances, dtype=np.float64), labels)
     size_S = np.bincount(stratum_N)
-    outputs_ND = labels.outputs_NC[:, 1:] if labels.classes else _ranks(labels.values, stratum_N)
+    outputs_ND = labels.outputs_NC if labels.classes else _ranks(labels.values, stratum_N)
     mean_SD = np.stack([np.bincount(stratum_N, y) for y in outputs_ND.T], axis=1) / size_S[:, None]
+    if len(labels.classes) == 2:  # the second says all of the first
+        outputs_ND, mean_SD = outputs_ND[:, 1:], mean_SD[:, 1:]
     centred_ND = outputs_ND - mean_SD[stratum_N]
     if len(stratum_N) < _MIN_UNITS or not np.abs(centred_ND).max(initial=0) > 1e-9:
         return None
@@ -104,16 +221,7 @@ def rank_test(abundances: sparse.csr_array, labels: Labels) -> F64 | None:
     covariance_FDD = (variance @ labels_SD2).reshape(shape[1], *[centred_ND.shape[1]] * 2)
 
     present_F = np.bincount(entries.col, minlength=shape[1])
-    tested = np.flatnonzero(present_F >= MIN_SAMPLES)
-    q_F = np.ones(shape[1])
-    if len(tested):
-        sums_TD, covariance_TDD = sums_FD[tested], covariance_FDD[tested]
-        inverse_TDD = np.linalg.pinv(covariance_TDD, rcond=1e-9, hermitian=True)
-        statistic_T = np.einsum("td,tde,te->t", sums_TD, inverse_TDD, sums_TD)
-        freedom_T = np.linalg.matrix_rank(covariance_TDD, hermitian=True)
-        p_T = np.where(freedom_T > 0, chi2.sf(statistic_T, np.maximum(freedom_T, 1)), 1.0)
-        q_F[tested] = false_discovery_control(p_T)
-    return q_F
+    return _ScoreSums(sums_FD, covariance_FDD, present_F)
 
 
 def mixed_model_test(
@@ -199,14 +307,33 @@ def association_sentence(q_values_U: Mapping[str, F64], target: str) -> str:
     return " ".join(parts)
 
 
+def agreement_sentence(q_F: F64, studies_F: Codes, agreeing_F: Codes) -> str:
+    """Return how many features are associated, and how many of these in all studies that have them.
+
+    >>> agreement_sentence(np.array([0.01, 0.03, 0.5]), np.array([3, 4, 4]), np.array([3, 3, 4]))
+    'Within the studies 2 of 3 ASVs are associated (q < 0.1), 1 of them in one direction in each.'
+    """
+    found_F = q_F < RATE
+    number = int((found_F & (agreeing_F == studies_F)).sum())
+    return (
+        f"Within the studies {int(found_F.sum())} of {len(q_F)} ASVs are associated (q < {RATE}), "
+        f"{number} of them in one direction in each."
+    )
+
+
 def _observations(
     abundances: sparse.csr_array, labels: Labels
 ) -> tuple[sparse.csr_array, Labels, Rows]:
     """Return abundances, labels and strata of the observations: groups, or samples in groups."""
-    group_names, group_N = np.unique(labels.groups, return_inverse=True)
+    study_N = np.zeros(len(labels.groups), dtype=np.int64)
+    if labels.studies is not None:
+        study_N = labels.studies
+    # A subject in two studies is two groups.
+    pairs_2N, group_N = np.unique([study_N, labels.groups], axis=1, return_inverse=True)
     number, size_I = len(group_N), np.bincount(group_N)
-    if len(group_names) == number:
-        return abundances, labels, np.zeros(number, dtype=np.int64)
+    stratum_N = np.unique(study_N, return_inverse=True)[1].astype(np.int64)
+    if len(size_I) == number:
+        return abundances, labels, stratum_N
     outputs_NC = labels.outputs_NC
     mean_IC = np.stack([np.bincount(group_N, y) for y in outputs_NC.T], axis=1) / size_I[:, None]
     within = np.square(outputs_NC - mean_IC[group_N]).sum()
@@ -217,7 +344,7 @@ def _observations(
     return (
         sparse.csr_array(mean @ abundances),
         Labels.of(values_I, labels.classes, None, labels.levels),
-        np.zeros(len(size_I), dtype=np.int64),
+        np.unique(pairs_2N[0], return_inverse=True)[1].astype(np.int64),
     )
 
 

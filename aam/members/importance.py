@@ -9,7 +9,7 @@ see `base`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -31,6 +31,7 @@ from aam.evaluation.association import (
     association_sentence,
     mixed_model_test,
     rank_test,
+    study_agreement,
 )
 from aam.evaluation.folds import Folds
 from aam.evaluation.permutation import standard_outputs
@@ -272,29 +273,88 @@ def clade_table(table: pd.DataFrame) -> pd.DataFrame:
         Rows with taxon, level (1 for the highest rank), asvs (their number), the sums, and the
         rank within the level; by level, the most important first.
     """
-    members: dict[tuple[str, ...], list[int]] = {}
-    for row, named in enumerate(map(named_ranks, table["taxon"])):
-        for level in range(1, len(named) + 1):
-            members.setdefault(tuple(named[:level]), []).append(row)
-    lowest: dict[tuple[int, ...], tuple[str, ...]] = {}
-    for taxon, rows in members.items():
-        lowest[tuple(rows)] = max(lowest.get(tuple(rows), ()), taxon, key=len)
+    lowest = taxa_of_asvs(table["taxon"])
     if not lowest:
         raise DataError("No ASV has a taxon", f"{len(table)} ASVs", "give another taxonomy")
     summed = [name for name in table.columns if name.startswith(_SUMMED)]
     values = table[summed].to_numpy(np.float64)
     taxa = pd.DataFrame(
         {
-            "taxon": ["; ".join(taxon) for taxon in lowest.values()],
-            "level": [len(taxon) for taxon in lowest.values()],
-            "asvs": [len(rows) for rows in lowest],
+            "taxon": ["; ".join(taxon) for taxon in lowest],
+            "level": [len(taxon) for taxon in lowest],
+            "asvs": [len(rows) for rows in lowest.values()],
         }
     )
     # Only the first ASVs are permuted, see --first.
-    taxa[summed] = np.array([np.nansum(values[list(rows)], axis=0) for rows in lowest])
+    taxa[summed] = np.array([np.nansum(values[rows], axis=0) for rows in lowest.values()])
     sizes = taxa[[name for name in summed if name != "mean_relative_abundance"]].abs()
     taxa["rank"] = sizes.groupby(taxa["level"]).rank(ascending=False).mean(axis=1)
     return taxa.sort_values(["level", "rank"], kind="stable", ignore_index=True)
+
+
+def taxa_of_asvs(taxa: Iterable[str]) -> dict[tuple[str, ...], list[int]]:
+    """Return the places of the ASVs of each taxon of each rank.
+
+    Of taxa with the same ASVs, such as a family with one genus, the lowest is taken.
+
+    >>> taxa_of_asvs(["d__B; g__A", "d__B; g__C"])
+    {('d__B',): [0, 1], ('d__B', 'g__A'): [0], ('d__B', 'g__C'): [1]}
+    """
+    members: dict[tuple[str, ...], list[int]] = {}
+    for row, named in enumerate(map(named_ranks, taxa)):
+        for level in range(1, len(named) + 1):
+            members.setdefault(tuple(named[:level]), []).append(row)
+    lowest: dict[tuple[int, ...], tuple[str, ...]] = {}
+    for taxon, rows in members.items():
+        lowest[tuple(rows)] = max(lowest.get(tuple(rows), ()), taxon, key=len)
+    return {taxon: list(rows) for rows, taxon in lowest.items()}
+
+
+def agreement_table(
+    importance: pd.DataFrame,
+    abundances: sparse.csr_array,
+    feature_ids: Sequence[str],
+    folds: Folds,
+) -> pd.DataFrame | None:
+    """Return a row for each ASV and taxon that is tested in at least two studies.
+
+    Args:
+        importance: result of `importance_table` of the same study.
+        abundances: relative abundances, [N, F].
+        feature_ids: F names.
+        folds: labels, studies and their names.
+
+    Returns:
+        Columns of associations.tsv, see `docs/importance.md`: ASVs before taxa, the least p first.
+        None where the labels cannot be tested.
+    """
+    tables = []
+    column = {name: number for number, name in enumerate(feature_ids)}
+    columns = [column[name] for name in importance["feature-id"]]
+    of_asvs = sparse.csr_array(abundances[:, columns], dtype=np.float64)
+    described = {"taxon": importance["taxon"]} if "taxon" in importance else {}
+    kinds = [
+        ("ASV", of_asvs, {"feature": importance["feature-id"], **described}, importance["rank"])
+    ]
+    if "taxon" in importance and (taxa := taxa_of_asvs(importance["taxon"])):
+        places = [(row, k) for k, rows in enumerate(taxa.values()) for row in rows]
+        rows, taxon = np.array(places).T
+        shape = len(importance), len(taxa)
+        member = sparse.csr_array((np.ones(len(rows)), (rows, taxon)), shape)
+        names = ["; ".join(each) for each in taxa]
+        kinds.append(("taxon", of_asvs @ member, {"feature": names, "taxon": names}, np.nan))
+    for kind, shares, names_of, rank in kinds:
+        found = study_agreement(shares, folds.labels)
+        if found is None:
+            return None
+        described = {"kind": kind, "studies": found.studies_F, "agreeing": found.agreeing_F}
+        if folds.labels.classes:
+            described["class"] = [folds.labels.classes[code] for code in found.class_F.tolist()]
+        each = {f"z_{name}": z_F for name, z_F in zip(folds.studies, found.z_KF, strict=True)}
+        statistics = {"z": found.z_F, "p": found.p_F, "q": found.q_F, "rank": rank}
+        table = pd.DataFrame({**names_of, **described, **statistics, **each})
+        tables.append(table[table["studies"] > 1].sort_values("p", kind="stable"))
+    return pd.concat(tables, ignore_index=True)
 
 
 def _mean_rank(sizes: Sequence[F64]) -> F64:

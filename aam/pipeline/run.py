@@ -20,6 +20,7 @@ from aam.data.formats.tables import require_reads
 from aam.data.ordination import coordinates_of_kernel, write_ordination
 from aam.data.table import auto_depth
 from aam.data.taxonomy import read_taxonomy
+from aam.evaluation.association import agreement_sentence
 from aam.evaluation.confounding import DEPTH, Association, confounders, confounding_sentences
 from aam.evaluation.folds import Folds
 from aam.evaluation.learning_curve import learning_curve
@@ -38,7 +39,7 @@ from aam.evaluation.scores import write as write_scores
 from aam.evaluation.splits import write_splits
 from aam.inference.tables import write_table
 from aam.members.explanations import explain_held_out
-from aam.members.importance import importance_table, q_values
+from aam.members.importance import agreement_table, importance_table, q_values
 from aam.members.kernel import Landmarks
 from aam.members.member import estimator
 from aam.members.model_file import ModelFacts, TrainedModel
@@ -280,6 +281,18 @@ def _write_importance(
     taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
     table = importance_table(model, labelled.study, taxa, labelled.covariates)
     write_table(options.run.output_dir / "importance.tsv", table)
+    if result.folds.study_column is not None:
+        relative = result.samples.samples.relative
+        ids = labelled.study.table.feature_ids
+        agreement = agreement_table(table, relative, ids, result.folds)
+        if agreement is not None:
+            write_table(options.run.output_dir / "associations.tsv", agreement)
+            asvs = agreement[agreement["kind"] == "ASV"]
+            info(
+                agreement_sentence(
+                    *(asvs[name].to_numpy() for name in ("q", "studies", "agreeing"))
+                )
+            )
     try:
         explained = explain_held_out(
             result.members, result.combined, result.folds, result.samples, model.facts.outputs,

@@ -14,7 +14,12 @@ import numpy.typing as npt
 from aam.data.store import is_store, open_store
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
-from aam.evaluation.association import ASSOCIATED, CONDITIONAL, association_sentence
+from aam.evaluation.association import (
+    ASSOCIATED,
+    CONDITIONAL,
+    agreement_sentence,
+    association_sentence,
+)
 from aam.evaluation.metrics import quantile_bins
 from aam.members.explanations import FEATURES
 from aam.members.importance import FOLD_RANK, stability
@@ -238,6 +243,43 @@ def importance_table(given: ReportInput) -> Table | None:
         note += " `aam importance --taxonomy` and `aam train --taxonomy` add taxa."
     cells, ids = list(zip(*columns.values(), strict=True)), [row["feature-id"] for row in first]
     return Table(f"The {len(cells)} most important ASVs", [*columns], cells, note, ids=ids)
+
+
+def associations_table(given: ReportInput, kind: str) -> Table | None:
+    """List the ASVs or taxa with the least p within the studies, and their direction in each."""
+    rows = [row for row in given.run.associations if row["kind"] == kind]
+    if not rows:
+        return None
+    first, names = rows[:ASVS], [name for name in rows[0] if name.startswith("z_")]
+    columns = {
+        kind: [
+            asv_name({**row, "feature-id": row["feature"]}) if kind == "ASV" else row["feature"]
+            for row in first
+        ],
+        "Agreeing studies": [f"{row['agreeing']} of {row['studies']}" for row in first],
+        "z": [f"{float(row['z']):+.1f} {row.get('class', '')}".rstrip() for row in first],
+        "p": [f"{float(row['p']):.2g}" for row in first],
+        "q": [f"{float(row['q']):.2g}" for row in first],
+    }
+    if kind == "ASV":
+        columns["Rank in the model"] = [f"{float(row['rank']):.3g}" for row in first]
+    columns |= {
+        name.removeprefix("z_"): [f"{float(row[name]):+.1f}" if row[name] else "" for row in first]
+        for name in names
+    }
+    q, studies, agreeing = (
+        np.array([float(row[name]) for row in rows]) for name in ("q", "studies", "agreeing")
+    )
+    sentence = agreement_sentence(q, studies, agreeing)
+    note = (
+        f"{sentence if kind == 'ASV' else ''} Rank test within each study, all studies together "
+        "(van Elteren). z: standard normal without association, above 0 where the abundance rises "
+        f"with {given.run.target}; the last columns have that of each study. Rank tests see the "
+        "data, the rank in the model what it uses."
+    ).strip()
+    cells, ids = list(zip(*columns.values(), strict=True)), [row["feature"] for row in first]
+    what = "ASVs" if kind == "ASV" else "Taxa"
+    return Table(f"{what} associated within the studies", [*columns], cells, note, ids=ids)
 
 
 def explanations_table(given: ReportInput) -> Table | None:

@@ -46,6 +46,7 @@ FILES = {
     "splits.tsv": "training, validation and test samples",
     "scores.json": "metrics of the model and its members, with intervals",
     "importance.tsv": "ASVs by their importance for the predictions",
+    "associations.tsv": "ASVs and taxa by their association within the studies",
     "explanations.tsv": "what moved the predictions of the worst and of typical samples",
     "embeddings.tsv": "embedding of each sample",
     "ordination.txt": "principal coordinates of the samples by the kernel of the sequences",

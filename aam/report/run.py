@@ -74,6 +74,7 @@ class Run:
         unifrac: distances of unifrac.tsv.
         scores: scores.json, the ensemble and its members.
         importance: rows of importance.tsv, the most important ASV first.
+        associations: rows of associations.tsv.
         explanations: rows of explanations.tsv.
     """
 
@@ -94,6 +95,7 @@ class Run:
     unifrac: DistanceMatrix | None
     scores: Scores | None
     importance: tuple[dict[str, str], ...]
+    associations: tuple[dict[str, str], ...]
     explanations: tuple[dict[str, str], ...] | None
 
     @property
@@ -198,6 +200,14 @@ def read_run(folder: Path) -> Run:
         for name in header:
             if name.startswith(measured):
                 numbers(importance, name, path, what)
+    associations: list[dict[str, str]] = []
+    if path := there("associations.tsv"):
+        what = "table of associations"
+        columns = ("feature", "kind", "studies", "agreeing", "z", "p", "q", "rank")
+        header, associations = read_rows(path, what, columns)
+        for name in header:
+            if name in columns[2:] or name.startswith("z_"):
+                numbers(associations, name, path, what, optional=True)
     explanations = None
     if path := there("explanations.tsv"):
         what = "table of explanations"
@@ -227,6 +237,7 @@ def read_run(folder: Path) -> Run:
         read_distances(path) if (path := there("unifrac.tsv")) else None,
         scores,
         tuple(importance),
+        tuple(associations),
         explanations,
     )
 

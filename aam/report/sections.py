@@ -332,6 +332,10 @@ TABLES: dict[Section, tuple[Tabulate, ...]] = {
         predictions.worst_table,
         asvs.explanations_table,
     ),
-    "asvs": (asvs.importance_table,),
+    "asvs": (
+        asvs.importance_table,
+        partial(asvs.associations_table, kind="ASV"),
+        partial(asvs.associations_table, kind="taxon"),
+    ),
 }
 """Every table of a section, in the order of the page."""

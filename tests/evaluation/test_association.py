@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import sparse
-from scipy.stats import chi2, false_discovery_control, kruskal, spearmanr
+from scipy.stats import chi2, false_discovery_control, kruskal, rankdata, spearmanr
 
-from aam.evaluation.association import rank_test
+from aam.evaluation.association import rank_test, study_agreement
 from aam.evaluation.labels import Labels
 
 
@@ -74,3 +76,88 @@ def test_too_few_observations_are_not_tested() -> None:
     # Four subjects with one class each.
     assert rank_test(table, Labels.of(codes_N.astype(np.float64), ("a", "b"), groups)) is None
     assert rank_test(table, Labels.of(np.zeros(40), ("a", "b"), None)) is None
+
+
+def in_studies(rng: np.random.Generator, studies: int, effect: float) -> tuple[np.ndarray, Labels]:
+    """Studies of other communities and proportions of two classes; ten ASVs rise by an effect."""
+    tables, codes, names = [], [], []
+    middle_F = rng.normal(0, 2, 40)
+    for study in range(studies):
+        codes_N = (rng.random(40) < 0.2 + 0.6 * study / (studies - 1)).astype(np.float64)
+        codes_N[:2] = 0, 1
+        logs_NF = middle_F + rng.normal(0, 1.5, 40) + rng.normal(0, 1, (40, 40))
+        logs_NF[:, :10] += effect * codes_N[:, None]
+        tables.append(rng.poisson(np.exp(logs_NF)))
+        codes.append(codes_N)
+        names += [f"study {study}"] * 40
+    return np.concatenate(tables).astype(np.float64), Labels.of(
+        np.concatenate(codes), ("no", "yes"), None, (), names
+    )
+
+
+def test_a_difference_between_studies_is_no_association() -> None:
+    """Without association p is below 0.05 in a twentieth of the ASVs; pooled in many more."""
+    within, pooled, named = [], [], 0
+    for seed in range(60):
+        table, labels = in_studies(np.random.default_rng([7, seed]), 4, 0.0)
+        found = study_agreement(sparse.csr_array(table), labels)
+        assert found is not None
+        within.append((found.p_F < 0.05).mean())
+        named += found.q_F.min() < 0.1
+        one_study = np.zeros(len(labels.values), dtype=np.int64)
+        mixed = study_agreement(sparse.csr_array(table), replace(labels, studies=one_study))
+        assert mixed is not None
+        pooled.append((mixed.p_F < 0.05).mean())
+    assert 0.03 < np.mean(within) < 0.07
+    assert np.mean(pooled) > 0.2
+    assert named <= 13  # of 60, nominal 6; more by chance in 0.5 %
+
+
+def test_directions_agree_where_studies_share_an_effect() -> None:
+    table, labels = in_studies(np.random.default_rng(3), 4, 1.5)
+    # Abundant ASVs first. In the last study one does not occur, and another's effect is reversed.
+    table[:, :10] = table[:, np.argsort(-table[:, :10].min(axis=0) - table[:, :10].mean(axis=0))]
+    last = np.flatnonzero(labels.studies == 3)
+    table[last, 0] = 0
+    turned = last[np.argsort(-labels.values[last], kind="stable")]
+    table[turned, 1] = np.sort(table[last, 1])
+    found = study_agreement(sparse.csr_array(table), labels)
+    assert found is not None
+    assert (np.delete(found.z_F[:10], 1) > 0).all()
+    assert (found.q_F[2:8] < 0.1).all()
+    assert found.studies_F[:3].tolist() == [3, 4, 4]
+    assert found.agreeing_F[0] == 3
+    assert found.agreeing_F[1] < 4
+    assert np.isnan(found.z_KF[3, 0])
+    assert found.z_KF[3, 1] < 0
+    # It is the sum over the studies of rank sums, each divided by the size + 1 (van Elteren 1960).
+    sums, variance = 0.0, 0.0
+    for study in range(4):
+        rows = labels.studies == study
+        ranks, cases = rankdata(table[rows, 2]), labels.values[rows] == 1
+        n, n1 = rows.sum(), cases.sum()
+        spread = ranks.var(ddof=1)
+        sums += (ranks[cases].sum() - n1 * (n + 1) / 2) / (n + 1)
+        variance += n1 * (n - n1) / n * spread / (n + 1) ** 2
+    assert found.z_F[2] == pytest.approx(sums / np.sqrt(variance))
+
+
+def test_subjects_and_several_classes_within_studies() -> None:
+    rng = np.random.default_rng(5)
+    table, labels = in_studies(rng, 3, 2.0)
+    codes_N = np.where(rng.random(len(labels.values)) < 0.3, 2, labels.values)
+    table[codes_N == 2, 20] += 50
+    classes = ("no", "yes", "other")
+    names = [f"study {k}" for k in labels.studies.tolist()]
+    three = Labels.of(codes_N.astype(np.float64), classes, None, (), names)
+    found = study_agreement(sparse.csr_array(table), three)
+    assert found is not None
+    assert found.class_F[20] == 2
+    assert found.z_F[20] > 0
+    assert found.agreeing_F[20] == 3
+    # Each sample of a subject again adds nothing.
+    subjects = [str(k) for k in range(len(codes_N))] * 2
+    twice = Labels.of(np.tile(codes_N, 2).astype(np.float64), classes, subjects, (), names * 2)
+    doubled = study_agreement(sparse.csr_array(np.tile(table, (2, 1))), twice)
+    assert doubled is not None
+    assert doubled.p_F == pytest.approx(found.p_F)

@@ -388,3 +388,42 @@ def test_report_shows_the_first_asvs_or_the_command(run: Path, study: Path, tmp_
     assert "1. g__G " in report()
     (folder / "importance.tsv").write_text("sample-id\tx\nS1\t2\n")
     assert aam("report", "--run-dir", folder) == DataError.status
+
+
+@pytest.mark.medium
+def test_taxa_that_the_disease_changes_in_every_study_are_found(tmp_path: Path) -> None:
+    """Joined studies, leaving one out: associations.tsv, the report and Python have the truth."""
+    example = ("--studies", 4, "--samples", 150, "--asvs", 150, "--length", 60, "--seed", 3)
+    assert aam("example", "--output-dir", tmp_path / "s", *example) == 0
+    chosen, joined, run = ("a", "b", "d"), tmp_path / "joined", tmp_path / "run"
+    files = [("--table", tmp_path / "s" / name / "table.biom") for name in chosen]
+    files += [("--metadata", tmp_path / "s" / name / "metadata.tsv") for name in chosen]
+    flat = [word for pair in files for word in pair]
+    assert aam("prepare", *flat, "--studies", ",".join(chosen), "--output", joined) == 0
+    target = ("--metadata-column", "disease", "--classifier", "--study-column", "study")
+    given = ("--table", joined, "--metadata", joined, "--members", "kernel", "--output-dir", run)
+    assert aam("train", *given, *target, "--taxonomy", tmp_path / "s/taxonomy.tsv") == 0
+    found = pd.read_csv(run / "associations.tsv", sep="\t", index_col="feature")
+    taxa = found[found["kind"] == "taxon"].copy()
+    taxa.index = taxa.index.str.split("; ").str[-1]
+    truth = json.loads((tmp_path / "s/truth.json").read_text())["disease"]
+    shared = set.intersection(*(set(truth[name]) for name in chosen)) & set(taxa.index)
+    assert shared
+    for genus in shared:
+        row = taxa.loc[genus]
+        # The classes are case and control: what rises with the disease falls with control.
+        assert row["class"] == "control"
+        assert np.sign(row["z"]) == -np.sign(truth["a"][genus])
+        assert row["agreeing"] == row["studies"] == 3
+        assert row["q"] < 0.1
+        assert (np.sign(row[["z_a", "z_b", "z_d"]].astype(float)) == np.sign(row["z"])).all()
+    asvs = found[found["kind"] == "ASV"]
+    assert asvs["rank"].notna().all()
+    assert (asvs["studies"] >= 2).all()
+    assert asvs["p"].is_monotonic_increasing
+    page = (run / "report.html").read_text()
+    assert "ASVs associated within the studies" in page
+    assert "Taxa associated within the studies" in page
+    of_python = api.load(run).results().associations
+    assert of_python is not None
+    assert of_python["q"].tolist() == pytest.approx(found["q"].tolist())
