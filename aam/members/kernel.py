@@ -93,12 +93,30 @@ class KernelTerms:
         return sparse.csr_array(self.clade_scale * self.clades.features(weights, nearest))
 
 
+@dataclass(frozen=True, eq=False)
+class SampleProducts:
+    """Kernel of the sequences between samples of the training study, computed once for all."""
+
+    products_MM: F32  # of all pairs of the M samples of the study
+    rows_N: Rows  # int64, these samples among them
+
+    def take(self, rows: Rows) -> SampleProducts:
+        """Return the samples at `rows`."""
+        return SampleProducts(self.products_MM, self.rows_N[rows])
+
+    def between(self, others: SampleProducts) -> F32:
+        """Return the kernel of these samples with others of the same study, [N, R]."""
+        assert self.products_MM is others.products_MM
+        return self.products_MM[np.ix_(self.rows_N, others.rows_N)]
+
+
 @dataclass(frozen=True)
 class KernelInputs:
     """Samples as sums over their ASVs."""
 
     weights: sparse.csr_array  # float32 [N, ASVs of the samples' study], log abundance
-    smoothed_NF: F32  # float32, summed similarity to each ASV of the training study
+    # float32, summed similarity to each ASV of the training study; None with `products`
+    smoothed_NF: F32 | None
     norms_N: F64  # kernel of each sample with itself
     nearest: NearestAsvs  # most similar ASV of the training study of each ASV of the samples
     # dendrogram of the ASVs of the training study; None for samples of another study
@@ -107,17 +125,19 @@ class KernelInputs:
     # float64, scaled features of the clades, see `with_features`; else None
     clades_NG: sparse.csr_array | None = None
     features_NW: F64 | None = None  # scaled features of the covariates; else None
+    products: SampleProducts | None = None  # of a training study with more ASVs than samples
 
     def take(self, rows: Rows) -> KernelInputs:
         """Return the samples at `rows`."""
         return dataclasses.replace(
             self,
             weights=self.weights[rows],
-            smoothed_NF=self.smoothed_NF[rows],
+            smoothed_NF=None if self.smoothed_NF is None else self.smoothed_NF[rows],
             norms_N=self.norms_N[rows],
             covariates=self.covariates and self.covariates.take(rows),
             clades_NG=None if self.clades_NG is None else self.clades_NG[rows],
             features_NW=None if self.features_NW is None else self.features_NW[rows],
+            products=self.products and self.products.take(rows),
         )
 
     def with_features(self, terms: KernelTerms) -> KernelInputs:
@@ -143,16 +163,25 @@ class Landmarks:
     # float64, scaled features of the clades; None without any
     clades_RG: sparse.csr_array | None = None
     features_RW: F64 | None = None  # scaled features of the covariates; None without any
+    # of samples of the study that fitted them; None of a restored model
+    products: SampleProducts | None = None
 
     @classmethod
     def of(cls, inputs: KernelInputs, rows: Rows) -> Landmarks:
         """Take the samples at `rows`, of the training study."""
         chosen = inputs.take(rows)
-        return cls(chosen.weights, chosen.norms_N, chosen.clades_NG, chosen.features_NW)
+        return cls(
+            chosen.weights, chosen.norms_N, chosen.clades_NG, chosen.features_NW, chosen.products
+        )
 
     def kernel(self, inputs: KernelInputs) -> F64:
         """Return the linear kernel of samples and landmarks, [N, R]."""
-        kernel_NR = np.asarray((self.weights @ inputs.smoothed_NF.T).T, dtype=np.float64)
+        if inputs.smoothed_NF is None:
+            assert inputs.products is not None
+            assert self.products is not None
+            kernel_NR = inputs.products.between(self.products).astype(np.float64)
+        else:
+            kernel_NR = np.asarray((self.weights @ inputs.smoothed_NF.T).T, dtype=np.float64)
         if self.clades_RG is not None and inputs.clades_NG is not None:
             kernel_NR += products(inputs.clades_NG, self.clades_RG)
         if self.features_RW is not None and inputs.features_NW is not None:
@@ -282,16 +311,24 @@ class KernelModel(FittedModel[KernelInputs]):
         kernel_NR = self.kernel(inputs) * slopes_N[:, None]
         outputs_NC = kernel_NR @ dual_RC
         own = relations.of_table(tokens_UL)
-        to_landmarks_RU = own.smooth(self.landmarks.weights, relations.tokens_FL)
+        gradients_UC = np.empty((len(tokens_UL), dual_RC.shape[1]))
+        # A block of ASVs bounds the memory of what is dense.
+        to_landmarks = own.smoothed(self.landmarks.weights, relations.tokens_FL)
         if self.gamma == 0:
             # The linear kernel has the derivative of all samples in common.
-            gradients_UC: F64 = (to_landmarks_RU.T @ dual_RC) * (share.T @ slopes_N)[:, None]
+            for block, to_landmarks_RK in to_landmarks:
+                of_block_K1 = (share[:, block].T @ slopes_N)[:, None]
+                gradients_UC[block] = (to_landmarks_RK.T @ dual_RC) * of_block_K1
         else:
             # The squared distance from a landmark changes by 2 (similarity to the sample - to it).
-            toward_UC = ((share.T @ kernel_NR) * to_landmarks_RU.T) @ dual_RC
-            to_samples_NU = own.smooth(inputs.weights, tokens_UL)
-            away_UC = share.multiply(to_samples_NU).T @ outputs_NC
-            gradients_UC = 2 * self.gamma * (toward_UC - away_UC)
+            to_samples = own.smoothed(inputs.weights, tokens_UL)
+            for (block, to_landmarks_RK), (_, to_samples_NK) in zip(
+                to_landmarks, to_samples, strict=True
+            ):
+                share_NK = share[:, block]
+                toward_KC = ((share_NK.T @ kernel_NR) * to_landmarks_RK.T) @ dual_RC
+                away_KC = share_NK.multiply(to_samples_NK).T @ outputs_NC
+                gradients_UC[block] = 2 * self.gamma * (toward_KC - away_KC)
         terms, landmarks_RG = self.terms, self.landmarks.clades_RG
         if terms.clades is not None:
             assert landmarks_RG is not None
@@ -491,6 +528,22 @@ class Kernel(Estimator[KernelInputs]):
         nearest = NearestAsvs(nearest_U, mismatches_U)
         dendrogram = relations.dendrogram if self.clades and of_training else None
         return KernelInputs(weights, smoothed_NF, norms_N, nearest, dendrogram, samples.covariates)
+
+    def read_training(self, samples: Samples, relations: AsvRelations) -> KernelInputs:
+        """Compute the products of all pairs of samples where they are fewer than similarities."""
+        weights, asvs = samples.log_abundances, len(relations.tokens_FL)
+        if weights.shape[0] > asvs:
+            return self.read(samples, relations)
+        products_MM = relations.sample_products(weights)
+        return KernelInputs(
+            weights,
+            None,
+            products_MM.diagonal().astype(np.float64),
+            NearestAsvs.of_training(asvs),
+            relations.dendrogram if self.clades else None,
+            samples.covariates,
+            products=SampleProducts(products_MM, np.arange(len(products_MM))),
+        )
 
     def fit(self, inputs: KernelInputs, labels: Labels, seed: int) -> KernelModel:
         """Fit every sum of kernels, width and penalty; keep the least left-out error."""

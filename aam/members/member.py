@@ -256,7 +256,7 @@ class TrainingSamples:
     def inputs(self, estimator: Estimator[T]) -> T:
         """Return the samples in the form that an estimator reads."""
         if estimator not in self._inputs:
-            self._inputs[estimator] = estimator.read(self.samples, self.relations)
+            self._inputs[estimator] = estimator.read_training(self.samples, self.relations)
         inputs: T = self._inputs[estimator]
         return inputs
 
@@ -341,6 +341,10 @@ class Estimator(Reader[T]):
 
     Its model for new samples is fitted once more, to all samples of the splits.
     """
+
+    def read_training(self, samples: Samples, relations: AsvRelations) -> T:
+        """Compute the inputs of all samples of the training study, for models of some of them."""
+        return self.read(samples, relations)
 
     @abstractmethod
     def fit(self, inputs: T, labels: Labels, seed: int) -> FittedModel[T]:

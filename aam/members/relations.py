@@ -122,6 +122,9 @@ MAX_LINKED = 10_000
 _MAX_KEPT = 16_384
 """ASVs of which the mismatches of all pairs are kept in memory, 4 bytes each: 1 GiB."""
 
+_BLOCK = 4096
+"""ASVs of a block of the similarity of all pairs: 64 MiB."""
+
 _NUCLEOTIDES = range(1, 5)
 _CHUNK = 1024
 _CHUNK_ENTRIES = 2**25
@@ -150,9 +153,42 @@ class AsvRelations:
     def smooth(self, weights: sparse.csr_array, tokens_VL: Tokens) -> F32:
         """Return the sum over V ASVs of weight [N, V] times similarity to each ASV, [N, F]."""
         smoothed_NF = np.empty((weights.shape[0], len(self.tokens_FL)), dtype=np.float32)
-        for chunk, mismatches_VK in self.mismatches(tokens_VL):
-            smoothed_NF[:, chunk] = weights @ similarity(mismatches_VK)
+        for chunk, smoothed_NK in self.smoothed(weights, tokens_VL):
+            smoothed_NF[:, chunk] = smoothed_NK
         return smoothed_NF
+
+    def smoothed(self, weights: sparse.csr_array, tokens_VL: Tokens) -> Iterator[tuple[slice, F32]]:
+        """Yield blocks of K ASVs and the columns [N, K] of `smooth` of each."""
+        for chunk, mismatches_VK in self.mismatches(tokens_VL):
+            yield chunk, weights @ similarity(mismatches_VK)
+
+    def sample_products(self, weights: sparse.csr_array) -> F32:
+        """Return the products of the smoothed weights [N, F] of all pairs of samples, [N, N].
+
+        Of many ASVs they need a fraction of the memory of the smoothed weights. The similarity is
+        symmetric, so that half of its blocks serve.
+        """
+        by_asv, asvs = sparse.csc_array(weights), len(self.tokens_FL)
+        products_NN = np.zeros((weights.shape[0],) * 2, dtype=np.float32)
+        blocks = [slice(start, start + _BLOCK) for start in range(0, asvs, _BLOCK)]
+        for number, block in enumerate(blocks):
+            columns = min(block.stop, asvs) - block.start
+            smoothed_NK = np.zeros((weights.shape[0], columns), dtype=np.float32)
+            for other in blocks[number:]:
+                similar_VK = similarity(self._mismatches_between(other, block))
+                # The transpose, which is added below, has the other half.
+                smoothed_NK += by_asv[:, other] @ (similar_VK / 2 if other == block else similar_VK)
+            products_NN += (by_asv[:, block] @ smoothed_NK.T).T
+        for rows in chunks(len(products_NN)):  # in place: a copy would take as much memory again
+            both = products_NN[rows, rows.start :] + products_NN[rows.start :, rows].T
+            products_NN[rows, rows.start :], products_NN[rows.start :, rows] = both, both.T
+        return products_NN
+
+    def _mismatches_between(self, one: slice, two: slice) -> F32:
+        """Return the mismatches of two blocks of ASVs of the study."""
+        if len(self.tokens_FL) <= _MAX_KEPT:
+            return self._mismatches_FF[one, two]
+        return mismatches(self.tokens_FL[one], self.tokens_FL[two])
 
     def known(self, tokens_UL: Tokens) -> tuple[Rows, Rows]:
         """Return which of U ASVs are ASVs of the study: their rows and its rows."""

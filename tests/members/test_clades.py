@@ -100,7 +100,9 @@ def test_the_clades_have_one_of_the_shares_of_the_variance(study: tuple[Samples,
     samples, labels = study
     inputs = Kernel().read(samples, AsvRelations(samples.tokens_FL))
     model = Kernel().fit(inputs, labels, 0)
-    without = dataclasses.replace(inputs, norms_N=np.zeros(80), smoothed_NF=0 * inputs.smoothed_NF)
+    assert inputs.smoothed_NF is not None
+    nothing = np.zeros_like(inputs.smoothed_NF)
+    without = dataclasses.replace(inputs, norms_N=np.zeros(80), smoothed_NF=nothing)
 
     def variance(kernel_NN: F64) -> float:
         return float(np.trace(kernel_NN) / 80 - kernel_NN.mean())

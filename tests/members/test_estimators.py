@@ -287,3 +287,35 @@ def test_damaged_arrays_are_refused(
         estimator.restore(State(state.settings, arrays), 200, 1, device)
     with pytest.raises(Mismatch, match=f"{name} has no"):
         estimator.restore(State({}, state.arrays), 200, 1, device)
+
+
+@pytest.mark.parametrize(("number", "asvs"), [(1500, 60), (20, 5000)])
+def test_products_of_samples_are_the_kernel_of_smoothed_abundances(number: int, asvs: int) -> None:
+    """In blocks of ASVs and of samples, of which these studies have more than one."""
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(1, 5, (asvs, 12)).astype(np.uint8)
+    dense = rng.integers(1, 100, (number, asvs)) * (rng.random((number, asvs)) < 0.05)
+    dense[:, 0] += 1
+    study, relations = Samples(sparse.csr_array(dense), tokens), AsvRelations(tokens)
+    weights = study.log_abundances
+    similar = similarity(mismatches(tokens, tokens)).astype(np.float64)
+    expected = (weights.astype(np.float64) @ similar) @ weights.toarray().T
+    found = relations.sample_products(weights)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert (found == found.T).all()
+
+
+def test_models_of_a_study_of_more_asvs_than_samples_are_those_of_its_similarities(
+    samples: Samples, numbers: Labels
+) -> None:
+    relations, train, test = AsvRelations(samples.tokens_FL), np.arange(60), np.arange(60, 90)
+    whole = Kernel().read(samples, relations)
+    study = Kernel().read_training(samples, relations)
+    assert study.smoothed_NF is None
+    labels = numbers.take(train)
+    expected = Kernel().fit(whole.take(train), labels, 0).predict(whole.take(test))
+    found = Kernel().fit(study.take(train), labels, 0)
+    np.testing.assert_allclose(found.predict(study.take(test)), expected, rtol=1e-4)
+    # A restored model reads similarities, as of any table.
+    restored = Kernel().restore(found.state(), len(samples.tokens_FL), 1, DeviceOptions())
+    np.testing.assert_allclose(restored.predict(whole.take(test)), expected, rtol=1e-4)
