@@ -44,6 +44,10 @@ from aam.serialization.model_folder import State
 LEVELS = (0.03, 0.1)
 """Mean part of the positions at which two ASVs of a clade differ, at most."""
 
+WITH_COVARIATES = 0.3
+"""Part of the columns among which a node chooses with metadata: a single column that decides would
+be considered at few splits of a tenth (docs/experiments/forest.md)."""
+
 _MAX_DENSE = 2**29
 """Bytes up to which columns are dense: up to half the time for numbers, the same for classes."""
 
@@ -229,7 +233,9 @@ class Forest(Estimator[ForestInputs]):
     """Random forest of scikit-learn (Breiman 2001), see `member.Estimator`."""
 
     n_estimators: int = 200  # number of trees
-    max_features: float = 0.3  # part of the columns among which a node chooses, above 0, at most 1
+    # part of the columns among which a node chooses, above 0, at most 1; at least
+    # `WITH_COVARIATES` with metadata
+    max_features: float = 0.1
     min_samples_leaf: int = 2  # samples in a leaf, at least
     n_jobs: int = -1  # threads; -1 for all CPUs
 
@@ -250,15 +256,16 @@ class Forest(Estimator[ForestInputs]):
 
         forest_class = RandomForestClassifier if labels.classes else RandomForestRegressor
         grouped = len(np.unique(labels.groups)) < len(labels.groups)
+        encoder = fit_encoder(inputs.covariates)
+        share = self.max_features if encoder is None else max(self.max_features, WITH_COVARIATES)
         forest = forest_class(
             self.n_estimators,
-            max_features=self.max_features,
+            max_features=share,
             min_samples_leaf=self.min_samples_leaf,
             random_state=seed,
             n_jobs=self.n_jobs,
             oob_score=not grouped,
         )
-        encoder = fit_encoder(inputs.covariates)
         matrix = inputs.columns(inputs.clades_VF, encoder)
         # A column that fewer samples have than a leaf needs cannot be split. Without these columns,
         # 39 % and 61 % in two studies, the matrix is more often small enough to be dense.
