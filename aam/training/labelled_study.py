@@ -26,6 +26,7 @@ from aam.data.targets import (
     read_labels,
 )
 from aam.data.taxonomy import read_taxonomy, require_common
+from aam.evaluation.labels import Labels
 from aam.evaluation.splits import (
     PARTS,
     Split,
@@ -233,3 +234,17 @@ def fit_labels(
     if not options.uses_network:
         return (), None  # the weights are those of the loss
     return class_weights(options.class_weights, labelled.classes, number), None
+
+
+def study_weights(labelled: LabelledStudy, split: Split) -> npt.NDArray[np.float64] | None:
+    """Return weights [N] that make classes and studies independent in each part of a split.
+
+    See `Labels.weights_N`; None of numbers and of a single study.
+    """
+    if labelled.studies is None or not labelled.classes:
+        return None
+    labels = Labels.of(labelled.values, labelled.classes, None, studies=labelled.studies)
+    weights_N = np.ones(len(labelled.values))
+    for rows in (split.train, split.validation):
+        weights_N[rows] = labels.take(rows).weights_N
+    return weights_N

@@ -114,11 +114,13 @@ LOSSES: dict[LossType, Callable[[Tensor, Target], Tensor]] = {
 names (`LossType`)."""
 
 
-def target_loss(target: Target, outputs_BC: Tensor, target_B: Tensor) -> LossTerm:
+def target_loss(
+    target: Target, outputs_BC: Tensor, target_B: Tensor, weights_B: Tensor | None = None
+) -> LossTerm:
     """Return the loss summed over a batch, and the number or total weight of its samples.
 
     Their quotient over all ranks is the mean that one process computes, however the samples are
-    divided among the ranks.
+    divided among the ranks. `weights_B` are weights of the samples; 1 without.
 
     >>> outputs_BC, labels_B = torch.tensor([[1.0], [4.0]]), torch.tensor([1.0, 2.0])
     >>> float(target_loss(Target("age", loss_type="mse"), outputs_BC, labels_B).mean)
@@ -134,10 +136,12 @@ def target_loss(target: Target, outputs_BC: Tensor, target_B: Tensor) -> LossTer
             else outputs_BC.sum()
         )
         return LossTerm(mean * number, number)
-    if not target.class_weights:
+    if not target.class_weights and weights_B is None:
         return LossTerm(F.cross_entropy(outputs_BC, target_B, reduction="sum"), number)
-    weights_C = outputs_BC.new_tensor(target.class_weights)
-    total = F.cross_entropy(outputs_BC, target_B, weights_C, reduction="sum")
+    each_B = torch.ones_like(outputs_BC[:, 0]) if weights_B is None else weights_B
+    if target.class_weights:
+        each_B = each_B * outputs_BC.new_tensor(target.class_weights)[target_B]
+    total = (each_B * F.cross_entropy(outputs_BC, target_B, reduction="none")).sum()
     # Over the weights and not the samples, as PyTorch's mean of a weighted cross-entropy: the
     # gradient keeps its size where the classes of a batch differ in frequency.
-    return LossTerm(total, weights_C[target_B].sum())
+    return LossTerm(total, each_B.sum())

@@ -102,9 +102,11 @@ class TrainingModule(nn.Module):
         asv_chunk: largest number of distinct ASVs that are encoded at once and recomputed in the
             backward pass; 0 encodes all of them and stores their activations.
         covariates: covariates of every sample of the study, if the target reads them.
+        sample_weights: weight of each row of the study in the loss of classes; None for 1.
     """
 
     encoded_N: Tensor | None
+    weights_N: Tensor | None
 
     def __init__(
         self,
@@ -118,6 +120,7 @@ class TrainingModule(nn.Module):
         standard: DiversityScale | None = None,
         asv_chunk: int = 0,
         covariates: CovariateInputs | None = None,
+        sample_weights: npt.NDArray[np.float64] | None = None,
     ) -> None:
         super().__init__()
         self.network = network
@@ -129,6 +132,8 @@ class TrainingModule(nn.Module):
         if target is not None and target_values is not None:
             encoded_N = target.encode(target_values)
         self.register_buffer("encoded_N", encoded_N, persistent=False)
+        weights_N = None if sample_weights is None else torch.tensor(sample_weights).float()
+        self.register_buffer("weights_N", weights_N, persistent=False)
         # No buffers: they are no part of a checkpoint.
         self.asv_vectors_FD, self.covariates = asv_vectors_FD, covariates
         self.train_sums: dict[str, LossTerm] = {}
@@ -292,7 +297,10 @@ class TrainingModule(nn.Module):
             self.covariates.take(batch.rows_B) if self.covariates is not None else None,
         )
         labels_B = self.encoded_N[batch.rows_B]
-        losses = [target_loss(self.target, outputs_BC, labels_B) for outputs_BC in outputs_XBC]
+        weights_B = None if self.weights_N is None else self.weights_N[batch.rows_B]
+        losses = [
+            target_loss(self.target, outputs_BC, labels_B, weights_B) for outputs_BC in outputs_XBC
+        ]
         total = torch.stack([loss.total for loss in losses]).mean()
         return terms | {"target": LossTerm(total, losses[0].number)}, outputs_XBC.mean(dim=0)
 

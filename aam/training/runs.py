@@ -52,7 +52,13 @@ from aam.numerics.device import gpu_names
 from aam.serialization import model_folder
 from aam.training import run_folder
 from aam.training.fit import Fit, check_split, fit, optimizer_steps
-from aam.training.labelled_study import LabelledStudy, choose_depth, deep_enough, fit_labels
+from aam.training.labelled_study import (
+    LabelledStudy,
+    choose_depth,
+    deep_enough,
+    fit_labels,
+    study_weights,
+)
 from aam.training.loader import TrainingBatches
 from aam.training.module import LossWeights, TrainingModule, target_metrics
 from aam.training.run_folder import RecordFact
@@ -321,6 +327,7 @@ def train_fold(
         config.standard,
         options.speed.chunk_size,
         config.inputs(labelled.covariates),
+        study_weights(labelled, split),
     )
     batches = batches_of(options, study, config.plan, split)
     trained = fit(task, config, *batches, options, runtime, record_fact, fold, folds)

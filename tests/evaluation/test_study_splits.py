@@ -13,7 +13,8 @@ from aam.contract.options.groups import SplitOptions
 from aam.data.metadata import Metadata
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import split_samples
-from tests.support.commands import aam, read
+from aam.members.kernel_ridge import fit_ridge
+from tests.support.commands import TINY, aam, read
 
 STUDIES = [f"study {row % 4}" for row in range(40)]
 IDS = [f"S{row}" for row in range(40)]
@@ -90,15 +91,21 @@ def test_groups_of_choices_are_studies_where_three_are_left() -> None:
     assert len(np.unique(labels.training(two).groups)) == len(two)
 
 
-def test_train_leaves_each_study_out(tmp_path: Path, study_dir: Path) -> None:
-    """A study has no sample of itself in its training; wrong uses are one sentence."""
+@pytest.mark.parametrize(
+    ("column", "members"),
+    [("ph", ("kernel",)), ("site", ("kernel", "forest")), ("site", ("transformer", *TINY))],
+)
+def test_train_leaves_each_study_out(
+    tmp_path: Path, study_dir: Path, column: str, members: tuple[str, ...]
+) -> None:
     metadata, run = tmp_path / "metadata.tsv", tmp_path / "run"
     table = with_studies(study_dir, metadata)
     arguments = (
         *("train", "--table", study_dir / "table.biom", "--metadata", metadata),
-        *("--metadata-column", "ph", "--members", "kernel", "--output-dir", run),
+        *("--metadata-column", column, "--output-dir", run, "--study-column", "batch"),
+        *(("--classifier",) if column == "site" else ()),
     )
-    assert aam(*arguments, "--study-column", "batch") == 0
+    assert aam(*arguments, "--members", *members) == 0
     splits = read(run / "splits.tsv").merge(table, left_on="sample-id", right_on=table.columns[0])
     for _, fold in splits.groupby("fold"):
         held_out = set(fold["batch"][fold["split"] == "test"])
@@ -134,3 +141,16 @@ def test_wrong_studies_are_refused(
     assert status not in (0, 70)
     assert sentence in capsys.readouterr().err
     assert not run.exists()
+
+
+def test_a_kernel_learns_nothing_from_the_differences_between_studies() -> None:
+    """Labels that are constants of the studies, which the kernel tells apart, give a constant."""
+    rng = np.random.default_rng(1)
+    study_N = np.arange(60) % 4
+    features_NF = 5 * rng.normal(size=(4, 6))[study_N] + rng.normal(size=(60, 6))
+    kernel_NN, rows = features_NF @ features_NF.T, np.arange(60)
+    known = Labels.of(study_N * 10.0, (), None)
+    apart = Labels.of(study_N * 10.0, (), None, studies=[str(study) for study in study_N])
+    learnt, nothing = (fit_ridge(kernel_NN, rows, one) for one in (known, apart.training(rows)))
+    assert np.ptp(kernel_NN @ learnt.dual_RC) > 20
+    assert np.ptp(kernel_NN @ nothing.dual_RC) < 1e-6

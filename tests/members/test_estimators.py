@@ -197,7 +197,8 @@ def test_the_arrays_of_a_forest_predict_as_scikit_learn(
     inputs = Forest().read(samples, AsvRelations(samples.tokens_FL))
     found = Forest(20, n_jobs=1).fit(inputs, labels, 7).predict(inputs)
     kind = RandomForestClassifier if classifier else RandomForestRegressor
-    forest = kind(20, max_features=Forest().max_features, min_samples_leaf=2, random_state=7, n_jobs=1)
+    share = Forest().max_features
+    forest = kind(20, max_features=share, min_samples_leaf=2, random_state=7, n_jobs=1)
     matrix = inputs.columns(inputs.clades_VF, None).toarray()
     matrix = matrix[:, (matrix > 0).sum(axis=0) >= 2]  # others cannot be split
     forest.fit(matrix, labels.values)

@@ -204,3 +204,14 @@ def test_bf16_trains_close_to_fp32(study_dir: Path, tmp_path: Path) -> None:
     # The distance is computed in fp32 on purpose; products are not.
     assert any(name.endswith("distance") for name in named)
     assert "Linear" not in fallbacks
+
+
+def test_weights_of_samples_and_classes_weigh_the_loss() -> None:
+    """A sample of weight 2 counts as two samples, and the weight of its class multiplies it."""
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    codes = torch.tensor([0, 1, 1])
+    for class_weights in ((), (1.0, 3.0)):
+        target = Target("site", ("a", "b"), class_weights)
+        weighted = target_loss(target, logits, codes, torch.tensor([1.0, 2.0, 1.0]))
+        repeated = target_loss(target, logits[[0, 1, 1, 2]], codes[[0, 1, 1, 2]])
+        assert weighted.mean.item() == pytest.approx(repeated.mean.item())
