@@ -1,0 +1,91 @@
+"""Leaving one study out: AUC within studies of the members, with --study-column and without.
+
+    OMP_NUM_THREADS=1 nice python -m benchmarks.across_studies --runs 200
+
+Each run is a new set of studies of 60 samples together, whose classes have frequencies from 0.2 to
+0.8 and whose ASVs differ between studies, see `benchmarks/class_order.py`. With signal 0 the class
+is predictable between studies, by their frequencies, and within none: an AUC within studies other
+than 0.5 would be a gain from the proportions. `--group-column` leaves the same studies out, and
+chooses and fits without regard to them. Prints means over the runs with their standard errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from aam.arrays import F64
+from aam.console import as_library
+from aam.evaluation.folds import Folds
+from aam.evaluation.splits import study_splits
+from aam.members.member import TrainingSamples, combine_results, estimator
+from benchmarks.class_order import study
+
+MEMBERS = ("kernel", "forest")
+
+
+def main() -> None:
+    """Run the settings, and print a row of the table for each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--studies", nargs="+", type=int, default=[3, 6])
+    parser.add_argument("--signals", nargs="+", type=float, default=[0.0, 1.0])
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    print("| studies | signal | option | kernel | forest | ensemble |")
+    print("|---|---|---|---|---|---|")
+    for studies in arguments.studies:
+        for signal in arguments.signals:
+            rows: dict[str, list[list[float]]] = {"--group-column": [], "--study-column": []}
+            for run in range(arguments.runs):
+                rng = np.random.default_rng([arguments.seed, studies, run])
+                samples, folds = study(rng, studies, False, signal)
+                for option, scores in rows.items():
+                    scores.append(within_studies(samples, left_out(folds, option)))
+            for option, scores in rows.items():
+                values = np.array(scores)
+                means, errors = values.mean(axis=0), values.std(axis=0) / np.sqrt(len(values))
+                cells = (f"{m:.3f} ± {e:.3f}" for m, e in zip(means, errors, strict=True))
+                row = (str(studies), f"{signal:g}", f"`{option}`", *cells)
+                print(f"| {' | '.join(row)} |", flush=True)
+
+
+def left_out(folds: Folds, option: str) -> Folds:
+    """Return folds of one study each, whose groups are studies with --study-column."""
+    names = [f"{group:02d}" for group in folds.labels.groups]
+    rows = np.arange(len(names))
+    splits = study_splits(names, test_size=0, seed=0, fitted=rows, groups=names)
+    labels = folds.labels
+    if option == "--study-column":
+        labels = dataclasses.replace(labels, studies=labels.groups, groups=rows)
+    return dataclasses.replace(folds, labels=labels, splits=splits)
+
+
+def within_studies(samples: TrainingSamples, folds: Folds) -> list[float]:
+    """Return the mean AUC within studies of each member and of the ensemble."""
+    with as_library():
+        found = {
+            name: estimator(name).cross_validate(samples, folds, False, weighed=True)
+            for name in MEMBERS
+        }
+    predictions: list[F64] = [member.predictions_MC for member in found.values()]
+    predictions.append(combine_results(found, folds).predictions_MC)
+    codes_M, fold_M = folds.held_out.values, folds.fold_M
+    return [
+        float(
+            np.mean(
+                [
+                    roc_auc_score(codes_M[fold_M == fold], predicted_MC[fold_M == fold, 1])
+                    for fold in np.unique(fold_M)
+                ]
+            )
+        )
+        for predicted_MC in predictions
+    ]
+
+
+if __name__ == "__main__":
+    main()
