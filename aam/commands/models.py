@@ -30,8 +30,8 @@ from aam.members.model_file import read, read_trained
 from aam.members.new_samples import read_covariates, select_as_trained
 from aam.members.tables import join_targets, predict_table
 from aam.report.asvs import draw_attention
+from aam.report.figures import ordination_figure
 from aam.report.run import as_colour
-from aam.report.sections import ordination_figure
 
 EMBEDDING_FILES = ("embeddings.tsv", "ordination.txt", "pcoa.png")
 AXES = 10

@@ -51,6 +51,7 @@ from aam.evaluation.learning_curve import LearningCurve
 from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.permutation import PermutationTest
 from aam.evaluation.studies import MIN_STUDIES, StudyScores, score_studies
+from aam.evaluation.study_transfer import StudyDifferences, TransferMatrix
 from aam.number_format import fixed, metric_text, significant
 
 ENSEMBLE, DUMMY = "ensemble", "dummy"
@@ -228,6 +229,9 @@ class Scores:
     # of samples of another study than that of the training; None of held-out samples
     external: ExternalValidation | None = None
     studies: StudyScores | None = None  # None of a single study
+    # of the kernel or the forest; None of a single study and with many samples
+    transfer: TransferMatrix | None = None
+    study_differences: StudyDifferences | None = None
 
     @property
     def members(self) -> list[str]:
@@ -657,6 +661,8 @@ def result_sentences(scores: Scores, unit: str = "") -> list[str]:
             for difference in scores.differences
             if difference.model == ENSEMBLE
         ]
+    if scores.study_differences is not None:
+        sentences.append(scores.study_differences.sentence)
     if (external := scores.external) is not None:
         sentences += external.notes
         sentences += [calibration_sentence(line, unit) for line in external.calibration]

@@ -14,7 +14,7 @@ from aam.console import info, warn
 from aam.contract.errors import DataError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
-from aam.contract.options.groups import networks
+from aam.contract.options.groups import MEMBERS, networks
 from aam.contract.run_files import MODEL, planned
 from aam.data.formats.tables import require_reads
 from aam.data.ordination import coordinates_of_kernel, write_ordination
@@ -37,6 +37,7 @@ from aam.evaluation.scores import (
 )
 from aam.evaluation.scores import write as write_scores
 from aam.evaluation.splits import write_splits
+from aam.evaluation.study_transfer import study_differences, transfer_matrix
 from aam.inference.tables import write_table
 from aam.members.explanations import explain_held_out
 from aam.members.importance import agreement_table, importance_table, q_values
@@ -254,7 +255,7 @@ def _scores(
         grouped = score_with_groups(options, labelled, result.samples, folds, repeated, given_MC)
     scores = evaluate(column, folds, result.combined, seconds, test, grouped)
     predictions_MC = result.combined.predictions_MC
-    inputs, curve, equal = None, None, None
+    inputs, curve, equal, transfer, differences = None, None, None, None, None
     if result.alone and labelled.covariates is not None:
         alone = {**result.alone, _BOTH: predictions_MC}
         inputs = compare_inputs(labelled.covariates.columns, alone, _BOTH, folds)
@@ -262,15 +263,30 @@ def _scores(
     confounded = any(column.column == DEPTH for column in columns)
     if options.equal_depth or confounded:
         equal = score_at_equal_depth(labelled, result, confounded)
-    if kernel is not None and len(labelled.values) <= MAX_SAMPLES:
+    if len(labelled.values) <= MAX_SAMPLES:
+        # A network takes too long to be fitted once more for each study and part.
+        refitted = [name for name in result.members if not MEMBERS[name].network]
+        name = KERNEL if kernel is not None else next(iter(refitted), KERNEL)
 
         def predict(smaller: Folds, part: str) -> F64:
-            member = estimator(KERNEL)
+            member = estimator(name)
             return member.cross_validate(result.samples, smaller, False, part).predictions_MC
 
-        curve = learning_curve(KERNEL, predict, folds, kernel.predictions_MC)
+        if kernel is not None:
+            curve = learning_curve(KERNEL, predict, folds, kernel.predictions_MC)
+        if folds.study_column is not None:
+            differences = study_differences(name, predict, folds, column)
+            if refitted:
+                left_out_MC = result.members[name].predictions_MC
+                transfer = transfer_matrix(name, predict, folds, left_out_MC)
     return dataclasses.replace(
-        scores, inputs=inputs, learning_curve=curve, equal_depth=equal, confounders=columns
+        scores,
+        inputs=inputs,
+        learning_curve=curve,
+        equal_depth=equal,
+        confounders=columns,
+        transfer=transfer,
+        study_differences=differences,
     )
 
 
@@ -315,8 +331,10 @@ def show_scores(scores: Scores) -> None:
     if scores.studies is not None:
         print_table(studies_table(scores.studies, scores.classes))
     for name, model in scores.models.items():
-        if name != ENSEMBLE or len(scores.members) > 1:  # the ensemble is its only member
-            info(f"{name}, {scores.part}: {shown_metrics(model.metrics)}")
+        # The ensemble may be its only member; two studies have no summary.
+        shown = shown_metrics(model.metrics)
+        if shown and (name != ENSEMBLE or len(scores.members) > 1):
+            info(f"{name}, {scores.part}: {shown}")
     if (inputs := scores.inputs) is not None:
         info(f"Metadata that the model reads: {', '.join(inputs.columns)}.")
         for name, metrics in inputs.models.items():

@@ -36,6 +36,7 @@ DARK = ("#4aa3df", "#ff8a3d", "#2fc79a", "#e09abf", "#f0b429", "#8fd0f5")
 DARK_INK, DARK_CARD = "#e4e8ed", "#191f26"  # as in style.css
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 MAX_VECTORS = 2000  # points drawn as vectors; more are drawn as pixels
+MAX_CATEGORIES = 9  # categories of a column with a colour and a marker each
 MAX_CELLS = 300  # cells of a heat map drawn as vectors
 POINTS = "points"  # gid of a scatter plot whose points have names
 
@@ -294,3 +295,73 @@ class Colour:
         times = Counter(label for label in self.labels or () if label)
         frequent = sorted(name for name, _ in times.most_common(len(SERIES)))
         return {name: f"var(--series-{number})" for number, name in enumerate(frequent)}
+
+
+@styled
+def ordination_figure(
+    coords: F64, explained: Sequence[float], title: str = "", colour: Colour | None = None
+) -> Figure:
+    """Plot samples in the plane of two principal coordinates.
+
+    Args:
+        coords: [N, 2 or more]; the first two columns are drawn.
+        explained: part of the variance of each axis, 0 to 1.
+        title: above the axes.
+        colour: metadata column that colours the samples; None for one colour.
+    """
+    import matplotlib
+    from matplotlib.colors import ListedColormap
+
+    figure, axes = blank(4.8, 4.8)
+    x, y = coords[:, :2].T
+    many = len(coords) > MAX_VECTORS
+    look: dict[str, Any] = {
+        "s": 36 if len(coords) <= 300 else 7 if many else 18,
+        "alpha": 0.6 if many else 0.85,
+        "linewidths": 0,
+        "rasterized": many,
+    }
+    axes.set(xlabel=f"PC1 ({explained[0]:.1%})", ylabel=f"PC2 ({explained[1]:.1%})")
+    axes.set_title(title)
+    if colour is None:
+        axes.scatter(x, y, color=SERIES[0], **look)
+        return figure
+    labels = np.array(colour.labels or (), dtype=str)
+    known = labels != "" if colour.values is None else np.isfinite(colour.values)
+    if not known.all():
+        hollow = {"facecolors": "none", "edgecolors": INK, "linewidths": 0.7, "alpha": 0.4}
+        missing = f"no value ({(~known).sum()})"
+        axes.scatter(x[~known], y[~known], label=missing, **look | hollow)
+    if colour.values is not None:
+        # Plasma without its ends: neither as dark as a dark page nor as light as a light one.
+        plasma = ListedColormap(matplotlib.colormaps["plasma"](np.linspace(0.08, 0.9, 256)))
+        drawn = axes.scatter(x[known], y[known], c=colour.values[known], cmap=plasma, **look)
+        bar = figure.colorbar(drawn, ax=axes, label=colour.column, shrink=0.85)
+        bar.outline.set_visible(False)
+        bar.ax.grid(False)
+        if bar.solids is not None:
+            bar.solids.set_alpha(1)
+        return figure
+    # The most frequent categories have a colour and a marker each, the rest are grey.
+    times = Counter(labels[known].tolist())
+    chosen = sorted(name for name, _ in times.most_common(MAX_CATEGORIES))
+    rest = known & ~np.isin(labels, chosen)
+    if rest.any():
+        others = f"{len(times) - len(chosen)} others"
+        axes.scatter(x[rest], y[rest], color="#8b95a1", marker=".", label=others, **look)
+    for number, name in enumerate(chosen):
+        look["color"], look["marker"] = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
+        label = f"{shortened(name, 24)} ({times[name]})"
+        axes.scatter(x[labels == name], y[labels == name], label=label, **look)
+    handles, names = axes.get_legend_handles_labels()
+    # What is not a category of its own was drawn first, under the others, and is listed last.
+    first = len(handles) - len(chosen)
+    figure.legend(
+        handles[first:] + handles[:first],
+        names[first:] + names[:first],
+        title=colour.column,
+        loc="outside lower center",
+        ncols=2,
+        alignment="left",
+    )
+    return figure

@@ -36,7 +36,7 @@ from aam.report.run import (
     read_run,
 )
 from aam.report.sections import draw_section, tabulate
-from aam.report.terminal import TITLES, Table, with_interval
+from aam.report.terminal import TITLES, Table, next_cell, with_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,6 +144,8 @@ def page(given: ReportInput, place: Path) -> str:
         tiles=tiles(given),
         tables=tabulate("predictions", given),
         asv_tables=tabulate("asvs", given),
+        study_tables=tabulate("studies", given),
+        studies=draw_section("studies", given),
         curves=draw_section("learning", given),
         scored=draw_section("predictions", given),
         asvs=draw_section("asvs", given),
@@ -214,11 +216,16 @@ def tiles(given: ReportInput) -> list[Tile]:
     """Return the key figures: metrics with their intervals, or losses, then size and duration."""
     run, facts, figures = given.run, given.run.facts, []
     metrics = next(iter(given.models.values()), {})
-    names = ("r2", "mae", "rmse", "spearman")
+    names: tuple[str, ...] = ("r2", "mae", "rmse", "spearman")
     if "weighted_kappa" in metrics:
         names = ("weighted_kappa", "mae_ranks", "accuracy", "balanced_accuracy")
     elif "accuracy" in metrics:
         names = ("accuracy", "balanced_accuracy", "auc", "macro_f1")
+    studies = None if run.scores is None else run.scores.studies
+    if run.scores is not None and studies is not None:
+        # The mean over the studies, then where the next one is expected.
+        first = run.scores.verdict.metric
+        names = (first, *(name for name in ("mae", "mae_ranks") if name in metrics))
     repeated = None if run.scores is None else run.scores.repeated_samples
     if repeated is not None:
         # The split divides subjects: the score of new ones comes first, the others are marked.
@@ -233,6 +240,10 @@ def tiles(given: ReportInput) -> list[Tile]:
             if repeated is not None:
                 note = f"{note}; known subjects".removeprefix("; ")
             figures.append(Tile(value, TITLES[name], note, unit))
+        if studies is not None and name in studies.summaries:
+            following = next_cell(studies.summaries[name])
+            unit = given.unit if name == "mae" else ""
+            figures.append(Tile(following, f"{TITLES[name]} of the next study", "", unit))
     # Without predictions: the validation figures of the epoch with the lowest validation loss.
     curve = next(iter(run.curves.values())) if len(run.curves) == 1 else {}
     loss = curve.get("val_loss", np.array([]))
@@ -293,6 +304,12 @@ def measured_on(run: Run) -> str:
     samples, folds = len(run.scored.actual), len(set(run.scored.folds))
     if run.is_external:
         return f"{samples} samples of another study than that of the training."
+    if run.scored.studies:
+        return (
+            f"{samples} samples of {len(set(run.scored.studies))} studies: each was predicted by a "
+            "model of the other studies. Scores are means over the studies; no samples of "
+            "different studies are compared."
+        )
     partitions = len(run.partitions.partitions) if run.partitions else 0
     group = run.option("group_column")
     apart = f" All samples of a {group} are on one side of a split." if group else ""

@@ -39,7 +39,6 @@ from aam.report.terminal import (
     TITLES,
     Table,
     metrics_table,
-    studies_table,
     with_interval,
 )
 
@@ -464,11 +463,9 @@ def confounders_table(given: ReportInput) -> Table | None:
 
 
 def folds_table(given: ReportInput) -> Table | None:
-    """List the metrics of each fold, or of each study with their summary."""
-    scored, scores = given.run.partitions, given.run.scores
-    if scores is not None and scores.studies is not None:
-        return studies_table(scores.studies, scores.classes)
-    if scored is None or not scored.folds:
+    """List the metrics of each fold; those that are studies have a table of their own."""
+    scored = given.run.partitions
+    if scored is None or not scored.folds or scored.studies:
         return None
     title = "By partition into folds" if scored.repeats else "By fold"
     return replace(metrics_table(summary(scored, "")), title=title)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,27 +13,23 @@ from scipy.stats import spearmanr
 from aam.arrays import F64
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
 from aam.number_format import significant
-from aam.report import asvs, predictions
+from aam.report import asvs, predictions, studies
 from aam.report.figures import (
-    INK,
-    MARKERS,
     MAX_VECTORS,
     POINTS,
     SERIES,
-    Colour,
     Drawing,
     Picture,
     blank,
-    shortened,
     styled,
 )
 from aam.report.run import ReportInput
 from aam.report.terminal import Table
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
-Section = Literal["predictions", "asvs", "learning", "embedding"]
+Section = Literal["predictions", "studies", "asvs", "learning", "embedding"]
 
 Draw = Callable[[ReportInput], Drawing | None]
 """Draws one picture; None where the run folder lacks the data."""
@@ -43,7 +38,6 @@ Tabulate = Callable[[ReportInput], Table | None]
 """Makes one table; None where the run folder lacks the data."""
 
 LOSS_PARTS = ("target", "unifrac", "nucleotide", "count")
-MAX_CATEGORIES = 9
 
 
 def draw_section(section: Section, given: ReportInput) -> list[Picture]:
@@ -209,76 +203,6 @@ def _ordination(
     return Drawing(figure, caption, description, names, styles)
 
 
-@styled
-def ordination_figure(
-    coords: F64, explained: Sequence[float], title: str = "", colour: Colour | None = None
-) -> Figure:
-    """Plot samples in the plane of two principal coordinates.
-
-    Args:
-        coords: [N, 2 or more]; the first two columns are drawn.
-        explained: part of the variance of each axis, 0 to 1.
-        title: above the axes.
-        colour: metadata column that colours the samples; None for one colour.
-    """
-    import matplotlib
-    from matplotlib.colors import ListedColormap
-
-    figure, axes = blank(6.4, 4.6)
-    x, y = coords[:, :2].T
-    many = len(coords) > MAX_VECTORS
-    look: dict[str, Any] = {
-        "s": 36 if len(coords) <= 300 else 7 if many else 18,
-        "alpha": 0.6 if many else 0.85,
-        "linewidths": 0,
-        "rasterized": many,
-    }
-    axes.set(xlabel=f"PC1 ({explained[0]:.1%})", ylabel=f"PC2 ({explained[1]:.1%})")
-    axes.set_title(title)
-    if colour is None:
-        axes.scatter(x, y, color=SERIES[0], **look)
-        return figure
-    labels = np.array(colour.labels or (), dtype=str)
-    known = labels != "" if colour.values is None else np.isfinite(colour.values)
-    if not known.all():
-        hollow = {"facecolors": "none", "edgecolors": INK, "linewidths": 0.7, "alpha": 0.4}
-        missing = f"no value ({(~known).sum()})"
-        axes.scatter(x[~known], y[~known], label=missing, **look | hollow)
-    if colour.values is not None:
-        # Plasma without its ends: neither as dark as a dark page nor as light as a light one.
-        plasma = ListedColormap(matplotlib.colormaps["plasma"](np.linspace(0.08, 0.9, 256)))
-        drawn = axes.scatter(x[known], y[known], c=colour.values[known], cmap=plasma, **look)
-        bar = figure.colorbar(drawn, ax=axes, label=colour.column, shrink=0.85)
-        bar.outline.set_visible(False)
-        bar.ax.grid(False)
-        if bar.solids is not None:
-            bar.solids.set_alpha(1)
-        return figure
-    # The most frequent categories have a colour and a marker each, the rest are grey.
-    times = Counter(labels[known].tolist())
-    chosen = sorted(name for name, _ in times.most_common(MAX_CATEGORIES))
-    rest = known & ~np.isin(labels, chosen)
-    if rest.any():
-        others = f"{len(times) - len(chosen)} others"
-        axes.scatter(x[rest], y[rest], color="#8b95a1", marker=".", label=others, **look)
-    for number, name in enumerate(chosen):
-        look["color"], look["marker"] = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
-        label = f"{shortened(name, 24)} ({times[name]})"
-        axes.scatter(x[labels == name], y[labels == name], label=label, **look)
-    handles, names = axes.get_legend_handles_labels()
-    # What is not a category of its own was drawn first, under the others, and is listed last.
-    first = len(handles) - len(chosen)
-    axes.legend(
-        handles[first:] + handles[:first],
-        names[first:] + names[:first],
-        title=colour.column,
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        alignment="left",
-    )
-    return figure
-
-
 def _curves(part: str, title: str) -> tuple[Section, Draw]:
     columns = {f"train_{part}": "training", f"val_{part}": "validation"}
     return "learning", partial(curve_picture, columns, title, part=part)
@@ -289,6 +213,10 @@ def _curve(column: str, title: str) -> tuple[Section, Draw]:
 
 
 PICTURES: dict[str, tuple[Section, Draw]] = {
+    "studies": ("studies", studies.forest_picture),
+    "transfer": ("studies", studies.transfer_picture),
+    "ordination-study": ("studies", studies.study_ordination),
+    "ordination-target": ("studies", studies.target_ordination),
     "confusion": ("predictions", predictions.confusion_picture),
     "roc": ("predictions", predictions.roc_picture),
     "precision-recall": ("predictions", predictions.precision_recall_picture),
@@ -319,6 +247,7 @@ PICTURES: dict[str, tuple[Section, Draw]] = {
 To add a picture, write a `Draw` function and add a line here."""
 
 TABLES: dict[Section, tuple[Tabulate, ...]] = {
+    "studies": (studies.by_study_table,),
     "predictions": (
         predictions.comparison_table,
         predictions.parts_table,

@@ -160,7 +160,10 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
         row = [study.study, str(study.samples)]
         row += [with_interval(name, study.metrics[name]) for name in shown]
         ends = (study.actual_mean, study.predicted_mean) if means else ()
-        row += ["" if end is None else significant(end) for end in ends]
+        row += [
+            "" if end is None else f"{end:.0%}" if len(classes) == 2 else significant(end)
+            for end in ends
+        ]
         rows.append([*row, study.left_out or ("yes" if study.better else "not shown")])
     heads = [scores.column, "Samples", *(TITLES[name] for name in shown)]
     mean = f"Part of {classes[1]}" if len(classes) == 2 else "Mean"
@@ -172,7 +175,7 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
     found = [scores.summaries.get(name) for name in shown]
     empty = [""] * (2 * means + 1)
     rows.append(["mean", "", *map(_mean_cell, found), *empty])
-    rows.append(["next study", "", *map(_next_cell, found), *empty])
+    rows.append(["next study", "", *map(next_cell, found), *empty])
     note += (
         f" Mean and next study: random effects on the scale {summary.scale} ({TITLES[first]}), "
         f"standard deviation between studies {significant(summary.tau)}, I² {summary.i2:.0%}."
@@ -186,7 +189,8 @@ def _mean_cell(found: StudySummary | None) -> str:
     return with_interval(found.metric, Score(found.value, found.lower, found.upper))
 
 
-def _next_cell(found: StudySummary | None) -> str:
+def next_cell(found: StudySummary | None) -> str:
+    """Format the prediction interval of the next study, with the digits that it supports."""
     if found is None:
         return metric_text("", None)
     digits = digits_of(found.next_lower, found.next_upper)

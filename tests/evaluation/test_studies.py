@@ -19,6 +19,8 @@ from aam.evaluation.permutation import permutation_test
 from aam.evaluation.scores import Scores, evaluate, read, write
 from aam.evaluation.splits import Split
 from aam.evaluation.studies import Spread, random_effects, score_study, summarise
+from aam.report.run import ReportInput, read_run
+from aam.report.studies import forest_picture
 from benchmarks.studies_intervals import coverage
 from tests.evaluation.test_study_splits import with_studies
 from tests.support.commands import aam
@@ -261,6 +263,15 @@ def test_a_run_says_how_each_study_is_predicted(
     assert all(study.study in shown for study in scores.studies.studies)
     page = (folder / "report.html").read_text()
     assert "next study" in page and scores.verdict.sentence[:40] in page
+    for picture in ("studies", "transfer", "ordination-study", "ordination-target"):
+        assert f'id="{picture}-' in page
+    assert scores.transfer is not None and scores.transfer.studies == ["b0", "b1", "b2"]
+    # Of two studies the picture has the figures and no mean.
+    run = read_run(folder)
+    two = replace(scores.studies, studies=scores.studies.studies[:2], summaries={})
+    drawing = forest_picture(ReportInput(replace(run, scores=replace(scores, studies=two))))
+    assert drawing is not None
+    assert "b0" in drawing.description and "mean" not in drawing.description
     output = tmp_path / "metrics.json"
     predictions = ("--predictions", folder / "predictions.tsv", "--output", output)
     assert aam("evaluate", *predictions, *inputs) == 0

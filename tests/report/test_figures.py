@@ -22,10 +22,16 @@ from aam.cli import main
 from aam.data.distances import read_distances
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics
-from aam.report.figures import MAX_VECTORS, Colour, Drawing, Picture
+from aam.report.figures import (
+    MAX_CATEGORIES,
+    MAX_VECTORS,
+    Colour,
+    Drawing,
+    Picture,
+    ordination_figure,
+)
 from aam.report.predictions import calibration_picture, precision_recall_picture, roc_picture
 from aam.report.run import ReportInput, as_colour, read_run
-from aam.report.sections import MAX_CATEGORIES, ordination_figure
 from tests.support.report_pages import report
 
 
@@ -113,9 +119,7 @@ def test_many_categories_are_gathered() -> None:
     figure = ordination_figure(
         rng.normal(size=(len(labels), 2)), [0.5, 0.2], colour=Colour("", (), labels=tuple(labels))
     )
-    legend = figure.axes[0].get_legend()
-    assert legend is not None
-    names = [text.get_text() for text in legend.get_texts()]
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names[:1] == ["c11 (12)"]
     assert names[-2:] == ["no value (5)", "11 others"]
     assert len(names) == MAX_CATEGORIES + 2

@@ -1,0 +1,203 @@
+"""Several studies in the report: forest plot, trained on and tested on, ordinations.
+
+K studies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aam.evaluation.intervals import NO_SKILL
+from aam.evaluation.studies import StudyScore, StudySummary
+from aam.number_format import fixed
+from aam.report.figures import (
+    INK,
+    SERIES,
+    Colour,
+    Drawing,
+    blank,
+    heat_map,
+    ordination_figure,
+    shortened,
+    styled,
+)
+from aam.report.run import ReportInput, as_colour
+from aam.report.terminal import TITLES, Table, studies_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LETTERS = 16  # of the name of a study
+_REACH = 1.5
+"""Drawn below a guess at most; R² has no least value."""
+
+
+def by_study_table(given: ReportInput) -> Table | None:
+    """List the score of each study, their mean, and the next study."""
+    scores = given.run.scores
+    if scores is None or scores.studies is None:
+        return None
+    return studies_table(scores.studies, scores.classes)
+
+
+@styled
+def forest_picture(given: ReportInput) -> Drawing | None:
+    """Draw the score of each study with its interval, their mean as a diamond, the next study."""
+    scores = given.run.scores
+    if scores is None or scores.studies is None:
+        return None
+    metric, studies = scores.verdict.metric, scores.studies
+    summary, guess, title = studies.summaries.get(metric), NO_SKILL[metric], TITLES[metric]
+    rows = len(studies.studies) + (0 if summary is None else 2)
+    figure, axes = blank(4.6, 1.4 + 0.36 * rows)
+    ends = [guess, 1.0]
+    for row, study in enumerate(studies.studies):
+        _draw_study(axes, row, study, metric)
+        score = study.metrics[metric]
+        ends += [end for end in (score.value, score.lower, score.upper) if end is not None]
+    names = [shortened(study.study, _LETTERS) for study in studies.studies]
+    texts = [_interval(study, metric) for study in studies.studies]
+    if summary is not None:
+        _draw_summary(axes, len(names), summary)
+        ends += [summary.next_lower, summary.next_upper]
+        names += ["mean", "next study"]
+        texts.append(_text(summary.value, summary.lower, summary.upper))
+        texts.append(f"{fixed(summary.next_lower, 2)} to {fixed(summary.next_upper, 2)}")
+    axes.axvline(guess, color=INK, lw=1, ls="--", alpha=0.6)
+    low, high = max(min(ends), guess - _REACH), max(ends)
+    values = [study.metrics[metric].value for study in studies.studies]
+    beyond = [row for row, value in enumerate(values) if value is not None and value < low]
+    axes.plot([low] * len(beyond), beyond, "<", color=SERIES[0], ms=7)
+    margin = 0.03 * (high - low)
+    axes.set(xlim=(low - margin, high + margin), ylim=(rows - 0.5, -0.6))
+    axes.set(title=f"{title} in each study", xlabel=title)
+    axes.set_yticks(range(rows), names)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
+    right = axes.secondary_yaxis("right")
+    right.set_yticks(range(rows), texts, fontsize=8.5)
+    right.tick_params(length=0)
+    right.spines[:].set_visible(False)
+    caption = (
+        "Squares: each study, predicted by models of the others, with 95 % intervals over its own "
+        f"samples or subjects; dashed: a guess ({guess:g})."
+    )
+    if summary is None:
+        caption += " Two studies, or fewer with an interval, have no summary."
+    else:
+        caption += (
+            f" Diamond: random-effects mean of {summary.studies} studies; the bar is where the "
+            "next study is expected."
+        )
+    if min(ends) < low:
+        caption += f" Cut at {fixed(low, 1)}; triangles are below."
+    spoken = ", ".join(f"{name} {text}" for name, text in zip(names, texts, strict=True))
+    return Drawing(figure, caption, f"Forest plot of {title}: {spoken}.")
+
+
+def _draw_study(axes: Axes, row: int, study: StudyScore, metric: str) -> None:
+    """Draw a study: filled where it has a part in the summary."""
+    score, colour = study.metrics[metric], SERIES[0]
+    if score.lower is not None and score.upper is not None:
+        axes.plot((score.lower, score.upper), (row, row), color=colour, lw=1.5)
+    if score.value is not None:
+        look: dict[str, Any] = {"mfc": "none"} if study.left_out else {}
+        axes.plot(score.value, row, "s", color=colour, ms=6, **look)
+
+
+def _draw_summary(axes: Axes, row: int, summary: StudySummary) -> None:
+    """Draw the mean as a diamond, and the prediction interval of the next study as a bar."""
+    x = (summary.lower, summary.value, summary.upper, summary.value)
+    axes.fill(x, (row, row - 0.28, row, row + 0.28), color=SERIES[1], lw=0)
+    ends, colour = (summary.next_lower, summary.next_upper), SERIES[1]
+    axes.plot(ends, (row + 1, row + 1), color=colour, lw=5, alpha=0.5, solid_capstyle="butt")
+    axes.axhline(row - 0.5, color=INK, lw=0.8, alpha=0.3)
+
+
+def _interval(study: StudyScore, metric: str) -> str:
+    score = study.metrics[metric]
+    if score.value is None:
+        return study.left_out
+    return _text(score.value, score.lower, score.upper)
+
+
+def _text(value: float, lower: float | None, upper: float | None) -> str:
+    limits = "" if lower is None or upper is None else f" ({fixed(lower, 2)}, {fixed(upper, 2)})"
+    return f"{fixed(value, 2)}{limits}"
+
+
+@styled
+def transfer_picture(given: ReportInput) -> Drawing | None:
+    """Draw the scores of models of one study in each study, and of models of all others."""
+    matrix = None if given.run.scores is None else given.run.scores.transfer
+    if matrix is None:
+        return None
+    values = np.array([*matrix.values, matrix.others], dtype=np.float64)
+    guess, number = NO_SKILL[matrix.metric], len(matrix.studies)
+    names = [shortened(name, 14 if number <= 5 else 12) for name in matrix.studies]
+    side = max(1.4 + 0.36 * number, 3.4)
+    figure, axes = blank(max(side, 4.0), side)
+    shades = np.nan_to_num((values - guess) / (1 - guess)).clip(0, 1)
+    heat_map(axes, shades, [*names, "all others"], names)
+    for (row, column), value in np.ndenumerate(values):
+        text = "\N{EN DASH}" if np.isnan(value) else fixed(float(value), 2)
+        if value < -1:
+            text = "< -1"
+        look: dict[str, Any] = {"color": "white" if shades[row, column] > 0.55 else INK}
+        weight = "bold" if row == column else "normal"
+        size = 10 if number <= 5 else 7
+        axes.text(column, row, text, ha="center", va="center", fontsize=size, weight=weight, **look)
+    axes.axhline(number - 0.5, color=INK, lw=1.2)
+    title = TITLES[matrix.metric]
+    axes.set(title=f"{title}: trained on, tested on", xlabel="tested on", ylabel="trained on")
+    caption = (
+        f"{title} of a {matrix.model} that is fitted to the study of the row alone, in the study "
+        "of the column. Diagonal, bold: cross-validated within the study; last row: fitted to all "
+        f"other studies. White is a guess ({guess:g}) or worse."
+    )
+    rows = zip([*matrix.studies, "all others"], values, strict=True)
+    spoken = "; ".join(
+        f"trained on {name}: {', '.join(fixed(float(cell), 2) for cell in row)}"
+        for name, row in rows
+    )
+    return Drawing(figure, caption, f"Matrix. {caption} {spoken}.")
+
+
+def study_ordination(given: ReportInput) -> Drawing | None:
+    """Draw the ordination of the kernel with the study of each sample."""
+    scored = given.run.scored
+    if scored is None or not scored.studies:
+        return None
+    column = str(given.run.option("study_column") or "study")
+    return _ordination(given, Colour(column, scored.studies, labels=scored.studies), "study")
+
+
+def target_ordination(given: ReportInput) -> Drawing | None:
+    """Draw the same ordination with the target of each sample."""
+    scored = given.run.scored
+    if scored is None or not scored.studies:
+        return None
+    texts: Sequence[str] = [f"{value:g}" for value in scored.actual.tolist()]
+    if scored.classes:
+        texts = [scored.classes[code] for code in scored.actual.tolist()]
+    colour = as_colour(given.run.target or "target", texts, bool(scored.classes))
+    return _ordination(given, colour, "target")
+
+
+def _ordination(given: ReportInput, colour: Colour, what: str) -> Drawing | None:
+    if given.run.ordination is None:
+        return None
+    ids, coordinates, explained = given.run.ordination
+    place = {name: row for row, name in enumerate(ids)}
+    rows = [place[name] for name in given.run.sample_ids if name in place]
+    if len(rows) < len(given.run.sample_ids):
+        return None
+    title = f"Sequences (kernel) by {what}"
+    figure = ordination_figure(coordinates[rows], explained.tolist(), title, colour)
+    caption = (
+        f"{len(rows)} samples, PCoA of the kernel of the sequences, coloured by '{colour.column}'."
+    )
+    return Drawing(figure, caption, f"Ordination. {caption}")
