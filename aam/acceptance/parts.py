@@ -21,21 +21,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from aam.console import duration
 from aam.contract.errors import Interrupted, first_few
 from aam.contract.files import sha256
 from aam.contract.gpus import GPU, one_gpu
+from aam.contract.records import decode_json, read_json
 from aam.contract.stop_file import VARIABLE as STOP_FILE
 from aam.distributed.environment import read_environment
 from aam.memory import GIB, memory_available
 from aam.number_format import significant
-from aam.performance.tune import CONTEXT, early_difference
+from aam.numerics.report import Cost, from_json, summary, worst
+from aam.performance.tune import CONTEXT, Trial, early_difference
 from aam.performance.workload import (
     NONE,
     RunResult,
@@ -63,7 +65,6 @@ ROUNDING = 1e-5
 EXPANDABLE = ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 """Variable of the allocator, which PyTorch's builds for ROCm read too, and its value."""
 
-Values = dict[str, Any]
 Outcome = Literal["as predicted", "faster", "slower", "wrong", "not possible here", "failed"]
 Verdict = tuple[Outcome, str]
 """Outcome of a comparison, and one sentence."""
@@ -75,6 +76,16 @@ class NotPossible(Exception):
 
 class PartFailure(Exception):
     """A command of a part that failed or hangs, with the last line of its output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Values that a part measured; `rates` are speeds by name, compared with a reference."""
+
+    rates: dict[str, float] = field(default_factory=dict)
+
+
+M = TypeVar("M", bound=Measured)
 
 
 @dataclass(frozen=True)
@@ -176,14 +187,31 @@ class Context:
         return ["pretrain", *files, "--device", self.device, "--batch-size", batch]
 
 
-def measure_host(context: Context) -> Values:
+@dataclass(frozen=True)
+class HostFacts(Measured):
+    """Host, GPUs and image."""
+
+    gpus: list[str]  # names
+    arch: str
+    torch: str
+    used: list[int]  # bytes of each GPU that others use
+    cpu: str = ""
+    cores: int = 0
+    memory: int = 0
+    gpu_memory: list[int] = field(default_factory=list)
+    driver: str | None = None
+    runtime: str | None = None
+    kernel: str = ""
+    settings: dict[str, list[str]] = field(default_factory=dict)  # of each GPU, by name
+
+
+def measure_host(context: Context) -> HostFacts:
     """Collect facts about host, GPUs and image."""
-    facts: Values = call_in_child(_host, context.device, timeout=context.left)
-    settings = gpu_settings() if facts["gpus"] else {}
-    return facts | {"kernel": platform.release(), "settings": settings}
+    facts: HostFacts = call_in_child(_host, context.device, timeout=context.left)
+    return replace(facts, settings=gpu_settings() if facts.gpus else {})
 
 
-def _host(device: str) -> Values:
+def _host(device: str) -> HostFacts:
     # In the child process, since a process that holds a GPU takes memory of it.
     import torch
 
@@ -193,19 +221,20 @@ def _host(device: str) -> Values:
     devices = [select_gpu(number) for number in range(len(names))] or [torch.device("cpu")]
     memory = [torch.cuda.mem_get_info(device) for device in devices] if names else []
     stack = identify(devices[0])
-    return {
-        "gpus": names,
-        "arch": arch_of(devices[0]),
-        "driver": stack.driver,
-        "torch": stack.torch,
-        "runtime": stack.runtime,
-        "cpu": processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "gpu_memory": [total for _, total in memory],
+    return HostFacts(
+        names,
+        arch_of(devices[0]),
+        stack.torch,
         # Without the context of this process, which is no use by others.
-        "used": [max(0, total - free - CONTEXT) for free, total in memory],
-    }
+        [max(0, total - free - CONTEXT) for free, total in memory],
+        processor(),
+        len(os.sched_getaffinity(0)),
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        [total for _, total in memory],
+        stack.driver,
+        stack.runtime,
+        platform.release(),
+    )
 
 
 _SYSFS = {
@@ -242,20 +271,31 @@ def gpu_settings(root: Path = Path("/")) -> dict[str, list[str]]:
     return {name: values[:64] for name, values in settings.items() if values}
 
 
-def evaluate_host(measured: Values) -> Verdict:
+def evaluate_host(host: HostFacts) -> Verdict:
     """Name the GPUs, and those that others use; a host is as it is."""
-    gpus = measured["gpus"]
-    name = f"{len(gpus)} x {gpus[0]} ({measured['arch']})" if gpus else measured["cpu"]
-    used = [f"{size / GIB:.1f} GiB of GPU {k}" for k, size in enumerate(measured["used"]) if size]
-    sentence = f"{name}, torch {measured['torch']}."
-    if len(set(gpus)) > 1:
-        sentence += f" The GPUs differ: {', '.join(sorted(set(gpus)))}."
+    name = f"{len(host.gpus)} x {host.gpus[0]} ({host.arch})" if host.gpus else host.cpu
+    used = [f"{size / GIB:.1f} GiB of GPU {k}" for k, size in enumerate(host.used) if size]
+    sentence = f"{name}, torch {host.torch}."
+    if len(set(host.gpus)) > 1:
+        sentence += f" The GPUs differ: {', '.join(sorted(set(host.gpus)))}."
     if used:
         sentence += f" Others use {', '.join(used)}: figures are not those of GPUs of your own."
     return "as predicted", sentence
 
 
-def measure_launch(context: Context) -> Values:
+@dataclass(frozen=True)
+class LaunchFacts(Measured):
+    """What the launcher planned, and what this process sees of it."""
+
+    launcher: bool
+    visible: int = 0  # GPUs
+    planned: int | None = None
+    overhead: float | None = None  # seconds from the launcher to the program
+    mounts: dict[str, int] | None = None  # number of each kind
+    memory: int = 0
+
+
+def measure_launch(context: Context) -> LaunchFacts:
     """Return what the launcher planned, and what this process sees of it."""
     plan = launched_by(os.environ)
     listed, gpus, started = ((plan or {}).get(name) for name in ("mounts", "gpus", "started"))
@@ -267,88 +307,141 @@ def measure_launch(context: Context) -> Values:
     if isinstance(started, int | float):
         # The clocks of two nodes may differ by more than a start takes.
         overhead = max(0.0, context.started - started)
-    return {
-        "launcher": plan is not None,
-        "overhead": overhead,
-        "mounts": mounts,
-        "visible": context.gpus,
-        "planned": len(gpus) if isinstance(gpus, list) and context.gpu else None,
-        "memory": memory_available(),
-    }
+    return LaunchFacts(
+        plan is not None,
+        context.gpus,
+        len(gpus) if isinstance(gpus, list) and context.gpu else None,
+        overhead,
+        mounts,
+        memory_available(),
+    )
 
 
-def evaluate_launch(measured: Values) -> Verdict:
+def evaluate_launch(launch: LaunchFacts) -> Verdict:
     """Compare the GPUs that are visible with those planned, and the overhead with its limit."""
-    if not measured["launcher"]:
+    if not launch.launcher:
         return "not possible here", "The program was not started by aam-launch."
-    visible, planned = measured["visible"], measured["planned"]
-    if planned is not None and visible != planned:
-        return "wrong", f"{visible} GPUs are visible, {planned} were planned."
-    sentence = f"{visible} GPUs visible"
-    if mounts := measured["mounts"]:
+    if launch.planned is not None and launch.visible != launch.planned:
+        return "wrong", f"{launch.visible} GPUs are visible, {launch.planned} were planned."
+    sentence = f"{launch.visible} GPUs visible"
+    if mounts := launch.mounts:
         sentence += f", {mounts['read-only']} mounts read-only, {mounts['read-write']} read-write"
-    if (overhead := measured["overhead"]) is None:
+    if launch.overhead is None:
         return "as predicted", f"{sentence}."
-    outcome: Outcome = "slower" if overhead > SLOW_LAUNCH else "as predicted"
-    return outcome, f"{sentence}; {overhead:.1f} s from the launcher to the program."
+    outcome: Outcome = "slower" if launch.overhead > SLOW_LAUNCH else "as predicted"
+    return outcome, f"{sentence}; {launch.overhead:.1f} s from the launcher to the program."
 
 
-def _checked(context: Context, number: int, quick: bool) -> str:
-    """Return the report of `aam check` on one GPU, in a full one also where a quick one does."""
-    file = context.folder / f"check-{number}.json"
-    if not context.known(file) or (json.loads(file.read_text())["quick"] and not quick):
-        variables = one_gpu(os.environ, number) if context.gpu else NONE
-        command = ("check", "--device", context.device, "--json", *(("--quick",) if quick else ()))
-        file.write_text(context.aam(*command, accept=(0, 1), variables=variables).stdout)
-    return file.read_text()
+@dataclass(frozen=True)
+class CheckedDevice:
+    """Result of `aam check` on a device."""
+
+    name: str
+    verdict: str = ""
+    backends: dict[str, str] = field(default_factory=dict)  # outcome of each
+    faults: dict[str, list[str]] = field(default_factory=dict)  # of the backends that have any
+    overhead: int | None = None  # bytes of a GPU that are no tensors
+    speed: float | None = None  # median passes per second of the sample encoder in fp32
+    failed: str = ""  # why there is no result
 
 
-def measure_check(context: Context) -> Values:
-    """Run `aam check` on each GPU by itself; quick on a CPU, whose kernels are few."""
-    from aam.numerics.report import from_json, summary, worst
+@dataclass(frozen=True)
+class CheckedDevices(Measured):
+    """Results of `aam check` on each device, and the costs of the backends on the first."""
 
-    devices: list[Values] = []
+    devices: list[CheckedDevice]
+    costs: list[Cost] = field(default_factory=list)
+
+
+def measure_check(context: Context) -> CheckedDevices:
+    """Run `aam check` on each GPU by itself."""
+    devices: list[CheckedDevice] = []
+    costs: tuple[Cost, ...] = ()
     for number in range(max(context.gpus, 1)):
         name = f"GPU {number}" if context.gpu else "CPU"
+        variables = one_gpu(os.environ, number) if context.gpu else NONE
+        command = ("check", "--device", context.device, "--json")
         try:
-            report = from_json(_checked(context, number, context.small))
+            done = context.aam(*command, accept=(0, 1), variables=variables)
         except PartFailure as failure:  # one GPU that hangs leaves the others
-            devices.append({"name": name, "verdict": "", "backends": {}, "failed": str(failure)})
+            devices.append(CheckedDevice(name, failed=str(failure)))
             continue
-        faults = {one: list(report.faults(one)) for one in report.backends}
-        device = {
-            "name": f"{name}, {report.identity['device']}",
-            "quick": report.quick,
-            "verdict": summary(report),
-            "backends": {one: worst(report.of(one)) for one in report.backends},
-            "faults": {one: names for one, names in faults.items() if names},
-            "overhead": report.overhead,
-        }
+        report = from_json(done.stdout)
+        costs = costs or report.costs
+        usual = [1000 / cost.milliseconds for cost in report.costs if _is_usual(cost)]
+        faults = {backend: list(report.faults(backend)) for backend in report.backends}
+        device = CheckedDevice(
+            f"{name}, {report.identity['device']}",
+            summary(report),
+            {backend: worst(report.of(backend)) for backend in report.backends},
+            {backend: names for backend, names in faults.items() if names},
+            report.overhead,
+            statistics.median(usual) if usual else None,
+        )
         devices.append(device)
-    return {"devices": devices}
+    rates = {
+        f"{cost.backend}, {cost.dtype}, {cost.shape}"
+        f"{', masked' if cost.mask != 'none' else ''}": 1000 / cost.milliseconds
+        for cost in costs if cost.milliseconds
+    }  # fmt: skip
+    return CheckedDevices(devices, list(costs), rates=rates)
 
 
-def evaluate_check(measured: Values) -> Verdict:
-    """Name the devices with a wrong backend, and those that give no result."""
-    devices = measured["devices"]
-    if silent := [f"{one['name']}: {one['failed']}" for one in devices if one.get("failed")]:
+def _is_usual(cost: Cost) -> bool:
+    return (cost.dtype, cost.shape) == ("fp32", "sample encoder") and cost.milliseconds > 0
+
+
+def evaluate_check(check: CheckedDevices) -> Verdict:
+    """Name devices that give no result, a wrong backend, and a GPU slower than the others."""
+    if silent := [f"{device.name}: {device.failed}" for device in check.devices if device.failed]:
         return "wrong", f"{first_few(silent)} gave no result."
     wrong_devices = []
-    for one in devices:
+    for device in check.devices:
         wrong = []
-        for backend, outcome in one["backends"].items():
+        for backend, outcome in device.backends.items():
             if outcome in ("wrong", "crashed"):
-                faults = ", ".join(one["faults"].get(backend, []))
+                faults = ", ".join(device.faults.get(backend, []))
                 wrong.append(f"{backend} ({faults})" if faults else backend)
         if wrong:
-            wrong_devices.append(f"{one['name']}: {', '.join(wrong)}")
-    if not wrong_devices:
-        return "as predicted", f"{devices[0]['verdict']}."
-    others = ", and not on the other devices" if len(wrong_devices) < len(devices) else ""
-    return "wrong", f"{'; '.join(wrong_devices)} wrong{others}."
+            wrong_devices.append(f"{device.name}: {', '.join(wrong)}")
+    if wrong_devices:
+        several = len(wrong_devices) < len(check.devices)
+        others = ", and not on the other devices" if several else ""
+        return "wrong", f"{'; '.join(wrong_devices)} wrong{others}."
+    # A device without a timed backend has no speed, and is no slow one.
+    speeds = {device.name: device.speed for device in check.devices if device.speed is not None}
+    middle = statistics.median(speeds.values()) if speeds else 0.0
+    for name, speed in speeds.items():
+        if speed < SLOW_GPU * middle:
+            return "slower", f"{name} computes at {speed / middle:.2f} of the median of all."
+    fastest = []
+    for mask, title in (("none", "without masks"), ("each", "with masks")):
+        if costs := [cost for cost in check.costs if cost.mask == mask and _is_usual(cost)]:
+            best = min(costs, key=lambda cost: cost.milliseconds)
+            fastest.append(f"{best.backend} {title} ({best.milliseconds:.1f} ms)")
+    in_fp32 = f" Fastest in fp32: {', '.join(fastest)}." if fastest else ""
+    return "as predicted", f"{check.devices[0].verdict}.{in_fp32}"
 
 
-def measure_golden(context: Context) -> Values:
+@dataclass(frozen=True)
+class GoldenComparison:
+    """Comparison of golden cases."""
+
+    other: str  # the CPU, or an image
+    precision: str
+    agree: bool
+    verdict: str
+    largest: float  # difference as a share of the allowed rounding
+
+
+@dataclass(frozen=True)
+class GoldenComparisons(Measured):
+    """Comparisons of the golden case with those of the CPU and of other images."""
+
+    comparisons: list[GoldenComparison]
+
+
+def measure_golden(context: Context) -> GoldenComparisons:
     """Compare the golden case with that of the CPU and with those of the other images."""
     place = context.shared / "golden"
     own, cpu = (place / f"{context.folder.name}-{device}" for device in (context.device, "cpu"))
@@ -359,75 +452,47 @@ def measure_golden(context: Context) -> Values:
     comparisons = []
     for folder in (cpu, *sorted(others)):
         for precision in ("none", "auto") if context.gpu and folder == cpu else ("none",):
-            how = ("--json", "--device", context.device, "--mixed-precision", precision)
-            done = context.aam("golden", "compare", folder, *how, accept=(0, 1))
+            done = context.aam(
+                "golden", "compare", folder, "--json", "--device", context.device,
+                "--mixed-precision", precision, accept=(0, 1),
+            )  # fmt: skip
             compared = json.loads(done.stdout)
             shares = [
                 (1e9 if value is None else value / row["allowed"] if row["allowed"] else 0.0)
                 for row in compared["rows"] for value in row["difference"].values()
             ]  # fmt: skip
-            comparison = {
-                "with": "the CPU" if folder == cpu else folder.name,
-                "precision": compared["here"]["precision"],
-                "agree": compared["agree"],
-                "verdict": compared["verdict"],
-                "largest": max(shares, default=0.0),
-            }
+            comparison = GoldenComparison(
+                "the CPU" if folder == cpu else folder.name,
+                compared["here"]["precision"],
+                compared["agree"],
+                compared["verdict"],
+                max(shares, default=0.0),
+            )
             comparisons.append(comparison)
-    return {"comparisons": comparisons}
+    return GoldenComparisons(comparisons)
 
 
-def evaluate_golden(measured: Values) -> Verdict:
+def evaluate_golden(golden: GoldenComparisons) -> Verdict:
     """Name the comparisons that differ by more than rounding."""
-    comparisons = measured["comparisons"]
-    if bad := [one for one in comparisons if not one["agree"]]:
-        listed = [f"{one['with']} ({one['precision']}): {one['verdict']}" for one in bad]
+    if bad := [found for found in golden.comparisons if not found.agree]:
+        listed = [f"{found.other} ({found.precision}): {found.verdict}" for found in bad]
         return "wrong", f"Differs from {'; '.join(listed)}"
-    names = ", ".join(dict.fromkeys(one["with"] for one in comparisons))
-    largest = max(one["largest"] for one in comparisons)
+    names = ", ".join(dict.fromkeys(found.other for found in golden.comparisons))
+    largest = max(found.largest for found in golden.comparisons)
     return "as predicted", f"Equal to {names}; {largest:.0%} of the allowed rounding."
 
 
-def measure_attention(context: Context) -> Values:
-    """Return time and memory of each backend on each GPU, as `aam check` measures them."""
-    each = [json.loads(_checked(context, k, False))["costs"] for k in range(max(context.gpus, 1))]
-    costs: list[Values] = next(filter(None, each), [])
-    if not costs:
-        raise NotPossible("No backend was timed.")
-    speeds = []
-    for listed in each:
-        times = [one["milliseconds"] for one in listed if _usual(one) and one["milliseconds"]]
-        speeds.append(1000 / statistics.median(times) if times else 0.0)
-    named = {
-        f"{one['backend']}, {one['dtype']}, {one['shape']}"
-        f"{', masked' if one['mask'] != 'none' else ''}": 1000 / one["milliseconds"]
-        for one in costs if one["milliseconds"]
-    }  # fmt: skip
-    return {"costs": costs, "speeds": speeds, "rates": named}
+@dataclass(frozen=True)
+class TuneResult:
+    """Content of tune.json."""
+
+    default: Trial
+    trials: tuple[Trial, ...]
+    chosen: Trial
 
 
-def _usual(cost: Values) -> bool:
-    return (cost["dtype"], cost["shape"]) == ("fp32", "sample encoder")
-
-
-def evaluate_attention(measured: Values) -> Verdict:
-    """Name a GPU that is slower than the others, else the fastest backend for each mask."""
-    middle = statistics.median(measured["speeds"])
-    for number, speed in enumerate(measured["speeds"]):
-        if speed < SLOW_GPU * middle:
-            share = speed / middle
-            return "slower", f"GPU {number} computes at {share:.2f} of the median of all."
-    fastest = []
-    for mask, title in (("none", "without masks"), ("each", "with masks")):
-        costs = [one for one in measured["costs"] if one["mask"] == mask and _usual(one)]
-        if costs:
-            best = min(costs, key=lambda one: one["milliseconds"])
-            fastest.append(f"{best['backend']} {title} ({best['milliseconds']:.1f} ms)")
-    return "as predicted", f"Fastest in fp32: {', '.join(fastest)}."
-
-
-def tuned(context: Context, variables: Mapping[str, str] = NONE) -> Values:
-    """Return the result of `aam tune`, which the parts `memory`, `speed` and `settings` share.
+def tuned(context: Context, variables: Mapping[str, str] = NONE) -> TuneResult:
+    """Return the result of `aam tune`, which the parts `memory` and `speed` share.
 
     With variables the given options alone are measured.
     """
@@ -440,46 +505,63 @@ def tuned(context: Context, variables: Mapping[str, str] = NONE) -> Values:
             size += " --subjects workers batch-size"
         measured = ("--output-dir", folder, "--overwrite", *size.split(), *context.pretraining())
         context.aam("tune", *measured, variables=variables)
-    result: Values = json.loads((folder / "tune.json").read_text())
-    return result
+    return read_json(folder / "tune.json", TuneResult, "result of `aam tune`")
 
 
-def measure_memory(context: Context) -> Values:
+@dataclass(frozen=True)
+class Peak:
+    """Peaks of memory of a setting, in bytes; None without a run that ended."""
+
+    setting: str
+    predicted: int
+    allocated: int | None = None
+    reserved: int | None = None
+    rss: int | None = None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Peaks(Measured):
+    """Peaks of settings, and the reserved memory with expandable segments."""
+
+    runs: list[Peak]
+    expandable: int | None = None
+
+
+def measure_memory(context: Context) -> Peaks:
     """Compare peaks that `aam memory` predicts with those of the runs of `aam tune`."""
     if not context.gpu:
         raise NotPossible("A CPU does not count allocations.")
     result = tuned(context)
-    rows = []
+    runs = []
     trials = [
-        trial for trial in result["trials"]
-        if trial["subject"] in ("batch-size", "recompute", "chunks") and trial["decision"]
+        trial for trial in result.trials
+        if trial.subject in ("batch-size", "recompute", "chunks") and trial.decision
     ]  # fmt: skip
-    for trial in ({**result["default"], "setting": "as given", "options": {}}, *trials):
+    for trial in (replace(result.default, setting="as given", options={}), *trials):
         words = [
-            word for flag, value in trial["options"].items()
+            word for flag, value in trial.options.items()
             for word in ([flag if value else f"--no-{flag[2:]}"] if isinstance(value, bool)
                          else [flag, str(value)])
         ]  # fmt: skip
         done = context.aam("memory", "--json", *context.pretraining(), *words)
-        peaks = {key: (trial["rates"] or {}).get(key) for key in ("allocated", "reserved", "rss")}
-        row = {"setting": trial["setting"], "predicted": json.loads(done.stdout)["peak"], **peaks}
-        rows.append({**row, "failure": trial["failure"]})
+        peak = Peak(trial.setting, json.loads(done.stdout)["peak"], failure=trial.failure)
+        if rates := trial.rates:
+            peak = replace(peak, allocated=rates.allocated, reserved=rates.reserved, rss=rates.rss)
+        runs.append(peak)
     # The variable of the allocator is recommended where it saves memory.
-    segments = tuned(context, dict([EXPANDABLE]))["default"]["rates"]
-    return {"runs": rows, "expandable": segments and segments["reserved"]}
+    segments = tuned(context, dict([EXPANDABLE])).default.rates
+    return Peaks(runs, segments.reserved if segments else None)
 
 
-def _failed_runs(runs: list[Values], noun: str) -> str:
-    failed = [f"{one['setting']}: {one['failure']}" for one in runs if one["failure"]]
-    return f"{len(failed)} of {len(runs)} {noun} failed: {failed[0]}." if failed else ""
-
-
-def evaluate_memory(measured: Values) -> Verdict:
+def evaluate_memory(peaks: Peaks) -> Verdict:
     """Name the setting whose peak differs most from the prediction, and those that failed."""
-    runs = measured["runs"]
-    if failed := _failed_runs(runs, "settings"):
+    if failed := _failed_runs(peaks.runs, "settings"):
         return "wrong", failed
-    shares = {one["setting"]: one["allocated"] / one["predicted"] - 1 for one in runs}
+    shares = {
+        run.setting: run.allocated / run.predicted - 1
+        for run in peaks.runs if run.allocated is not None
+    }  # fmt: skip
     name = max(shares, key=lambda setting: abs(shares[setting]))
     bad = sum(abs(share) > PEAK_TOLERANCE for share in shares.values())
     if not bad:
@@ -492,67 +574,90 @@ def evaluate_memory(measured: Values) -> Verdict:
     )
 
 
-def measure_speed(context: Context) -> Values:
-    """Return the speed of each setting that `aam tune` measures."""
+@dataclass(frozen=True)
+class SettingSpeed:
+    """Speed of a setting; None without a run that ended."""
+
+    setting: str
+    samples: float | None = None  # per second
+    spread: float | None = None
+    wait: float | None = None
+    decision: str | None = None
+    gain: float = 1.0  # times as fast as the setting that it is compared with
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class SettingSpeeds(Measured):
+    """Speeds of the settings that `aam tune` measured, and what it chose."""
+
+    runs: list[SettingSpeed] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)  # of the options that it chose
+    gain: float = 1.0  # of them together
+    samples: float | None = None  # per second, with them
+
+
+def _failed_runs(runs: Sequence[Peak | SettingSpeed], noun: str) -> str:
+    failed = [f"{run.setting}: {run.failure}" for run in runs if run.failure]
+    return f"{len(failed)} of {len(runs)} {noun} failed: {failed[0]}." if failed else ""
+
+
+def measure_speed(context: Context) -> SettingSpeeds:
+    """Return the speed of each setting that `aam tune` measures, and its choice."""
     result = tuned(context)
-    rows = []
-    for one in (result["default"], *(one for one in result["trials"] if one["decision"])):
-        speeds = {key: (one["rates"] or {}).get(key) for key in ("samples", "spread", "wait")}
-        rows.append({"setting": one["setting"], **speeds, "failure": one["failure"]})
-    return {"runs": rows, "rates": {row["setting"]: row["samples"] for row in rows
-                                    if row["samples"]}}  # fmt: skip
+    runs, chosen = [], result.chosen
+    for trial in (result.default, *(trial for trial in result.trials if trial.decision)):
+        speed = SettingSpeed(
+            trial.setting, decision=trial.decision, gain=trial.gain, failure=trial.failure
+        )
+        if rates := trial.rates:
+            speed = replace(speed, samples=rates.samples, spread=rates.spread, wait=rates.wait)
+        runs.append(speed)
+    samples = chosen.rates.samples if chosen.rates else None
+    named = {run.setting: run.samples for run in runs if run.samples}
+    named |= {"chosen settings": samples} if samples else {}
+    return SettingSpeeds(runs, dict(chosen.values), chosen.gain, samples, rates=named)
 
 
-def evaluate_speed(measured: Values) -> Verdict:
-    """Name the fastest setting, and a failure if all others are right."""
-    if failed := _failed_runs(measured["runs"], "runs"):
+def evaluate_speed(speeds: SettingSpeeds) -> Verdict:
+    """Name the chosen settings, the fastest setting, or a failure if all others are right.
+
+    A setting that changes the training is rejected, which is right.
+    """
+    if failed := _failed_runs(speeds.runs, "runs"):
         return "wrong", failed
-    best = max(measured["runs"], key=lambda one: one["samples"])
-    return "as predicted", f"{significant(best['samples'])} samples/s with {best['setting']}."
+    best = max(speeds.runs, key=lambda run: run.samples or 0.0)
+    fastest = f"{significant(best.samples or 0.0)} samples/s with {best.setting}"
+    if not speeds.values or speeds.gain <= 1:
+        return "as predicted", f"{fastest}; the defaults are kept, {len(speeds.runs)} runs."
+    listed = ", ".join(f"{name} {value}" for name, value in speeds.values.items())
+    return "as predicted", f"{fastest}; chosen: {listed}, {speeds.gain:.2f} times as fast."
 
 
-def measure_settings(context: Context) -> Values:
-    """Return the settings that `aam tune` chose, which train the same network."""
-    result = tuned(context)
-    chosen = result["chosen"]
-    names = ("subject", "setting", "decision", "gain")
-    samples = (chosen["rates"] or {}).get("samples")
-    return {
-        "values": chosen["values"],
-        "gain": chosen["gain"],
-        "samples": samples,
-        "trials": [{n: one[n] for n in names} for one in result["trials"] if one["decision"]],
-        "rates": {} if samples is None else {"chosen settings": samples},
-    }
+@dataclass(frozen=True)
+class Copies(Measured):
+    """Copies between the memories of an APU, in GB/s."""
+
+    name: str
 
 
-def evaluate_settings(measured: Values) -> Verdict:
-    """State what was chosen; a setting that changes the training is rejected, which is right."""
-    values = measured["values"]
-    if not values or measured["gain"] <= 1:
-        number = len(measured["trials"])
-        return "as predicted", f"The defaults are as fast; {number} settings tried."
-    listed = ", ".join(f"{name} {value}" for name, value in values.items())
-    return "as predicted", f"{listed}: {measured['gain']:.2f} times as fast."
-
-
-def measure_unified(context: Context) -> Values:
+def measure_unified(context: Context) -> Copies:
     """Measure copies between the memories of an APU, beside those within the GPU's."""
     if not context.gpu:
         raise NotPossible("There is no GPU.")
-    copies: Values = call_in_child(_copies, timeout=context.left)
-    if not copies["rates"]:
-        raise NotPossible(f"{copies['name']} has memory of its own.")
+    copies: Copies = call_in_child(_copies, timeout=context.left)
+    if not copies.rates:
+        raise NotPossible(f"{copies.name} has memory of its own.")
     return copies
 
 
-def _copies() -> Values:
+def _copies() -> Copies:
     import torch
 
     properties = torch.cuda.get_device_properties(0)
     integrated = bool(getattr(properties, "is_integrated", False))
     if not integrated and "MI300A" not in properties.name:
-        return {"name": properties.name, "rates": {}}
+        return Copies(properties.name)
     host = torch.ones(GIB // 4, dtype=torch.uint8)
     sources = {
         "pageable host to GPU": host,
@@ -569,38 +674,73 @@ def _copies() -> Values:
             torch.cuda.synchronize()
             best = max(best, len(source) / (time.perf_counter() - began) / 1e9)
         speeds[name] = best
-    return {"name": properties.name, "rates": speeds}
+    return Copies(properties.name, rates=speeds)
 
 
-def evaluate_unified(measured: Values) -> Verdict:
+def evaluate_unified(copies: Copies) -> Verdict:
     """State the cost of a copy that unified memory would avoid."""
-    listed = ", ".join(f"{name} {rate:.0f} GB/s" for name, rate in measured["rates"].items())
+    listed = ", ".join(f"{name} {rate:.0f} GB/s" for name, rate in copies.rates.items())
     return "as predicted", f"Copies: {listed}."
 
 
-def measure_profile(context: Context) -> Values:
+@dataclass(frozen=True)
+class ProfileSummary(Measured):
+    """What limits a run, and its longest kernels, as `aam profile` prints them."""
+
+    source: str
+    limit: str
+    advice: str
+    shares: dict[str, float]  # of the time, by category
+    idle: float | None = None
+    wait: float | None = None
+    kernels: list[dict[str, Any]] = field(default_factory=list)
+
+
+def measure_profile(context: Context) -> ProfileSummary:
     """Record some steps with `aam profile`."""
     folder = context.folder / "trace"
     number = ("--warmup-steps", 2, "--profile-steps", 3, "--overwrite")
     arguments = ("--json", "--output-dir", folder, *number, *context.pretraining())
-    profile = json.loads(context.aam("profile", *arguments).stdout)
+    profile = decode_json(
+        context.aam("profile", *arguments).stdout, ProfileSummary, "profile", "`aam profile`"
+    )
     (folder / "trace.json.gz").unlink()  # tens of MB
-    kernels = [{**one, "name": one["name"][:200]} for one in profile["kernels"]]
-    names = ("source", "limit", "advice", "idle", "wait", "shares")
-    return {name: profile[name] for name in names} | {"kernels": kernels}
+    kernels = [{**kernel, "name": kernel["name"][:200]} for kernel in profile.kernels]
+    return replace(profile, kernels=kernels)
 
 
-def evaluate_profile(measured: Values) -> Verdict:
+def evaluate_profile(profile: ProfileSummary) -> Verdict:
     """State what limits the run, and the largest category."""
-    name, share = max(measured["shares"].items(), key=lambda item: item[1])
-    limit = f"{measured['limit'].capitalize()}, {measured['advice']}"
+    name, share = max(profile.shares.items(), key=lambda item: item[1])
+    limit = f"{profile.limit.capitalize()}, {profile.advice}"
     return "as predicted", f"{limit}; most time is in {name} ({share:.0%})."
+
+
+@dataclass(frozen=True)
+class RankComparison:
+    """Training of several ranks, compared with one process."""
+
+    ranks: int
+    nodes: int
+    agree: bool
+    difference: float  # largest relative difference of the losses
+    samples: float  # per second of all ranks
+    one: float  # per second of one process
+    gpu: bool
+    network: list[str]  # lines of NCCL about the network that is used
+
+
+@dataclass(frozen=True)
+class RankComparisons(Measured):
+    """Trainings of several ranks; none on ranks other than the first."""
+
+    runs: list[RankComparison]
 
 
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
-def measure_ranks(context: Context) -> Values:
+def measure_ranks(context: Context) -> RankComparisons:
     """Train with several ranks and with one process, and compare losses and speed.
 
     In a job of several ranks these train together; otherwise 2, 4 and 8 ranks on this node, as far
@@ -637,55 +777,68 @@ def measure_ranks(context: Context) -> Values:
         # One run folder for all: the ranks compare their options.
         together.append(run(f"ranks-{number}", "--distributed", *ranks))
     if context.rank:
-        return {"runs": []}
-    one, single = run("one", without=_RANK_VARIABLES)
+        return RankComparisons([])
+    alone, single = run("one", without=_RANK_VARIABLES)
     text = log.read_text(errors="replace") if log.is_file() else ""
     lines = re.findall(r"NCCL INFO (.*(?:NET/|Using network).*)", text)
     warmup, runs = 2 if context.small else 5, []
     for number, (steps, losses) in zip(numbers, together, strict=True):
         difference = early_difference(losses, single)
-        runs.append({
-            "ranks": number,
-            "nodes": -(-job.world_size // job.local_world_size),
-            "agree": len(losses) == len(single) > 0 and difference <= MAX_DIFFERENCE,
-            "difference": difference,
-            "samples": rates([steps], warmup).samples,
-            "one": rates([one], warmup).samples,
-            "gpu": context.gpu,
-            "network": [line.strip()[:300] for line in dict.fromkeys(lines)][:6],
-        })  # fmt: skip
-    return {"runs": runs, "rates": {f"{one['ranks']} ranks": one["samples"] for one in runs}}
+        comparison = RankComparison(
+            ranks=number,
+            nodes=-(-job.world_size // job.local_world_size),
+            agree=len(losses) == len(single) > 0 and difference <= MAX_DIFFERENCE,
+            difference=difference,
+            samples=rates([steps], warmup).samples,
+            one=rates([alone], warmup).samples,
+            gpu=context.gpu,
+            network=[line.strip()[:300] for line in dict.fromkeys(lines)][:6],
+        )
+        runs.append(comparison)
+    return RankComparisons(runs, rates={f"{run.ranks} ranks": run.samples for run in runs})
 
 
-def evaluate_ranks(measured: Values) -> Verdict:
+def evaluate_ranks(comparisons: RankComparisons) -> Verdict:
     """Compare losses and speed of several ranks with one; the worst number of ranks is named."""
     verdicts: list[Verdict] = []
-    for one in measured["runs"]:
-        number, difference = one["ranks"], one["difference"]
-        limit = f"losses differ by up to {difference:.1e}, limit {MAX_DIFFERENCE:.0e}"
-        scaling = one["samples"] / one["one"]
-        if not one["agree"]:
-            return "wrong", f"{number} ranks train another network than one: {limit}."
-        if one["gpu"] and scaling < SLOW_SCALING * number:
-            network = "".join(f" ({line})" for line in one["network"][:1])
-            sentence = f"{number} ranks are {scaling:.2f} times as fast as one{network}."
+    for run in comparisons.runs:
+        limit = f"losses differ by up to {run.difference:.1e}, limit {MAX_DIFFERENCE:.0e}"
+        scaling = run.samples / run.one
+        if not run.agree:
+            return "wrong", f"{run.ranks} ranks train another network than one: {limit}."
+        if run.gpu and scaling < SLOW_SCALING * run.ranks:
+            network = "".join(f" ({line})" for line in run.network[:1])
+            sentence = f"{run.ranks} ranks are {scaling:.2f} times as fast as one{network}."
             verdicts.append(("slower", sentence))
         else:
-            sentence = f"{number} ranks: {limit}; {scaling:.2f} times as fast as one."
+            sentence = f"{run.ranks} ranks: {limit}; {scaling:.2f} times as fast as one."
             verdicts.append(("as predicted", sentence))
     if not verdicts:  # ranks other than the first have no result
         return "as predicted", "See rank 0."
-    return next((one for one in verdicts if one[0] == "slower"), verdicts[-1])
+    return next((verdict for verdict in verdicts if verdict[0] == "slower"), verdicts[-1])
 
 
-def measure_interruption(context: Context) -> Values:
+@dataclass(frozen=True)
+class Interruptions(Measured):
+    """A run that was stopped and resumed, and one of whose ranks another was killed."""
+
+    stop_status: int
+    resume_status: int
+    equal: bool  # whether the weights are the same bytes
+    difference: float  # largest relative difference of the losses
+    rank_status: int
+    rank_named: bool
+    rank_seconds: float  # from the end of the rank to that of the run
+
+
+def measure_interruption(context: Context) -> Interruptions:
     """Stop a run by SIGTERM and resume it, and kill a rank of another run."""
 
-    def train(name: str, *options: object, **how: Any) -> tuple[Any, list[float]]:
+    def train(name: str, *options: object, **settings: Any) -> tuple[Any, list[float]]:
         """Return what a training printed with its status, and its losses."""
         folder, steps = context.folder / name, context.folder / f"{name}.jsonl"
         words = (*context.pretraining(), "--epochs", 2, "--output-dir", folder, *options)
-        return context.aam(*words, steps=steps, **how), RunResult(*read_steps(steps)).losses
+        return context.aam(*words, steps=steps, **settings), RunResult(*read_steps(steps)).losses
 
     killed: list[float] = []
 
@@ -702,76 +855,69 @@ def measure_interruption(context: Context) -> Values:
         os.kill(min(pids), signal.SIGKILL)
         killed.append(time.monotonic())
 
-    _, one = train("whole", "--overwrite")
+    _, whole = train("whole", "--overwrite")
     terminate = subprocess.Popen.terminate
     stopped, _ = train("stopped", "--overwrite", accept=(), after=3, act=terminate)
-    resumed, two = train("stopped", "--resume-from", "auto", accept=())
+    resumed, rest = train("stopped", "--resume-from", "auto", accept=())
     weights = [context.folder / f"{n}/model/transformer.safetensors" for n in ("whole", "stopped")]
     equal = all(file.is_file() for file in weights) and len(set(map(sha256, weights))) == 1
     # NCCL refuses two ranks on one GPU.
     device = context.device if context.gpus >= 2 else "cpu"
     options = ("--processes", 2, "--distributed", "--rank-timeout", 10, "--device", device)
-    how: Values = {"accept": (), "after": 2, "act": kill_second_rank}
-    broken, _ = train("killed", "--overwrite", *options, **how)
-    return {
-        "stop_status": stopped.returncode,
-        "resume_status": resumed.returncode,
-        "equal": resumed.returncode == 0 and equal,
-        "difference": early_difference(two, one[-len(two) :]),
-        "rank_status": broken.returncode,
-        "rank_named": "rank 1 was killed by SIGKILL" in broken.stderr,
-        "rank_seconds": time.monotonic() - killed[0],
-    }
+    broken, _ = train("killed", "--overwrite", *options, accept=(), after=2, act=kill_second_rank)
+    return Interruptions(
+        stop_status=stopped.returncode,
+        resume_status=resumed.returncode,
+        equal=resumed.returncode == 0 and equal,
+        difference=early_difference(rest, whole[-len(rest) :]),
+        rank_status=broken.returncode,
+        rank_named="rank 1 was killed by SIGKILL" in broken.stderr,
+        rank_seconds=time.monotonic() - killed[0],
+    )
 
 
-def evaluate_interruption(measured: Values) -> Verdict:
+def evaluate_interruption(runs: Interruptions) -> Verdict:
     """Compare exit statuses and weights with what the documents promise."""
-    stopped, resumed, killed = (measured[f"{name}_status"] for name in ("stop", "resume", "rank"))
-    difference = measured["difference"]
-    holds = [
-        (stopped == Interrupted.status, f"a stopped run ended with status {stopped}"),
-        (resumed == 0, f"the resumed run ended with status {resumed}"),
-        (
-            measured["equal"] or difference <= ROUNDING,
-            f"losses of the resumed run differ by up to {difference:.1e}",
-        ),
-        (killed == 128 + signal.SIGKILL, f"a run with a killed rank ended with status {killed}"),
-        (measured["rank_named"], "the killed rank was not named"),
-    ]
-    if wrong := "; ".join(sentence for right, sentence in holds if not right):
+    rounding = f"losses of the resumed run differ by up to {runs.difference:.1e}"
+    status = f"a run with a killed rank ended with status {runs.rank_status}"
+    holds = {
+        f"a stopped run ended with status {runs.stop_status}":
+            runs.stop_status == Interrupted.status,
+        f"the resumed run ended with status {runs.resume_status}": runs.resume_status == 0,
+        rounding: runs.equal or runs.difference <= ROUNDING,
+        status: runs.rank_status == 128 + signal.SIGKILL,
+        "the killed rank was not named": runs.rank_named,
+    }  # fmt: skip
+    if wrong := "; ".join(sentence for sentence, right in holds.items() if not right):
         return "wrong", f"{wrong[0].upper()}{wrong[1:]}."
-    seconds = f"a run with a killed rank names it and ends in {duration(measured['rank_seconds'])}"
-    if not measured["equal"]:
-        sentence = f"Equal up to rounding ({difference:.0e}), as its sums have no order"
+    seconds = f"a run with a killed rank names it and ends in {duration(runs.rank_seconds)}"
+    if not runs.equal:
+        sentence = f"Equal up to rounding ({runs.difference:.0e}), as its sums have no order"
         return "not possible here", f"{sentence}; {seconds}."
     return "as predicted", f"Stopped and resumed bit for bit; {seconds}."
 
 
 @dataclass(frozen=True)
-class AcceptancePart:
+class AcceptancePart(Generic[M]):
     """A part of the acceptance."""
 
     title: str  # what it measures, on the terminal and the page
     limit: float  # seconds after which it is ended
-    measure: Callable[[Context], Values]  # runs commands and returns measured values as JSON
-    evaluate: Callable[[Values], Verdict]  # compares them with what is expected
+    measure: Callable[[Context], M]  # runs commands
+    evaluate: Callable[[M], Verdict]  # compares them with what is expected
 
 
 # fmt: off
-PARTS: dict[str, AcceptancePart] = {
+PARTS: dict[str, AcceptancePart[Any]] = {
     "host": AcceptancePart("GPUs, driver, image, modes and clocks", 120,
                            measure_host, evaluate_host),
     "launch": AcceptancePart("overhead, mounts and visible devices", 60,
                              measure_launch, evaluate_launch),
-    "check": AcceptancePart("attention backends and precisions on every GPU", 900,
+    "check": AcceptancePart("attention on every GPU: precision, time and memory", 900,
                             measure_check, evaluate_check),
     "golden": AcceptancePart("a small training, compared with the CPU and other images", 300,
                              measure_golden, evaluate_golden),
-    "attention": AcceptancePart("time and memory of attention by backend", 900,
-                                measure_attention, evaluate_attention),
-    "settings": AcceptancePart("faster settings that train the same network", 2400,
-                               measure_settings, evaluate_settings),
-    "speed": AcceptancePart("samples per second of each setting", 2400,
+    "speed": AcceptancePart("speed of each setting, and faster ones that train the same", 2400,
                             measure_speed, evaluate_speed),
     "memory": AcceptancePart("predicted and measured peaks", 2400,
                              measure_memory, evaluate_memory),

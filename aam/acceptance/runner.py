@@ -27,9 +27,12 @@ from aam.acceptance.parts import (
     SEVERAL_RANKS,
     AcceptancePart,
     Context,
+    Measured,
     NotPossible,
     Outcome,
     PartFailure,
+    Peaks,
+    SettingSpeeds,
 )
 from aam.console import console, duration, info, warn
 from aam.contract import stop_file
@@ -186,7 +189,7 @@ def read(path: Path) -> AcceptanceFile:
     return content
 
 
-def run(options: Acceptance, parts: Mapping[str, AcceptancePart] = PARTS) -> int:
+def run(options: Acceptance, parts: Mapping[str, AcceptancePart[Any]] = PARTS) -> int:
     """Measure the parts that are left; return 1 if one of the chosen parts is wrong or failed.
 
     Raises:
@@ -204,7 +207,7 @@ def run(options: Acceptance, parts: Mapping[str, AcceptancePart] = PARTS) -> int
         return _run(options, parts, ranks)
 
 
-def _run(options: Acceptance, parts: Mapping[str, AcceptancePart], ranks: Ranks) -> int:
+def _run(options: Acceptance, parts: Mapping[str, AcceptancePart[Any]], ranks: Ranks) -> int:
     began, started = time.monotonic(), time.time()
     file = options.output_dir / FILE
     reference = None if options.reference is None else read(options.reference)
@@ -288,14 +291,16 @@ def _run(options: Acceptance, parts: Mapping[str, AcceptancePart], ranks: Ranks)
     return 1 if outcomes & {"wrong", "failed"} else 0
 
 
-def run_part(part: AcceptancePart, context: Context, reference: Mapping[str, float]) -> PartResult:
+def run_part(
+    part: AcceptancePart[Any], context: Context, reference: Mapping[str, float]
+) -> PartResult:
     """Measure a part and compare the result; every failure is one sentence.
 
     Args:
         reference: speeds of the part in another file, by name.
     """
     began = time.monotonic()
-    measured: dict[str, Any] = {}
+    measured: Measured | None = None
     outcome: Outcome = "failed"
     try:
         measured = part.measure(context)
@@ -306,7 +311,8 @@ def run_part(part: AcceptancePart, context: Context, reference: Mapping[str, flo
         summary = str(failure)
     except (AamError, OSError, ValueError, LookupError, TypeError, ZeroDivisionError) as error:
         summary = printable(f"{type(error).__name__}: {reason_of(error)}")
-    speeds = measured.get("rates", {})
+    values = {} if measured is None else asdict(measured)
+    speeds = values.get("rates", {})
     ratios = {name: speeds[name] / reference[name] for name in speeds if reference.get(name)}
     if ratios and outcome in ("as predicted", "slower"):
         lowest, highest = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
@@ -316,7 +322,7 @@ def run_part(part: AcceptancePart, context: Context, reference: Mapping[str, flo
         elif outcome != "slower" and ratios[highest] > 1 + TOLERANCE:
             outcome, name = "faster", highest
         summary += f" {name} is {ratios[name]:.2f} times the reference."
-    return PartResult(outcome, summary, round(time.monotonic() - began, 1), measured)
+    return PartResult(outcome, summary, round(time.monotonic() - began, 1), values)
 
 
 def _require_same_host(host: Mapping[str, Any], here: Mapping[str, Any], folder: Path) -> None:
@@ -350,7 +356,9 @@ _HIDDEN = ("rates", "backends", "network")
 """Columns that repeat others, and lines of text that would make a table too wide."""
 
 
-def write_page(folder: Path, content: AcceptanceFile, parts: Mapping[str, AcceptancePart]) -> None:
+def write_page(
+    folder: Path, content: AcceptanceFile, parts: Mapping[str, AcceptancePart[Any]]
+) -> None:
     """Write the page, a line for each part and tables of its figures, and the settings."""
     host, order = content.host, list(parts)
     driver = f", driver {host['driver']}" if host.get("driver") else ""
@@ -418,34 +426,39 @@ def _cell(key: str, value: Any) -> str:
 def recommended(content: AcceptanceFile) -> str | None:
     """Return settings of the launcher: what `aam tune` chose with the fastest image; else None."""
 
-    def measured(one: ImageRun, part: str) -> Mapping[str, Any]:
-        return one.parts[part].measured if part in one.parts else {}
+    def speeds(run: ImageRun) -> SettingSpeeds:
+        return convert(run.parts["speed"].measured, SettingSpeeds)
 
-    runs = [one for one in content.runs if one.nodes == 1 and measured(one, "settings")]
+    runs = [
+        run for run in content.runs
+        if run.nodes == 1 and "speed" in run.parts and run.parts["speed"].measured
+    ]  # fmt: skip
     if not runs:
         return None
-    best = max(runs, key=lambda one: measured(one, "settings")["samples"] or 0.0)
-    result = measured(best, "settings")
-    chosen = result["values"] if result["gain"] > 1 else {}
+    best = max(runs, key=lambda run: speeds(run).samples or 0.0)
+    result = speeds(best)
+    chosen = result.values if result.gain > 1 else {}
     notes = [
         f"Settings for {_hardware(content.host)} and {best.title}, the fastest that was measured. "
         "`aam tune` chose them on a simulated study; they train the same network."
     ]
-    if speeds := [row for row in measured(best, "speed").get("runs", ()) if row["samples"]]:
-        fastest = max(speeds, key=lambda row: row["samples"])
+    if measured := [run for run in result.runs if run.samples]:
+        fastest = max(measured, key=lambda run: run.samples or 0.0)
         notes.append(
-            f"Fastest: {fastest['setting']}, {significant(fastest['samples'])} samples/s; another "
+            f"Fastest: {fastest.setting}, {significant(fastest.samples or 0.0)} samples/s; another "
             "batch size is another training."
         )
-    memory = measured(best, "memory")
-    plain = next((row["reserved"] for row in memory.get("runs", ()) if row["reserved"]), None)
-    saved = plain and memory.get("expandable") and memory["expandable"] < SAVES * plain
+    saved = False
+    if "memory" in best.parts and (values := best.parts["memory"].measured):
+        peaks = convert(values, Peaks)
+        plain = next((run.reserved for run in peaks.runs if run.reserved), None)
+        saved = bool(plain and peaks.expandable and peaks.expandable < SAVES * plain)
     options = {name.removeprefix("--"): value for name, value in chosen.items()}
     tuned = {"options": options, "env": dict([EXPANDABLE]) if saved else {}}
     lines = [f"# {line}" for note in notes for line in textwrap.wrap(note, 96)]
     arch = content.host.get("arch", "cpu")
     lines += ["tuned:", f"  {arch}:", *(f"    {k}: {json.dumps(v)}" for k, v in tuned.items())]
-    if best.image and len(names := {one.image for one in runs}) > 1:
+    if best.image and len(names := {run.image for run in runs}) > 1:
         why = f"the fastest of {len(names)} images that were measured"
         lines.append(f"images: {json.dumps({best.image: {'prefer': {arch: why}}})}")
     return "\n".join(lines) + "\n"

@@ -33,7 +33,7 @@ from launcher.plan.settings import TunedOptions
 from tests.support import acceptance_parts as made_up
 from tests.support.commands import aam
 
-PARTS: dict[str, AcceptancePart] = {
+PARTS: dict[str, AcceptancePart[Any]] = {
     "check": made_up.part(made_up.right),
     "golden": made_up.part(made_up.crash),
     "unified": made_up.part(made_up.no_gpu),
@@ -137,7 +137,7 @@ def test_every_part_on_a_cpu(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = verdicts(tmp_path)
     assert not {"failed", "wrong"} & set(found.values())
-    assert len(found) == 12
+    assert len(found) == 10
     possible = {name for name, verdict in found.items() if verdict != "not possible here"}
     assert possible == set(found) - {"launch", "memory", "unified"}
     assert (tmp_path / runner.SETTINGS).is_file()
@@ -154,7 +154,7 @@ HOST: dict[str, Any] = {
     "cpu": "x", "cores": 96, "memory": 1 << 39, "gpu_memory": [1 << 37], "used": [0],
     "settings": {},
 }  # fmt: skip
-CONTENT = AcceptanceFile("0.1.0", HOST, (replace(RUN, parts={"attention": PART}),))
+CONTENT = AcceptanceFile("0.1.0", HOST, (replace(RUN, parts={"check": PART}),))
 
 
 def test_a_second_image_and_a_second_node_are_runs_of_their_own() -> None:
@@ -200,7 +200,7 @@ def refused(folder: Path, content: Any, sign: bool = True) -> str:
 
 def test_a_file_that_was_edited_or_is_of_another_schema_is_refused(tmp_path: Path) -> None:
     content = plain(tmp_path)
-    content["runs"][0]["parts"]["attention"]["verdict"] = "faster"
+    content["runs"][0]["parts"]["check"]["verdict"] = "faster"
     assert "was edited" in refused(tmp_path, content, sign=False)
     assert "schema 2, aam" in refused(tmp_path, plain(tmp_path) | {"schema": 2})
     assert "damaged" in refused(tmp_path, [], sign=False)
@@ -234,10 +234,10 @@ def test_a_page_escapes_what_a_file_holds_and_names_the_work_of_others(tmp_path:
 
 def with_settings(image: str, samples: float, gain: float, **values: object) -> ImageRun:
     chosen = {f"--{name.replace('_', '-')}": value for name, value in values.items()}
-    settings = {"values": chosen, "gain": gain, "samples": samples, "trials": []}
+    speeds = {"values": chosen, "gain": gain, "samples": samples}
     row = {"setting": "as given", "predicted": 1 << 30, "allocated": 1 << 30,
            "reserved": 2 << 30, "rss": None, "failure": ""}  # fmt: skip
-    parts = {"settings": settings, "memory": {"runs": [row], "expandable": 1 << 30}}
+    parts = {"speed": speeds, "memory": {"runs": [row], "expandable": 1 << 30}}
     found = {name: PartResult("as predicted", "", 1.0, values) for name, values in parts.items()}
     return replace(RUN, image=image, parts=found)
 

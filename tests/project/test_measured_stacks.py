@@ -139,8 +139,8 @@ def test_the_launcher_takes_the_recommended_settings(tmp_path: Path) -> None:
     content = made_up(("rocm63", "2.7.1+rocm6.3", RIGHT), ("rocm64", "2.8.0+rocm6.4", RIGHT))
     values = {"--mixed-precision": "bf16", "--gradient-checkpointing": True, "--num-workers": 2}
     for run, samples in zip(content.runs, (100.0, 90.0), strict=True):
-        measured = {"values": values, "gain": 1.3, "samples": samples, "trials": []}
-        run.parts["settings"] = PartResult("as predicted", "Chosen.", 1.0, measured)
+        measured = {"values": values, "gain": 1.3, "samples": samples}
+        run.parts["speed"] = PartResult("as predicted", "Chosen.", 1.0, measured)
     file = tmp_path / "settings.yaml"
     file.write_text(recommended(content) or "")
     settings = config.read({"--site": str(file)}, {"HOME": str(tmp_path)})

@@ -3,44 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from aam.acceptance.parts import AcceptancePart, Context, NotPossible, Values, Verdict
-
-
-def right(context: Context) -> Values:
-    return {"value": 2.0, "rates": {"speed": 10.0}}
+from aam.acceptance.parts import AcceptancePart, Context, Measured, NotPossible, Verdict
 
 
-def wrong(context: Context) -> Values:
-    return {"value": 3.0, "rates": {}}
+@dataclass(frozen=True)
+class Value(Measured):
+    value: float
 
 
-def unlike_its_schema(context: Context) -> Values:
-    return {"values": []}
+def right(context: Context) -> Value:
+    return Value(2.0, rates={"speed": 10.0})
 
 
-def crash(context: Context) -> Values:
+def wrong(context: Context) -> Value:
+    return Value(3.0)
+
+
+def with_a_bug(context: Context) -> Value:
+    return Value({}["value"])
+
+
+def crash(context: Context) -> Value:
     """As a driver that ends the process of a command."""
     context.aam("check", "--json", variables={"PYTHONPATH": "/no", "PYTHONHOME": "/no"})
-    return {}
+    return Value(0.0)
 
 
-def hang(context: Context) -> Values:
+def hang(context: Context) -> Value:
     """A command that computes much longer than the part may take."""
     samples = ("--samples", 50_000, "--asvs", 20_000)
     context.aam("example", "--output-dir", context.folder / "large", *samples)
-    return {}
+    return Value(0.0)
 
 
-def no_gpu(context: Context) -> Values:
+def no_gpu(context: Context) -> Value:
     raise NotPossible("There is no GPU.")
 
 
-def evaluate(measured: Values) -> Verdict:
-    if measured["value"] != 2.0:
-        return "wrong", f"{measured['value']} instead of 2.0."
+def evaluate(measured: Value) -> Verdict:
+    if measured.value != 2.0:
+        return "wrong", f"{measured.value} instead of 2.0."
     return "as predicted", "Equal."
 
 
-def part(measure: Callable[[Context], Values], limit: float = 60.0) -> AcceptancePart:
+def part(measure: Callable[[Context], Value], limit: float = 60.0) -> AcceptancePart[Any]:
     return AcceptancePart("made up", limit, measure, evaluate)

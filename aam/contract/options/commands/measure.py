@@ -23,7 +23,6 @@ PartName = Literal[
     "host",
     "check",
     "golden",
-    "attention",
     "memory",
     "speed",
     "unified",
@@ -31,7 +30,6 @@ PartName = Literal[
     "ranks",
     "interruption",
     "launch",
-    "settings",
     "nodes",
 ]
 """Names of `aam.acceptance.parts.PARTS`."""
