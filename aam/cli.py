@@ -57,13 +57,13 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
-    own = before_program(arguments)
-    if not own or any(argument in HELP for argument in own):
-        print(_help(own))
+    before = before_program(arguments)
+    if not before or any(argument in HELP for argument in before):
+        print(_help(before))
         return 0
-    if own[0] in OWN:
-        options_class = OWN[own[0]]
-        given = parse_options(specs(options_class), own[1:], own[0])
+    if before[0] in OWN:
+        options_class = OWN[before[0]]
+        given = parse_options(specs(options_class), before[1:], before[0])
         print(completion.shell_code(build(options_class, given).shell), end="")
         return 0
     return _run(parse_command_line(arguments), arguments)
@@ -131,11 +131,11 @@ def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
 def _help(arguments: Sequence[str]) -> str:
     from aam.contract.options import help_page  # shutil and textwrap: 4 ms
 
-    others = [argument for argument in arguments if argument not in HELP]
+    remaining = [argument for argument in arguments if argument not in HELP]
     everything = HELP_ALL in arguments
-    if not others:
+    if not remaining:
         return help_page.overview("aam", more={"Set up": OWN}, everything=everything)
-    name, _ = split_command(others, OWN)
+    name, _ = split_command(remaining, OWN)
     if name in OWN:
         return help_page.page("aam", name, OWN[name], specs(OWN[name]), everything=True)
     options_class = typing.cast(type, find(name))

@@ -233,7 +233,7 @@ def measure(
         stage = stage_of(max(within, key=len) if within else owner)
         measured.groups.setdefault(stage, []).append(parameter)
 
-    def record_batch(case: str, one: Batch) -> None:
+    def record_batch(case: str, batch: Batch) -> None:
         products = 0
 
         def record(stage: str, value: Tensor) -> None:
@@ -254,8 +254,8 @@ def measure(
             value = output if isinstance(output, Tensor) else output[0]
             if module is task.encoder.nucleotides.head:
                 # The logits [patches, C] of the patches with a masked nucleotide alone.
-                assert one.labels_UL is not None
-                scored_UL, tokens = one.labels_UL != PAD, value.shape[1]
+                assert batch.labels_UL is not None
+                scored_UL, tokens = batch.labels_UL != PAD, value.shape[1]
                 patch = -(-scored_UL.shape[1] // tokens)
                 padded = F.pad(scored_UL, (0, tokens * patch - scored_UL.shape[1]))
                 value = value[padded.view(-1, tokens, patch).any(dim=-1)]
@@ -267,13 +267,13 @@ def measure(
                     hook = partial(attended, name)
                     hooks.enter_context(module.out.register_forward_pre_hook(hook))
                 hooks.enter_context(module.register_forward_hook(partial(done, name)))
-            _, learned = backward(task, one)
+            _, learned = backward(task, batch)
         for name, weight in reversed(learned.items()):
             assert weight.grad is not None
             measured.tensors[f"gradient/{case}/{name}"] = weight.grad.float().cpu()
 
-    for case, one in here.items():
-        record_batch(case, one)
+    for case, case_batch in here.items():
+        record_batch(case, case_batch)
     task, turns, losses = fresh(), list(here.values()), []
     optimizer = make_optimizer(task, task.loop)
     schedule = make_schedule(optimizer, task.loop, task.steps)
@@ -289,7 +289,9 @@ def measure(
 
 def first_not_finite(tensors: Tensors) -> str | None:
     """Return the first tensor with a value that is not finite; None if all are."""
-    return next((name for name, one in tensors.items() if not bool(one.isfinite().all())), None)
+    return next(
+        (name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())), None
+    )
 
 
 @dataclass(frozen=True)
@@ -385,7 +387,7 @@ class Row:
     differs: tuple[str, ...]  # the cases with a larger one
 
 
-def compare(golden: Tensors, found: GoldenResult, precisions: Iterable[Precision]) -> list[Row]:
+def compare(golden: Tensors, measured: GoldenResult, precisions: Iterable[Precision]) -> list[Row]:
     """Return the rows in the order of computation: outputs, then gradients, then the loss curve.
 
     Of the precisions of both runs the coarser one decides the tolerance.
@@ -413,31 +415,31 @@ def compare(golden: Tensors, found: GoldenResult, precisions: Iterable[Precision
             if keys := [key for name in names if (key := f"{kind}/{case}/{name}") in golden]:
                 expected = torch.cat([golden[key].flatten() for key in keys])
                 actual = None
-                if all(key in found.tensors for key in keys):
-                    actual = torch.cat([found.tensors[key].flatten() for key in keys])
+                if all(key in measured.tensors for key in keys):
+                    actual = torch.cat([measured.tensors[key].flatten() for key in keys])
                 scale = expected.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
                 result[case] = expected, actual, scale
         return result
 
-    depth = max(found.products.values())
+    depth = max(measured.products.values())
     rows = [
         row("output", stage, pairs("output", [stage]), allowed(products))
-        for stage, products in found.products.items()
+        for stage, products in measured.products.items()
     ]
     # Forward to the losses and back to the first layer: one bound for all gradients.
-    for stage, names in found.groups.items():
+    for stage, names in measured.groups.items():
         if compared := pairs("gradient", names):
             rows.append(row("gradient", stage, compared, allowed(3 * depth)))
     # Losses are means and training does not amplify rounding: measured over the 50 steps, with
     # other kernels and in bf16, they stay below a fifth of the bound of one forward pass.
-    each = STEPS // 5
-    for start in range(0, STEPS, each):
+    interval = STEPS // 5
+    for start in range(0, STEPS, interval):
         curves: dict[str, Any] = {}
         for turn, case in enumerate(SAMPLES):
-            steps = [k for k in range(start, start + each) if k % len(SAMPLES) == turn]
-            expected, actual = golden["loss"][steps], found.tensors["loss"][steps]
+            steps = [k for k in range(start, start + interval) if k % len(SAMPLES) == turn]
+            expected, actual = golden["loss"][steps], measured.tensors["loss"][steps]
             curves[case] = expected, actual, expected.abs()
-        rows.append(row("loss", f"steps {start + 1}-{start + each}", curves, allowed(depth)))
+        rows.append(row("loss", f"steps {start + 1}-{start + interval}", curves, allowed(depth)))
     return rows
 
 
@@ -462,9 +464,9 @@ def conclusion(rows: list[Row]) -> str:
     where = places.get(first.differs, "")
     named = f"the {first.kind} of {first.stage}" if first.kind != "loss" else f"the {first.stage}"
     worst = max(first.difference.values(), key=lambda v: math.inf if math.isnan(v) else v)
-    how = "is not finite" if math.isnan(worst) else f"differs by {worst:.1e}"
+    difference = "is not finite" if math.isnan(worst) else f"differs by {worst:.1e}"
     return (
-        f"They first differ at {named}{where}: {how} (rounding: {first.allowed:.1e}). "
+        f"They first differ at {named}{where}: {difference} (rounding: {first.allowed:.1e}). "
         "`aam check` measures attention in more detail."
     )
 

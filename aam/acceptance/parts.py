@@ -161,9 +161,9 @@ class Context:
             errors.seek(begin)
             printed, message = (f.read().decode(errors="replace") for f in (output, errors))
         if accept and status not in accept:
-            how = f"ended by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+            end = f"ended by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
             line = (message.strip() or "no output").splitlines()[-1]
-            raise PartFailure(f"`aam {command}` {how}: {line.strip()[:300]}")
+            raise PartFailure(f"`aam {command}` {end}: {line.strip()[:300]}")
         return subprocess.CompletedProcess(argv, status, printed, message)
 
     def known(self, file: Path) -> bool:
@@ -207,11 +207,11 @@ class HostFacts(Measured):
 
 def measure_host(context: Context) -> HostFacts:
     """Collect facts about host, GPUs and image."""
-    facts: HostFacts = call_in_child(_host, context.device, timeout=context.left)
+    facts = HostFacts(**call_in_child(_host, context.device, timeout=context.left))
     return replace(facts, settings=gpu_settings() if facts.gpus else {})
 
 
-def _host(device: str) -> HostFacts:
+def _host(device: str) -> dict[str, Any]:
     # In the child process, since a process that holds a GPU takes memory of it.
     import torch
 
@@ -221,20 +221,20 @@ def _host(device: str) -> HostFacts:
     devices = [select_gpu(number) for number in range(len(names))] or [torch.device("cpu")]
     memory = [torch.cuda.mem_get_info(device) for device in devices] if names else []
     stack = identify(devices[0])
-    return HostFacts(
-        names,
-        arch_of(devices[0]),
-        stack.torch,
+    return {
+        "gpus": names,
+        "arch": arch_of(devices[0]),
+        "driver": stack.driver,
+        "torch": stack.torch,
+        "runtime": stack.runtime,
+        "kernel": platform.release(),
+        "cpu": processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpu_memory": [total for _, total in memory],
         # Without the context of this process, which is no use by others.
-        [max(0, total - free - CONTEXT) for free, total in memory],
-        processor(),
-        len(os.sched_getaffinity(0)),
-        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        [total for _, total in memory],
-        stack.driver,
-        stack.runtime,
-        platform.release(),
-    )
+        "used": [max(0, total - free - CONTEXT) for free, total in memory],
+    }
 
 
 _SYSFS = {
@@ -406,8 +406,8 @@ def evaluate_check(check: CheckedDevices) -> Verdict:
             wrong_devices.append(f"{device.name}: {', '.join(wrong)}")
     if wrong_devices:
         several = len(wrong_devices) < len(check.devices)
-        others = ", and not on the other devices" if several else ""
-        return "wrong", f"{'; '.join(wrong_devices)} wrong{others}."
+        elsewhere = ", and not on the other devices" if several else ""
+        return "wrong", f"{'; '.join(wrong_devices)} wrong{elsewhere}."
     # A device without a timed backend has no speed, and is no slow one.
     speeds = {device.name: device.speed for device in check.devices if device.speed is not None}
     middle = statistics.median(speeds.values()) if speeds else 0.0
@@ -427,7 +427,7 @@ def evaluate_check(check: CheckedDevices) -> Verdict:
 class GoldenComparison:
     """Comparison of golden cases."""
 
-    other: str  # the CPU, or an image
+    reference: str  # the CPU, or an image
     precision: str
     agree: bool
     verdict: str
@@ -444,13 +444,13 @@ class GoldenComparisons(Measured):
 def measure_golden(context: Context) -> GoldenComparisons:
     """Compare the golden case with that of the CPU and with those of the other images."""
     place = context.shared / "golden"
-    own, cpu = (place / f"{context.folder.name}-{device}" for device in (context.device, "cpu"))
-    for folder, device in ((cpu, "cpu"), (own, context.device)):
+    here, cpu = (place / f"{context.folder.name}-{device}" for device in (context.device, "cpu"))
+    for folder, device in ((cpu, "cpu"), (here, context.device)):
         if not (folder / "golden.safetensors").is_file():
             context.aam("golden", "generate", folder, "--device", device)
-    others = {file.parent for file in place.glob("*/golden.safetensors")} - {own, cpu}
+    images = {file.parent for file in place.glob("*/golden.safetensors")} - {here, cpu}
     comparisons = []
-    for folder in (cpu, *sorted(others)):
+    for folder in (cpu, *sorted(images)):
         for precision in ("none", "auto") if context.gpu and folder == cpu else ("none",):
             done = context.aam(
                 "golden", "compare", folder, "--json", "--device", context.device,
@@ -474,11 +474,14 @@ def measure_golden(context: Context) -> GoldenComparisons:
 
 def evaluate_golden(golden: GoldenComparisons) -> Verdict:
     """Name the comparisons that differ by more than rounding."""
-    if bad := [found for found in golden.comparisons if not found.agree]:
-        listed = [f"{found.other} ({found.precision}): {found.verdict}" for found in bad]
+    if bad := [comparison for comparison in golden.comparisons if not comparison.agree]:
+        listed = [
+            f"{comparison.reference} ({comparison.precision}): {comparison.verdict}"
+            for comparison in bad
+        ]
         return "wrong", f"Differs from {'; '.join(listed)}"
-    names = ", ".join(dict.fromkeys(found.other for found in golden.comparisons))
-    largest = max(found.largest for found in golden.comparisons)
+    names = ", ".join(dict.fromkeys(comparison.reference for comparison in golden.comparisons))
+    largest = max(comparison.largest for comparison in golden.comparisons)
     return "as predicted", f"Equal to {names}; {largest:.0%} of the allowed rounding."
 
 
@@ -645,19 +648,19 @@ def measure_unified(context: Context) -> Copies:
     """Measure copies between the memories of an APU, beside those within the GPU's."""
     if not context.gpu:
         raise NotPossible("There is no GPU.")
-    copies: Copies = call_in_child(_copies, timeout=context.left)
+    copies = Copies(**call_in_child(_copies, timeout=context.left))
     if not copies.rates:
         raise NotPossible(f"{copies.name} has memory of its own.")
     return copies
 
 
-def _copies() -> Copies:
+def _copies() -> dict[str, Any]:
     import torch
 
     properties = torch.cuda.get_device_properties(0)
     integrated = bool(getattr(properties, "is_integrated", False))
     if not integrated and "MI300A" not in properties.name:
-        return Copies(properties.name)
+        return {"name": properties.name}
     host = torch.ones(GIB // 4, dtype=torch.uint8)
     sources = {
         "pageable host to GPU": host,
@@ -674,7 +677,7 @@ def _copies() -> Copies:
             torch.cuda.synchronize()
             best = max(best, len(source) / (time.perf_counter() - began) / 1e9)
         speeds[name] = best
-    return Copies(properties.name, rates=speeds)
+    return {"name": properties.name, "rates": speeds}
 
 
 def evaluate_unified(copies: Copies) -> Verdict:
@@ -725,7 +728,7 @@ class RankComparison:
     agree: bool
     difference: float  # largest relative difference of the losses
     samples: float  # per second of all ranks
-    one: float  # per second of one process
+    alone: float  # samples per second of one process
     gpu: bool
     network: list[str]  # lines of NCCL about the network that is used
 
@@ -790,7 +793,7 @@ def measure_ranks(context: Context) -> RankComparisons:
             agree=len(losses) == len(single) > 0 and difference <= MAX_DIFFERENCE,
             difference=difference,
             samples=rates([steps], warmup).samples,
-            one=rates([alone], warmup).samples,
+            alone=rates([alone], warmup).samples,
             gpu=context.gpu,
             network=[line.strip()[:300] for line in dict.fromkeys(lines)][:6],
         )
@@ -803,7 +806,7 @@ def evaluate_ranks(comparisons: RankComparisons) -> Verdict:
     verdicts: list[Verdict] = []
     for run in comparisons.runs:
         limit = f"losses differ by up to {run.difference:.1e}, limit {MAX_DIFFERENCE:.0e}"
-        scaling = run.samples / run.one
+        scaling = run.samples / run.alone
         if not run.agree:
             return "wrong", f"{run.ranks} ranks train another network than one: {limit}."
         if run.gpu and scaling < SLOW_SCALING * run.ranks:

@@ -119,7 +119,7 @@ class AcceptanceFile:
 
     def with_run(self, run: ImageRun) -> AcceptanceFile:
         """Return the content with a run added, or in the place of that with the same key."""
-        runs = {one.key: one for one in self.runs} | {run.key: run}
+        runs = {known.key: known for known in self.runs} | {run.key: run}
         return replace(self, aam=__version__, runs=tuple(runs.values()))
 
 
@@ -225,16 +225,16 @@ def _run(options: Acceptance, parts: Mapping[str, AcceptancePart[Any]], ranks: R
     image = PurePath(image).name
     nodes = -(-ranks.world_size // ranks.local_world_size)
     this = ImageRun(image, digest, device.torch, engine or "native", nodes, now())
-    this = next((one for one in content.runs if one.key == this.key), this)
+    this = next((known for known in content.runs if known.key == this.key), this)
     fitting = [name for name in parts if (name in SEVERAL_RANKS) is (ranks.world_size > 1)]
     # The other parts and the reader of the file need the host.
     chosen = [name for name in fitting if not options.parts or name in {*options.parts, "host"}]
     verdicts = {name: part.verdict for name, part in this.parts.items()}
     left = [n for n in chosen if options.overwrite or verdicts.get(n, "failed") == "failed"]
     info(f"aam {__version__}, {this.title}, {device.name}: {len(left)} of {len(chosen)} parts.")
-    if others := [name for name in options.parts if name not in chosen]:
-        how = "several ranks" if ranks.world_size > 1 else "one process"
-        info(f"Not measured by {how}: {', '.join(others)}.")
+    if unmeasured := [name for name in options.parts if name not in chosen]:
+        processes = "several ranks" if ranks.world_size > 1 else "one process"
+        info(f"Not measured by {processes}: {', '.join(unmeasured)}.")
     if device.busy:
         warn(f"{device.busy}; the measured times are not those of a device of your own.")
 
@@ -342,10 +342,10 @@ def _reference_rates(
     """Return the speeds of a part in the reference, if that is of the same GPU and nodes."""
     if reference is None or (host and reference.host.get("arch") != host.get("arch")):
         return {}
-    runs = [one for one in reference.runs if one.nodes == this.nodes and name in one.parts]
+    runs = [run for run in reference.runs if run.nodes == this.nodes and name in run.parts]
     # The same image is preferred to others.
-    for one in sorted(runs, key=lambda one: one.image != this.image):
-        rates = one.parts[name].measured.get("rates")
+    for candidate in sorted(runs, key=lambda run: run.image != this.image):
+        rates = candidate.parts[name].measured.get("rates")
         if isinstance(rates, dict):
             return {k: float(v) for k, v in rates.items() if isinstance(v, int | float) and v > 0}
     return {}
@@ -364,16 +364,16 @@ def write_page(
     driver = f", driver {host['driver']}" if host.get("driver") else ""
     verdicts = []
     tables: list[Table] = []
-    for one in content.runs:
+    for run in content.runs:
         lines = []
-        before = f"{one.title}: " if len(content.runs) > 1 else ""
-        for name in sorted(one.parts, key=lambda n: order.index(n) if n in order else len(order)):
-            part = one.parts[name]
+        before = f"{run.title}: " if len(content.runs) > 1 else ""
+        for name in sorted(run.parts, key=lambda n: order.index(n) if n in order else len(order)):
+            part = run.parts[name]
             title = parts[name].title if name in parts else ""
             busy = f" While it was measured {part.busy}." if part.busy else ""
             lines.append((name, title, part.verdict, part.summary + busy, duration(part.seconds)))
             tables += _tables(f"{before}{name}", part.measured)
-        verdicts.append((one.title, lines))
+        verdicts.append((run.title, lines))
     text = render(
         "acceptance.html.j2",
         title="Acceptance",
@@ -407,7 +407,7 @@ def _tables(title: str, measured: Mapping[str, Any]) -> Iterator[Table]:
             rows = [[_cell(name, row.get(name)) for name in used] for row in value]
             yield Table(heading, [name.replace("_", " ") for name in used], rows)
         elif isinstance(value, dict) and value and key not in _HIDDEN:
-            rows = [[str(label), _cell(key, one)] for label, one in value.items()]
+            rows = [[str(label), _cell(key, item)] for label, item in value.items()]
             yield Table(heading, ["", key], rows)
 
 

@@ -137,8 +137,10 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
             ids = metadata_ids(read.ids())
             columns: dict[str, list[str]] = {}
             if (path := metadata_file(self._metadata(X), folder)) is not None:
-                found = read_metadata(path)
-                columns = {one: [t or "" for t in found.texts(one, ids)] for one in found.columns}
+                metadata = read_metadata(path)
+                columns = {
+                    name: [t or "" for t in metadata.texts(name, ids)] for name in metadata.columns
+                }
             columns[column] = list(names)
             if groups is not None:
                 labels = np.asarray(aligned(groups, _ids(X), "groups"))
@@ -350,10 +352,12 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Table) -> npt.NDArray[np.float64]:
         """Return the probability of each class, float64 [N, C], in the order of `classes_`."""
-        found = self._predict(X)
-        found = found[[f"p_{name}" for name in self._names]]
+        predicted = self._predict(X)
+        predicted = predicted[[f"p_{name}" for name in self._names]]
         # A level of `ordinal` that no training sample has is no class.
-        probabilities_NC: npt.NDArray[np.float64] = found.div(found.sum(axis=1), axis=0).to_numpy()
+        probabilities_NC: npt.NDArray[np.float64] = predicted.div(
+            predicted.sum(axis=1), axis=0
+        ).to_numpy()
         return probabilities_NC
 
     def predict(self, X: Table) -> npt.NDArray[Any]:

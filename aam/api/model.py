@@ -343,8 +343,8 @@ class Model:
             path = metadata_file(metadata, folder)
             study = select_as_trained(study, loaded.facts.options, path)
             covariates = read_covariates(loaded.encoder, path, study.table.sample_ids)
-            found = importance_table(loaded, study, _taxa(taxonomy, folder), covariates)
-            return found.set_index("feature-id")
+            importance = importance_table(loaded, study, _taxa(taxonomy, folder), covariates)
+            return importance.set_index("feature-id")
 
     def embed(
         self,
@@ -368,8 +368,8 @@ class Model:
         settings = InferenceSettings(**arguments(Predict, {"batch_size": batch_size}))
         with table_files(table, sequences, drop_empty_samples) as (input, _):
             study = load_study(input, max_bp=self.loaded.max_bp)
-            each = (model.embed(study, settings) for model in self.loaded.models.values())
-            embeddings = next((found for found in each if found is not None), None)
+            embedded = (model.embed(study, settings) for model in self.loaded.models.values())
+            embeddings = next((vectors for vectors in embedded if vectors is not None), None)
         if embeddings is None:
             raise DataError(
                 "The model has no embedding",
@@ -426,9 +426,9 @@ class Model:
         folder = path_argument("path", path, "a pathlib.Path")
         with library_call():
             model = trained(self.loaded, self.path)
-            own = None if self.files else self._run_folder()
-            files = self.files if own is None else _small_files(own)
-            if overwrite and own is not None and own.resolve() == folder.resolve():
+            kept = None if self.files else self._run_folder()
+            files = self.files if kept is None else _small_files(kept)
+            if overwrite and kept is not None and kept.resolve() == folder.resolve():
                 return
             check_run_folder(folder, overwrite)
             run_files.remove(folder)
@@ -518,7 +518,7 @@ class Model:
             DataError: the run lacks what the picture shows, or a file of it is damaged.
         """
         names = (name, *others)
-        if unknown := [one for one in names if one not in PICTURES]:
+        if unknown := [picture for picture in names if picture not in PICTURES]:
             remedy = nearest(str(unknown[0]), list(PICTURES), f"give one of {', '.join(PICTURES)}")
             raise UsageError("Invalid picture", repr(unknown[0]), remedy)
         values = arguments(Report, {"unit": unit})
@@ -526,7 +526,7 @@ class Model:
             run = self._run()
             abundances = self._abundances(run) if "abundance" in names else None
             given = ReportInput(run, **values, abundances=abundances)
-            drawings = (PICTURES[one][1](given) for one in names)
+            drawings = (PICTURES[picture][1](given) for picture in names)
             drawing = next((drawing for drawing in drawings if drawing is not None), None)
         if drawing is None:
             remedy = "plot another picture, or write them, such as by `aam importance`"

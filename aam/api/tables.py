@@ -83,10 +83,10 @@ def as_parameters(text: str) -> str:
     'freeze_base with check=False; leave out --where'
     """
 
-    def name(found: re.Match[str]) -> str:
-        off, flag = found.groups()
+    def name(match: re.Match[str]) -> str:
+        off, flag = match.groups()
         if flag in _COMMAND_LINE:
-            return found[0]
+            return match[0]
         field = flag.replace("-", "_")
         return _NAMES.get(field, field) + "=False" * bool(off)
 
@@ -127,8 +127,8 @@ def arguments(
                 wrong = next((item for item in items if item not in choices), "")
                 remedy = nearest(str(wrong), choices, f"give one of {', '.join(choices)}")
             raise UsageError(cause, shown(value), as_parameters(remedy))
-        found = (float(item) for item in items if isinstance(item, numbers.Real))
-        if spec.takes is not None and not all(map(spec.takes.holds, found)):
+        figures = (float(item) for item in items if isinstance(item, numbers.Real))
+        if spec.takes is not None and not all(map(spec.takes.holds, figures)):
             raise UsageError(cause, shown(value), f"give {spec.takes.description}")
         if isinstance(value, (str, PathLike)) and value not in spec.choices:
             value = Path(value) if fits(spec.type, Path()) else value
@@ -300,8 +300,8 @@ def has_sample_ids(table: Table) -> bool:
 def sequences_in_memory(table: Table, sequences: Sequences) -> Path | Mapping[str, str] | None:
     """Return the sequences of the features of a table."""
     if sequences is None and is_anndata(table) and "sequence" in table.var:
-        found: dict[str, str] = table.var["sequence"].astype(str).to_dict()
-        return found
+        dna: dict[str, str] = table.var["sequence"].astype(str).to_dict()
+        return dna
     if sequences is None or isinstance(sequences, Mapping):
         return sequences
     return path_argument("sequences", sequences, "a dictionary from feature id to DNA")

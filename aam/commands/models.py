@@ -157,7 +157,7 @@ def run_export(options: Export) -> dict[str, object]:
     """Write an ONNX file for each network of the model."""
     # ONNX Runtime is compared with PyTorch on the CPU.
     folder, model = options.output_dir, read(options.model, DeviceOptions(device="cpu"))
-    encoders = [encoder for one in model.models.values() for encoder in one.asv_encoders()]
+    encoders = [encoder for member in model.models.values() for encoder in member.asv_encoders()]
     if not encoders:
         evidence = f"'{options.model}' has {', '.join(model.models)}"
         remedy = "export a model with the member transformer, or a pretrained encoder"

@@ -101,7 +101,9 @@ def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> Non
         workload = aam_workload(measured, "tune")
         defaults = values_of(measured)
         subjects = {
-            name: one for name, one in SUBJECTS.items() if name in (options.subjects or SUBJECTS)
+            name: subject
+            for name, subject in SUBJECTS.items()
+            if name in (options.subjects or SUBJECTS)
         }
         device_name = measured.device.device
     result = options.output_dir / "tune.json"
@@ -124,7 +126,7 @@ def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> Non
         mark = tuned_for(measured.input.table, device.torch, device.name)
         lines += [*_comment("Refused for another study, device or version:")]
         lines += [f"tuned_for: {json.dumps(mark)}"]
-    for trial in (one for one in search.trials if one.decision == "kept"):
+    for trial in (trial for trial in search.trials if trial.decision == "kept"):
         reason = f"{trial.reason}; " if trial.reason else ""
         lines += ["", *_comment(f"{trial.subject}: {reason}{'; '.join(trial.evidence)}.")]
         for name, value in trial.values.items():
@@ -150,8 +152,8 @@ def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> Non
         title = "Recommended elsewhere, and not set"
         print_table(Table(title, ["setting", "fact"], list(myths.items())))
     names = ", ".join(setting.label for setting in search.chosen.values())
-    found = f"{names}: {faster}" if names else _NOTHING
-    info(f"{found} (on {device.name} with PyTorch {device.torch}).")
+    sentence = f"{names}: {faster}" if names else _NOTHING
+    info(f"{sentence} (on {device.name} with PyTorch {device.torch}).")
     if search.chosen:
         info(f"Next: add --config {options.output_dir / 'settings.yaml'} to `{command}`.")
 
@@ -178,14 +180,14 @@ def _table(subject: str, trials: list[Trial]) -> Table:
         # The title has the subject.
         short = label.partition(" ")[2] if label.startswith("--") and " " in label else label
         cells = ["-"] * (len(heads) - 1)
-        if (found := trial.rates) is not None:
+        if (measured := trial.rates) is not None:
             # A single block of steps has no spread.
-            spread = f" ± {significant(found.spread)}" if found.spread else ""
+            spread = f" ± {significant(measured.spread)}" if measured.spread else ""
             cells = [
-                f"{significant(found.samples)}{spread}",
-                significant(1e3 * found.cpu_seconds),
-                f"{found.wait:.0%}",
-                shown_size(found.reserved if gpu else found.rss),
+                f"{significant(measured.samples)}{spread}",
+                significant(1e3 * measured.cpu_seconds),
+                f"{measured.wait:.0%}",
+                shown_size(measured.reserved if gpu else measured.rss),
                 f"{trial.gain:.2f}",
             ]
         rows.append([short, *cells, *([trial.decision or ""] if decided else [])])

@@ -41,8 +41,8 @@ def run_profile(options: Profile, measured: Pretrain | Train | tuple[str, ...]) 
         raise UsageError("`profile` lacks what it reads", "no file was given", remedy)
     profiles = [read_profile(path) for path in (options.profile, options.compare) if path]
     if options.json:
-        found = [as_plain(profile, options.kernels) for profile in profiles]
-        print(json.dumps(found if len(found) > 1 else found[0], indent=2))
+        summaries = [as_plain(profile, options.kernels) for profile in profiles]
+        print(json.dumps(summaries if len(summaries) > 1 else summaries[0], indent=2))
         return
     console = Console(highlight=False)
     for number, profile in enumerate(profiles):
@@ -57,9 +57,9 @@ def run_profile(options: Profile, measured: Pretrain | Train | tuple[str, ...]) 
         heads = ("first, ms", "second, ms", "ratio")
         table = Table("category", *map(_right, heads), box=None, pad_edge=False)
         rows = [(label, first.get(label, 0.0), second.get(label, 0.0)) for label in first | second]
-        for label, one, two in sorted(rows, key=lambda row: -abs(row[2] - row[1])):
-            ratio = f"{two / one:.2f}" if one else ""
-            table.add_row(label, f"{one:.3f}", f"{two:.3f}", ratio)
+        for label, before, after in sorted(rows, key=lambda row: -abs(row[2] - row[1])):
+            ratio = f"{after / before:.2f}" if before else ""
+            table.add_row(label, f"{before:.3f}", f"{after:.3f}", ratio)
         console.print()
         console.print(table)
 
@@ -80,11 +80,11 @@ def _record(options: Profile, measured: Pretrain | Train) -> None:
         running = Path(name)
         argv = aam_workload(measured, "profile")({}, running)
         variables = {"AAM_TRACE": str(temporary), "AAM_TRACE_FROM": str(options.warmup_steps)}
-        found = run_workload(argv, steps, running, TIMEOUT, variables=variables)
-        if found.failure:
-            raise DataError("The command fails", found.failure, "run it by itself")
+        logged = run_workload(argv, steps, running, TIMEOUT, variables=variables)
+        if logged.failure:
+            raise DataError("The command fails", logged.failure, "run it by itself")
     # The first steps allocate memory and choose kernels.
-    recorded = found.steps[options.warmup_steps :]
+    recorded = logged.steps[options.warmup_steps :]
     wait = sum(step.wait for step in recorded) / sum(step.seconds for step in recorded)
     profile = read_profile(trace)
     if options.json:

@@ -31,15 +31,15 @@ def run_report(options: Report) -> None:
         remedy = "leave it out, or name the folder of one target with --run-dir"
         raise UsageError("One page for several targets", evidence, remedy)
     for folder in targets or [options.run_dir]:
-        place, found = options.output or folder / "report.html", read_run(folder)
+        place, run = options.output or folder / "report.html", read_run(folder)
         write_report(
-            found,
+            run,
             place,
             options.metadata,
             options.color_by,
             options.categories,
             options.unit,
-            read_abundances(found),
+            read_abundances(run),
         )
         info(f"Report: {place}")
 
@@ -74,25 +74,25 @@ def run_evaluate(options: Evaluate) -> None:
     levels, column = listed(options.ordinal), options.metadata_column
     scored, ids = join_labels(frame, metadata, column, options.classifier, levels)
     # Metrics of a column that the model does not predict look like those of a bad model.
-    if other := other_labels(frame, scored, ids):
+    if differing := other_labels(frame, scored, ids):
         warn(
-            f"'{column}' differs from the true values in '{options.predictions}' in {other} of "
+            f"'{column}' differs from the true values in '{options.predictions}' in {differing} of "
             f"{len(ids)} samples: another column was predicted, or the metadata changed since."
         )
-    found = summary(scored, column)
+    scores = summary(scored, column)
     studies = None
     if scored.studies and (scored.type != "classification" or scored.probabilities is not None):
         # The predictions do not have the subjects: every sample is a unit.
         studies = score_studies("study", resample(scored, np.array(ids)))
-        found["summaries"] = {name: asdict(one) for name, one in studies.summaries.items()}
+        scores["summaries"] = {name: asdict(one) for name, one in studies.summaries.items()}
     if options.by:
-        found["by"] = {
+        scores["by"] = {
             column: metrics_by(scored, metadata.values(column, ids).tolist())
             for column in listed_columns(options.by, metadata)
         }
     if options.output is not None:
-        write_json(options.output, found)
-    show(found)
+        write_json(options.output, scores)
+    show(scores)
     if studies is not None:
         print_table(studies_table(studies, scored.classes))
     if options.output is not None:

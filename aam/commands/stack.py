@@ -77,9 +77,9 @@ def conclusion(report: CheckReport) -> str:
     except Unavailable as error:
         return str(error)
     bad = [name for name in report.backends if worst(report.of(name)) in WRONG]
-    found = f"Wrong here: {', '.join(bad)}" if bad else "Right here"
+    verdict = f"Wrong here: {', '.join(bad)}" if bad else "Right here"
     uses = plain if plain == masked else f"{plain}, and {masked} with masks"
-    return f"{found}. aam uses {uses}. ({math.ceil(report.seconds)} s)"
+    return f"{verdict}. aam uses {uses}. ({math.ceil(report.seconds)} s)"
 
 
 def run_golden(options: GoldenGenerate | GoldenCompare) -> int:

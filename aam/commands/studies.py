@@ -94,10 +94,10 @@ def run_prepare(options: Prepare) -> None:
             f"'{output}'",
             "--overwrite replaces a prepared study only; name another folder",
         )
-    elif others := [path.name for path in output.iterdir() if not is_part(path)]:
+    elif foreign := [path.name for path in output.iterdir() if not is_part(path)]:
         raise CannotCreate(
             "The prepared study has files that `aam prepare` did not write",
-            f"'{output}' has {', '.join(sorted(others))}",
+            f"'{output}' has {', '.join(sorted(foreign))}",
             "move them, or name another folder",
         )
     with atomic_folder(output, options.overwrite) as folder:
@@ -119,25 +119,25 @@ def run_inspect(options: Inspect) -> int:
         sequences=options.sequences,
         drop_empty_samples=options.drop_empty_samples,
     )
-    found, target = inspect(input, options.tree, options.metadata), None
-    if options.metadata_column is not None and found.metadata is not None:
-        target = _inspect_target(found, options, found.metadata, options.metadata_column)
+    inspection, target = inspect(input, options.tree, options.metadata), None
+    if options.metadata_column is not None and inspection.metadata is not None:
+        target = _inspect_target(inspection, options, inspection.metadata, options.metadata_column)
     if options.json:
-        findings = [vars(one) for one in found.findings]
-        print(json.dumps({"status": found.status, "findings": findings}, indent=2))
+        findings = [vars(finding) for finding in inspection.findings]
+        print(json.dumps({"status": inspection.status, "findings": findings}, indent=2))
     else:
-        _print(found)
+        _print(inspection)
     if options.report is not None:
         # matplotlib and jinja2 take 0.4 CPU-seconds to import.
         from aam.report.inspection import write_inspection
 
-        write_inspection(found, target, options.table.name, options.report)
+        write_inspection(inspection, target, options.table.name, options.report)
         info(f"Report: {options.report}")
-    return found.status
+    return inspection.status
 
 
 def _inspect_target(
-    found: Inspection, options: Inspect, metadata: Metadata, column: str
+    inspection: Inspection, options: Inspect, metadata: Metadata, column: str
 ) -> tuple[MetadataColumn, list[Association]] | None:
     """Add what `aam train` would do with a column.
 
@@ -145,8 +145,8 @@ def _inspect_target(
         The labels of the samples, and the columns that predict them; None where a training would
         refuse the column.
     """
-    study = found.study
-    found.read("target", lambda: metadata.require(column))
+    study = inspection.study
+    inspection.read("target", lambda: metadata.require(column))
     if column not in metadata.columns or study is None:
         return None
     if set(study.table.sample_ids).isdisjoint(metadata.ids):
@@ -157,12 +157,14 @@ def _inspect_target(
     words = bool(2 * np.isnan(as_numbers(known)).sum() > len(known))
     classifier = options.classifier or (words and not options.ordinal)
     if classifier and not options.classifier:
-        found.warn("target", f"'{column}' has words: aam train needs --classifier or --ordinal")
+        inspection.warn(
+            "target", f"'{column}' has words: aam train needs --classifier or --ordinal"
+        )
     # The options of a training of the same files and column. It needs a folder; a preview writes
     # nothing to it.
     values = vars(options) | {"classifier": classifier, "output_dir": Path(os.devnull)}
     given = {spec.flag: values[spec.field] for spec in specs(Train) if spec.field in values}
-    return found.read("target", lambda: _preview(build(Train, given), study, metadata))
+    return inspection.read("target", lambda: _preview(build(Train, given), study, metadata))
 
 
 def _preview(
@@ -186,24 +188,31 @@ def _preview(
     return MetadataColumn(column, kind, texts, ""), associations
 
 
-def _print(found: Inspection) -> None:
+def _print(inspection: Inspection) -> None:
     """Print a line for each finding: its subject, its severity, its text."""
-    shown, columns = found.findings, () if found.metadata is None else found.metadata.columns
+    shown, columns = (
+        inspection.findings,
+        () if inspection.metadata is None else inspection.metadata.columns,
+    )
     if len(columns) > MAX_COLUMNS:
         # Of that many columns only those with a warning.
-        shown = [one for one in shown if one.severity != "fact" or one.subject not in columns]
+        shown = [
+            finding
+            for finding in shown
+            if finding.severity != "fact" or finding.subject not in columns
+        ]
         shown.append(StudyFinding("fact", "columns", f"--json lists all {len(columns)}"))
-    subjects = max((len(one.subject) for one in shown), default=0)
+    subjects = max((len(finding.subject) for finding in shown), default=0)
     first = min(max(subjects, 8), 22) + 2
     indent, width = first + 9, min(WIDEST, shutil.get_terminal_size().columns)
     before = ""
-    for one in shown:
-        subject = printable(one.subject)
+    for result in shown:
+        subject = printable(result.subject)
         subject = subject if len(subject) < first else f"{subject[: first - 5]}..."
-        name = "" if one.subject == before else subject
-        before = one.subject
-        text = printable(one.text, LONGEST_TEXT)
+        name = "" if result.subject == before else subject
+        before = result.subject
+        text = printable(result.text, LONGEST_TEXT)
         lines = textwrap.wrap(text, max(20, width - indent), break_on_hyphens=False) or [""]
-        print(f"{name:<{first}}{MARKS[one.severity]:<9}{lines[0]}".rstrip())
+        print(f"{name:<{first}}{MARKS[result.severity]:<9}{lines[0]}".rstrip())
         for line in lines[1:]:
             print(" " * indent + line)

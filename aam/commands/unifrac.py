@@ -47,10 +47,10 @@ def run_unifrac(options: Unifrac) -> None:
         with atomic_write(output) as temporary, hdf5_matrix(temporary, table.sample_ids) as matrix:
             low, high = fill(matrix, tiles)
     else:
-        found = unifrac_matrix(table, phylogeny, metric, alpha, options.engine, size, device)
-        write_distances(output, found)
-        samples = len(found.ids)
-        upper = found.values[np.triu_indices(samples, 1)]
+        matrix_NN = unifrac_matrix(table, phylogeny, metric, alpha, options.engine, size, device)
+        write_distances(output, matrix_NN)
+        samples = len(matrix_NN.ids)
+        upper = matrix_NN.values[np.triu_indices(samples, 1)]
         low, high = upper.min(initial=np.inf), upper.max(initial=-np.inf)
     spread = f", {low:.3f} to {high:.3f}" if low <= high else ""
     info(f"Distances of {samples} samples{spread}, are in '{output}'.")

@@ -59,18 +59,20 @@ def add_commands(
         commands: command -> its options.
         values: flag -> candidates for its value, where the type has no choices.
     """
-    found: dict[str, Parser] = {}
+    parsers: dict[str, Parser] = {}
     groups = {"": parser.add_subparsers(parser_class=Parser)}
     for name, options in commands.items():
         first, _, second = name.partition(" ")
         if second and first not in groups:
-            outer = found.get(first) or groups[""].add_parser(first)
+            outer = parsers.get(first) or groups[""].add_parser(first)
             groups[first] = outer.add_subparsers(parser_class=Parser)
-        found[name] = groups[first if second else ""].add_parser(second or first)
-        add_options(found[name], options, values)
+        parsers[name] = groups[first if second else ""].add_parser(second or first)
+        add_options(parsers[name], options, values)
         if name in WRAPPERS:
-            add_commands(found[name], {one: commands[one] for one in WRAPPERS[name]}, values)
-    return found
+            add_commands(
+                parsers[name], {wrapped: commands[wrapped] for wrapped in WRAPPERS[name]}, values
+            )
+    return parsers
 
 
 def add_options(

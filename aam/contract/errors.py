@@ -141,9 +141,9 @@ def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> s
     """
     import difflib  # 0.5 ms that only an error costs
 
-    spellings = {each.lower(): each for each in known}
-    found = difflib.get_close_matches(name.lower(), list(spellings), n=most)
-    near = [spellings[each] for each in found]
+    spellings = {spelling.lower(): spelling for spelling in known}
+    matches = difflib.get_close_matches(name.lower(), list(spellings), n=most)
+    near = [spellings[match] for match in matches]
     return f"did you mean {' or '.join(map(repr, near))}?" if near else otherwise
 
 
@@ -153,7 +153,7 @@ def printable(text: str, longest: int = _LONGEST) -> str:
     >>> printable("a\nb"), printable("x" * 20, longest=9)
     ('a\\nb', 'xxx...xxx')
     """
-    escaped = _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
+    escaped = _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
     if len(escaped) <= longest:
         return escaped
     kept = (longest - 3) // 2

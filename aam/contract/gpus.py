@@ -64,8 +64,8 @@ def nvidia_driver_version(text: str) -> str | None:
     Both forms are known: "... UNIX x86_64 Kernel Module  535.54.03 ..." and
     "... UNIX Open Kernel Module for x86_64  555.42.02 ...".
     """
-    found = _NVIDIA_DRIVER.search(text)
-    return found[1] if found else None
+    match = _NVIDIA_DRIVER.search(text)
+    return match[1] if match else None
 
 
 def one_gpu(variables: Mapping[str, str], number: int) -> dict[str, str]:

@@ -39,8 +39,8 @@ def require_inputs(command: ParsedCommand) -> None:
     outputs: dict[str, OptionSpec] = {}
     for spec, path in command.paths("output"):
         real = os.path.realpath(path)
-        if (other := outputs.setdefault(real, spec)) is not spec:
-            evidence = f"{other.flag} and {spec.flag} are '{path}'"
+        if (earlier := outputs.setdefault(real, spec)) is not spec:
+            evidence = f"{earlier.flag} and {spec.flag} are '{path}'"
             raise UsageError("Two outputs are one file", evidence, "give each a path of its own")
         if owner := _owner(Path(real), command.command):
             evidence = f"{spec.flag} '{path}' is part of {owner}"
@@ -101,8 +101,8 @@ def _owner(path: Path, command: str) -> str:
         if os.path.isfile(folder / run_files.RECORD):
             name = path.relative_to(folder).as_posix()
             names = (run_files.RECORD, *run_files.files_of(folder))
-            own = path.parent == folder and path.stem == command
-            return "" if own or run_files.not_listed([name], names) else f"the run in '{folder}'"
+            is_log = path.parent == folder and path.stem == command
+            return "" if is_log or run_files.not_listed([name], names) else f"the run in '{folder}'"
     return ""
 
 
@@ -196,11 +196,11 @@ def check_run_folder(folder: Path, overwrite: bool = False, resumes: bool = Fals
             "remove what is no longer needed, or choose another --output-dir",
         )
     # A run without a list that is resumed has them all.
-    others = [] if has_run and files is None else run_files.not_listed(existing, files or ())
-    if others:
+    foreign = [] if has_run and files is None else run_files.not_listed(existing, files or ())
+    if foreign:
         raise CannotCreate(
             "The folder holds files that are no run's and have the names of those of one",
-            f"'{folder}' has {', '.join(others)}",
+            f"'{folder}' has {', '.join(foreign)}",
             "move them, or choose another --output-dir",
         )
     path = folder.absolute()

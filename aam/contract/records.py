@@ -179,7 +179,7 @@ def convert(value: Any, expected: type[T], place: str = "") -> T:
         raise _mismatch(value, expected, place) from None
 
 
-def check_format(what: str, found: int, known: int, file: str) -> None:
+def check_format(what: str, stored: int, known: int, file: str) -> None:
     """Refuse a file of another format than this version writes.
 
     Args:
@@ -189,11 +189,11 @@ def check_format(what: str, found: int, known: int, file: str) -> None:
     Raises:
         DataError: names both formats.
     """
-    if found != known:
-        newer = found > known
+    if stored != known:
+        newer = stored > known
         raise DataError(
             f"The {what} was written by {'a newer' if newer else 'an earlier'} version",
-            f"{file}, format {found}; this is {__version__}, format {known}",
+            f"{file}, format {stored}; this is {__version__}, format {known}",
             "use that version" if newer else "use that version, or train again with this one",
         )
 
@@ -293,14 +293,14 @@ def yaml_entries(
         remedy = "correct it, or quote it to make it text"
         raise ConfigurationError("Not a value", f"{name}, {error}", remedy) from error
     lines = [node.start_mark.line + 1 for node, _ in root.value]
-    known, found = tuple(known), {}
+    known, entries = tuple(known), {}
     for (key, item), line in zip(content.items(), lines, strict=True):
         where = f"{name}:{line}"
         if key not in known:
             evidence, listed = f"'{key}' in {where}", remedy or f"known are {', '.join(known)}"
             raise ConfigurationError("An unknown key", evidence, nearest(str(key), known, listed))
-        found[key] = Sourced(item, where)
-    return found
+        entries[key] = Sourced(item, where)
+    return entries
 
 
 def _content(path: Path, what: str) -> bytes:
@@ -427,12 +427,12 @@ def _loader() -> Any:
     safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     base_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?\Z")
     resolvers = {
-        first: [("tag:yaml.org,2002:str", base_60), *others]
-        for first, others in safe.yaml_implicit_resolvers.items()
+        first: [("tag:yaml.org,2002:str", base_60), *later]
+        for first, later in safe.yaml_implicit_resolvers.items()
     }
 
     def construct_mapping(self: Any, node: Any, deep: bool = False) -> Any:
-        found: dict[Any, Any] = {}
+        entries: dict[Any, Any] = {}
         for key_node, value_node in node.value:
             where = f"{self.file}:{key_node.start_mark.line + 1}"
             try:
@@ -441,14 +441,14 @@ def _loader() -> Any:
                     raise yaml.constructor.ConstructorError(
                         None, None, "a key that is no text", key_node.start_mark
                     )
-                if key in found:
+                if key in entries:
                     remedy = "keep one of them"
                     raise ConfigurationError("Duplicate key", f"'{key}' in {where}", remedy)
-                found[key] = self.construct_object(value_node, deep=True)
+                entries[key] = self.construct_object(value_node, deep=True)
             except (ValueError, OverflowError) as error:  # month 13, a number of 5000 digits
                 remedy = "correct it, or quote it to make it text"
                 raise ConfigurationError("Not a value", f"{where}, {error}", remedy) from error
-        return found
+        return entries
 
     members = {"yaml_implicit_resolvers": resolvers, "construct_mapping": construct_mapping}
     return type("Loader", (safe,), members)

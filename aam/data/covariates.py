@@ -123,16 +123,16 @@ class CovariateEncoder:
 
     def read(self, metadata: Metadata, sample_ids: Sequence[str]) -> Covariates:
         """Read the columns of new samples, and warn about unknown and missing values."""
-        found = _read(tuple(self.categories), tuple(self.numbers), metadata, sample_ids)
-        for name, codes in zip(self.categories, self.codes_NK(found).T, strict=True):
-            values = found.categories[name]
+        columns = _read(tuple(self.categories), tuple(self.numbers), metadata, sample_ids)
+        for name, codes in zip(self.categories, self.codes_NK(columns).T, strict=True):
+            values = columns.categories[name]
             new = Counter(values[(codes == UNKNOWN) & (values != "")].tolist())
             if new:
                 warn(
                     f"Categories of '{name}' without training samples count as unknown: "
                     f"{new.total()} of {len(values)} samples, {first_few(sorted(new))}."
                 )
-        return found
+        return columns
 
 
 def fit_encoder(covariates: Covariates | None) -> CovariateEncoder | None:
@@ -191,8 +191,8 @@ def read_covariates(
                 f"'{column}'",
                 "leave it out of --categorical-columns and --numeric-columns",
             )
-    found = _read(categorical, numeric, metadata, sample_ids)
-    for name, values in found.categories.items():
+    covariates = _read(categorical, numeric, metadata, sample_ids)
+    for name, values in covariates.categories.items():
         counts = Counter(values[values != ""].tolist())
         mostly_different = len(counts) > _MAX_NUMBERS and 2 * len(counts) > counts.total()
         if mostly_different and np.isfinite(as_numbers(list(counts))).all():
@@ -210,7 +210,7 @@ def read_covariates(
         if single := sorted(value for value, number in counts.items() if number < _MIN_SAMPLES):
             shown = first_few(single)
             warn(f"Categories of '{name}' with a single sample count as unknown: {shown}.")
-    return found
+    return covariates
 
 
 def _read(
@@ -251,8 +251,10 @@ def check_target(covariates: Covariates, values_N: npt.NDArray[np.float64], colu
     """Warn about categories in which the target `column`, numbers or codes [N], is constant."""
     for name, categories in covariates.categories.items():
         known = sorted(set(categories.tolist()) - {""})
-        several = [one for one in known if (categories == one).sum() > 1]
-        constant = [one for one in several if np.ptp(values_N[categories == one]) == 0]
+        several = [category for category in known if (categories == category).sum() > 1]
+        constant = [
+            category for category in several if np.ptp(values_N[categories == category]) == 0
+        ]
         if constant:
             warn(
                 f"'{column}' is the same in all samples of {len(constant)} of {len(several)} "

@@ -148,12 +148,12 @@ def read_distances(
 
 def _read_hdf5(path: Path, budget: int) -> MatrixContent:
     with h5py.File(path, "r") as file:
-        for name, found in file.items():
-            if not isinstance(found, h5py.Dataset) or found.external or found.is_virtual:
+        for name, dataset in file.items():
+            if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
                 raise ValueError(f"'{name}' is not an array of the file")
             # HDF5 unpacks a complete chunk to read any part of it.
-            chunk = int(np.prod(found.chunks or (0,), dtype=object)) * found.dtype.itemsize
-            _check_size(max(found.nbytes, chunk), path, budget)
+            chunk = int(np.prod(dataset.chunks or (0,), dtype=object)) * dataset.dtype.itemsize
+            _check_size(max(dataset.nbytes, chunk), path, budget)
         # Read as the order of the table, the rows of named samples would be those of others.
         name = next((name for name in ("order", "ids", "sample_ids") if name in file), None)
         ids = tuple(file[name].asstr()[()].tolist()) if name else None
@@ -180,8 +180,8 @@ def _check_size(size: int, path: Path, budget: int) -> None:
 def _read_text(text: str, path: Path) -> MatrixContent:
     """Parse a matrix with ids in the first row and column, after comment lines of '#'."""
 
-    def not_square(found: str) -> DataError:
-        evidence = f"'{path}' has {len(ids)} columns{found}"
+    def not_square(shape: str) -> DataError:
+        evidence = f"'{path}' has {len(ids)} columns{shape}"
         return _error("The distance matrix is not square", evidence)
 
     lines = (line for line in io.StringIO(text, newline=None) if line.strip())
@@ -256,7 +256,7 @@ def hdf5_matrix(path: Path, ids: Sequence[str], dtype: Any = np.float64) -> Iter
     HDF5 can crash the process when it fails to write, so the space is reserved on the disk, and a
     full disk is found before it writes (OSError).
     """
-    names = sum(len(each) + 32 for each in ids)
+    names = sum(len(name) + 32 for name in ids)
     _reserve(path, len(ids) ** 2 * np.dtype(dtype).itemsize + 2 * names + _HDF5_BYTES)
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     # The space is taken with the data set, so that no later write needs any; a fill would write all

@@ -20,14 +20,14 @@ _DIFFERENCES: tuple[tuple[str, Callable[[str], str]], ...] = (
 """Likely reasons for ids that differ, and what makes them equal on one side or on both."""
 
 
-def likely_difference(ids: Iterable[str], others: Iterable[str]) -> str:
-    """Return in what most ids that others lack differ from them; "" if no reason is likely.
+def likely_difference(ids: Iterable[str], known: Iterable[str]) -> str:
+    """Return in what most ids that are not `known` differ from these; "" if no reason is likely.
 
     >>> likely_difference(["ASV_1", "ASV_2"], ["asv_1", "asv_2"])
     'upper and lower case'
     """
-    whole, found = set(ids), set(others)
-    absent, free = whole - found, found - whole
+    whole, present = set(ids), set(known)
+    absent, free = whole - present, present - whole
     for reason, change in _DIFFERENCES:
         changed, changed_free = ({change(name) for name in names} for names in (absent, free))
         alike = (changed & free, absent & changed_free, changed & changed_free)
@@ -36,7 +36,7 @@ def likely_difference(ids: Iterable[str], others: Iterable[str]) -> str:
     return ""
 
 
-def id_remedy(ids: Iterable[str], others: Iterable[str], otherwise: str) -> str:
-    """Return the remedy for ids that others lack: what to make alike, or `otherwise`."""
-    reason = likely_difference(ids, others)
+def id_remedy(ids: Iterable[str], known: Iterable[str], otherwise: str) -> str:
+    """Return the remedy for ids that are not `known`: what to make alike, or `otherwise`."""
+    reason = likely_difference(ids, known)
     return f"make the ids alike: they differ in {reason}" if reason else otherwise

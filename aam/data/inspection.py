@@ -118,153 +118,169 @@ class Inspection:
                 read = reader()
             except AamError as error:
                 refused.append(StudyFinding("error", subject, str(error), error.status))
-        for one in messages:
-            (self.warn if one.is_warning else self.fact)(subject, one.text)
+        for message in messages:
+            (self.warn if message.is_warning else self.fact)(subject, message.text)
         self.findings += refused
         return read
 
     @property
     def status(self) -> int:
         """Exit status of the first error; 0 without one."""
-        return next((one.status for one in self.findings if one.status), 0)
+        return next((finding.status for finding in self.findings if finding.status), 0)
 
 
 def inspect(input: TableOptions, tree: Path | None, metadata: Path | None) -> Inspection:
     """Inspect the files of a study: table and sequences, tree and metadata where they are given."""
-    found = Inspection()
+    inspection = Inspection()
     names: FeatureTable | TableBlocks | None
-    names = table = found.read("table", lambda: load_table(input))
+    names = table = inspection.read("table", lambda: load_table(input))
     if table is None:
         # The samples with reads of a table that is refused for others.
         with collected(), suppress(AamError):
             names = table = load_table(replace(input, drop_empty_samples=True))
     if table is not None:
-        _table(found, table)
+        _table(inspection, table)
     else:
         # The ids of a table whose counts are refused may still be compared.
         with collected(), suppress(AamError):
             names = open_blocks(input.table)
     if names is not None and len(names.feature_ids):
         asvs = names.feature_ids
-        tokens_FL = _sequences(found, asvs, input.sequences)
+        tokens_FL = _sequences(inspection, asvs, input.sequences)
         if table is not None:
             study = Study(table, tokens_FL)
-            found.study = found.read("sequences", lambda: sum_equal_sequences(study))
+            inspection.study = inspection.read("sequences", lambda: sum_equal_sequences(study))
         if tree is not None:
 
             def columns_of_tree() -> npt.NDArray[np.int64]:
                 with collected():  # the warning below is about the ASVs that are left out, too
                     return read_phylogeny(tree, asvs, drop_missing=True)[1]
 
-            columns = found.read("tree", columns_of_tree)
+            columns = inspection.read("tree", columns_of_tree)
             if columns is not None:
-                found.overlaps.append(("ASVs in the tree", len(columns), len(asvs)))
-                found.fact("tree", f"has {len(columns)} of {len(asvs)} ASVs")
+                inspection.overlaps.append(("ASVs in the tree", len(columns), len(asvs)))
+                inspection.fact("tree", f"has {len(columns)} of {len(asvs)} ASVs")
                 if absent := len(asvs) - len(columns):
                     of_reads = ""
                     if table is not None:
                         share = 1 - table.counts[:, columns].sum() / table.counts.sum()
                         of_reads = f" with {share:.1%} of the reads"
-                    found.warn(
+                    inspection.warn(
                         "tree",
                         f"lacks {absent} ASVs{of_reads}: --drop-missing-asvs leaves them out",
                     )
     if metadata is None:
-        return found
-    described = found.metadata = found.read("metadata", lambda: read_metadata(metadata))
+        return inspection
+    described = inspection.metadata = inspection.read("metadata", lambda: read_metadata(metadata))
     if described is None:
-        return found
+        return inspection
     known = set(described.ids)
     ids = described.ids if names is None else names.sample_ids
     shared = [name for name in ids if name in known]
-    found.fact("metadata", f"{len(known)} samples, {len(described.columns)} columns")
+    inspection.fact("metadata", f"{len(known)} samples, {len(described.columns)} columns")
     if names is not None:
-        found.fact("ids", f"{len(shared)} of {len(ids)} samples of the table have metadata")
-        found.overlaps += [
+        inspection.fact("ids", f"{len(shared)} of {len(ids)} samples of the table have metadata")
+        inspection.overlaps += [
             ("samples of the table with metadata", len(shared), len(ids)),
             ("samples of the metadata in the table", len(shared), len(described.ids)),
         ]
         if not shared:
             error = described.no_common_sample(ids)
-            found.findings.append(StudyFinding("error", "ids", str(error), error.status))
+            inspection.findings.append(StudyFinding("error", "ids", str(error), error.status))
         elif len(shared) < len(ids):
             likely = likely_difference(ids, described.ids)
             reason = f"; they differ in {likely} from ids of the metadata" if likely else ""
             shown = first_few(name for name in ids if name not in known)
-            found.warn("ids", f"samples without metadata: {shown}{reason}")
+            inspection.warn("ids", f"samples without metadata: {shown}{reason}")
     if shared:
-        found.columns = [_column(found, described, name, shared) for name in described.columns]
+        inspection.columns = [
+            _column(inspection, described, name, shared) for name in described.columns
+        ]
         # A deposit has dozens of columns that say the same of every sample.
         for text in ("one value only", "empty"):
             alike = [
-                one
-                for one in found.findings
-                if one.text.startswith(text) and one.subject in described.columns
+                finding
+                for finding in inspection.findings
+                if finding.text.startswith(text) and finding.subject in described.columns
             ]
             if len(alike) > MAX_ALIKE:
-                found.findings = [one for one in found.findings if one not in alike]
-                found.warn("columns", f"{text}: {first_few(one.subject for one in alike)}")
-    return found
+                inspection.findings = [
+                    finding for finding in inspection.findings if finding not in alike
+                ]
+                inspection.warn(
+                    "columns", f"{text}: {first_few(finding.subject for finding in alike)}"
+                )
+    return inspection
 
 
-def _table(found: Inspection, table: FeatureTable) -> None:
+def _table(inspection: Inspection, table: FeatureTable) -> None:
     reads_N, richness_N = table.reads, table.richness
     samples, asvs = len(table.sample_ids), len(table.feature_ids)
     entries = int(richness_N.sum())
-    found.fact("table", f"{samples} samples x {asvs} ASVs, {entries / (samples * asvs):.1%} not 0")
-    found.fact("ASVs of a sample", _range(richness_N))
+    inspection.fact(
+        "table", f"{samples} samples x {asvs} ASVs, {entries / (samples * asvs):.1%} not 0"
+    )
+    inspection.fact("ASVs of a sample", _range(richness_N))
     if samples > asvs:
-        found.warn("table", "more samples than ASVs: a table of taxa, or a transposed one")
+        inspection.warn("table", "more samples than ASVs: a table of taxa, or a transposed one")
     if table.quantity != "reads":
         return
-    found.fact("reads", f"{_range(reads_N)} in a sample, {int(reads_N.sum())} in all")
+    inspection.fact("reads", f"{_range(reads_N)} in a sample, {int(reads_N.sum())} in all")
     depth = auto_depth(reads_N)
     below = np.flatnonzero(reads_N < depth).tolist()
     left_out = f"leaves out {first_few(table.sample_ids[row] for row in below)}"
-    found.fact(
+    inspection.fact(
         "rarefaction depth",
         f"{depth} reads (auto) {left_out if below else 'keeps all samples'}; of the members of "
         "aam train, the transformer alone rarefies",
     )
     shallow = [table.sample_ids[row] for row in np.flatnonzero(reads_N < SHALLOW).tolist()]
     if shallow:
-        found.warn("reads", f"fewer than {SHALLOW} in samples {first_few(shallow)}")
+        inspection.warn("reads", f"fewer than {SHALLOW} in samples {first_few(shallow)}")
     if int(table.counts.max()) == 1:
-        found.warn("table", "every count is 0 or 1: presences, not reads")
+        inspection.warn("table", "every count is 0 or 1: presences, not reads")
 
 
-def _sequences(found: Inspection, names: Sequence[str], path: Path | None) -> npt.NDArray[np.uint8]:
+def _sequences(
+    inspection: Inspection, names: Sequence[str], path: Path | None
+) -> npt.NDArray[np.uint8]:
     """Add findings about the sequences of the ASVs, and return them, [F, 0] if refused."""
     none = np.empty((len(names), 0), dtype=np.uint8)
     if path is None and any(";" in name or "__" in name for name in names):
         taxa = [name for name in names if ";" in name or "__" in name]
-        found.warn(
+        inspection.warn(
             "sequences",
             f"ids that are names of taxa: {first_few(taxa)}; give the table of ASVs before it was "
             "collapsed, since taxa have no sequences",
         )
-    read = found.read("sequences", lambda: sequences_of(names, path))
+    read = inspection.read("sequences", lambda: sequences_of(names, path))
     if read is None:
         return none
-    tokens_FL = found.read("sequences", lambda: encode(read, None))
-    lengths = np.array([len(one) for one in read])
-    found.fact("sequences", f"{_range(lengths)} nucleotides")
+    tokens_FL = inspection.read("sequences", lambda: encode(read, None))
+    lengths = np.array([len(sequence) for sequence in read])
+    inspection.fact("sequences", f"{_range(lengths)} nucleotides")
     if np.ptp(lengths) > REGIONS:
-        found.warn("sequences", "lengths differ much: several regions, or sequences not trimmed")
-    starts = Counter(as_dna(one)[:4] for one in read).most_common(3)
+        inspection.warn(
+            "sequences", "lengths differ much: several regions, or sequences not trimmed"
+        )
+    starts = Counter(as_dna(sequence)[:4] for sequence in read).most_common(3)
     shown = ", ".join(f"{start} ({number / len(read):.0%})" for start, number in starts)
-    found.fact("sequences", f"first letters: {shown}")
-    letters = "".join(as_dna(one)[:50].ljust(50, "-") for one in read).encode()
+    inspection.fact("sequences", f"first letters: {shown}")
+    letters = "".join(as_dna(sequence)[:50].ljust(50, "-") for sequence in read).encode()
     letters_FL = np.frombuffer(letters, np.uint8).reshape(len(read), 50)
     frequent_L = np.array([np.bincount(column).argmax() for column in letters_FL.T])
     agreement_F = (letters_FL == frequent_L).mean(axis=1)
     mean, low, most = SIMILAR
     if agreement_F.mean() < mean or (agreement_F < low).mean() > most:
-        found.warn("sequences", "unlike each other from the start: several regions or strands?")
+        inspection.warn(
+            "sequences", "unlike each other from the start: several regions or strands?"
+        )
     return none if tokens_FL is None else tokens_FL
 
 
-def _column(found: Inspection, metadata: Metadata, name: str, ids: Sequence[str]) -> MetadataColumn:
+def _column(
+    inspection: Inspection, metadata: Metadata, name: str, ids: Sequence[str]
+) -> MetadataColumn:
     """Summarize a column, and add the findings about it."""
     values = metadata.values(name, ids).tolist()
     known = [value for value in values if value]
@@ -285,14 +301,14 @@ def _column(found: Inspection, metadata: Metadata, name: str, ids: Sequence[str]
         shown += ["..."] if len(counts) > 6 else []
         kind, text = "categories", f"{len(counts)} values: {', '.join(shown)}"
     if kind in ("one value", "empty"):
-        found.warn(name, text)
+        inspection.warn(name, text)
     else:
         missing = len(values) - len(known)
         text += f"; {missing} of {len(values)} missing" if missing else ""
-        found.fact(name, text)
+        inspection.fact(name, text)
     cases = Counter(value.lower() for value in counts)
     if variants := [value for value in counts if cases[value.lower()] > 1]:
-        found.warn(name, f"values that differ in case alone: {first_few(variants)}")
+        inspection.warn(name, f"values that differ in case alone: {first_few(variants)}")
     return MetadataColumn(name, kind, values, text)
 
 

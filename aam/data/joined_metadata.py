@@ -138,15 +138,15 @@ def _with_study(part: Metadata, study: str, samples: Iterable[str]) -> Metadata:
 
 def _relabellings(options: Prepare) -> list[Relabelling]:
     """Return what --relabel and --relabel-file give other names."""
-    found = []
+    pairs = []
     for pair in listed(options.relabel):
         before, _, new = (part.strip() for part in pair.rpartition("="))
         column, _, old = (part.strip() for part in before.partition(":"))
         if not column or not new or (":" in before and not old):
             remedy = "write COLUMN:VALUE=NEW for a value, COLUMN=NEW for a column, or give a file"
             raise UsageError("Not a pair of names", f"--relabel '{pair}'", remedy)
-        found.append(Relabelling(column, old, new))
-    return found + ([] if options.relabel_file is None else _of_file(options.relabel_file))
+        pairs.append(Relabelling(column, old, new))
+    return pairs + ([] if options.relabel_file is None else _of_file(options.relabel_file))
 
 
 def _of_file(path: Path) -> list[Relabelling]:
@@ -164,11 +164,11 @@ def _of_file(path: Path) -> list[Relabelling]:
 
 def _relabelled(parts: Sequence[Metadata], pairs: Sequence[Relabelling]) -> list[Metadata]:
     """Return metadata with the other names; each must be that of a column or value of a part."""
-    found = list(parts)
+    joined = list(parts)
     for pair in pairs:
-        named = [part for part in found if pair.column in part.columns]
+        named = [part for part in joined if pair.column in part.columns]
         if not named:
-            known = {name for part in found for name in part.columns}
+            known = {name for part in joined for name in part.columns}
             remedy = nearest(pair.column, known, f"there are {first_few(sorted(known))}")
             raise DataError("No metadata has a column to relabel", f"'{pair.column}'", remedy)
         if pair.old:
@@ -181,8 +181,10 @@ def _relabelled(parts: Sequence[Metadata], pairs: Sequence[Relabelling]) -> list
             evidence = f"'{pair.column}' and '{pair.new}', for {len(both[0].ids)} samples"
             remedy = "remove one of them from that file"
             raise DataError("Metadata with both columns of a pair to relabel", evidence, remedy)
-        found = [_with_names(part, pair) if pair.column in part.columns else part for part in found]
-    return found
+        joined = [
+            _with_names(part, pair) if pair.column in part.columns else part for part in joined
+        ]
+    return joined
 
 
 def _with_names(part: Metadata, pair: Relabelling) -> Metadata:
@@ -274,8 +276,8 @@ def _other_kind(columns: Sequence[StudyColumn]) -> str:
 def _other_unit(columns: Sequence[StudyColumn]) -> str:
     """Return of which two studies the numbers are far apart; "" if there are none."""
     numeric = [column for column in columns if column.is_numeric]
-    for column, other in combinations(numeric, 2):
-        low, high = sorted((column, other), key=lambda side: float(np.median(side.numbers)))
+    for column, second in combinations(numeric, 2):
+        low, high = sorted((column, second), key=lambda side: float(np.median(side.numbers)))
         medians = float(np.median(low.numbers)), float(np.median(high.numbers))
         apart = np.quantile(low.numbers, 0.95) < np.quantile(high.numbers, 0.05)
         if apart and medians[0] > 0 and medians[1] >= UNITS * medians[0]:
@@ -296,12 +298,14 @@ def _other_classes(name: str, columns: Sequence[StudyColumn]) -> str:
         if 2 <= len(classes[column.study]) <= min(CLASSES, len(column.values) / 2)
         and (not column.is_numeric or len(classes[column.study]) == 2)
     }
-    for (study, own), (other, others) in combinations(classes.items(), 2):
-        if own.keys() - others.keys() and (free := others.keys() - own.keys()):
-            old = next(value for value in others if value in free)
+    for (study, first_classes), (second, second_classes) in combinations(classes.items(), 2):
+        if first_classes.keys() - second_classes.keys() and (
+            free := second_classes.keys() - first_classes.keys()
+        ):
+            old = next(value for value in second_classes if value in free)
             shown = (
                 f"{', '.join(map(shortened, values))} in '{where}'"
-                for where, values in ((study, own), (other, others))
+                for where, values in ((study, first_classes), (second, second_classes))
             )
             return (
                 f"has other classes: {' but '.join(shown)}; --relabel {name}:{old}=NAME gives "

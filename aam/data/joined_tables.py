@@ -241,11 +241,11 @@ def _compare_regions(
 ) -> None:
     """Refuse tables, or warn of them, whose ASVs begin differently: none of one is in the other."""
     starts_K = [Counter(dna[:PREFIX_LENGTH] for dna in dnas) for dnas in dna_KF]
-    for (first, starts), (second, others) in combinations(enumerate(starts_K), 2):
-        common = starts.keys() & others.keys()
+    for (first, starts), (second, second_starts) in combinations(enumerate(starts_K), 2):
+        common = starts.keys() & second_starts.keys()
         share = max(
             sum(counted[start] for start in common) / max(1, counted.total())
-            for counted in (starts, others)
+            for counted in (starts, second_starts)
         )
         if share >= SAME_REGION:
             continue

@@ -257,7 +257,7 @@ def _is_id_header(name: str) -> bool:
 
 def listed_columns(given: Sequence[str], metadata: Metadata) -> tuple[str, ...]:
     """Split `a,b` into columns, unless a column has that name; they need not exist."""
-    parts = [[one] if one in metadata.columns else one.split(",") for one in given]
+    parts = [[text] if text in metadata.columns else text.split(",") for text in given]
     return tuple(name.strip() for names in parts for name in names if name.strip())
 
 
@@ -266,13 +266,13 @@ def groups(metadata: Metadata, column: str, sample_ids: Sequence[str]) -> NDArra
 
     A sample without a value is a group of its own; a warning gives their number.
     """
-    found = metadata.values(column, sample_ids).tolist()
-    missing = found.count("")
-    if missing == len(found):
+    values = metadata.values(column, sample_ids).tolist()
+    missing = values.count("")
+    if missing == len(values):
         raise DataError(f"The column '{column}' is empty", f"{missing} samples", "name another")
     if missing:
-        warn(f"Samples without a '{column}': {missing} of {len(found)}, each is its own group.")
-    pairs = zip(found, sample_ids, strict=True)
+        warn(f"Samples without a '{column}': {missing} of {len(values)}, each is its own group.")
+    pairs = zip(values, sample_ids, strict=True)
     return np.array([group or f"{sample} (no {column})" for group, sample in pairs], dtype=np.str_)
 
 
@@ -364,8 +364,8 @@ def parse_condition(condition: str) -> tuple[ColumnComparison, ...]:
     ColumnComparison(column='site', operator='in', values=('gut', 'skin'))
     """
     condition, place = condition.strip(), 0
-    found: list[ColumnComparison] = []
-    while place < len(condition) or not found:
+    comparisons: list[ColumnComparison] = []
+    while place < len(condition) or not comparisons:
         match = _COMPARISON.match(condition, place)
         column = _unquoted(match["column"]) if match else ""
         if match is None or not column:
@@ -394,8 +394,8 @@ def parse_condition(condition: str) -> tuple[ColumnComparison, ...]:
                 "put the value in quotes, write COLUMN in (A, B) for several values, or join "
                 "comparisons by ' and '; there is no 'or'",
             )
-        found.append(ColumnComparison(column, "in" if name in ("=", "==") else name, values))
-    return tuple(found)
+        comparisons.append(ColumnComparison(column, "in" if name in ("=", "==") else name, values))
+    return tuple(comparisons)
 
 
 def rows_where(

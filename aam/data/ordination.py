@@ -89,7 +89,7 @@ def coordinates_of_kernel(kernel_NN: F64) -> tuple[F64, F64]:
         values, vectors = eigsh(centred, k=2, v0=np.arange(1.0, len(centred) + 1))
     except ArpackError:
         # Where all samples are alike, or differ in one direction, the start has no part in it.
-        values, vectors = (each[..., -2:] for each in np.linalg.eigh(centred))
+        values, vectors = (array[..., -2:] for array in np.linalg.eigh(centred))
     kept = values[::-1].clip(min=0)
     coordinates = _oriented(vectors[:, ::-1] * np.sqrt(kept))
     return coordinates, kept / max(float(np.trace(centred)), 1e-300)

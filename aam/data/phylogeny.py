@@ -205,8 +205,8 @@ def _rooted_at_midpoint(tree: NewickTree, path: Path) -> NewickTree:
             f"'{path}', {error}",
             "give a rooted tree with a length on every branch",
         ) from error
-    found = parse(rooted.getvalue().encode(), f"'{path}', rooted at its midpoint")
-    return replace(found, names=[tree.names[int(name[1:])] for name in found.names])
+    midpoint = parse(rooted.getvalue().encode(), f"'{path}', rooted at its midpoint")
+    return replace(midpoint, names=[tree.names[int(name[1:])] for name in midpoint.names])
 
 
 def _shear(tree: NewickTree, tips: NDArray[np.int64], path: Path, budget: int) -> Phylogeny:

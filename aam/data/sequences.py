@@ -56,27 +56,27 @@ def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
     if not text.startswith(">"):
         start = f"'{path}' begins with '{text[:40]}'" if text else f"'{path}' is empty"
         raise DataError("Not FASTA", start, "give records that begin with '>'")
-    found: dict[str, str] = {}
+    sequences: dict[str, str] = {}
     twice, empty, headers = [], [], set()
     for record in text[1:].split("\n>"):
         header, _, body = record.partition("\n")
         headers.add(header)
         name = (header.split() or [""])[0]
         sequence = "".join(body.split())
-        if name in found:
+        if name in sequences:
             twice.append(name)
         if not sequence or not name:
             empty.append(name or header)
-        found[name] = sequence
+        sequences[name] = sequence
     if twice:
         cause = f"Duplicated sequence ids in '{path}'"
-        different = len(headers) == len(found) + len(twice)
+        different = len(headers) == len(sequences) + len(twice)
         cut = "write '_' for the blanks of ids: an id ends at the first blank"
         raise DataError(cause, first_few(twice), cut if different else "keep one record of each")
     if empty:
         cause = f"Records without an id or a sequence in '{path}'"
         raise DataError(cause, first_few(empty), "remove them")
-    return found
+    return sequences
 
 
 def is_sequence(name: str) -> bool:
@@ -107,11 +107,11 @@ def sequences_of(
     Ids of 32 or 40 hexadecimal digits must be the MD5 or SHA-1 of the sequence, as in QIIME 2.
     """
     if records is None:
-        other = [name for name in feature_ids if not is_sequence(name)]
-        if other:
+        unlike = [name for name in feature_ids if not is_sequence(name)]
+        if unlike:
             raise DataError(
                 f"Feature ids that are not sequences, of {len(feature_ids)} features",
-                first_few(other),
+                first_few(unlike),
                 "give their representative sequences with --sequences",
             )
         return tuple(feature_ids)
@@ -128,14 +128,14 @@ def sequences_of(
                 feature_ids, known, "give the representative sequences that were made with it"
             ),
         )
-    found = tuple(known[name] for name in feature_ids)
+    sequences = tuple(known[name] for name in feature_ids)
     wrong = []
-    for name, dna in zip(feature_ids, found, strict=True):
+    for name, dna in zip(feature_ids, sequences, strict=True):
         digest = _HASHES.get(len(name))
         if digest is not None and re.fullmatch("[0-9a-fA-F]+", name):
             # vsearch hashes upper case with T for U, QIIME 2 the letters as they are.
             spellings = {dna, dna.upper(), as_dna(dna)}
-            if all(digest(one.encode()).hexdigest() != name.lower() for one in spellings):
+            if all(digest(spelling.encode()).hexdigest() != name.lower() for spelling in spellings):
                 wrong.append(name)
     if wrong:
         raise DataError(
@@ -143,7 +143,7 @@ def sequences_of(
             first_few(wrong),
             "give the sequences that were made with this table, untrimmed (--max-bp cuts them)",
         )
-    return found
+    return sequences
 
 
 def encode(

@@ -121,8 +121,8 @@ def clades(tree: SimulatedTree, count: int) -> npt.NDArray[np.int64]:
     origin = np.arange(len(tree.parents))
     for node in range(early, len(origin)):
         origin[node] = origin[tree.parents[node]]
-    found: npt.NDArray[np.int64] = np.unique(origin[tree.tips], return_inverse=True)[1]
-    return found
+    labels: npt.NDArray[np.int64] = np.unique(origin[tree.tips], return_inverse=True)[1]
+    return labels
 
 
 def brownian(tree: SimulatedTree, rng: np.random.Generator) -> npt.NDArray[np.float64]:
@@ -153,8 +153,10 @@ def evolve_dna(tree: SimulatedTree, length: int, rng: np.random.Generator) -> tu
         transversion = 0.5 - 0.5 * slow
         drawn = rng.random(length)
         change = np.where(drawn < transition, _TRANSITION, 0)
-        other = (drawn >= transition) & (drawn < transition + transversion)
-        change[other] = np.where(drawn[other] < (transition + transversion / 2)[other], 1, 3)
+        transversions = (drawn >= transition) & (drawn < transition + transversion)
+        change[transversions] = np.where(
+            drawn[transversions] < (transition + transversion / 2)[transversions], 1, 3
+        )
         codes[node] = codes[tree.parents[node]] ^ change
     tips = codes[tree.tips]
     seen: set[bytes] = set()

@@ -138,10 +138,10 @@ def verify(path: Path) -> int:
     for name, array in track(arrays.items(), "Checksums", len(arrays), "files"):
         file = path / f"{name}.npy"
         try:
-            found = sha256(file)
+            digest = sha256(file)
         except OSError as error:
             raise _refused(file, error) from error
-        if found != array.sha256:
+        if digest != array.sha256:
             raise _damaged(f"'{file}' has another checksum")
     return len(arrays)
 

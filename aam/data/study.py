@@ -162,8 +162,8 @@ def make_study(
     elif phylogeny is not None and phylogeny.unifrac_matrix is not None:
         distances = read_distances(phylogeny.unifrac_matrix, tuple(table.sample_ids), budget)
         distances = distances.aligned(table.sample_ids)
-    found = sequences_of(table.feature_ids, sequences, budget)
-    return sum_equal_sequences(Study(table, encode(found, max_bp, budget), tree, distances))
+    dna = sequences_of(table.feature_ids, sequences, budget)
+    return sum_equal_sequences(Study(table, encode(dna, max_bp, budget), tree, distances))
 
 
 def sum_equal_sequences(study: Study) -> Study:

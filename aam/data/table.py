@@ -240,8 +240,8 @@ def read_table(
     values = read.pop() if read else csr_array((0, len(table.feature_ids)))
     with path_named(path):
         counts, quantity = as_abundances(values, table.sample_ids, table.quantity)
-    found = FeatureTable(tuple(table.sample_ids), tuple(table.feature_ids), counts, quantity)
-    return _with_reads(found, f"'{path}'", drop_empty_samples)
+    kept = FeatureTable(tuple(table.sample_ids), tuple(table.feature_ids), counts, quantity)
+    return _with_reads(kept, f"'{path}'", drop_empty_samples)
 
 
 def table_of(
@@ -257,29 +257,29 @@ def table_of(
         counts, quantity = as_abundances(values, sample_ids, "reads")
     except DataError as error:
         raise DataError(f"{error.cause} in the table", error.evidence, error.remedy) from error
-    found = FeatureTable(tuple(sample_ids), tuple(feature_ids), counts, quantity)
-    return _with_reads(found, "the table", drop_empty_samples=False)
+    table = FeatureTable(tuple(sample_ids), tuple(feature_ids), counts, quantity)
+    return _with_reads(table, "the table", drop_empty_samples=False)
 
 
-def _with_reads(found: FeatureTable, source: str, drop_empty_samples: bool) -> FeatureTable:
+def _with_reads(table: FeatureTable, source: str, drop_empty_samples: bool) -> FeatureTable:
     """Return the samples and features with reads, see `check_reads`; warn of other quantities."""
-    counts = found.counts
-    if found.quantity != "reads":
+    counts = table.counts
+    if table.quantity != "reads":
         warn(
-            f"The values of {source} are {found.quantity}, not reads: kernel and forest compare "
+            f"The values of {source} are {table.quantity}, not reads: kernel and forest compare "
             "parts of the sample and need no reads, a transformer does. What depends on the "
             "sequencing depth cannot be told."
         )
     held = check_reads(
         np.diff(counts.indptr),
         np.bincount(counts.indices, minlength=counts.shape[1]),
-        found.sample_ids,
+        table.sample_ids,
         source,
         drop_empty_samples,
     )
     if len(held[0]) < counts.shape[0]:
-        found = found.take_samples(held[0])
-    return found if len(held[1]) == counts.shape[1] else found.take_features(held[1])
+        table = table.take_samples(held[0])
+    return table if len(held[1]) == counts.shape[1] else table.take_features(held[1])
 
 
 def check_reads(

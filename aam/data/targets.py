@@ -63,13 +63,13 @@ def read_labels(
     """Read the label of each sample; leave out samples without one or outside --where."""
     inside = rows_where(target.where, metadata, sample_ids)
     ids, column = [sample_ids[row] for row in inside], target.metadata_column
-    found = label_samples(metadata, column, ids, target.classifier, target.levels)
-    if target.type == "regression" and len(distinct := np.unique(found.values)) == 2:
+    labelled = label_samples(metadata, column, ids, target.classifier, target.levels)
+    if target.type == "regression" and len(distinct := np.unique(labelled.values)) == 2:
         warn(
             f"'{column}' has two values only, {distinct[0]:g} and {distinct[1]:g}, and is "
             "predicted as a number: add --classifier if they are classes."
         )
-    return LabelledSamples(inside[found.rows], found.values, found.classes)
+    return LabelledSamples(inside[labelled.rows], labelled.values, labelled.classes)
 
 
 def label_samples(

@@ -146,39 +146,45 @@ class PhylogeneticMetric:
         pairs = np.diff(a.by_branch.indptr).astype(np.int64) * np.diff(b.by_branch.indptr)
         share = DENSE_FROM[self._kind] if self._device == "cpu" else 0.0
         is_dense = pairs > share * a.by_sample.shape[0] * b.by_sample.shape[0]
-        some = np.flatnonzero((pairs > 0) & ~is_dense)
+        sparse_branches = np.flatnonzero((pairs > 0) & ~is_dense)
         if self._kind == "unweighted":
-            distances = self._unweighted(a, b, some, is_dense)
+            distances = self._unweighted(a, b, sparse_branches, is_dense)
         elif self._kind == "weighted":
-            distances = self._weighted(a, b, some, is_dense)
+            distances = self._weighted(a, b, sparse_branches, is_dense)
         else:
-            distances = self._generalized(a, b, some, is_dense)
+            distances = self._generalized(a, b, sparse_branches, is_dense)
         if a is b:
             distances = np.triu(distances, 1)
             distances += distances.T
         return distances
 
-    def _unweighted(self, a: SampleBlock, b: SampleBlock, some: Branches, is_dense: Mask) -> Array:
-        rows = a.by_sample[:, some]
-        rows.data *= self._lengths_G[some][rows.indices]
-        shared = (rows @ b.by_branch[some]).toarray()
-        for one, other, length in self._dense(a, b, is_dense):
-            shared += ((one * length) @ other.T).cpu().numpy()
+    def _unweighted(
+        self, a: SampleBlock, b: SampleBlock, sparse_branches: Branches, is_dense: Mask
+    ) -> Array:
+        rows = a.by_sample[:, sparse_branches]
+        rows.data *= self._lengths_G[sparse_branches][rows.indices]
+        shared = (rows @ b.by_branch[sparse_branches]).toarray()
+        for first, second, length in self._dense(a, b, is_dense):
+            shared += ((first * length) @ second.T).cpu().numpy()
         both = a.totals[:, None] + b.totals
         # Length above one sample alone = |a| + |b| - 2 |a and b|, above either = |a| + |b| - |a and
         # b|. The three sums round differently, so the first of equal samples may be just below 0.
         return _ratio((both - 2 * shared).clip(min=0), both - shared)
 
-    def _weighted(self, a: SampleBlock, b: SampleBlock, some: Branches, is_dense: Mask) -> Array:
+    def _weighted(
+        self, a: SampleBlock, b: SampleBlock, sparse_branches: Branches, is_dense: Mask
+    ) -> Array:
         # Both sums are in the order of the branches, so equal samples are at distance 0.
         rows, columns = (block.by_sample @ (~is_dense).astype(float) for block in (a, b))
-        (common,) = _sums(a, b, some, None, lambda p, q: (np.minimum(p, q),))
+        (common,) = _sums(a, b, sparse_branches, None, lambda p, q: (np.minimum(p, q),))
         distances: Array = (rows[:, None] + columns - 2 * common).clip(min=0)
-        for one, two, _ in self._dense(a, b, is_dense):
-            distances += torch.cdist(one, two, p=1).cpu().numpy()
+        for first, second, _ in self._dense(a, b, is_dense):
+            distances += torch.cdist(first, second, p=1).cpu().numpy()
         return _ratio(distances, a.totals[:, None] + b.totals) if self._normalized else distances
 
-    def _generalized(self, a: SampleBlock, b: SampleBlock, some: Branches, is_dense: Mask) -> Array:
+    def _generalized(
+        self, a: SampleBlock, b: SampleBlock, sparse_branches: Branches, is_dense: Mask
+    ) -> Array:
         alpha = self._alpha
 
         def less_than_alone(p: Array, q: Array) -> tuple[Array, ...]:
@@ -192,16 +198,17 @@ class PhylogeneticMetric:
         weights_G = self._lengths_G * ~is_dense
         rows, columns = (
             # Of the values to the power of alpha; zeros stay zeros.
-            sparse.csr_array((each.data**alpha, each.indices, each.indptr), each.shape) @ weights_G
-            for each in (a.by_sample, b.by_sample)
+            sparse.csr_array((block.data**alpha, block.indices, block.indptr), block.shape)
+            @ weights_G
+            for block in (a.by_sample, b.by_sample)
         )
-        sums = _sums(a, b, some, self._lengths_G[some], less_than_alone)
-        difference, total = (one + rows[:, None] + columns for one in sums)
-        for one, two, length in self._dense(a, b, is_dense):
-            for row, p in enumerate(one):
-                both = two + p
+        sums = _sums(a, b, sparse_branches, self._lengths_G[sparse_branches], less_than_alone)
+        difference, total = (values + rows[:, None] + columns for values in sums)
+        for first, second, length in self._dense(a, b, is_dense):
+            for row, p in enumerate(first):
+                both = second + p
                 weight = _power(both, alpha - 1)
-                difference[row] += ((two - p).abs_().mul_(weight) @ length).cpu().numpy()
+                difference[row] += ((second - p).abs_().mul_(weight) @ length).cpu().numpy()
                 total[row] += (both.mul_(weight) @ length).cpu().numpy()
         return _ratio(difference.clip(min=0), total)
 
@@ -213,12 +220,12 @@ class PhylogeneticMetric:
         for start in range(0, branches.size, BRANCHES):
             chosen = branches[start : start + BRANCHES]
             parts = (a.by_branch[chosen].toarray().T, b.by_branch[chosen].toarray().T)
-            one, two, lengths = (
+            first, second, lengths = (
                 # A copy, whose alignment in memory is always the same.
                 torch.tensor(np.ascontiguousarray(part), device=self._device)
                 for part in (*parts, self._lengths_G[chosen])
             )
-            yield one, two, lengths
+            yield first, second, lengths
 
 
 def compute_tiles(
@@ -347,13 +354,13 @@ def faith_pd(counts: sparse.csr_array, phylogeny: Phylogeny) -> Array:
         counts: reads [N, F], columns as the features of `phylogeny`.
         phylogeny: the tree of the F features.
     """
-    found = [np.zeros(0)]
+    distances = [np.zeros(0)]
     rows = np.arange(counts.shape[0])
     for start in range(0, len(rows), TILE):
         counts_BU, above_UG, lengths_G = _spanned(counts[rows[start : start + TILE]], phylogeny)
         measure = PhylogeneticMetric("faith_pd", 0.5, above_UG, lengths_G)
-        found.append(measure.block(counts_BU).totals)
-    return np.concatenate(found)
+        distances.append(measure.block(counts_BU).totals)
+    return np.concatenate(distances)
 
 
 def _spanned(
@@ -404,8 +411,8 @@ def _sums(
 ) -> list[Array]:
     """Sum functions of the values of all pairs of samples over the branches that both have."""
     rows, columns = a.by_sample[:, branches], b.by_branch[branches]
-    samples, others = rows.shape[0], columns.shape[1]
-    found: list[list[Array]] = []
+    samples, samples_b = rows.shape[0], columns.shape[1]
+    tiles: list[list[Array]] = []
     for start in range(0, samples, ROWS):
         indptr = rows.indptr[start : start + ROWS + 1]
         entries = slice(indptr[0], indptr[-1])
@@ -414,15 +421,15 @@ def _sums(
         repeats = np.diff(chosen.indptr)
         # `bincount` sums by place (row * m + column) in the order of the entries, so that a sum has
         # the same bits in any process.
-        first = np.repeat(np.arange(len(indptr) - 1) * others, np.diff(indptr))
+        first = np.repeat(np.arange(len(indptr) - 1) * samples_b, np.diff(indptr))
         places = np.repeat(first, repeats) + chosen.indices
         values = function(np.repeat(rows.data[entries], repeats), chosen.data)
         if lengths_g is not None:
             weights = np.repeat(lengths_g[rows.indices[entries]], repeats)
             values = tuple(value * weights for value in values)
-        size = (len(indptr) - 1) * others
-        found.append([_bincount(places, value, size).reshape(-1, others) for value in values])
-    return [np.concatenate(parts) for parts in zip(*found, strict=True)]
+        size = (len(indptr) - 1) * samples_b
+        tiles.append([_bincount(places, value, size).reshape(-1, samples_b) for value in values])
+    return [np.concatenate(parts) for parts in zip(*tiles, strict=True)]
 
 
 def _bincount(places: NDArray[np.int64], weights: Array, size: int) -> Array:

@@ -81,12 +81,12 @@ def run_package(
         more = {"alpha": alpha} if metric == "generalized" else {}
         compute = getattr(unifrac, _METHODS[metric])
         try:
-            found = compute(str(folder / TABLE), str(folder / TREE), **more)
+            matrix = compute(str(folder / TABLE), str(folder / TREE), **more)
         except (ValueError, RuntimeError, OSError) as error:
             evidence = f"{type(error).__name__}: {error}"
             remedy = "choose --engine torch"
             raise Unavailable("The package 'unifrac' failed", evidence, remedy) from error
-        return _aligned(found.ids, found.data, counts)
+        return _aligned(matrix.ids, matrix.data, counts)
 
 
 ENGINES: dict[str, Callable[[sparse.csr_array, Phylogeny, Metric, float], NDArray[np.float64]]] = {
@@ -138,12 +138,12 @@ def newick(phylogeny: Phylogeny) -> str:
 
 
 def _aligned(
-    names: Sequence[str], found: NDArray[Any], counts: sparse.csr_array
+    names: Sequence[str], matrix: NDArray[Any], counts: sparse.csr_array
 ) -> NDArray[np.float64]:
     """Return distances in the order of the samples; the names are s0, s1, ... in any order."""
     order = np.array([int(name[1:]) for name in names])
     values = np.zeros((counts.shape[0],) * 2, dtype=np.float64)
-    values[np.ix_(order, order)] = found
+    values[np.ix_(order, order)] = matrix
     empty = np.flatnonzero(np.diff(counts.indptr) == 0)
     values[np.ix_(empty, empty)] = 0
     return values

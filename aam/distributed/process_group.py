@@ -329,11 +329,11 @@ def process_group(
             if batch_size is None:
                 info(f"{ranks.world_size} processes, {place.type}.")
             else:
-                how = "FSDP" if training.fsdp else "DDP"
+                strategy = "FSDP" if training.fsdp else "DDP"
                 low, rest = divmod(batch_size, ranks.world_size)
                 info(
-                    f"{ranks.world_size} processes ({how}), {place.type}, batches of {batch_size} "
-                    f"samples: {f'{low} to {low + 1}' if rest else low} each."
+                    f"{ranks.world_size} processes ({strategy}), {place.type}, batches of "
+                    f"{batch_size} samples: {f'{low} to {low + 1}' if rest else low} each."
                 )
             for line in describe_network(os.environ, place.type, interfaces):
                 info(line)

@@ -118,8 +118,8 @@ def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -
     complete: StateDict = {
         "state": state,
         "param_groups": [
-            {**own, "params": group}
-            for own, group in zip(optimizer.param_groups, groups, strict=True)
+            {**settings, "params": group}
+            for settings, group in zip(optimizer.param_groups, groups, strict=True)
         ],
     }
     set_optimizer_state_dict(module, optimizer, complete, options=_loading())

@@ -122,8 +122,8 @@ def open_vectors(options: AsvVectorOptions, encoder: NucleotideEncoder) -> AsvVe
             )
             types = hashes.dtype == np.int64 and vectors.dtype in (np.float32, np.float16)
             if vectors.shape != (len(hashes), width) or not types:
-                found = f"{vectors.dtype} vectors {vectors.shape}"
-                raise ValueError(f"it has {found} of {len(hashes)} hashes")
+                shape = f"{vectors.dtype} vectors {vectors.shape}"
+                raise ValueError(f"it has {shape} of {len(hashes)} hashes")
         except (OSError, ValueError, EOFError) as error:
             evidence = f"'{path.parent}', {reason_of(error)}"
             raise DataError("A segment of ASV vectors is damaged", evidence, _REMEDY) from error

@@ -118,8 +118,8 @@ def apply_network(
     # Small tensors that stay between the large ones of each batch would fragment the heap.
     embeddings_ND = torch.empty(len(rows), shape.embedding_dim)
     outputs_NC = None if isinstance(network, Encoder) else torch.empty(len(rows), shape.outputs)
-    how = device, asv_vectors_FD, covariates, terms_FW, title
-    applied = _applied(network, study, batches, *how)
+    arguments = device, asv_vectors_FD, covariates, terms_FW, title
+    applied = _applied(network, study, batches, *arguments)
     for k, (embedding_BD, outputs_BC) in enumerate(applied):
         part = slice(k * batch_size, k * batch_size + len(embedding_BD))
         embeddings_ND[part] = embedding_BD
@@ -213,7 +213,9 @@ def write_study_embeddings(
     ids = study.table.sample_ids
     batches = FixedBatches(study, reading_plan(plan), np.arange(len(ids)), batch_size)
     applied = _applied(network.encoder, study, batches, asv_vectors_FD.device, asv_vectors_FD)
-    write_embeddings(folder / "embeddings.tsv", ids, (each.numpy() for each, _ in applied))
+    write_embeddings(
+        folder / "embeddings.tsv", ids, (embeddings.numpy() for embeddings, _ in applied)
+    )
 
 
 def fit_profile(

@@ -255,10 +255,10 @@ def check_weights(config: ModelConfig, weights: dict[str, Tensor]) -> None:
         return None if weight is None else (weight.shape, weight.is_floating_point())
 
     names = sorted(expected.keys() | weights.keys())
-    other = [name for name in names if kind(expected.get(name)) != kind(weights.get(name))]
-    if other:
-        more = f" and {len(other) - 1} more are" if len(other) > 1 else " is"
-        raise Mismatch(f"'{other[0]}'{more} of another network")
+    unlike = [name for name in names if kind(expected.get(name)) != kind(weights.get(name))]
+    if unlike:
+        more = f" and {len(unlike) - 1} more are" if len(unlike) > 1 else " is"
+        raise Mismatch(f"'{unlike[0]}'{more} of another network")
     if broken := [name for name in names if not torch.isfinite(weights[name]).all()]:
         raise Mismatch(f"'{broken[0]}' has values that are not finite")
 

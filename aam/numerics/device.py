@@ -189,8 +189,8 @@ def product_tolerance(precision: MixedPrecision, products: int, inner: int) -> f
     True
     """
     wide = math.sqrt(inner) * UNIT["none"]
-    each = wide if precision == "none" else wide + UNIT[precision]
-    return SAFETY * math.sqrt(products) * each
+    unit = wide if precision == "none" else wide + UNIT[precision]
+    return SAFETY * math.sqrt(products) * unit
 
 
 TRITON = ("triton", "triton-rocm", "pytorch-triton-rocm", "pytorch-triton")
@@ -214,7 +214,7 @@ class Identity:
 def identify(device: torch.device, root: Path = Path("/")) -> Identity:
     """Return the identity of the stack of `device`; this initializes the GPU's runtime."""
     gpu, library = is_gpu(device), Path(torch.__file__).parent / "lib"
-    triton = (found.version for name in TRITON for found in distributions(name=name))
+    triton = (distribution.version for name in TRITON for distribution in distributions(name=name))
     return Identity(
         vendor=vendor().name if gpu else CPU,
         torch=str(torch.__version__),
@@ -252,8 +252,8 @@ def aotriton_version(folder: Path) -> str | None:
             library.open("rb") as stream,
             mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
         ):
-            if found := re.search(rb"AOTriton (\d+(?:\.\d+)+)", content):
-                return found[1].decode()
+            if match := re.search(rb"AOTriton (\d+(?:\.\d+)+)", content):
+                return match[1].decode()
     return "unknown" if libraries else None
 
 

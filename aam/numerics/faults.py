@@ -109,11 +109,11 @@ Again = Callable[[], ProbeResult]
 
 
 def identify_fault(
-    probe: Probe, given: ProbeInput, found: ProbeResult, true: ProbeResult, again: Again
+    probe: Probe, given: ProbeInput, result: ProbeResult, true: ProbeResult, again: Again
 ) -> KernelFault | None:
     """Return the fault of a result; None if it is right."""
     allowed, mask = tolerance(probe), given.mask_N11K
-    errors = differences(found, true)
+    errors = differences(result, true)
     if all(within_tolerance(part, allowed) for part in errors):
         return None
     if mask is not None:
@@ -121,12 +121,12 @@ def identify_fault(
         empty_N = ~mask.flatten(1).any(dim=1)
         inhabited = [
             difference(f[~empty_N], t[~empty_N])
-            for f, t in zip(found.parts, true.parts, strict=True)
+            for f, t in zip(result.parts, true.parts, strict=True)
         ]
         if empty_N.any() and all(within_tolerance(part, allowed) for part in inhabited):
             return EMPTY
     if not all(part.finite for part in errors):
-        right = within_tolerance(difference(found.parts[0], true.parts[0]), allowed)
+        right = within_tolerance(difference(result.parts[0], true.parts[0]), allowed)
         return NAN_GRADIENT if right else NAN_OUTPUT
     # Before the other faults: TF32 is a setting of PyTorch, and exceeds the tolerance of fp32
     # everywhere.
@@ -138,27 +138,27 @@ def identify_fault(
     if within_tolerance(errors[0], allowed):
         # Whether one factor explains every wrong gradient.
         fault = SCALED
-        for f, t, part in zip(found.parts[1:], true.parts[1:], errors[1:], strict=True):
+        for f, t, part in zip(result.parts[1:], true.parts[1:], errors[1:], strict=True):
             slopes_N = torch.tensor(part.slopes_N, dtype=torch.float64)
             factor = slopes_N[(slopes_N - 1).abs().argmax()]
             if within_tolerance(part, allowed):
                 continue
             if float(factor) == 0 or not within_tolerance(difference(f / factor, t), allowed):
                 fault = GRADIENT
-    elif not found.parts[0].any():
+    elif not result.parts[0].any():
         return NOTHING
     elif mask is not None:
         # Masks that a faulty kernel may have used instead of the right one.
         square = mask.expand(-1, -1, mask.shape[-1], -1)
-        others: list[tuple[KernelFault, Tensor | None]] = [
+        candidates: list[tuple[KernelFault, Tensor | None]] = [
             (FIRST_MASK, mask[:1].expand_as(mask)),
             (TRANSPOSED, square.transpose(-1, -2)),
             (IGNORED, None),
             (INVERTED, ~mask),
         ]
-        for named, other in others:
-            expected = expected_for_mask(given, other).parts[0]
-            if within_tolerance(difference(found.parts[0], expected), allowed):
+        for named, candidate in candidates:
+            expected = expected_for_mask(given, candidate).parts[0]
+            if within_tolerance(difference(result.parts[0], expected), allowed):
                 return named
     if fault in (UNKNOWN, GRADIENT):
         # Last, since it runs the kernel once more.

@@ -206,18 +206,18 @@ def tolerance(probe: Probe) -> float:
     return ROUNDINGS * unit + probe.shape.members * single
 
 
-def differences(found: ProbeResult, true: ProbeResult) -> tuple[Difference, ...]:
+def differences(result: ProbeResult, true: ProbeResult) -> tuple[Difference, ...]:
     """Compare output and gradients, in the order of `PARTS`."""
-    return tuple(difference(f, t) for f, t in zip(found.parts, true.parts, strict=True))
+    return tuple(difference(f, t) for f, t in zip(result.parts, true.parts, strict=True))
 
 
-def difference(found: Tensor, true: Tensor) -> Difference:
+def difference(result: Tensor, true: Tensor) -> Difference:
     """Compare one part of a result, output or gradient, with the expected one."""
-    finite = bool(found.isfinite().all())
+    finite = bool(result.isfinite().all())
     # Relative to the largest value: single values near 0 have rounding errors of any relative size.
     scale = true.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
-    largest = float((found - true).abs().max() / scale)
-    flat_NW, true_NW = found.flatten(1), true.flatten(1)
+    largest = float((result - true).abs().max() / scale)
+    flat_NW, true_NW = result.flatten(1), true.flatten(1)
     power_N = true_NW.square().sum(dim=1)
     slopes_N = torch.where(
         power_N > 0, (flat_NW * true_NW).sum(dim=1) / power_N.clamp_min(1e-300), 1.0

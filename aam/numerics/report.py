@@ -270,13 +270,13 @@ def _read(file: Path) -> CheckReport:
     # open file, so that it cannot be replaced between the check and the reading.
     handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(handle, "rb") as stream:
-        own = os.fstat(handle)
-        for facts in (own, os.stat(file.parent)):
+        status = os.fstat(handle)
+        for facts in (status, os.stat(file.parent)):
             if facts.st_uid != os.geteuid():
                 raise ValueError("it belongs to another user")
             if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise ValueError("others may write it")
-        if not stat.S_ISREG(own.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is not a regular file")
         return from_json(stream.read(MAX_BYTES).decode(errors="replace"))
 

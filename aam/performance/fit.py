@@ -88,7 +88,7 @@ def measured_overhead(report: Path | None) -> int | None:
     if report is None:
         folder = reports_folder(os.environ)
         kept = latest_reports(folder) if folder else []
-        return next((found.overhead for found in kept if found.overhead is not None), None)
+        return next((report.overhead for report in kept if report.overhead is not None), None)
     overhead = from_json(read_text(report, "check report")).overhead
     if overhead is None:
         raise DataError(
@@ -293,7 +293,7 @@ def show_step(
     `subject` begins the sentence about the GPUs; `facts` are further entries of the JSON.
     """
     measured, console = measured_overhead(gpu.check_report), Console(highlight=False)
-    overhead, how = (ASSUMED, "assumed") if measured is None else (measured, "measured")
+    overhead, origin = (ASSUMED, "assumed") if measured is None else (measured, "measured")
     total = needed(memory.peak, overhead)
     if gpu.json:
         print(json.dumps(vars(memory) | {"overhead": overhead, "needed": total} | dict(facts)))
@@ -301,7 +301,7 @@ def show_step(
     table = Table(title, "", box=None, pad_edge=False)
     rows = vars(memory) | {
         f"fragmentation, {FRAGMENTATION:.0%}": round(memory.peak * FRAGMENTATION),
-        f"driver and libraries, {how}": overhead,
+        f"driver and libraries, {origin}": overhead,
         "memory of the GPU": total,
     }
     for name, value in rows.items():

@@ -233,7 +233,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if any(issubclass(found, DTensor) for found in types):
+        if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # its operations on local tensors follow
         result = func(*args, **(kwargs or {}))
         for value in tree_leaves(result):

@@ -134,7 +134,9 @@ def _csv_file(text: str) -> KernelProfile | None:
     # nsys prints other lines above the header.
     for first, line in enumerate(lines[:50]):
         columns = {name.strip() for name in next(csv.reader([line]), ())}
-        source, *read = next((one for one in CSV_FORMATS if columns.issuperset(one[1:])), ("",))
+        source, *read = next(
+            (known for known in CSV_FORMATS if columns.issuperset(known[1:])), ("",)
+        )
         if not read:
             continue
         table = csv.DictReader(lines[first:], strict=True)

@@ -206,12 +206,12 @@ def program_subjects(
     subjects: dict[str, Propose] = {}
     for text in values:
         name, equals, listed = text.partition("=")
-        default, *others = listed.split(",")
-        if not (equals and name.isidentifier() and all((default, *others))):
+        default, *rest = listed.split(",")
+        if not (equals and name.isidentifier() and all((default, *rest))):
             remedy = "write NAME=VALUE,VALUE"
             raise UsageError("Not the values of a name", f"--values {text}", remedy)
         parity: Parity = "same up to half precision" if name in half else "same up to rounding"
-        settings = [Setting(f"{name}={value}", {name: value}, parity) for value in others]
+        settings = [Setting(f"{name}={value}", {name: value}, parity) for value in rest]
         defaults[name] = default
         subjects[name] = lambda now, device, settings=settings: settings  # type: ignore[misc]
     if unknown := [name for name in half if name not in defaults]:
@@ -219,7 +219,7 @@ def program_subjects(
     return defaults, subjects
 
 
-def gain(run: RunResult, other: RunResult, warmup: int, cost: str = "seconds") -> float:
+def gain(run: RunResult, base: RunResult, warmup: int, cost: str = "seconds") -> float:
     """Return how many times as fast a run is as another one, by "seconds" or "cpu_seconds"."""
 
     def times(result: RunResult) -> list[float]:
@@ -232,7 +232,9 @@ def gain(run: RunResult, other: RunResult, warmup: int, cost: str = "seconds") -
 
     # Ratios of blocks and not of totals, and their median: a pause of the machine in one block of
     # one run does not count.
-    return statistics.median(two / one for one, two in zip(times(run), times(other), strict=False))
+    return statistics.median(
+        second / first for first, second in zip(times(run), times(base), strict=False)
+    )
 
 
 def early_difference(losses: Sequence[float], default: Sequence[float]) -> float:
@@ -242,8 +244,8 @@ def early_difference(losses: Sequence[float], default: Sequence[float]) -> float
     0.1
     """
     number = min(EARLY, len(losses), len(default))
-    one, two = np.array(losses[:number]), np.array(default[:number])
-    return float(np.max(np.abs(one - two) / np.maximum(np.abs(two), 1e-12), initial=0.0))
+    first, second = np.array(losses[:number]), np.array(default[:number])
+    return float(np.max(np.abs(first - second) / np.maximum(np.abs(second), 1e-12), initial=0.0))
 
 
 def compare_losses(
@@ -298,7 +300,7 @@ class SettingSearch:
     @property
     def values(self) -> dict[str, Any]:
         """The values of all chosen settings."""
-        return {name: v for one in self.chosen.values() for name, v in one.values.items()}
+        return {name: v for setting in self.chosen.values() for name, v in setting.values.items()}
 
     def run(self, values: Settings, steps: int, noise_seed: int | None = None) -> RunResult:
         """Return the steps of one run."""
@@ -330,10 +332,10 @@ class SettingSearch:
         noise = early_difference(self.default_losses("moved"), default)
         together = (*self.chosen.values(), setting)
         parity: Parity = setting.parity
-        if any(one.parity == "same up to half precision" for one in together):
+        if any(setting.parity == "same up to half precision" for setting in together):
             parity = "same up to half precision"
         # Other draws of dropout change the losses by more than any rounding.
-        if self.no_dropout and any(one.redraws for one in together):
+        if self.no_dropout and any(setting.redraws for setting in together):
             run = self.run({**self.values, **setting.values, **self.no_dropout}, EARLY)
             if run.failure:
                 return False, run.failure
@@ -346,7 +348,7 @@ class SettingSearch:
         parity: dict[str, tuple[bool, str]] = {}
         reference, *trials = self.measure(subject, (current, *settings), self.values, parity)
         self.trials.append(reference)
-        for trial in sorted(trials, key=lambda one: -one.gain):
+        for trial in sorted(trials, key=lambda trial: -trial.gain):
             evidence = [f"{trial.gain:.2f} times as fast as before, in {len(trial.rounds)} rounds"]
             decision: Decision
             if trial.failure:
@@ -380,44 +382,45 @@ class SettingSearch:
         """
         rounds, warmup = self.options.rounds, self.options.warmup_steps
         cost = self.options.compare_by.replace("-", "_")
-        runs: dict[str, list[RunResult]] = {one.label: [] for one in settings}
+        runs: dict[str, list[RunResult]] = {setting.label: [] for setting in settings}
         dropped: set[str] = set()
         # In turns, not one setting after the other: a clock or a load that drifts over minutes
         # then slows all settings alike.
         for number in range(rounds):
-            for one in settings:
-                if one.label in dropped:
+            for candidate in settings:
+                if candidate.label in dropped:
                     continue
-                run = self.run({**before, **one.values}, self.options.steps)
-                runs[one.label].append(run)
+                run = self.run({**before, **candidate.values}, self.options.steps)
+                runs[candidate.label].append(run)
                 shown = run.failure or f"{significant(rates([run], warmup).samples)} samples/s"
-                info(f"{subject}: {one.label}, run {number + 1} of {rounds}: {shown}")
+                info(f"{subject}: {candidate.label}, run {number + 1} of {rounds}: {shown}")
                 first = runs[settings[0].label][0]
                 if first.failure:
                     raise DataError("The chosen settings fail", first.failure, "run them again")
                 if run.failure:
-                    dropped.add(one.label)
+                    dropped.add(candidate.label)
                 elif parity is not None and not number and run is not first:
-                    if one.parity == "another":
+                    if candidate.parity == "another":
                         continue
-                    parity[one.label] = self.compare(one, run, first)
-                    if not parity[one.label][0] or gain(run, first, warmup, cost) < HOPELESS:
-                        dropped.add(one.label)
+                    parity[candidate.label] = self.compare(candidate, run, first)
+                    if not parity[candidate.label][0] or gain(run, first, warmup, cost) < HOPELESS:
+                        dropped.add(candidate.label)
         base, trials = runs[settings[0].label], []
-        for one in settings:
-            own = runs[one.label]
-            good = [run for run in own if not run.failure]
+        for candidate in settings:
+            own_runs = runs[candidate.label]
+            good = [run for run in own_runs if not run.failure]
             gains = tuple(
-                gain(run, other, warmup, cost)
-                for run, other in zip(own, base, strict=False)
-                if not run.failure and not other.failure
+                gain(run, base_run, warmup, cost)
+                for run, base_run in zip(own_runs, base, strict=False)
+                if not run.failure and not base_run.failure
             )
             trials.append(Trial(
-                subject, one.label, one.values, one.parity, one.reason, {**before, **one.values},
+                subject, candidate.label, candidate.values, candidate.parity, candidate.reason,
+                {**before, **candidate.values},
                 rates(good, warmup) if good else None,
                 statistics.median(gains) if gains else 1.0,
                 gains,
-                next((run.failure for run in own if run.failure), ""),
+                next((run.failure for run in own_runs if run.failure), ""),
             ))  # fmt: skip
         return trials
 

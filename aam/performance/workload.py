@@ -242,30 +242,30 @@ def run_workload(
                 time.sleep(_POLL)
     except (OSError, ValueError) as error:
         return RunResult((), f"it cannot be started: {getattr(error, 'strerror', error)}")
-    found, failure = read_steps(log)
+    logged, failure = read_steps(log)
     with output.open("rb") as printed:
         # A run in a loop of warnings may print gigabytes; the last lines name the cause.
         printed.seek(max(0, output.stat().st_size - 100_000))
         text = printed.read().decode(errors="replace")
     lines = [line for line in map(str.strip, text.splitlines()) if line]
     status = process.returncode
-    place = f"after step {len(found)} of {steps}"
-    if failure or (status == 0 and len(found) >= steps and not hangs):
-        return RunResult(found, failure)
+    place = f"after step {len(logged)} of {steps}"
+    if failure or (status == 0 and len(logged) >= steps and not hangs):
+        return RunResult(logged, failure)
     if hangs:
         failure = f"no step for {timeout:g} s {place}"
     elif status == -signal.SIGKILL:
         failure = f"killed (SIGKILL) {place}, as the kernel does when memory is short"
     elif any(map(_OUT_OF_MEMORY.search, lines)):
         failure = f"out of memory {place}"
-    elif status == 0 and not found:
+    elif status == 0 and not logged:
         failure = "it wrote no step to the file that AAM_STEP_LOG names"
     elif status == 0:
         failure = f"it ended {place}: give fewer --steps, or let it train longer"
     else:
-        how = signal.Signals(-status).name if status < 0 else f"status {status}"
-        failure = f"it ended with {how} {place}: {next(reversed(lines), '')[:300]}"
-    return RunResult(found, failure)
+        end = signal.Signals(-status).name if status < 0 else f"status {status}"
+        failure = f"it ended with {end} {place}: {next(reversed(lines), '')[:300]}"
+    return RunResult(logged, failure)
 
 
 def read_steps(log: Path) -> tuple[tuple[Step, ...], str]:

@@ -108,12 +108,12 @@ class ModelFolder:
         if expected is None:
             raise damaged(f"'{self.path / HEADER}' has no file for '{part}'")
         try:
-            found, free = require(file, "file of the model").stat().st_size, memory_available()
+            size, free = require(file, "file of the model").stat().st_size, memory_available()
             # The size first, before a file of any size is read into memory.
-            if found != expected.bytes:
-                raise damaged(f"'{file}' has {found} bytes, of {expected.bytes} that were written")
-            if found > free:
-                evidence = f"'{file}' has {shown_size(found)}, {shown_size(free)} are free"
+            if size != expected.bytes:
+                raise damaged(f"'{file}' has {size} bytes, of {expected.bytes} that were written")
+            if size > free:
+                evidence = f"'{file}' has {shown_size(size)}, {shown_size(free)} are free"
                 raise DataError("The model does not fit in memory", evidence, "use more memory")
             # Read once: what is compared with the SHA-256 is what is parsed.
             content = file.read_bytes()
@@ -138,7 +138,7 @@ def write(
     command: Command,
     members: Mapping[str, State],
     facts: Mapping[str, Any] | None = None,
-    others: Mapping[str, Arrays] | None = None,
+    more_arrays: Mapping[str, Arrays] | None = None,
 ) -> None:
     """Write a model folder atomically: the previous one stays until this one is complete.
 
@@ -147,9 +147,9 @@ def write(
         command: name of the command that trained the model.
         members: state of each member.
         facts: further plain entries of `model.json`.
-        others: arrays of further parts.
+        more_arrays: arrays of further parts.
     """
-    parts = {name: state.arrays for name, state in members.items()} | dict(others or {})
+    parts = {name: state.arrays for name, state in members.items()} | dict(more_arrays or {})
     with atomic_folder(path, overwrite=True) as folder:
         files = {}
         for name, arrays in parts.items():

@@ -53,8 +53,8 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
             save_file(tensors, temporary, metadata)
         except SafetensorError as error:  # such as that of a full disk
             # The error of safetensors has the number of the system's error in its text alone.
-            found = re.search(r"os error (\d+)", str(error))
-            number = int(found[1]) if found else errno.EIO
+            match = re.search(r"os error (\d+)", str(error))
+            number = int(match[1]) if match else errno.EIO
             raise OSError(number, os.strerror(number), str(path)) from error
         # `atomic_write` renames; a rename may reach the disk before the content of the file does.
         with temporary.open("rb") as stream:
@@ -95,7 +95,7 @@ def read(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _without_tensors(value: Any, path: str, found: dict[str, Tensor], storages: set[int]) -> Any:
+def _without_tensors(value: Any, path: str, tensors: dict[str, Tensor], storages: set[int]) -> Any:
     """Return plain values with references in place of tensors, which are put into `found`."""
     if isinstance(value, Tensor):
         value = value.detach().cpu().contiguous()
@@ -104,17 +104,17 @@ def _without_tensors(value: Any, path: str, found: dict[str, Tensor], storages: 
         if storage.nbytes() != value.nbytes or storage.data_ptr() in storages:
             value = value.clone()
         storages.add(value.untyped_storage().data_ptr())
-        found[path] = value
+        tensors[path] = value
         return {_TENSOR: path}
     if isinstance(value, Mapping):
         prefix = f"{path}/" if path else ""
         return {
-            key: _without_tensors(item, f"{prefix}{key}", found, storages)
+            key: _without_tensors(item, f"{prefix}{key}", tensors, storages)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
         items = enumerate(value)
-        return [_without_tensors(item, f"{path}/{k}", found, storages) for k, item in items]
+        return [_without_tensors(item, f"{path}/{k}", tensors, storages) for k, item in items]
     return value.item() if isinstance(value, np.generic) else value
 
 

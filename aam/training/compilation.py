@@ -135,8 +135,8 @@ def compile_in_place(
                 total = torch.stack([tensor.float().sum() for tensor in compiled]).sum()
             smallest = torch.finfo(torch.float32).tiny
             difference = max(
-                float(((one - two).abs().max() / one.abs().max().clamp_min(smallest)).float())
-                for one, two in zip(expected, compiled, strict=True)
+                float(((a - b).abs().max() / a.abs().max().clamp_min(smallest)).float())
+                for a, b in zip(expected, compiled, strict=True)
             )
             allowed = product_tolerance(precision, products, inner)
             # `not <=` and no `>`: a comparison with NaN is false.

@@ -189,7 +189,7 @@ def class_weights(
         return tuple((samples_C.sum() / (len(classes) * samples_C)).tolist())
     weights: dict[str, float] = {}
     for part in text.split(","):
-        name, _, number = (one.strip() for one in part.rpartition("="))
+        name, _, number = (word.strip() for word in part.rpartition("="))
         evidence = f"--class-weights '{text}', the classes are {', '.join(classes)}"
         if name not in classes or name in weights:
             cause = f"'{name or part}' is no class, or is given twice"

@@ -87,14 +87,14 @@ COST = {"backend": "math", "dtype": "fp32", "mask": "none", "shape": "sample enc
 def ranks(*changes: dict[str, Any]) -> dict[str, Any]:
     together: dict[str, Any] = {
         "ranks": 4, "nodes": 1, "agree": True, "difference": 2.1e-7, "samples": 3100.0,
-        "one": 820.0, "gpu": True, "network": ["NET/Socket : Using [0]eth0"],
+        "alone": 820.0, "gpu": True, "network": ["NET/Socket : Using [0]eth0"],
     }  # fmt: skip
     return {"runs": [together | change for change in changes]}
 
 
 def golden(*agree: bool) -> dict[str, Any]:
     same = {
-        "other": "rocm63",
+        "reference": "rocm63",
         "precision": "none",
         "verdict": "head differs first.",
         "largest": 0.2,

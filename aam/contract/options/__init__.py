@@ -148,7 +148,7 @@ class OptionSpec:
     @property
     def choices(self) -> list[Any]:
         """The literal values that its type allows, such as "auto"."""
-        return [each for each in alternatives(self.type) if not isinstance(each, type)]
+        return [choice for choice in alternatives(self.type) if not isinstance(choice, type)]
 
 
 def alternatives(annotation: Any) -> list[Any]:
@@ -166,7 +166,7 @@ def alternatives(annotation: Any) -> list[Any]:
     parts = [part for part in typing.get_args(annotation) if part is not Ellipsis]
     if typing.get_origin(annotation) is Literal:
         return parts
-    return [each for part in parts for each in alternatives(part)] if parts else [annotation]
+    return [kind for part in parts for kind in alternatives(part)] if parts else [annotation]
 
 
 def specs(command: type) -> tuple[OptionSpec, ...]:
@@ -174,12 +174,12 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
 
     A class that extends another one names in `without` the fields that it does not take.
     """
-    found: list[OptionSpec] = []
+    listed: list[OptionSpec] = []
     for field in dataclasses.fields(command):
         if dataclasses.is_dataclass(field.type):
             of_group = specs(typing.cast(type, field.type))
             reader = field.metadata.get("only_for", "")
-            found += [dataclasses.replace(s, only_for=s.only_for or reader) for s in of_group]
+            listed += [dataclasses.replace(s, only_for=s.only_for or reader) for s in of_group]
             continue
         required, text = field.default is dataclasses.MISSING, field.metadata["help"]
         role = "input" if Path in alternatives(field.type) else "value"
@@ -189,7 +189,7 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
                 entries = typing.get_args(part)[1].items()
                 meanings = "; ".join(f"{name}: {entry.help}" for name, entry in entries)
                 text = text.replace("{choices}", meanings)
-        found.append(
+        listed.append(
             OptionSpec(
                 flag=flag_of(field.name),
                 field=field.name,
@@ -201,7 +201,7 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
             )
         )
     without = getattr(command, "without", ())
-    return tuple(spec for spec in found if spec.field not in without)
+    return tuple(spec for spec in listed if spec.field not in without)
 
 
 def values_of(options: Any) -> dict[str, Any]:

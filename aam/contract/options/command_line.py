@@ -143,8 +143,8 @@ def convert(spec: OptionSpec, text: str) -> Any:
                 remedy = f"give {spec.takes.description} for {spec.flag}"
                 raise UsageError("Value out of range", f"{spec.flag} {value}", remedy)
             return value
-    expected = [*choices, *("a whole number" for each in types if each is int)]
-    expected += ["a number" for each in types if each is float]
+    expected = [*choices, *("a whole number" for kind in types if kind is int)]
+    expected += ["a number" for kind in types if kind is float]
     remedy = nearest(text, choices, f"give {' or '.join(expected)}")
     raise UsageError(f"Invalid value for {spec.flag}", f"'{text}'", remedy)
 
@@ -158,7 +158,7 @@ def metavar(spec: OptionSpec) -> str:
     types = alternatives(spec.type)
     words = {int: "N", float: "X", str: "TEXT"}
     words[Path] = "FOLDER" if spec.field.endswith("dir") else "PATH"
-    named = [spec.metavar or words[each] for each in types if each in words]
+    named = [spec.metavar or words[kind] for kind in types if kind in words]
     return "|".join([*map(str, spec.choices), *named])
 
 
@@ -188,15 +188,15 @@ def parse_known(
     parser = Parser()
     for spec in options:
         parser.add(spec)
-    argv, program = (own := before_program(argv)), argv[len(own) :]
+    argv, program = (before := before_program(argv)), argv[len(before) :]
     try:
-        found, others = parser.parse_known_args([with_dashes(argument) for argument in argv])
+        namespace, remaining = parser.parse_known_args([with_dashes(argument) for argument in argv])
     except argparse.ArgumentError as error:
         flag = (error.argument_name or "").partition("/")[0]
         if "/" in (error.argument_name or ""):  # --stratify/--no-stratify
             raise UsageError("A switch takes no value", flag, f"write {flag} alone") from None
         raise UsageError("An option without its value", flag, "write the value after it") from None
-    return vars(found), [*others, *program]
+    return vars(namespace), [*remaining, *program]
 
 
 def given_twice(options: Iterable[OptionSpec], argv: Sequence[str]) -> list[str]:
@@ -240,8 +240,8 @@ def parse_options(
     first = next((spec for spec in known.values() if spec.first), None)
     if rest and first is not None and first.flag not in given:
         several = typing.get_origin(first.type) is tuple
-        own, rest = (rest, []) if several else (rest[:1], rest[1:])
-        values = tuple(value for text in own for value in convert_all(first, text))
+        leading, rest = (rest, []) if several else (rest[:1], rest[1:])
+        values = tuple(value for text in leading for value in convert_all(first, text))
         given = {first.flag: values if several else values[0], **given}
     if rest:
         remedy = "write each value after its option, and quote values with spaces"
@@ -305,21 +305,21 @@ def _built(command: str, given: Mapping[str, Any]) -> Any:
 def arguments(options: Iterable[OptionSpec], given: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the arguments that give the options of flag -> value, as far as they are `options`."""
     known = {spec.flag: spec for spec in options}
-    found: list[str] = []
+    words: list[str] = []
     for flag, value in given.items():
         if flag not in known:
             continue
         if isinstance(value, bool):
-            found.append(flag if value else f"--no-{flag[2:]}")
+            words.append(flag if value else f"--no-{flag[2:]}")
         elif known[flag].repeated:
-            found += [f"{flag}={item}" for item in value]
+            words += [f"{flag}={item}" for item in value]
         elif isinstance(value, tuple):
-            found += [flag, *map(str, value)]
+            words += [flag, *map(str, value)]
         elif str(value).startswith("-"):
-            found.append(f"{flag}={value}")
+            words.append(f"{flag}={value}")
         else:
-            found += [flag, str(value)]
-    return tuple(found)
+            words += [flag, str(value)]
+    return tuple(words)
 
 
 # --- values of a file
@@ -356,7 +356,9 @@ def read_config(path: Path, options: Iterable[OptionSpec], command: str) -> dict
         # The path of an input is absolute, its value as it was given.
         values = value if isinstance(value, list) else [value]
         inputs = {flag: file.path for flag, file in record.inputs.items()}
-        stored = [inputs.get(flag) or one for flag, one in numbered(flag_of(name), values).items()]
+        stored = [
+            inputs.get(flag) or value for flag, value in numbered(flag_of(name), values).items()
+        ]
         given |= typed(spec, Sourced(stored if isinstance(value, list) else stored[0], str(path)))
     return given
 
@@ -382,11 +384,11 @@ def typed(spec: OptionSpec, entry: Sourced[Any]) -> dict[str, Any]:
     if spec.repeated:
         argv = [f"{spec.flag}={part}" for part in parts]
     try:
-        given, others = parse_known([spec], argv)
+        given, remaining = parse_known([spec], argv)
     except UsageError as error:
         evidence = f"{error.evidence} in {entry.source}"
         raise UsageError(error.cause, evidence, error.remedy) from error
-    if others:
+    if remaining:
         evidence = f"{spec.flag} {value} in {entry.source}"
         raise UsageError("Several values for an option that takes one", evidence, "give one")
     return given
@@ -458,17 +460,17 @@ class ParsedCommand:
         """Return option and path of everything that is read ("input") or written ("output")."""
         of_role = (spec for spec in self.options if spec.role == role)
         given = ((spec, self.given.get(spec.flag)) for spec in of_role)
-        found = ((s, one) for s, v in given for one in (v if isinstance(v, tuple) else (v,)))
-        return tuple((spec, path) for spec, path in found if isinstance(path, Path))
+        items = ((s, item) for s, v in given for item in (v if isinstance(v, tuple) else (v,)))
+        return tuple((spec, path) for spec, path in items if isinstance(path, Path))
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """The arguments after the command that give these values."""
-        own = arguments(options_of(self.command), self.given)
+        words = arguments(options_of(self.command), self.given)
         if self.wrapped:
             of_wrapped = wrapped_options(self.command, self.wrapped)
-            return (*own, self.wrapped, *arguments(of_wrapped, self.given))
-        return (*own, PROGRAM, *self.program) if self.program else own
+            return (*words, self.wrapped, *arguments(of_wrapped, self.given))
+        return (*words, PROGRAM, *self.program) if self.program else words
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -503,7 +505,7 @@ def split_command(
         name = " ".join(argv[:words])
         if name in known:
             return name, list(argv[words:])
-    longer = [one for one in known if one.startswith(f"{name} ")]
+    longer = [command for command in known if command.startswith(f"{name} ")]
     if longer:
         near = longer if len(argv) > 1 else ()
         remedy = nearest(" ".join(argv[:2]), near, f"give `{'` or `'.join(longer)}`")
@@ -546,9 +548,9 @@ def parse(
                 remedy += f", or `{PROGRAM} PROGRAM ...`"
             raise UsageError(f"Not a command that `{name}` takes", f"'{word}'", remedy)
         end += 1
-    own, wrapped, after = rest[:end], "".join(rest[end : end + 1]), rest[end + 1 :]
+    before, wrapped, after = rest[:end], "".join(rest[end : end + 1]), rest[end + 1 :]
     wrapped, words = ("", tuple(after)) if wrapped == PROGRAM else (wrapped, ())
-    given = parse_command(name, own, program=program, others=others, incomplete=True)
+    given = parse_command(name, before, program=program, others=others, incomplete=True)
     form = " ".join([program, name, "[OPTIONS]", wrapped or "COMMAND", "..."])
     if not incomplete:
         _require_all(options, given, name, form)

@@ -35,7 +35,9 @@ def _violated(options: Any) -> Iterator[tuple[str, OptionSpec, Any, str]]:
         for kind in ("needs", "excludes", "only_with"):
             conditions = getattr(spec, kind)
             if isinstance(conditions, Mapping):
-                conditions = [each for word, each in conditions.items() if word in words(value)]
+                conditions = [
+                    condition for word, condition in conditions.items() if word in words(value)
+                ]
             for condition in conditions:
                 # A command may have an option without those of its conditions.
                 applies = any(flag in known for flag in flags(condition))
@@ -89,7 +91,7 @@ def requirements(spec: OptionSpec) -> str:
         else:
             listed = list(conditions)
         if title == "Needs":  # the heading of an option says which member it needs
-            listed = [each for each in listed if not each.startswith("--members")]
+            listed = [condition for condition in listed if not condition.startswith("--members")]
         text += f" {title} {', '.join(listed)}." if listed else ""
     return text
 
@@ -101,7 +103,7 @@ def of_member(spec: OptionSpec) -> bool:
 
 def words(value: Any) -> list[str]:
     """Return a value, or each of a tuple, as a condition has it."""
-    return [str(one) for one in value] if isinstance(value, tuple) else [str(value)]
+    return [str(item) for item in value] if isinstance(value, tuple) else [str(value)]
 
 
 def flags(condition: str) -> list[str]:
@@ -110,4 +112,4 @@ def flags(condition: str) -> list[str]:
     >>> flags("--tree or --penalty 0")
     ['--tree', '--penalty']
     """
-    return [one.split(" ")[0] for one in condition.split(" or ")]
+    return [part.split(" ")[0] for part in condition.split(" or ")]

@@ -40,7 +40,7 @@ def overview(
     described = [group for group in COMMANDS if everything or group == EVERYDAY]
     classes = {group: {name: find(name) for name in COMMANDS[group]} for group in described}
     groups: dict[str, Mapping[str, type | None]] = {EVERYDAY: classes.pop(EVERYDAY), **(own or {})}
-    others = {group: COMMANDS[group] for group in COMMANDS if group != EVERYDAY}
+    later = {group: COMMANDS[group] for group in COMMANDS if group != EVERYDAY}
     if everything:
         groups |= {**classes, **(more or {})}
     lines = [f"usage: {program} COMMAND [OPTIONS]", "", f"Attention All Microbes {__version__}"]
@@ -50,7 +50,7 @@ def overview(
             lines += _wrapped(f"  {name:<16} ", summary(cast(type, options_class)), 19)
     if not everything:
         lines += ["", "More"]
-        for group, names in {**others, **(more or {})}.items():
+        for group, names in {**later, **(more or {})}.items():
             lines += _wrapped(f"  {group:<16} ", ", ".join(names), 19)
     pages = f"`{program} COMMAND --help` lists the options of a command"
     everywhere = f", `{program} {HELP_ALL}` describes all commands"
@@ -120,7 +120,7 @@ def page(
 
 def section(title: str, options: Iterable[OptionSpec]) -> list[str]:
     """Return the lines of a section: its title, and flag, value, help and default of options."""
-    found = _wrapped("", title, 0)
+    page = _wrapped("", title, 0)
     for spec in options:
         value, text = metavar(spec), spec.help + requirements(spec)
         if spec.choices and len(value) > LONGEST_CHOICES:
@@ -133,10 +133,10 @@ def section(title: str, options: Iterable[OptionSpec]) -> list[str]:
         flag = f"  {spec.flag} {value} ".rstrip() + " "
         lines = _wrapped(" " * COLUMN, text, COLUMN)
         if len(flag) > COLUMN:
-            found += [flag.rstrip(), *lines]
+            page += [flag.rstrip(), *lines]
         else:
-            found += [flag.ljust(COLUMN) + lines[0][COLUMN:], *lines[1:]]
-    return found
+            page += [flag.ljust(COLUMN) + lines[0][COLUMN:], *lines[1:]]
+    return page
 
 
 def shown(value: object) -> str:

@@ -141,16 +141,16 @@ def _without_comments(text: bytes, source: str) -> bytes:
     if b"[" not in text:
         return text
     plain, place = bytearray(text), 0
-    while found := _QUOTE_OR_COMMENT.search(text, place):
-        place, depth = found.end(), int(found[0] == b"[")
+    while match := _QUOTE_OR_COMMENT.search(text, place):
+        place, depth = match.end(), int(match[0] == b"[")
         while depth:
             bracket = _BRACKET.search(text, place)
             if bracket is None:
-                raise _newick_error("a comment that is not closed", found.start(), source)
+                raise _newick_error("a comment that is not closed", match.start(), source)
             depth += 1 if bracket[0] == b"[" else -1
             place = bracket.end()
-        if found[0] == b"[":
-            plain[found.start() : place] = b" " * (place - found.start())
+        if match[0] == b"[":
+            plain[match.start() : place] = b" " * (place - match.start())
     return bytes(plain)
 
 

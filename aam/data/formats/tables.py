@@ -140,8 +140,8 @@ def open_blocks(
         if not start.strip():
             raise DataError("No feature table", "the file is empty", "make it again")
         readers = (read for recognizes, read in TABLE_FORMATS.values() if recognizes(start))
-        found = next(readers)(OpenTable(path, stream, block_bytes, budget))
-        check_names(found.sample_ids, found.feature_ids)
+        table = next(readers)(OpenTable(path, stream, block_bytes, budget))
+        check_names(table.sample_ids, table.feature_ids)
         artifact_type = artifact.type_of(path).partition(" %")[0]  # without properties
         if artifact_type not in _QUANTITIES:
             raise DataError(
@@ -149,13 +149,13 @@ def open_blocks(
                 f"'{path}' is {artifact_type}",
                 "give the FeatureTable[Frequency] that it was made from",
             )
-    return replace(found, quantity=_QUANTITIES[artifact_type])
+    return replace(table, quantity=_QUANTITIES[artifact_type])
 
 
 def open_counts(path: Path, block_bytes: int, max_bytes: int | None = None) -> TableBlocks:
     """Open a feature table for reading counts of reads block by block, which are checked."""
-    found = open_blocks(path, block_bytes, max_bytes)
-    require_reads(found.quantity, f"'{path}'")
+    opened = open_blocks(path, block_bytes, max_bytes)
+    require_reads(opened.quantity, f"'{path}'")
 
     def blocks() -> Iterator[csr_array]:
         first = 0
@@ -163,13 +163,13 @@ def open_counts(path: Path, block_bytes: int, max_bytes: int | None = None) -> T
         def as_counts(block: csr_array) -> csr_array:
             nonlocal first
             first += block.shape[0]
-            return as_counts_of_reads(block, found.sample_ids[first - block.shape[0] : first])
+            return as_counts_of_reads(block, opened.sample_ids[first - block.shape[0] : first])
 
         with path_named(path):
             # Unlike a loop, map holds no reference to a block that its user has dropped.
-            yield from map(as_counts, found.blocks())
+            yield from map(as_counts, opened.blocks())
 
-    return replace(found, blocks=blocks)
+    return replace(opened, blocks=blocks)
 
 
 def require_reads(quantity: Quantity, source: str) -> None:
@@ -278,16 +278,16 @@ def read_hdf5(table: OpenTable) -> TableBlocks:
 
     def vector(file: Any, name: str, kinds: str) -> Any:
         """Return an array of the file, whose type is one of numpy's `kinds`."""
-        found = file[name]
-        if not isinstance(found, h5py.Dataset) or found.ndim != 1 or found.dtype.kind not in kinds:
+        item = file[name]
+        if not isinstance(item, h5py.Dataset) or item.ndim != 1 or item.dtype.kind not in kinds:
             raise ValueError(f"'{name}' is not a vector of {'numbers' if 'i' in kinds else 'text'}")
         # HDF5 follows links: a table from elsewhere could name any file that its reader may open.
-        if found.external or found.is_virtual or found.file != file:
+        if item.external or item.is_virtual or item.file != file:
             raise ValueError(f"'{name}' is in another file")
         # HDF5 unpacks a complete chunk to read any part of it.
-        chunk = found.chunks[0] if found.chunks else 0
-        table.check_size(chunk * found.dtype.itemsize, f"a chunk of '{name}'")
-        return found
+        chunk = item.chunks[0] if item.chunks else 0
+        table.check_size(chunk * item.dtype.itemsize, f"a chunk of '{name}'")
+        return item
 
     def ids(name: str) -> list[str]:
         dataset, names = vector(file, name, "OS"), list[str]()
@@ -368,8 +368,8 @@ def read_json(table: OpenTable) -> TableBlocks:
         features = [str(row["id"]) for row in content["rows"]]
         shape = [len(features), len(samples)]
         if content.get("shape", shape) != shape:
-            found = f"{len(features)} rows and {len(samples)} columns"
-            raise ValueError(f"its shape is {content['shape']}, but it has {found}")
+            size = f"{len(features)} rows and {len(samples)} columns"
+            raise ValueError(f"its shape is {content['shape']}, but it has {size}")
         matrix = np.array(content["data"], dtype=np.float64)
         if content.get("matrix_type", "sparse") == "sparse":
             triples = matrix.reshape(-1, 3)
@@ -405,7 +405,7 @@ def read_tsv(table: OpenTable) -> TableBlocks:
         columns = [k for k in range(len(samples)) if k not in left_out]
         samples = [samples[k] for k in columns]
     features: list[str] = []
-    found, values = [np.zeros(0, np.int32)], [np.zeros(0)]
+    columns_U, values = [np.zeros(0, np.int32)], [np.zeros(0)]
     size = 0
     for number, line in chain(first, lines):
         cells = line.split("\t")
@@ -423,13 +423,13 @@ def read_tsv(table: OpenTable) -> TableBlocks:
         except ValueError:
             names = samples if columns is None else [header[1 + k] for k in columns]
             raise _text_in_table(number, cells[0], names, counts) from None
-        found.append(np.flatnonzero(row).astype(np.int32))
-        values.append(row[found[-1]])
+        columns_U.append(np.flatnonzero(row).astype(np.int32))
+        values.append(row[columns_U[-1]])
         features.append(_unquoted(cells[0]) if quoted else cells[0])
-        size += len(cells[0]) + _NAME_BYTES + 3 * _ENTRY_BYTES * len(found[-1])
+        size += len(cells[0]) + _NAME_BYTES + 3 * _ENTRY_BYTES * len(columns_U[-1])
         table.check_size(size, "the content of the file")
-    indptr = np.cumsum([len(each) for each in found])
-    parts = np.concatenate(values), np.concatenate(found), indptr
+    indptr = np.cumsum([len(entries) for entries in columns_U])
+    parts = np.concatenate(values), np.concatenate(columns_U), indptr
     by_sample = csr_array(parts, shape=(len(features), len(samples))).T.tocsr()
     return TableBlocks(samples, features, lambda: iter([by_sample.copy()]))
 

@@ -151,7 +151,7 @@ def numbers(
     Args:
         optional: whether cells may be empty, NaN or infinite, all of which become NaN.
     """
-    found = []
+    fields = []
     for number, row in enumerate(rows, start=1):
         try:
             value = float(row[column] or "nan")
@@ -165,5 +165,5 @@ def numbers(
                 f"'{row[column]}' in row {number} of '{path}'",
                 EDITED,
             )
-        found.append(value)
-    return found
+        fields.append(value)
+    return fields

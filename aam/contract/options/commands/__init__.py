@@ -63,8 +63,8 @@ def find(name: str) -> type | None:
     if reference is None:
         return None
     module, _, class_name = reference.partition(".")
-    found: type = getattr(importlib.import_module(f"{__name__}.{module}"), class_name)
-    return found
+    command_class: type = getattr(importlib.import_module(f"{__name__}.{module}"), class_name)
+    return command_class
 
 
 def names() -> tuple[str, ...]:
@@ -85,10 +85,10 @@ def wrapped_options(command: str, wrapped: str) -> tuple[OptionSpec, ...]:
 
     There are none where no command is wrapped.
     """
-    own = {spec.flag for spec in options_of(command)}
+    flags = {spec.flag for spec in options_of(command)}
     return tuple(
         spec
         for spec in options_of(wrapped)
-        if not (spec.flag in own or spec.field in _OF_A_RUN)
+        if not (spec.flag in flags or spec.field in _OF_A_RUN)
         and not (spec.role == "output" and spec.required)
     )
