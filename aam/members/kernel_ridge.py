@@ -48,8 +48,7 @@ def fit_ridge(
     `weights_N` are factors of the weights of the labels.
 
     The centred kernel, or its Nyström approximation from the landmarks, with rows and columns
-    multiplied by the square roots of the weights, is U diag(values) U^T. Of several studies it is
-    centred in each, as with a fixed effect of each study: nothing is learnt from their differences.
+    multiplied by the square roots of the weights, is U diag(values) U^T.
     """
     y_NC = labels.outputs_NC
     samples = len(y_NC)
@@ -57,18 +56,9 @@ def fit_ridge(
     weights_N = weights_N / weights_N.mean()
     roots_N1 = np.sqrt(weights_N)[:, None]
     mean_C, means_R = weights_N @ y_NC / samples, weights_N @ kernel_NR / samples
-    # Within each study, the features are deviations from its mean.
-    study_N = np.zeros(samples, dtype=np.int64)
-    if labels.studies is not None:
-        study_N = np.unique(labels.studies, return_inverse=True)[1]
-    averages_SN = (study_N == np.arange(study_N.max() + 1)[:, None]) * weights_N
-    averages_SN /= averages_SN.sum(axis=1, keepdims=True)
-    means_SR = averages_SN @ kernel_NR
     if len(landmarks) == samples:
-        centred_NN = kernel_NR - means_SR[study_N]
-        of_studies_NS = (means_SR @ averages_SN.T)[study_N] - means_SR.T
-        for study, of_study_N in enumerate(of_studies_NS.T):
-            centred_NN[:, study_N == study] += of_study_N[:, None]
+        centred_NN = kernel_NR - means_R
+        centred_NN += weights_N @ means_R / samples - means_R[:, None]
         # In place: each further copy of the kernel of all pairs would take 8 bytes a pair.
         centred_NN *= roots_N1
         centred_NN *= roots_N1.T
@@ -84,7 +74,7 @@ def fit_ridge(
         kept = values > values[-1] * 1e-8
         whitening = vectors[:, kept] / np.sqrt(values[kept])
         features = kernel_NR @ whitening
-        features -= (means_SR @ whitening)[study_N]
+        features -= weights_N @ features / samples
         features *= roots_N1
         values, vectors = np.linalg.eigh(features.T @ features)
         kept = values > values[-1] * 1e-10
@@ -94,19 +84,15 @@ def fit_ridge(
     projected = U.T @ (roots_N1 * (y_NC - mean_C))
     shrunk_PK = values / (values + PENALTIES[:, None] * values.sum())
     left_out_PNC = leave_groups_out(U, shrunk_PK, projected, y_NC, labels.groups, weights_N)
-    # A study that is not known has no mean of its own: its features differ from the mean of all.
-    shifts_SK = (means_SR - means_R) @ to_dual
-    left_out_PNC += (shifts_SK @ (shrunk_PK[:, :, None] * projected))[:, study_N]
     # An error is that of one fit, so these predictions keep the mean of their own fit.
     errors_P = (weights_N @ (left_out_PNC - y_NC) ** 2).mean(axis=1) / samples
     best = int(errors_P.argmin())
     dual_RC = to_dual @ (shrunk_PK[best, :, None] * projected)
     if len(landmarks) == samples:
-        # The coefficients of a centred kernel add up to 0 in each study. Rounding of a kernel in
-        # float32 mixes the constant vector into eigenvectors of the least eigenvalues, and the mean
-        # of the kernel, far larger than its variance, would multiply what is left of it.
-        in_study_SN = study_N == np.arange(len(averages_SN))[:, None]
-        dual_RC -= averages_SN.T @ (in_study_SN @ dual_RC)
+        # The coefficients of a centred kernel add up to 0. Rounding of a kernel in float32 mixes
+        # the constant vector into eigenvectors of the least eigenvalues, and the mean of the
+        # kernel, far larger than its variance, would multiply what is left of it.
+        dual_RC -= weights_N[:, None] * dual_RC.sum(axis=0) / samples
     left_out_NC = left_out_PNC[best]
     aligned_NC = left_out_NC + (mean_C - labels.means_without_group(weights_N))
     offset_C = mean_C - means_R @ dual_RC

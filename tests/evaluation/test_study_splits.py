@@ -13,7 +13,6 @@ from aam.contract.options.groups import SplitOptions
 from aam.data.metadata import Metadata
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import split_samples
-from aam.members.kernel_ridge import fit_ridge
 from tests.support.commands import TINY, aam, read
 
 STUDIES = [f"study {row % 4}" for row in range(40)]
@@ -141,16 +140,3 @@ def test_wrong_studies_are_refused(
     assert status not in (0, 70)
     assert sentence in capsys.readouterr().err
     assert not run.exists()
-
-
-def test_a_kernel_learns_nothing_from_the_differences_between_studies() -> None:
-    """Labels that are constants of the studies, which the kernel tells apart, give a constant."""
-    rng = np.random.default_rng(1)
-    study_N = np.arange(60) % 4
-    features_NF = 5 * rng.normal(size=(4, 6))[study_N] + rng.normal(size=(60, 6))
-    kernel_NN, rows = features_NF @ features_NF.T, np.arange(60)
-    known = Labels.of(study_N * 10.0, (), None)
-    apart = Labels.of(study_N * 10.0, (), None, studies=[str(study) for study in study_N])
-    learnt, nothing = (fit_ridge(kernel_NN, rows, one) for one in (known, apart.training(rows)))
-    assert np.ptp(kernel_NN @ learnt.dual_RC) > 20
-    assert np.ptp(kernel_NN @ nothing.dual_RC) < 1e-6
