@@ -1,9 +1,11 @@
-"""Measured stacks in docs/stack.md and docs/containers.md, from docs/acceptance/*.json.
+"""Tables of docs/stack.md and docs/containers.md: measured stacks, images, and GPUs with theirs.
 
     python benchmarks/draw_acceptance.py
 
-replaces the table between the two comments of each page. A file is the acceptance.json of `aam
-acceptance` (docs/acceptance.md), named after its host, such as mi300a.json. PyTorch is not needed.
+replaces what stands between `<!-- NAME -->` and `<!-- end -->`: from docs/acceptance/*.json the
+measurements, from launcher/catalog.yaml the images and the GPUs that they serve. A file is the
+acceptance.json of `aam acceptance` (docs/acceptance.md), named after its host, such as mi300a.json.
+PyTorch is not needed.
 """
 
 from __future__ import annotations
@@ -17,12 +19,30 @@ from typing import Any
 from aam.acceptance.runner import AcceptanceFile, ImageRun, read
 from aam.numerics.report import WRONG
 from launcher.gpus import VENDORS
+from launcher.gpus.amd import PRODUCTS
 from launcher.plan.catalog import Catalog, shipped
+from launcher.plan.hardware import fused, preference, serves
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "acceptance"
-PAGES = {"stacks": ROOT / "docs" / "stack.md", "images": ROOT / "docs" / "containers.md"}
+STACK, CONTAINERS = ROOT / "docs" / "stack.md", ROOT / "docs" / "containers.md"
 NOT_MEASURED = "not measured"
+CARDS = {
+    # Compute capabilities: https://developer.nvidia.com/cuda-gpus.
+    "sm_50": "GTX 750, Quadro M2200", "sm_52": "M40, M60, GTX 900", "sm_60": "P100",
+    "sm_61": "P4, P40, GTX 10", "sm_70": "V100, Titan V", "sm_75": "T4, RTX 20, Quadro RTX",
+    "sm_80": "A100, A30", "sm_86": "A10, A40, RTX 30, RTX A6000",
+    "sm_89": "L4, L40S, RTX 40, RTX 6000 Ada", "sm_90": "H100, H200, GH200",
+    "sm_100": "B200, GB200", "sm_103": "B300, GB300",
+    "sm_120": "RTX 50, RTX PRO 6000", "sm_121": "GB10 (DGX Spark)",
+    # Those without a PCI device in `launcher.gpus.amd`: the ROCm documents.
+    "gfx1030": "Radeon RX 6800, 6900, PRO W6800", "gfx1101": "Radeon RX 7700, 7800, PRO W7700",
+    "gfx1102": "Radeon RX 7600", "gfx1150": "Radeon 890M", "gfx1151": "Radeon 8060S",
+}  # fmt: skip
+"""Cards of an architecture, where the launcher has no product names."""
+
+PINS = ("aotriton", "triton", "python")
+"""Pins of an image besides those in its title."""
 
 Files = Mapping[str, AcceptanceFile]
 
@@ -70,6 +90,44 @@ def images(files: Files, catalog: Catalog) -> str:
     return "\n".join(lines)
 
 
+def definitions(catalog: Catalog) -> str:
+    """Return the table of what each image pins, and of the GPUs and drivers that it serves."""
+    lines = ["| name | pins | GPUs | kernel driver |", "|---|---|---|---|"]
+    for image in catalog.images:
+        more = [f"{name} {image.pins[name]}" for name in PINS if name in image.pins]
+        ranges = catalog.drivers.get(image.vendor or "", ())
+        drivers = [known.release for known in ranges if image.pins.get("rocm") in known.serves]
+        driver = f"{image.least_driver} or later" if image.least_driver else ", ".join(drivers)
+        cells = ", ".join([image.title, *more]), ", ".join(image.archs or ()) or "none"
+        lines.append(_row(f"`{image.name}`", *cells, driver or "none"))
+    return "\n".join(lines)
+
+
+def gpus(catalog: Catalog) -> str:
+    """Return the table of the images that serve each GPU, the one that a launch prefers first."""
+    cards: dict[str, list[str]] = {arch: [names] for arch, names in CARDS.items()}
+    for arch, product in PRODUCTS.values():
+        products = cards.setdefault(arch, [])
+        if product not in products:
+            products.append(product)
+    lines = ["| GPU | architecture | images, the preferred one first | attention |",
+             "|---|---|---|---|"]  # fmt: skip
+    for vendor in ("amd", "nvidia"):
+        prefix = VENDORS[vendor].arch_prefix
+        archs = [arch for arch in cards if prefix and arch.startswith(prefix)]
+        for arch in sorted(
+            archs, key=lambda arch: int(arch.removeprefix(prefix), 16), reverse=True
+        ):
+            images = [image for image in catalog.images if image.vendor == vendor]
+            images = [image for image in images if serves(image, arch)]
+            images.sort(key=lambda image: preference(image, arch, catalog))
+            attention = "fused" if images and fused(images[0], arch) else "math"
+            named = ", ".join(f"`{image.name}`" for image in images)
+            if images:
+                lines.append(_row(", ".join(cards[arch]), arch, named, attention))
+    return "\n".join(lines)
+
+
 def vendor_of(host: Mapping[str, Any]) -> str | None:
     arch = str(host.get("arch"))
     found = (v.name for v in VENDORS.values() if v.arch_prefix and arch.startswith(v.arch_prefix))
@@ -112,10 +170,10 @@ def _text(value: object) -> str:
     return re.sub(r"[^\w .,:+()@/-]", " ", str(value))[:80] or "none"
 
 
-def page(old: str, drawn: str) -> str:
-    """Return a page with another table."""
+def page(old: str, name: str, drawn: str) -> str:
+    """Return a page with another table of a name."""
     return re.sub(
-        r"(?<=<!-- acceptance -->\n\n).*?(?=\n\n<!-- end -->)",
+        rf"(?<=<!-- {name} -->\n\n).*?(?=\n\n<!-- end -->)",
         lambda _: drawn,
         old,
         flags=re.DOTALL,
@@ -124,8 +182,16 @@ def page(old: str, drawn: str) -> str:
 
 def pages(files: Files, catalog: Catalog) -> dict[Path, str]:
     """Return the pages with their tables."""
-    drawn = {"stacks": stacks(files), "images": images(files, catalog)}
-    return {path: page(path.read_text(encoding="utf-8"), drawn[k]) for k, path in PAGES.items()}
+    tables = (
+        (STACK, "acceptance", stacks(files)),
+        (CONTAINERS, "acceptance", images(files, catalog)),
+        (CONTAINERS, "images", definitions(catalog)),
+        (CONTAINERS, "gpus", gpus(catalog)),
+    )
+    texts = {path: path.read_text(encoding="utf-8") for path in (STACK, CONTAINERS)}
+    for path, name, drawn in tables:
+        texts[path] = page(texts[path], name, drawn)
+    return texts
 
 
 def main() -> None:

@@ -184,8 +184,7 @@ def _offers(
         rest += [offer for offer in own if offer.misfits]
         if fitting:
             remarks += _image_remarks(own, inputs.catalog)
-            fitting.sort(key=lambda offer: (_fault(offer, inputs.catalog) is not None,
-                                            group.arch not in offer.image.prefer))  # fmt: skip
+            fitting.sort(key=lambda offer: preference(offer.image, group.arch, inputs.catalog))
             served.append(tuple(fitting))
             continue
         # By the example of the least demanding image: the oldest one compiled for this processor
@@ -249,10 +248,9 @@ def _size(group: GpuGroup | None) -> tuple[bool, int]:
     return (not group.gpus[0].instances, len(group.gpus)) if group else (False, 0)
 
 
-def _fault(offer: Offer, catalog: Catalog) -> StackFault | None:
+def _fault(image: Image, arch: str, catalog: Catalog) -> StackFault | None:
     """Return a reported fault of an image that no option and no variable avoids."""
-    assert offer.group is not None
-    faults = catalog.faults_of(offer.group.vendor, offer.image.pins, offer.group.arch)
+    faults = catalog.faults_of(image.vendor, image.pins, arch)
     return next((fault for fault in faults if not fault.flags and not fault.variables), None)
 
 
@@ -266,7 +264,11 @@ def _image_remarks(own: Sequence[Offer], catalog: Catalog) -> Iterator[Finding]:
             evidence = f"{image.name} ({image.title}) for {offer.group}: {against}"
             yield Finding("note", "A newer kernel driver would serve a newer image", evidence)
             break
-    faults = [(offer, _fault(offer, catalog)) for offer in own if not offer.misfits]
+    faults = [
+        (offer, _fault(offer.image, offer.group.arch, catalog))
+        for offer in own
+        if not offer.misfits and offer.group is not None
+    ]
     for offer, fault in faults:
         if fault is not None and not all(other for _, other in faults):
             name = offer.image.name
@@ -297,6 +299,11 @@ def counted(gpus: Sequence[Gpu]) -> str:
     name = VENDORS[first.vendor].instance.rstrip("-")
     cut = f", cut by {name}" if first.instances else ""
     return f"{len(gpus)} x {first.product} ({first.arch or 'arch unknown'}{cut})"
+
+
+def preference(image: Image, arch: str, catalog: Catalog) -> tuple[bool, bool]:
+    """Return a key that sorts images for an architecture: the preferred one first."""
+    return _fault(image, arch, catalog) is not None, arch not in image.prefer
 
 
 def serves(image: Image, arch: str) -> bool:

@@ -15,7 +15,8 @@ from aam.acceptance.runner import AcceptanceFile, ImageRun, PartResult, recommen
 from aam.contract.errors import DataError
 from aam.performance.fit import ASSUMED
 from launcher import config
-from launcher.plan.catalog import Catalog, Image
+from launcher.plan.catalog import Catalog
+from launcher.plan.hardware import preference
 from launcher.plan.plan import tuned_options
 from tests.support.launches import parse
 
@@ -56,11 +57,8 @@ def faster_images(content: AcceptanceFile, arch: str, vendor: str | None) -> Ite
         for run in content.runs if run.nodes == 1 and "speed" in run.parts
     }  # fmt: skip
 
-    def rank(image: Image) -> tuple[bool, bool]:
-        faults = CATALOG.faults_of(vendor, image.pins, arch)
-        return any(not (f.flags or f.variables) for f in faults), arch not in image.prefer
-
-    ranked = [image.name for image in sorted(CATALOG.images, key=rank) if image.name in rates]
+    images = sorted(CATALOG.images, key=lambda image: preference(image, arch, CATALOG))
+    ranked = [image.name for image in images if image.name in rates]
     for other in ranked[1:]:
         first, second = rates[ranked[0]], rates[other]
         ratios = [math.log(second[name] / first[name]) for name in first if name in second]
