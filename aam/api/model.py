@@ -70,7 +70,8 @@ class Results(NamedTuple):
 
     Attributes:
         scores: content of scores.json: `verdict` (against a dummy, with `p`), and for each model
-            the value of each metric with its 95 % interval, and more.
+            the value of each metric with its 95 % interval, and more. Of several studies
+            `studies` has the scores of each, and summaries with the next study.
         oof_predictions: a row for each held-out sample by sample id, of each repeat: fold, actual
             and predicted value, interval or class probabilities, predictions of each member.
         splits: a row for each sample and fold: its part (train, validation, test) and group.

@@ -176,7 +176,7 @@ def leading(found: Sequence[Association], folds: Folds) -> list[Association]:
         folds: labels and splits.
     """
     guess = folds.drawn(folds.dummy_MC)
-    least = next(iter(guess.whole.values())) + _WORTH_NAMING
+    least = guess.whole[next(iter(SCORED[folds.labels.type]))] + _WORTH_NAMING
     # Other forms of the target need no interval, which few groups do not have.
     named = [
         column

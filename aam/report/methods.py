@@ -60,6 +60,9 @@ def paragraph(run: Run) -> str:
         if run.is_external:
             scored = f"{len(run.scored.actual)} samples"
         how = f"{folds}-fold cross-validation" if folds else "a single split"
+        studies = None if run.scores is None else run.scores.studies
+        if studies is not None:
+            how = f"{len(studies.studies)} studies, of which one at a time was left out"
         if run.is_external:
             how = f"another study than that of its training, '{run.option('model')}'"
         if run.partitions is not None and run.partitions.repeats:
@@ -71,7 +74,13 @@ def paragraph(run: Run) -> str:
             f"Intervals are {100 * LEVEL:.0f} % t intervals of the jackknife over "
             f"{'groups' if group else 'samples'} (Efron and Stein 1981)."
         )
-        if folds and run.scored.classes:
+        if studies is not None and studies.summaries:
+            sentences.append(
+                "Scores are random-effects means over the studies by Hartung and Knapp (2001), "
+                "whose variance and spread between studies are weighed with those of published "
+                "models (van Leeuwen et al. 2025)."
+            )
+        elif folds and run.scored.classes:
             sentences.append("The AUC compares samples of the same fold (Parker et al. 2007).")
     versions = facts.get("versions") or {}
     used = LIBRARIES if "transformer" in members else LIBRARIES[:-1]
@@ -86,6 +95,7 @@ def bibtex(run: Run) -> str:
     if run.scored is not None:
         keys |= {"efron1981"}
         keys |= {"parker2007"} if run.scored.folds and run.scored.classes else set()
+        keys |= {"hartung2001", "vanleeuwen2025"} if run.scored.studies else set()
     own = (
         "@software{aam,\n  author = {{AAM developers}}, title = {{AAM}: Attention All Microbes},\n"
         f"  version = {{{run.facts.get('aam', '')}}}\n}}"

@@ -54,23 +54,22 @@ def forest_picture(given: ReportInput) -> Drawing | None:
     rows = len(studies.studies) + (0 if summary is None else 2)
     figure, axes = blank(4.6, 1.4 + 0.36 * rows)
     ends = [guess, 1.0]
-    for row, study in enumerate(studies.studies):
-        _draw_study(axes, row, study, metric)
+    for study in studies.studies:
         score = study.metrics[metric]
         ends += [end for end in (score.value, score.lower, score.upper) if end is not None]
     names = [shortened(study.study, _LETTERS) for study in studies.studies]
     texts = [_interval(study, metric) for study in studies.studies]
     if summary is not None:
-        _draw_summary(axes, len(names), summary)
         ends += [summary.next_lower, summary.next_upper]
         names += ["mean", "next study"]
         texts.append(_text(summary.value, summary.lower, summary.upper))
         texts.append(f"{fixed(summary.next_lower, 2)} to {fixed(summary.next_upper, 2)}")
     axes.axvline(guess, color=INK, lw=1, ls="--", alpha=0.6)
     low, high = max(min(ends), guess - _REACH), max(ends)
-    values = [study.metrics[metric].value for study in studies.studies]
-    beyond = [row for row, value in enumerate(values) if value is not None and value < low]
-    axes.plot([low] * len(beyond), beyond, "<", color=SERIES[0], ms=7)
+    for row, study in enumerate(studies.studies):
+        _draw_study(axes, row, study, metric, low)
+    if summary is not None:
+        _draw_summary(axes, len(studies.studies), summary)
     margin = 0.03 * (high - low)
     axes.set(xlim=(low - margin, high + margin), ylim=(rows - 0.5, -0.6))
     axes.set(title=f"{title} in each study", xlabel=title)
@@ -98,14 +97,15 @@ def forest_picture(given: ReportInput) -> Drawing | None:
     return Drawing(figure, caption, f"Forest plot of {title}: {spoken}.")
 
 
-def _draw_study(axes: Axes, row: int, study: StudyScore, metric: str) -> None:
-    """Draw a study: filled where it has a part in the summary."""
+def _draw_study(axes: Axes, row: int, study: StudyScore, metric: str, low: float) -> None:
+    """Draw a study: filled where it has a part in the summary, a triangle where it is below."""
     score, colour = study.metrics[metric], SERIES[0]
     if score.lower is not None and score.upper is not None:
         axes.plot((score.lower, score.upper), (row, row), color=colour, lw=1.5)
     if score.value is not None:
         look: dict[str, Any] = {"mfc": "none"} if study.left_out else {}
-        axes.plot(score.value, row, "s", color=colour, ms=6, **look)
+        marker = "s" if score.value >= low else "<"
+        axes.plot(max(score.value, low), row, marker, color=colour, ms=6, **look)
 
 
 def _draw_summary(axes: Axes, row: int, summary: StudySummary) -> None:
@@ -156,7 +156,7 @@ def transfer_picture(given: ReportInput) -> Drawing | None:
     caption = (
         f"{title} of a {matrix.model} that is fitted to the study of the row alone, in the study "
         "of the column. Diagonal, bold: cross-validated within the study; last row: fitted to all "
-        f"other studies. White is a guess ({guess:g}) or worse."
+        f"other studies. Without colour: a guess ({guess:g}) or worse."
     )
     rows = zip([*matrix.studies, "all others"], values, strict=True)
     spoken = "; ".join(

@@ -21,7 +21,9 @@ from aam.evaluation.splits import Split
 from aam.evaluation.studies import Spread, random_effects, score_study, summarise
 from aam.report.run import ReportInput, read_run
 from aam.report.studies import forest_picture
+from benchmarks.random_labels import member_predictions
 from benchmarks.studies_intervals import coverage
+from benchmarks.studies_random_labels import studies
 from tests.evaluation.test_study_splits import with_studies
 from tests.support.commands import aam
 
@@ -244,6 +246,22 @@ def test_members_are_compared_within_the_studies() -> None:
     half = 3.1824 * np.std(each, ddof=1) / 2
     assert difference.value == pytest.approx(np.mean(each))
     assert difference.upper == pytest.approx(np.mean(each) + half, rel=1e-3)
+
+
+@pytest.mark.medium
+def test_proportions_of_the_studies_give_a_model_no_score() -> None:
+    """Cases are 20 to 80 % of a study, and unpredictable within: seldom significant, AUC 0.5."""
+    scores, small = [], 0
+    for seed in range(12):
+        samples, folds = studies(np.random.default_rng([11, seed]), "two", "3")
+        predictions_MC = member_predictions(samples, folds, ["kernel"])["kernel"]
+        test = permutation_test(folds, predictions_MC)
+        assert test is not None
+        small += test.p <= 0.05
+        scores.append(folds.drawn(predictions_MC).whole["auc"])
+    assert small <= 3
+    # Three standard errors; the standard deviation of a run is 0.096 (60 runs).
+    assert abs(np.mean(scores) - 0.5) < 3 * 0.096 / np.sqrt(len(scores))
 
 
 @pytest.mark.medium
