@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engines import PYTHON, Engines
+from tests.support.engines import LAUNCH, Engines
 from tests.support.images import IMAGES, build_argv, cpu_sif, forget, recorded, workshop
 
 pytestmark = [pytest.mark.container, pytest.mark.slow]
@@ -38,7 +38,7 @@ def test_a_launch_reads_the_recorded_labels(engines: Engines, sif: Path) -> None
     assert json.loads(inside.stdout) == labels
     args = ["explain", "--json", "--runtime", "apptainer", "example", "--output-dir"]
     args.append(str(engines.home / "study"))
-    explained = engines.run([PYTHON, "-m", "launcher.cli", *args], cwd=engines.folder)
+    explained = engines.run([*LAUNCH, *args], cwd=engines.folder)
     assert explained.returncode == 0, explained.stderr
     printed = json.loads(explained.stdout)["decisions"]
     assert [d["source"] for d in printed if d["subject"] == "image"] == ["label"]

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from tests.support.commands import read
-from tests.support.engines import PYTHON, ROOT, USER, Engines
+from tests.support.engines import LAUNCH, ROOT, USER, Engines
 from tests.support.images import cpu_sif, podman_image, workshop
 
 pytestmark = [pytest.mark.container, pytest.mark.slow]
@@ -53,7 +53,7 @@ def test_pretrain_and_predict_are_those_of_the_native_run(place: Path, engine: s
         cpu_sif()
 
     def launch(engines: Engines, *args: str) -> None:
-        own = ["env", "OMP_NUM_THREADS=1", PYTHON, "-m", "launcher.cli", "--image", "cpu",
+        own = ["env", "OMP_NUM_THREADS=1", *LAUNCH, "--image", "cpu",
                "--runtime", engine]  # fmt: skip
         done = engines.run([*own, *args], user=user, cwd=engines.folder, timeout=600)
         assert done.returncode == 0, done.stderr

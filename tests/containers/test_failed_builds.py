@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from tests.support.engines import PYTHON, Engines
+from tests.support.engines import LAUNCH, Engines
 from tests.support.images import IMAGES, SMALL, base, build_argv, left, wheels
 
 pytestmark = pytest.mark.container
@@ -93,7 +93,7 @@ def test_a_copied_sif_is_recorded_before_a_job_uses_it(alone: Engines) -> None:
     fast = ["--mksquashfs-args", "-comp zstd -Xcompression-level 1"]
     made = alone.run(["apptainer", "build", *fast, str(copied), str(recipe)], cwd=alone.images)
     assert made.returncode == 0, made.stderr
-    job = [PYTHON, "-m", "launcher.cli", "--dry-run", "--image", "cpu", "--runtime", "apptainer",
+    job = [*LAUNCH, "--dry-run", "--image", "cpu", "--runtime", "apptainer",
            "example", "--output-dir", str(alone.images / "out")]  # fmt: skip
     shutil.copy(copied, place)
     done = alone.run(job, cwd=alone.folder)

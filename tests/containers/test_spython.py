@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.images import index
-from tests.support.engines import PYTHON, USER, Engines, start
+from tests.support.engines import LAUNCH, USER, Engines, start
 
 pytestmark = [pytest.mark.container, pytest.mark.medium]
 
@@ -38,7 +38,7 @@ def test_spython_reads_the_labels_that_are_recorded(engines: Engines) -> None:
     recorded = index.read(engines.images)["cpu"]["sif"]
     labels = {"org.label-schema.build-arch": "amd64"}
     index.write(engines.images, "cpu", "sif", replace(recorded, labels=labels))
-    verify = [PYTHON, "-m", "launcher.cli", "images", "verify", "cpu", "--no-test"]
+    verify = [*LAUNCH, "images", "verify", "cpu", "--no-test"]
     done = engines.run([*verify, "--engine", "apptainer"], cwd=engines.folder)
     assert re.search(r"ok      spython reads the same 1 labels", done.stdout), done.stderr
 
@@ -50,7 +50,7 @@ def test_doctor_lists_running_instances(engines: Engines) -> None:
     home = ["env", f"HOME={folder}"]
     assert engines.run([*home, "apptainer", "instance", "start", sif, "aam1"]).returncode == 0
     try:
-        done = engines.run([*home, PYTHON, "-m", "launcher.cli", "doctor"], cwd=engines.folder)
+        done = engines.run([*home, *LAUNCH, "doctor"], cwd=engines.folder)
         assert f"Instances of containers run: aam1 ({sif})" in done.stdout, done.stdout
     finally:
         engines.run([*home, "apptainer", "instance", "stop", "aam1"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engines import PYTHON, Engines
+from tests.support.engines import LAUNCH, Engines
 from tests.support.hosts import MI300A, Tree
 from tests.support.launched_containers import docker_where_there_is_one, each, engines, place, study
 
@@ -78,7 +78,7 @@ def test_the_chosen_gpus_and_one_mask(
     mask: str,
 ) -> None:
     before = GPUS.format(tree=gpus.root, owner="root:root", mode="666")
-    line = ["env", *(f"{n}={v}" for n, v in masks.items()), PYTHON, "-m", "launcher.cli",
+    line = ["env", *(f"{n}={v}" for n, v in masks.items()), *LAUNCH,
             "pretrain", "--table", str(study(place)), "--runtime", engine, "--image", "rocm63",
             "--output-dir", str(place / "out")]  # fmt: skip
     done = engines.run(line, user=user, before=before, cwd=engines.folder)
@@ -98,7 +98,7 @@ def test_the_folder_of_check_reports_goes_in(engines: Engines, place: Path, gpus
     table, reports = study(place), place / "cache/aam/check-reports"
 
     def run(*args: str) -> subprocess.CompletedProcess[str]:
-        line = ["env", f"XDG_CACHE_HOME={place}/cache", PYTHON, "-m", "launcher.cli"]
+        line = ["env", f"XDG_CACHE_HOME={place}/cache", *LAUNCH]
         line += ["--runtime", "apptainer", "--image", "rocm63", *args]
         line += ["--table", str(table), "--output-dir", str(place / "out")]
         return engines.run(line, before=before, cwd=engines.folder)

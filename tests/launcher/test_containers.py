@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engines import PYTHON, USER, Engines
+from tests.support.engines import LAUNCH, USER, Engines
 from tests.support.launched_containers import docker_where_there_is_one, each, engines, place, study
 
 __all__ = ["docker_where_there_is_one", "engines", "place"]
@@ -45,7 +45,7 @@ def test_the_environment(engines: Engines, place: Path, engine: str, user: str) 
                "HIP_VISIBLE_DEVICES": "0"}  # fmt: skip
     args = [f"{name}={value}" for name, value in hostile.items()]
     value = "a,b 'c' \"d\" $HOME `id` \\ \n;é"
-    line = ["env", *args, PYTHON, "-m", "launcher.cli", "--runtime", engine, "--image", "cpu",
+    line = ["env", *args, *LAUNCH, "--runtime", engine, "--image", "cpu",
             "example", "--output-dir", str(place / "out"), "--env", f"ODD={value}",
             "--env", "SECRET"]  # fmt: skip
     done = engines.run(line, user=user, cwd=engines.folder)
@@ -79,7 +79,7 @@ def test_variables_of_the_shell_do_not_change_the_container(
                for name, value in OF_A_SHELL.items()}  # fmt: skip
     hostile |= {"PODMAN_USERNS": "host", "CONTAINER_HOST": "unix:///nothing",
                 "APPTAINERENV_LD_PRELOAD": "/evil.so"}  # fmt: skip
-    own = [PYTHON, "-m", "launcher.cli", "--runtime", engine, "--image", "cpu"]
+    own = [*LAUNCH, "--runtime", engine, "--image", "cpu"]
     args = [*own, "example", "--output-dir", str(place / "out")]
     seen = []
     for variables in ({}, hostile):
@@ -128,7 +128,7 @@ def test_exit_status_and_streams(engines: Engines, place: Path, engine: str, use
 @each
 def test_signals_reach_the_program(engines: Engines, place: Path, engine: str, user: str) -> None:
     args = ["--runtime", engine, "--image", "cpu", "example", "--asvs", "0"]
-    line = [PYTHON, "-m", "launcher.cli", *args, "--output-dir", str(place / "out")]
+    line = [*LAUNCH, *args, "--output-dir", str(place / "out")]
     command = engines.command(line, user=user)
     # runuser forks, and a signal is for what it started, as a batch system's is.
     process = subprocess.Popen(

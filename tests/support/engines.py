@@ -28,6 +28,7 @@ from launcher.images.index import locked
 ROOT = Path(__file__).parents[2]
 USER = "aamtest"
 PYTHON = "/usr/bin/python3"
+LAUNCH = (PYTHON, "-m", "launcher.cli")
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Engines:
         """Run `aam-launch` with an engine and the probe image."""
         own = ["--runtime", engine, "--image", "cpu"] if "--image" not in args else []
         own = own or ["--runtime", engine]
-        return self.run([PYTHON, "-m", "launcher.cli", *own, *args], cwd=self.folder, **options)
+        return self.run([*LAUNCH, *own, *args], cwd=self.folder, **options)
 
     def probe(self, engine: str, *args: str, **options: Any) -> dict[str, Any]:
         """Run the probe and return what it says."""

@@ -29,7 +29,7 @@ import pytest
 import yaml
 
 from launcher.images.index import LIST, locked
-from tests.support.engines import PYTHON, ROOT, USER, Engines
+from tests.support.engines import LAUNCH, ROOT, USER, Engines
 
 PARTS = ("aam", "launcher", "containers")
 WHEEL_TAGS = [f"manylinux_2_{minor}" for minor in range(5, 37)]
@@ -67,7 +67,7 @@ STAND_INS: dict[str, dict[str, str]] = {
 """Files of the wheels in the place of PyTorch's builds for GPUs, by their pin."""
 
 
-IMAGES = (PYTHON, "-m", "launcher.cli", "images")
+IMAGES = (*LAUNCH, "images")
 
 
 def workshop() -> Engines:

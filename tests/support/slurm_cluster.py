@@ -27,7 +27,7 @@ import pytest
 import torch
 
 from aam.serialization import tensor_file
-from tests.support.engines import PYTHON, USER, Engines
+from tests.support.engines import LAUNCH, USER, Engines
 from tests.support.images import cpu_sif, workshop
 
 SITE = """title: the test cluster
@@ -66,7 +66,7 @@ class Cluster:
             "AAM_IMAGE_DIR": str(self.engines.images), "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         named = [f"{name}={value}" for name, value in variables.items()]
-        command = ["runuser", "-u", USER, "--", "env", "-i", *named, PYTHON, "-m", "launcher.cli"]
+        command = ["runuser", "-u", USER, "--", "env", "-i", *named, *LAUNCH]
         return subprocess.run(
             [*command, *map(str, words)], capture_output=True, text=True, check=False,
             timeout=PATIENCE, cwd=folder or self.folder,
