@@ -84,10 +84,21 @@ class Classifier(_Counts, AAMClassifier):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::aam.AamWarning")
 @parametrize_with_checks(
-    [Regressor(**SMALL), Classifier(**SMALL)],
-    expected_failed_checks=lambda estimator: NOT_APPLICABLE[type(estimator).__name__],
+    [Regressor(**SMALL)], expected_failed_checks=lambda _: NOT_APPLICABLE["Regressor"]
 )
-def test_checks_of_scikit_learn(
+def test_checks_of_a_regressor(
+    estimator: BaseEstimator, check: Callable[[BaseEstimator], None]
+) -> None:
+    check(estimator)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::aam.AamWarning")
+@parametrize_with_checks(
+    [Classifier(**SMALL)], expected_failed_checks=lambda _: NOT_APPLICABLE["Classifier"]
+)
+def test_checks_of_a_classifier(
     estimator: BaseEstimator, check: Callable[[BaseEstimator], None]
 ) -> None:
     check(estimator)

@@ -12,7 +12,9 @@ from aam.serialization import model_folder
 from tests.support.commands import aam, read, train
 
 
-@pytest.fixture(scope="module", params=["transformer", "kernel forest"])
+@pytest.fixture(
+    scope="module", params=["transformer", pytest.param("kernel forest", marks=pytest.mark.nightly)]
+)
 def model(
     request: pytest.FixtureRequest, study_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:

@@ -253,6 +253,7 @@ def python_with_unifrac() -> str:
     pytest.skip("no Python here can import unifrac")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.usefixtures("ssu")
 def test_the_package_unifrac_agrees(python_with_unifrac: str, tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_a_signal_that_is_ignored_stops_nothing(study_dir: Path, tmp_path: Path)
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("fold", [1, 2])
+@pytest.mark.parametrize("fold", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_a_stop_request_after_the_steps_of_a_fold_stops_before_what_follows(
     study_dir: Path, whole: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], fold: int
 ) -> None:
