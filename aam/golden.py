@@ -34,13 +34,13 @@ from aam.contract.files import atomic_write, require
 from aam.contract.options.groups import LoopOptions
 from aam.contract.version import __version__
 from aam.data.batches import Batch, shortest
-from aam.data.sequences import MASK, PAD
 from aam.data.targets import TargetTransform
 from aam.inference.stored_networks import Target
 from aam.model.attention import AUTO, Backends
 from aam.model.network import Predictor
-from aam.model.shape import BASES, NetworkShape
+from aam.model.shape import NetworkShape
 from aam.model.transformer import FEED_FORWARD, AttentionPooling, TransformerBlock
+from aam.nucleotide_codes import BASES, MASK, PAD
 from aam.numerics.device import Precision, arch_of, is_gpu, product_tolerance
 from aam.training.fit import make_optimizer, make_schedule
 from aam.training.module import LossWeights, TrainingModule

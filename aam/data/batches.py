@@ -22,10 +22,10 @@ from torch.utils.data import Dataset
 from aam.arrays import Rows
 from aam.contract.options.groups import Metric
 from aam.contract.records import BelowOne, Count, Fraction, Positive, Seed
-from aam.data.sequences import MASK, PAD
 from aam.data.study import Study
 from aam.data.table import rarefy, take_strings
 from aam.data.unifrac import faith_pd, pairwise
+from aam.nucleotide_codes import MASK, PAD
 
 BASE_TOKENS = (1, 4)
 """First and last token of a base (A to T); no other token is masked or predicted."""

@@ -21,11 +21,7 @@ from aam.data.formats.artifact import read_payload
 from aam.data.formats.text import decoded
 from aam.data.ids import id_remedy
 from aam.memory import check_memory, memory_budget
-
-VOCABULARY = ("-", "A", "C", "G", "T", "N", "?")
-"""Letter of each code: padding, four nucleotides, any ambiguous letter, a masked position."""
-
-PAD, AMBIGUOUS, MASK = 0, 5, 6
+from aam.nucleotide_codes import AMBIGUOUS, PAD, VOCABULARY
 
 _AMBIGUITY_LETTERS = "NRYSWKMBDHV"
 _UNKNOWN = 255

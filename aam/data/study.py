@@ -18,10 +18,11 @@ from aam.contract.options.commands.studies import Unifrac
 from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.phylogeny import Phylogeny, read_phylogeny
-from aam.data.sequences import PAD, encode, sequences_of
+from aam.data.sequences import encode, sequences_of
 from aam.data.store import is_store, open_store, read_header
 from aam.data.table import FeatureTable, leave_out_samples, read_table
 from aam.memory import memory_budget
+from aam.nucleotide_codes import PAD
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from aam.console import track, warn
 from aam.contract.errors import DataError, first_few
 from aam.contract.options.groups import AsvVectorOptions, DeviceOptions
 from aam.data.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches, reading_plan
-from aam.data.sequences import PAD, hash_sequences
+from aam.data.sequences import hash_sequences
 from aam.data.study import Study
 from aam.inference.asv_vectors import digest, open_vectors
 from aam.inference.stored_networks import ModelConfig, StoredNetwork
@@ -25,6 +25,7 @@ from aam.inference.tables import NO_VECTORS, InferenceSettings, require_finite, 
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PROFILE_HIDDEN, Encoder, Predictor
 from aam.model.profile import weighted_sum
+from aam.nucleotide_codes import PAD
 from aam.numerics.backends import TORCH_POLICY, BackendPolicy, choose_attention
 from aam.numerics.device import choose_device
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from aam.contract.errors import DataError
-from aam.contract.options.groups import CovariateOptions, LossType, Metric
+from aam.contract.options.groups import TRANSFORMER, CovariateOptions, LossType, Metric
 from aam.contract.records import (
     AboveZero,
     InsideOne,
@@ -29,12 +29,12 @@ from aam.contract.records import (
 from aam.contract.version import __version__
 from aam.data.batches import BatchPlan
 from aam.data.covariates import CovariateEncoder, Covariates
-from aam.data.sequences import VOCABULARY as LETTERS
 from aam.data.targets import UNLIMITED, OutputRange, TargetTransform
 from aam.model.attention import AUTO, Backends
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Encoder, Predictor
 from aam.model.shape import CovariateShape, NetworkShape
+from aam.nucleotide_codes import VOCABULARY as LETTERS
 from aam.serialization import model_folder
 from aam.serialization.model_folder import State
 
@@ -216,10 +216,6 @@ def covariate_shape(
         options.categorical_embed_dim,
         options.categorical_fusion,
     )
-
-
-TRANSFORMER = "transformer"
-"""Name of the member that the networks are."""
 
 
 class _ShapesOnly(TorchFunctionMode):

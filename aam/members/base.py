@@ -18,11 +18,9 @@ from aam.arrays import F64, Rows, Tokens
 from aam.contract.records import Mismatch
 from aam.data.covariates import Covariates
 from aam.data.study import Study
+from aam.nucleotide_codes import FINEST
 
 Arrays = Mapping[str, npt.NDArray[Any]]
-
-FINEST = 1e4
-"""A relative abundance of 1/FINEST weighs log10(2), ten times as much log10(11)."""
 
 
 @dataclass(frozen=True)

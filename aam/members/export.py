@@ -18,8 +18,8 @@ from aam.contract.errors import Unavailable
 from aam.contract.files import atomic_write
 from aam.contract.installation import not_installed
 from aam.contract.version import __version__
-from aam.data.sequences import VOCABULARY
 from aam.model.nucleotides import NucleotideEncoder
+from aam.nucleotide_codes import VOCABULARY
 
 TOLERANCE = 1e-4
 """Largest difference between ONNX Runtime and PyTorch, relative to the largest output."""

@@ -22,7 +22,6 @@ from aam.contract.errors import DataError
 from aam.contract.options.groups import MEMBERS, DeviceOptions, TransformName
 from aam.contract.records import AboveZero, Mismatch, NonNegative, PlainOptions, convert
 from aam.data.covariates import CovariateEncoder
-from aam.data.sequences import MASK
 from aam.data.targets import OutputRange, TargetScale
 from aam.evaluation.association import ASSOCIATED, CONDITIONAL
 from aam.evaluation.calibration import ProportionalOdds
@@ -33,6 +32,7 @@ from aam.members.base import indices, numbers
 from aam.members.member import FittedModel, Outputs, reader
 from aam.members.new_samples import SummaryNumbers, TrainingSummary
 from aam.members.relations import AsvRelations
+from aam.nucleotide_codes import MASK
 from aam.serialization import model_folder
 
 _TRAINING, _IMPORTANCE, _Q_VALUES = "training", "importance/", "q_values/"

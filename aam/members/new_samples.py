@@ -21,13 +21,14 @@ from aam.contract.errors import DataError, UsageError
 from aam.contract.records import Count, Mismatch, NonNegative, Positive, Seed
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.metadata import read_metadata, rows_where
-from aam.data.sequences import PAD, hash_of, hash_sequences
+from aam.data.sequences import hash_of, hash_sequences
 from aam.data.study import Study
 from aam.data.table import rarefy
 from aam.evaluation.splits import Split
 from aam.members.base import Samples
 from aam.members.kernel import Kernel, KernelInputs, Landmarks
 from aam.members.relations import AsvRelations
+from aam.nucleotide_codes import PAD
 
 MAX_SAMPLES = 1000
 """Training samples of which the richness and the log abundances are kept."""

@@ -13,12 +13,11 @@ from pathlib import Path
 from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.train import Train
+from aam.contract.options.groups import TRANSFORMER
 from aam.contract.preflight import metadata_columns
 from aam.data.metadata import Metadata, listed_columns
 from aam.distributed.environment import read_environment
 from aam.evaluation.splits import check_options
-
-TRANSFORMER = "transformer"
 
 
 def resolve(options: Train) -> Train:

@@ -25,8 +25,8 @@ from scipy.spatial.distance import squareform
 from aam.arrays import F32, F64, Arrays, Rows, Tokens
 from aam.console import info
 from aam.contract.records import Mismatch
-from aam.data.sequences import PAD
 from aam.members.base import indices, numbers
+from aam.nucleotide_codes import PAD, WIDTH
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,6 @@ class Dendrogram:
             raise Mismatch("the array 'parents' is not a tree")
         return cls(parents_G, numbers(arrays, "heights", nodes))
 
-
-WIDTH = 3.0
-"""Mismatches at which the similarity of two ASVs is 1/e."""
 
 MAX_LINKED = 10_000
 """ASVs, or clusters of ASVs, of which all pairs are linked: they need 12 bytes each."""

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aam.model.attention import Backends
-from aam.model.shape import BASES, PAD, VOCABULARY, NetworkShape
+from aam.model.shape import NetworkShape
 from aam.model.transformer import AttentionPooling, TransformerEncoder
+from aam.nucleotide_codes import BASES, PAD, VOCABULARY
 
 
 class NucleotideEncoder(nn.Module):
@@ -29,7 +30,7 @@ class NucleotideEncoder(nn.Module):
         super().__init__()
         dim = shape.embedding_dim
         self.patch = shape.nucleotide_patch
-        self.patch_embedding = nn.Embedding(self.patch * VOCABULARY, dim)
+        self.patch_embedding = nn.Embedding(self.patch * len(VOCABULARY), dim)
         self.position = nn.Parameter(torch.empty(shape.tokens, dim))
         self.transformer = TransformerEncoder(shape, shape.attention_layers, backends, recompute)
         self.pooling = AttentionPooling(dim)
@@ -53,7 +54,7 @@ class NucleotideEncoder(nn.Module):
         u, t, p = tokens_UTP.shape
         attend_UT = (tokens_UTP != PAD).any(dim=-1) if ragged else None
         # Each position of a patch has a table of its own, so that the order of the bases counts.
-        place_P = torch.arange(p, device=tokens_UL.device) * VOCABULARY
+        place_P = torch.arange(p, device=tokens_UL.device) * len(VOCABULARY)
         index = (tokens_UTP.long() + place_P).view(u * t, p)
         # A bag sums the vectors of a patch without storing them one by one, P times as many.
         x_ND = F.embedding_bag(index, self.patch_embedding.weight, mode="sum")

@@ -17,13 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aam.model.shape import BASES
-
-WIDTH = 3.0
-"""Number of differing nucleotides at which the kernel of two sequences is 1/e."""
-
-FINEST = 1e4
-"""A relative abundance of 1/FINEST weighs log10(2), ten times as much weighs log10(11)."""
+from aam.nucleotide_codes import BASES, FINEST, WIDTH
 
 
 def log_abundance(counts_BS: Tensor) -> Tensor:

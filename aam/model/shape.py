@@ -10,13 +10,6 @@ from torch import Tensor
 
 from aam.contract.records import Count, Fraction, Positive
 
-VOCABULARY = 7
-"""Number of nucleotide tokens: pad (0), A, C, G, T, ambiguous, mask."""
-
-PAD = 0
-BASES = 4
-"""A, C, G and T: tokens 1 to 4, the only ones that are predicted."""
-
 
 @dataclass(frozen=True)
 class CovariateShape:

@@ -32,7 +32,6 @@ from aam.contract.errors import Unavailable
 from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.groups import LoopOptions, SpeedOptions
 from aam.data.batches import Batch, BatchPlan, BatchShard, draw_asvs, reading_plan
-from aam.data.sequences import PAD
 from aam.data.study import Study
 from aam.distributed.environment import shard_sizes
 from aam.distributed.strategies import FSDP_ON_CPU, DTensor, local_tensor, shard
@@ -41,6 +40,7 @@ from aam.inference.stored_networks import ModelConfig
 from aam.model.attention import AUTO, Backends, named
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PROFILE_HIDDEN, Predictor
+from aam.nucleotide_codes import PAD
 from aam.numerics.device import Precision
 from aam.training.fit import freeze_unused, make_optimizer
 from aam.training.labelled_study import LabelledStudy, load_labelled_study

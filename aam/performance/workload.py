@@ -31,6 +31,7 @@ from aam.contract.options import specs, values_of
 from aam.contract.options.command_line import arguments
 from aam.contract.options.commands import wrapped_options
 from aam.contract.options.commands.train import Pretrain, Train
+from aam.contract.options.groups import TRANSFORMER
 
 Settings = Mapping[str, Any]
 """Flag of an option, or name of a value in a command line -> value."""
@@ -108,7 +109,7 @@ def aam_workload(measured: Pretrain | Train, wrapper: str) -> Workload:
     }
     if command == "train":
         # Other members have no training steps, and would be fitted in every run for nothing.
-        chosen["--members"] = ("transformer",)
+        chosen["--members"] = (TRANSFORMER,)
 
     def argv(settings: Settings, folder: Path) -> list[str]:
         values = {**chosen, **settings, "--output-dir": folder / "run"}

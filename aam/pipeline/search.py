@@ -48,7 +48,7 @@ from aam.contract.options import OptionSpec, build, replaced, specs, to_plain, v
 from aam.contract.options import alternatives as types_of
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Search, Train
-from aam.contract.options.groups import SplitOptions, TargetOptions
+from aam.contract.options.groups import TRANSFORMER, SplitOptions, TargetOptions
 from aam.contract.version import __version__
 from aam.data.metadata import as_numbers
 from aam.data.targets import category_codes
@@ -59,7 +59,7 @@ from aam.evaluation.predictions import class_predictions, numeric_predictions, r
 from aam.evaluation.splits import Split, check_covariates, make_splits
 from aam.inference.tables import write_table
 from aam.members.member import TrainingSamples
-from aam.members.option_checks import TRANSFORMER, choose_members
+from aam.members.option_checks import choose_members
 from aam.members.tables import held_out_table
 from aam.pipeline.train import Result, folds_of, samples_of, sequence_length, session, train
 from aam.serialization.folders import temporary_folder

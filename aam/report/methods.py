@@ -9,7 +9,7 @@ from typing import Any
 
 from aam.contract.options import flat, specs
 from aam.contract.options.commands import find
-from aam.contract.options.groups import MEMBERS
+from aam.contract.options.groups import MEMBERS, TRANSFORMER
 from aam.evaluation.intervals import LEVEL
 from aam.memory import shown_size
 from aam.report.run import Run
@@ -49,9 +49,9 @@ def paragraph(run: Run) -> str:
             "of "
         )
     sentences.append(f"The model is {mean if len(trained) > 1 else ''}{' and '.join(trained)}.")
-    if "transformer" in members and (depth := facts.get("rarefy_depth")):
+    if TRANSFORMER in members and (depth := facts.get("rarefy_depth")):
         sentences.append(f"For the transformer the samples were rarefied to {depth:,} reads.")
-    if "transformer" in members and run.option("pretrained_encoder"):
+    if TRANSFORMER in members and run.option("pretrained_encoder"):
         frozen = ", and its weights were frozen" if run.option("freeze_base") else ""
         sentences.append(f"The encoder of the transformer was pretrained without labels{frozen}.")
     if run.scored is not None:
@@ -83,7 +83,7 @@ def paragraph(run: Run) -> str:
         elif folds and run.scored.classes:
             sentences.append("The AUC compares samples of the same fold (Parker et al. 2007).")
     versions = facts.get("versions") or {}
-    used = LIBRARIES if "transformer" in members else LIBRARIES[:-1]
+    used = LIBRARIES if TRANSFORMER in members else LIBRARIES[:-1]
     if named := [f"{name} {versions[name]}" for name in used if versions.get(name)]:
         sentences.append(f"Software: {', '.join(named)}.")
     return " ".join(sentences)

@@ -20,6 +20,7 @@ from aam.console import warn
 from aam.contract import run_files
 from aam.contract.errors import AamError, CannotCreate
 from aam.contract.files import make_parent, refuse_existing, write_text
+from aam.contract.options.groups import TRANSFORMER
 from aam.contract.run_files import RECORD
 from aam.contract.version import __version__
 from aam.data.table import FeatureTable
@@ -29,7 +30,6 @@ from aam.report import methods
 from aam.report.asvs import read_abundances
 from aam.report.figures import data_link
 from aam.report.run import (
-    NETWORK,
     ReportInput,
     Run,
     choose_colours,
@@ -149,7 +149,7 @@ def page(given: ReportInput, place: Path) -> str:
         curves=draw_section("learning", given),
         scored=draw_section("predictions", given),
         asvs=draw_section("asvs", given),
-        embeds=NETWORK in run.members,
+        embeds=TRANSFORMER in run.members,
         embedding=draw_section("embedding", given),
         colours=given.colours if run.embeddings is not None or run.ordination else (),
         missing=list(missing(given)),
@@ -280,10 +280,10 @@ def _split_note(run: Run) -> str:
     parts = run.facts.get("samples")
     if not isinstance(parts, dict):
         return ""
-    estimators, more = [name for name in run.members if name != NETWORK], ""
+    estimators, more = [name for name in run.members if name != TRANSFORMER], ""
     if estimators and parts.get("test"):  # they have no epoch that validation samples could choose
         train = int(parts.get("train", 0)) + int(parts.get("validation", 0))
-        if NETWORK in run.members:
+        if TRANSFORMER in run.members:
             more = f" ({' and '.join(estimators)}: {train} train)"
         else:
             parts = {"train": train, "test": parts["test"]}
@@ -323,7 +323,7 @@ def measured_on(run: Run) -> str:
                     "tables of samples show the first"
                 )
         return f"{samples} test samples {how}.{apart}"
-    if run.part == "validation" and NETWORK not in run.members:
+    if run.part == "validation" and TRANSFORMER not in run.members:
         return f"{samples} validation samples that took no part in training.{apart}"
     if run.part == "validation":
         return (

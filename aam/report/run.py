@@ -16,7 +16,7 @@ from aam.arrays import F64
 from aam.contract import run_files
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.options import flat
-from aam.contract.options.groups import listed
+from aam.contract.options.groups import TRANSFORMER, listed
 from aam.contract.records import EDITED
 from aam.contract.run_files import RECORD, fold_folders
 from aam.data.distances import DistanceMatrix, read_distances
@@ -45,10 +45,7 @@ if TYPE_CHECKING:
 
 OFFERED = 5  # columns to choose from without --color-by
 
-NETWORK = "transformer"
-"""Member whose epoch the validation samples choose."""
-
-NETWORK_EFFECT = "transformer_effect"
+NETWORK_EFFECT = f"{TRANSFORMER}_effect"
 """Start of the columns of the effects of a transformer in importance.tsv."""
 
 
@@ -118,7 +115,7 @@ class Run:
     @property
     def members(self) -> tuple[str, ...]:
         """Members of the model."""
-        return tuple(self.facts.get("members") or (NETWORK,))
+        return tuple(self.facts.get("members") or (TRANSFORMER,))
 
     @property
     def target(self) -> str | None:

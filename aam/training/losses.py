@@ -15,7 +15,8 @@ from torch import Tensor
 from aam.contract.options.groups import LossType
 from aam.inference.stored_networks import Target
 from aam.model.network import PairwiseDistance
-from aam.model.shape import PAD, at_least_fp32
+from aam.model.shape import at_least_fp32
+from aam.nucleotide_codes import PAD
 
 
 @dataclass(frozen=True)

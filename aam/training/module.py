@@ -27,7 +27,6 @@ from torch.utils.checkpoint import checkpoint
 
 from aam.contract.options.groups import LoopOptions, MaskOptions
 from aam.data.batches import Batch, BatchShard, unmasked
-from aam.data.sequences import PAD
 from aam.distributed.collectives import (
     all_gather_arrays,
     all_gather_rows,
@@ -39,6 +38,7 @@ from aam.evaluation.metrics import ScoredPredictions, compute_metrics
 from aam.inference.stored_networks import DiversityScale, Target
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Encoder, Predictor
+from aam.nucleotide_codes import PAD
 from aam.numerics.device import Precision
 from aam.training.losses import (
     LossTerm,

@@ -16,6 +16,7 @@ from aam.contract.errors import UsageError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.groups import (
+    TRANSFORMER,
     MaskOptions,
     Metric,
     ModelOptions,
@@ -36,7 +37,6 @@ from aam.distributed.process_group import process_group
 from aam.evaluation.splits import Split, split_samples, write_splits
 from aam.inference.outputs import apply_network, encode_asvs, fit_profile, write_study_embeddings
 from aam.inference.stored_networks import (
-    TRANSFORMER,
     DiversityScale,
     ModelConfig,
     Target,

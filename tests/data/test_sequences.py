@@ -15,15 +15,12 @@ from hypothesis import strategies as st
 from aam.contract.errors import DataError, MissingInput
 from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import (
-    AMBIGUOUS,
-    MASK,
-    PAD,
-    VOCABULARY,
     decode,
     encode,
     read_sequences,
     sequences_of,
 )
+from aam.nucleotide_codes import AMBIGUOUS, MASK, PAD, VOCABULARY
 from tests.support.artifacts import write_artifact
 
 dna = st.text(alphabet="ACGTN", min_size=1, max_size=30)

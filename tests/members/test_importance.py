@@ -25,11 +25,12 @@ from aam.contract.options.groups import TransformName
 from aam.data.targets import TRANSFORMS, TargetScale
 from aam.data.taxonomy import named_ranks, read_taxonomy
 from aam.evaluation.labels import Labels
-from aam.members.base import FINEST, Samples
+from aam.members.base import Samples
 from aam.members.forest import ForestInputs, as_csc, model_of
 from aam.members.kernel import Kernel, KernelInputs, KernelModel, KernelTerms, Landmarks
 from aam.members.member import Outputs
 from aam.members.relations import AsvRelations, mismatches, similarity
+from aam.nucleotide_codes import FINEST
 from tests.support.artifacts import write_artifact
 from tests.support.commands import TINY, aam, pretrain
 from tests.support.commands import train as train_network

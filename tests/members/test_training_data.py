@@ -10,9 +10,10 @@ import pytest
 from aam.contract.options.groups import TableOptions
 from aam.data.study import load_study
 from aam.evaluation.splits import Split
-from aam.members.base import FINEST, Samples
+from aam.members.base import Samples
 from aam.members.new_samples import TrainingSummary
 from aam.members.relations import AsvRelations, mismatches, similarity
+from aam.nucleotide_codes import FINEST
 
 
 def test_distances_are_those_of_the_kernel_and_the_limit_leaves_groups_out(

@@ -16,8 +16,9 @@ from aam.contract.options.groups import AttnImplementation
 from aam.model.attention import AUTO, Backend, Backends, attention, named, runs
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PairwiseDistance, Predictor
-from aam.model.profile import WIDTH, CommunityProfile
+from aam.model.profile import CommunityProfile
 from aam.model.shape import CovariateShape, NetworkShape
+from aam.nucleotide_codes import WIDTH
 
 SHAPE = NetworkShape(max_bp=32, embedding_dim=16, attention_heads=2, outputs=1, profile_features=24)
 

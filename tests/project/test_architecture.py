@@ -15,7 +15,8 @@ TABLE = {
     for package, allowed in ROW.findall((ROOT / "docs/architecture.md").read_text())
 }
 SHARED = {
-    "aam.arrays", "aam.contract", "aam.console", "aam.memory", "aam.number_format",
+    "aam.arrays", "aam.contract", "aam.console", "aam.memory", "aam.nucleotide_codes",
+    "aam.number_format",
     "aam.run_record", "aam.threads",
 }  # fmt: skip
 

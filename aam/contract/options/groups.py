@@ -57,6 +57,9 @@ class MemberEntry:
     references: tuple[str, ...] = ()
 
 
+TRANSFORMER = "transformer"
+"""Name of the member that is the network."""
+
 MEMBERS = {
     "kernel": MemberEntry(
         "sequence kernel",
@@ -74,7 +77,7 @@ MEMBERS = {
         method="a random forest on relative abundances",
         references=("breiman2001", "pedregosa2011"),
     ),
-    "transformer": MemberEntry(
+    TRANSFORMER: MemberEntry(
         "transformer",
         "the network",
         "aam.members.transformer",
@@ -306,14 +309,14 @@ class CovariateOptions:
         "Length of the vector of a category, and of that of all numbers.",
         default=16,
         takes=WIDTHS,
-        only_for="transformer",
+        only_for=TRANSFORMER,
         only_with=("--categorical-columns or --numeric-columns",),
     )
     categorical_fusion: Literal["concat", "add"] = option(
         "concat: join the vectors of the metadata with each ASV by a linear layer of both; add: by "
         "a sum.",
         default="concat",
-        only_for="transformer",
+        only_for=TRANSFORMER,
         only_with=("--categorical-columns or --numeric-columns",),
     )
 

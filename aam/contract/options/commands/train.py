@@ -17,6 +17,7 @@ from aam.contract.options import (
 )
 from aam.contract.options.groups import (
     MEMBERS,
+    TRANSFORMER,
     AsvVectorOptions,
     CovariateOptions,
     DeviceOptions,
@@ -81,28 +82,28 @@ class Train:
     input: TableOptions
     target: TargetOptions
     covariates: CovariateOptions
-    phylogeny: PhylogenyOptions = group(only_for="transformer")
+    phylogeny: PhylogenyOptions = group(only_for=TRANSFORMER)
     run: RunOptions
-    sample: SampleOptions = group(only_for="transformer")
-    model: ModelOptions = group(only_for="transformer")
-    task: MaskOptions = group(only_for="transformer")
+    sample: SampleOptions = group(only_for=TRANSFORMER)
+    model: ModelOptions = group(only_for=TRANSFORMER)
+    task: MaskOptions = group(only_for=TRANSFORMER)
     split: SplitOptions
-    loop: TrainLoopOptions = group(only_for="transformer")
-    speed: SpeedOptions = group(only_for="transformer")
+    loop: TrainLoopOptions = group(only_for=TRANSFORMER)
+    speed: SpeedOptions = group(only_for=TRANSFORMER)
     device: DeviceOptions
     scale: ScaleOptions
-    vectors: AsvVectorOptions = group(only_for="transformer")
+    vectors: AsvVectorOptions = group(only_for=TRANSFORMER)
     pretrained_encoder: Path | None = basic_option(
         "Checkpoint or run folder of `aam pretrain` to start from; it determines the sizes of the "
         "encoder.",
         needs=("--members transformer",),
-        only_for="transformer",
+        only_for=TRANSFORMER,
     )
     freeze_base: bool = basic_option(
         "Do not train the pretrained encoder; every ASV is encoded once.",
         default=False,
         needs=("--pretrained-encoder", "--members transformer"),
-        only_for="transformer",
+        only_for=TRANSFORMER,
     )
     members: tuple[MemberName, ...] = basic_option(
         "Models to train; several are combined. {choices}. "
@@ -144,16 +145,16 @@ class Train:
         "Features of the community profile, an input besides the encoder; 0: no profile.",
         default=1024,
         takes=FEATURES,
-        only_for="transformer",
+        only_for=TRANSFORMER,
     )
     profile_dropout: float = option(
         "Dropout of the layers that read the profile.",
         default=0.7,
         takes=BELOW_ONE,
-        only_for="transformer",
+        only_for=TRANSFORMER,
     )
     target_penalty: float = option(
-        "Weight of the target's loss.", default=1.0, takes=WEIGHTS, only_for="transformer"
+        "Weight of the target's loss.", default=1.0, takes=WEIGHTS, only_for=TRANSFORMER
     )
     target_transform: TransformName = option(
         "Transform of a numeric target, fitted on training samples and undone in every result.",
@@ -173,27 +174,27 @@ class Train:
     loss_type: LossType = option(
         "Loss of a numeric target, on the transformed scale.",
         default="huber",
-        only_for="transformer",
+        only_for=TRANSFORMER,
     )
     quantiles: tuple[float, ...] = option(
         "Quantiles to predict.",
         default=(0.1, 0.5, 0.9),
         takes=INSIDE_ONE,
-        only_for="transformer",
+        only_for=TRANSFORMER,
         only_with=("--loss-type quantile",),
     )
     over_penalty: float = option(
         "Weight of predictions above the true value.",
         default=1.0,
         takes=WEIGHTS,
-        only_for="transformer",
+        only_for=TRANSFORMER,
         only_with=("--loss-type asymmetric",),
     )
     under_penalty: float = option(
         "Weight of predictions below the true value.",
         default=1.0,
         takes=WEIGHTS,
-        only_for="transformer",
+        only_for=TRANSFORMER,
         only_with=("--loss-type asymmetric",),
     )
     class_weights: str = option(
@@ -201,13 +202,13 @@ class Train:
         "frequency; or CLASS=WEIGHT,CLASS=WEIGHT, 1 for the others.",
         default="none",
         metavar="none|balanced|CLASS=WEIGHT,...",
-        only_for="transformer",
+        only_for=TRANSFORMER,
         only_with=("--classifier",),
     )
     best_metric: Literal["val_loss", "r2", "mae", "accuracy", "f1"] = option(
         "Validation metric that chooses the best epoch (best.ckpt).",
         default="val_loss",
-        only_for="transformer",
+        only_for=TRANSFORMER,
         needs={"accuracy": "--classifier", "f1": "--classifier"},
         excludes={"r2": "--classifier", "mae": "--classifier"},
     )
