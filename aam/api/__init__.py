@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from aam.console import AamWarning
 
 if TYPE_CHECKING:
+    from aam.api.arguments import unifrac
     from aam.api.estimators import AAMClassifier, AAMRegressor
     from aam.api.model import Model, compare, load
     from aam.api.studies import join_studies
-    from aam.api.tables import unifrac
 
 _MODULES = {
     "AAMClassifier": "estimators",
@@ -23,7 +23,7 @@ _MODULES = {
     "compare": "model",
     "join_studies": "studies",
     "load": "model",
-    "unifrac": "tables",
+    "unifrac": "arguments",
 }
 
 __all__ = [

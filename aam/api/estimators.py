@@ -23,8 +23,7 @@ from sklearn.utils import check_array, check_X_y
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_non_negative
 
-from aam.api.model import IN_MEMORY, Model, Results, fitted
-from aam.api.tables import (
+from aam.api.arguments import (
     MetadataTable,
     Table,
     aligned,
@@ -41,6 +40,7 @@ from aam.api.tables import (
     taxonomy_file,
     tree_file,
 )
+from aam.api.model import IN_MEMORY, Model, Results, fitted
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options import build, flag_of, specs
 from aam.contract.options.commands.train import Train
@@ -274,7 +274,7 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         """Train on the samples of a table, and evaluate the model on held-out samples.
 
         Args:
-            X: N samples; see `aam.api.tables.Table`.
+            X: N samples; see `aam.api.arguments.Table`.
             y: N numbers. A Series is read by its index, the sample ids, where the table has ids.
             groups: N labels; samples of a group are on the same side of the split into training
                 and validation samples. A Series is read as `y`.

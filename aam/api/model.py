@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pandas as pd
 
-from aam.api.tables import (
+from aam.api.arguments import (
     MetadataTable,
     Sequences,
     Table,
@@ -41,12 +41,12 @@ from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.table import FeatureTable
 from aam.data.taxonomy import read_taxonomy
-from aam.inference.tables import NO_VECTORS, InferenceSettings
+from aam.inference.output_tables import NO_VECTORS, InferenceSettings
 from aam.members.explanations import FIRST
 from aam.members.importance import importance_table
 from aam.members.model_file import PretrainedModel, TrainedModel, read, trained
 from aam.members.new_samples import Comparison, read_covariates, select_as_trained
-from aam.members.tables import predict_table
+from aam.members.prediction_tables import predict_table
 from aam.pipeline.validate import validate
 from aam.report.asvs import importance_drawing, read_abundances
 from aam.report.comparison import compare_runs
@@ -168,9 +168,9 @@ class Model:
         """Predict the target for every sample of a table.
 
         Args:
-            table: see `aam.api.tables.Table`; its ASVs need not be those of the training. The
+            table: see `aam.api.arguments.Table`; its ASVs need not be those of the training. The
                 samples of an array, and of a DataFrame with row numbers, count as new.
-            sequences: see `aam.api.tables.Sequences`.
+            sequences: see `aam.api.arguments.Sequences`.
             metadata: for a model that reads metadata columns; it applies the --where of the
                 training.
             batch_size: samples at a time; the predictions depend on it by rounding alone.
@@ -212,7 +212,7 @@ class Model:
 
         Args:
             table, sequences, metadata, drop_empty_samples, force: see `predict`.
-            taxonomy: see `aam.api.tables.Taxonomy`; ASVs of the same taxon are summed.
+            taxonomy: see `aam.api.arguments.Taxonomy`; ASVs of the same taxon are summed.
             first: features of a sample with a row of their own, 1 or more.
 
         Returns:
@@ -330,7 +330,7 @@ class Model:
         Args:
             table: samples over which the importance is averaged.
             sequences, metadata, drop_empty_samples: see `predict`.
-            taxonomy: see `aam.api.tables.Taxonomy`.
+            taxonomy: see `aam.api.arguments.Taxonomy`.
 
         Returns:
             The columns of `aam importance`.

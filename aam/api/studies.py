@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from aam.api.tables import (
+from aam.api.arguments import (
     MetadataTable,
     Sequences,
     Table,
@@ -49,7 +49,7 @@ def join_studies(
     out. What the studies have in common is logged, and columns that do not agree are warnings.
 
     Args:
-        tables: table of each of two or more studies by its name, see `aam.api.tables.Table`.
+        tables: table of each of two or more studies by its name, see `aam.api.arguments.Table`.
         metadata: metadata of each study by its name. Of AnnData, None takes `obs`.
         sequences: sequences by the name of a study, for features whose ids are hashes.
         relabel: other names in the metadata: of a column, `{"Class": "class"}`, or of its values,

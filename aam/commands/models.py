@@ -18,7 +18,7 @@ from aam.data.metadata import groups, listed_columns, read_metadata
 from aam.data.ordination import principal_coordinates, write_ordination
 from aam.data.study import load_study
 from aam.data.taxonomy import read_taxonomy
-from aam.inference.tables import InferenceSettings, rank_share, write_embeddings, write_table
+from aam.inference.output_tables import InferenceSettings, rank_share, write_embeddings, write_table
 from aam.members.explanations import show_explanations
 from aam.members.importance import (
     attention_table,
@@ -28,7 +28,7 @@ from aam.members.importance import (
 )
 from aam.members.model_file import read, read_trained
 from aam.members.new_samples import read_covariates, select_as_trained
-from aam.members.tables import join_targets, predict_table
+from aam.members.prediction_tables import join_targets, predict_table
 from aam.report.asvs import draw_attention
 from aam.report.figures import ordination_figure
 from aam.report.run import as_colour

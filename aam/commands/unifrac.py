@@ -15,7 +15,7 @@ from aam.data.metadata import ID_HEADER
 from aam.data.study import read_with_tree
 from aam.data.unifrac import compute_tiles, faith_pd, fill, unifrac_matrix
 from aam.data.unifrac_binaries import ENGINES
-from aam.inference.tables import write_table
+from aam.inference.output_tables import write_table
 from aam.memory import GIB
 from aam.numerics.device import choose_device, print_device
 

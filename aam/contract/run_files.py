@@ -3,7 +3,7 @@
 A run lists its files, under `files`: all that it may write before it writes the first, and at its
 end those that are there, as paths below the folder. Only what is listed is the run's: to replace,
 copy or show a run is to act on the list. A run folder in the folder (`target-COLUMN`) has a list of
-its own. Runs of earlier versions have none, and their files are recognized by name.
+its own.
 """
 
 from __future__ import annotations
@@ -78,11 +78,8 @@ def listed(run: Path) -> list[str] | None:
 
 
 def files_of(run: Path) -> list[str]:
-    """Return the files of a run that are there: those that it lists, else those with its names."""
-    names = listed(run)
-    if names is None:
-        names = recognized(run)
-    return [name for name in names if os.path.lexists(run / name)]
+    """Return the files that a run lists and that are there."""
+    return [name for name in listed(run) or () if os.path.lexists(run / name)]
 
 
 def not_listed(names: Iterable[str], files: Iterable[str]) -> list[str]:

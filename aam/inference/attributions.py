@@ -25,9 +25,9 @@ from aam.data.targets import contrasts
 from aam.inference.outputs import LoadedNetwork, encode_asvs, profile_terms
 from aam.inference.stored_networks import StoredNetwork
 from aam.model.attention import Backend, Backends
+from aam.model.community_profile import log_abundance
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Predictor
-from aam.model.profile import log_abundance
 
 MAX_REFERENCE = 512
 """Sequences of a reference that are encoded for their mean."""

@@ -20,11 +20,16 @@ from aam.data.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches, reading
 from aam.data.sequences import hash_sequences
 from aam.data.study import Study
 from aam.inference.asv_vectors import digest, open_vectors
+from aam.inference.output_tables import (
+    NO_VECTORS,
+    InferenceSettings,
+    require_finite,
+    write_embeddings,
+)
 from aam.inference.stored_networks import ModelConfig, StoredNetwork
-from aam.inference.tables import NO_VECTORS, InferenceSettings, require_finite, write_embeddings
+from aam.model.community_profile import weighted_sum
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PROFILE_HIDDEN, Encoder, Predictor
-from aam.model.profile import weighted_sum
 from aam.nucleotide_codes import PAD
 from aam.numerics.backends import TORCH_POLICY, BackendPolicy, choose_attention
 from aam.numerics.device import choose_device

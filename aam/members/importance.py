@@ -35,7 +35,7 @@ from aam.evaluation.association import (
 )
 from aam.evaluation.folds import Folds
 from aam.evaluation.permutation import standard_outputs
-from aam.inference.tables import InferenceSettings
+from aam.inference.output_tables import InferenceSettings
 from aam.members.base import Samples
 from aam.members.kernel import MEMBER as KERNEL
 from aam.members.kernel import label_free_kernel

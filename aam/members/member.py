@@ -27,7 +27,7 @@ from aam.data.targets import TRANSFORMS, TargetScale
 from aam.evaluation.ensemble import Combined, combine_members
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
-from aam.inference.tables import InferenceSettings
+from aam.inference.output_tables import InferenceSettings
 from aam.members.base import Inputs, Samples, T
 from aam.members.relations import AsvRelations
 from aam.serialization.model_folder import State

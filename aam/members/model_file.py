@@ -58,9 +58,8 @@ class ModelFacts:
     # mean label of the training samples, of a logarithmic transform the geometric mean, or the
     # frequency of each class
     means: tuple[float, ...]
-    # labels of the training samples; None in a model of an earlier version
-    labels: LabelSummary | None = None
-    # None of a model that was fitted without an evaluation, or by an earlier version
+    labels: LabelSummary  # labels of the training samples
+    # None of a model that was fitted without an evaluation
     performance: Performance | None = None
 
     @classmethod

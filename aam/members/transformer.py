@@ -36,6 +36,7 @@ from aam.inference.attributions import (
     integrated_gradients,
     sample_attention,
 )
+from aam.inference.output_tables import InferenceSettings
 from aam.inference.outputs import (
     LoadedNetwork,
     apply_network,
@@ -46,7 +47,6 @@ from aam.inference.outputs import (
     warn_of_shallow,
 )
 from aam.inference.stored_networks import Target, network_state, restore_networks
-from aam.inference.tables import InferenceSettings
 from aam.members.base import Samples
 from aam.members.member import (
     CrossValidated,

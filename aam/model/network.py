@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from aam.contract.options.groups import Metric
 from aam.model.attention import AUTO, Backends
+from aam.model.community_profile import CommunityProfile
 from aam.model.covariates import (
     UNKNOWN_RATE,
     CovariateEmbedding,
     CovariateInputs,
 )
 from aam.model.nucleotides import NucleotideEncoder
-from aam.model.profile import CommunityProfile
 from aam.model.samples import SampleEncoder
 from aam.model.shape import NetworkShape, at_least_fp32
 from aam.model.transformer import AttentionPooling, TransformerEncoder

@@ -38,15 +38,15 @@ from aam.evaluation.scores import (
 from aam.evaluation.scores import write as write_scores
 from aam.evaluation.splits import write_splits
 from aam.evaluation.study_transfer import study_differences, transfer_matrix
-from aam.inference.tables import write_table
+from aam.inference.output_tables import write_table
 from aam.members.explanations import explain_held_out
 from aam.members.importance import agreement_table, importance_table, q_values
 from aam.members.kernel import Landmarks
 from aam.members.member import estimator
 from aam.members.model_file import ModelFacts, TrainedModel
 from aam.members.new_samples import TrainingSummary
+from aam.members.prediction_tables import held_out_table
 from aam.members.relations import AsvRelations
-from aam.members.tables import held_out_table
 from aam.pipeline.equal_depth import score_at_equal_depth
 from aam.pipeline.preview import preview
 from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups

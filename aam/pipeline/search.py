@@ -57,10 +57,10 @@ from aam.evaluation.intervals import SCORED
 from aam.evaluation.metrics import ScoredPredictions, pooled, value_of
 from aam.evaluation.predictions import class_predictions, numeric_predictions, read_predictions
 from aam.evaluation.splits import Split, check_covariates, make_splits
-from aam.inference.tables import write_table
+from aam.inference.output_tables import write_table
 from aam.members.member import TrainingSamples
 from aam.members.option_checks import choose_members
-from aam.members.tables import held_out_table
+from aam.members.prediction_tables import held_out_table
 from aam.pipeline.train import Result, folds_of, samples_of, sequence_length, session, train
 from aam.serialization.folders import temporary_folder
 from aam.threads import blas_threads

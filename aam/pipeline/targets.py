@@ -28,9 +28,9 @@ from aam.contract.run_files import target_folder
 from aam.data.metadata import listed_columns, read_metadata, rows_where
 from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.splits import read_studies, split_samples, write_splits
-from aam.inference.tables import write_table
+from aam.inference.output_tables import write_table
 from aam.members.option_checks import check_targets
-from aam.members.tables import join_targets
+from aam.members.prediction_tables import join_targets
 from aam.pipeline.run import run
 from aam.pipeline.train import folds_of, sequence_length
 from aam.training import run_folder

@@ -43,9 +43,9 @@ from aam.evaluation.permutation import permutation_test
 from aam.evaluation.scores import Scores, evaluate
 from aam.evaluation.scores import write as write_scores
 from aam.evaluation.splits import Split, write_splits
-from aam.inference.tables import NO_VECTORS, write_table
+from aam.inference.output_tables import NO_VECTORS, write_table
 from aam.members.model_file import ModelFacts, TrainedModel, read_trained
-from aam.members.tables import held_out_table, predict_study, stored_predictions
+from aam.members.prediction_tables import held_out_table, predict_study, stored_predictions
 from aam.pipeline.run import show_scores
 from aam.report.page import write_report_of_run
 from aam.training import run_folder
@@ -72,9 +72,6 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
         check_run_folder(options.output, options.overwrite)
     loaded = loaded or _model_of(options)
     facts = loaded.facts
-    if facts.labels is None:
-        evidence = f"'{options.model}' is of an earlier version and has no summary of its labels"
-        raise DataError("The model cannot be compared with a guess", evidence, "train it again")
     metadata = read_metadata(options.metadata)
     table = TableOptions(
         table=options.table,
@@ -208,7 +205,6 @@ def _class_codes(
 
 def _folds(facts: ModelFacts, values_M: F64, groups_M: Sequence[str], column: str | None) -> Folds:
     """Return one fold, of test samples alone, with the guess of the training."""
-    assert facts.labels is not None
     none, everything = np.empty(0, dtype=np.int64), np.arange(len(values_M))
     return Folds(
         Labels.of(values_M, facts.classes, groups_M, facts.levels),

@@ -66,7 +66,7 @@ def read(path: Path) -> dict[str, Any]:
 
     Raises:
         MissingInput: the file does not exist, is not a regular file, or may not be read.
-        DataError: it is damaged, of an earlier version or another program, or exceeds the memory.
+        DataError: it is damaged, of another program, or exceeds the memory.
     """
     size, free = require(path, "checkpoint").stat().st_size, memory_available()
     try:

@@ -35,6 +35,7 @@ from aam.distributed import strategies
 from aam.distributed.collectives import identity
 from aam.distributed.process_group import process_group
 from aam.evaluation.splits import Split, split_samples, write_splits
+from aam.inference.output_tables import require_finite
 from aam.inference.outputs import apply_network, encode_asvs, fit_profile, write_study_embeddings
 from aam.inference.stored_networks import (
     DiversityScale,
@@ -44,7 +45,6 @@ from aam.inference.stored_networks import (
     network_state,
     read_networks,
 )
-from aam.inference.tables import require_finite
 from aam.model.network import Encoder, Predictor
 from aam.model.shape import NetworkShape
 from aam.numerics.backends import TORCH_POLICY, BackendPolicy

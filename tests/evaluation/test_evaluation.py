@@ -24,8 +24,8 @@ from aam.evaluation.splits import Split, make_splits
 from aam.members.base import Samples
 from aam.members.kernel import Kernel
 from aam.members.member import TrainingSamples
+from aam.members.prediction_tables import held_out_table
 from aam.members.relations import AsvRelations
-from aam.members.tables import held_out_table
 from tests.support.run_folders import make_study
 
 NAMES = ("no", "yes")

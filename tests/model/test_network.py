@@ -14,9 +14,9 @@ from torch import Tensor
 
 from aam.contract.options.groups import AttnImplementation
 from aam.model.attention import AUTO, Backend, Backends, attention, named, runs
+from aam.model.community_profile import CommunityProfile
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PairwiseDistance, Predictor
-from aam.model.profile import CommunityProfile
 from aam.model.shape import CovariateShape, NetworkShape
 from aam.nucleotide_codes import WIDTH
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from aam.contract import run_files
 from aam.contract.options import build, to_plain
 from aam.contract.options.commands import find
 from aam.contract.options.commands.studies import Example
@@ -19,8 +20,8 @@ from aam.evaluation.splits import Split, make_splits, write_splits
 from aam.members.base import Samples
 from aam.members.forest import Forest
 from aam.members.member import TrainingSamples
+from aam.members.prediction_tables import held_out_table
 from aam.members.relations import AsvRelations
-from aam.members.tables import held_out_table
 
 EPOCHS = 30
 WHO = {"version": "0.1.0", "host": {"name": "node-1", "cores": 8, "devices": ["Some GPU"]}}
@@ -144,5 +145,6 @@ def _write_record(path: Path, files: Path, study: SimulatedStudy, kind: str, spl
         "parameters": 123456,
         "epochs": EPOCHS,
         "best": {"best_val_loss": 1.23},
+        "files": run_files.recognized(path.parent),
     }
     path.write_text(json.dumps(record))

@@ -10,7 +10,7 @@ import pytest
 
 from aam.cli import main
 from aam.contract.errors import CannotCreate, DataError, UsageError
-from aam.members.tables import join_targets
+from aam.members.prediction_tables import join_targets
 
 METADATA = "sample-id\tage\till\na\t1\tyes\nb\t2\tno\nc\t3\tyes\nd\t\tno\ne\t5\tno\n"
 

@@ -17,7 +17,7 @@ from aam.data.study import Study, load_study
 from aam.data.targets import OutputRange, label_names
 from aam.evaluation.calibration import median_codes
 from aam.evaluation.folds import Folds
-from aam.inference.tables import ALONE, InferenceSettings, RankShare, require_finite
+from aam.inference.output_tables import ALONE, InferenceSettings, RankShare, require_finite
 from aam.members.base import Samples
 from aam.members.explanations import FIRST, explain
 from aam.members.member import reader

@@ -399,7 +399,7 @@ def unifrac(
     (2007), generalized UniFrac is that of Chen et al. (2012).
 
     Args:
-        table: see `aam.api.tables.Table`; reads of N samples.
+        table: see `aam.api.arguments.Table`; reads of N samples.
         tree: rooted phylogeny with branch lengths: Newick, .qza or TreeNode. Its tips are the
             feature ids; there may be more.
         metric: `unweighted`, `weighted`, `weighted_normalized` or `generalized`.
