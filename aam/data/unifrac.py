@@ -298,7 +298,7 @@ def unifrac_matrix(
         metric: name of the UniFrac metric; "unifrac" is "unweighted".
         alpha: exponent of generalized UniFrac, 0 to 1.
         engine: "ssu" is the program of unifrac-binaries, "unifrac" its Python package; "auto" is
-            "torch"; for their times see docs/experiments/unifrac.md.
+            "torch"; for their times see docs/experiments/cost.md.
         max_bytes: memory for tiles, in addition to the result of N * N * 8 bytes.
         device: device on which torch computes.
 
