@@ -566,13 +566,15 @@ class Kernel(Estimator[KernelInputs]):
         # Widths are tried for the best linear sum alone: five fits instead of nine, with scores
         # that differ within noise (docs/experiments/kernel.md).
         gram = sequences.plus(clades, clade_scale).plus(covariates, scale)
+        # Each takes 8 bytes a pair, and every further fit needs two more.
+        del sequences, clades, covariates, counts, kernel_NR
         squared_NR, median = gram.distances(rows)
+        del gram
         for width in (1 / (spread * median) for spread in SPREADS):
             gaussian = fit_ridge(np.exp(-width * squared_NR), rows, labels)
             if gaussian.error < ridge.error:
                 ridge, gamma = gaussian, width
-        # Each takes 8 bytes a pair, and the fit with weights needs as much again.
-        del sequences, clades, covariates, counts, gram, kernel_NR, squared_NR, gaussian
+        del squared_NR, gaussian
         logits = fit_logistic(ridge.aligned_NC, labels) if labels.classes else np.empty((0, 0))
         dendrogram = inputs.dendrogram if clade_scale else None
         terms = KernelTerms(dendrogram, clade_scale, encoder, scale)
