@@ -52,7 +52,10 @@ from aam.training.labelled_study import choose_depth, deep_enough
 
 @dataclass(frozen=True)
 class Task:
-    """A column of a study; the group "study" is the part of the sample id before the first dot."""
+    """A column of a study; the group "study" is the part of the sample id before the first dot.
+
+    With `studies` the groups are studies, of which each is a fold, as with --study-column.
+    """
 
     study: str
     column: str
@@ -60,6 +63,7 @@ class Task:
     where: str | None = None
     group: str | None = None
     folds: int = 5
+    studies: bool = False
 
     @property
     def metric(self) -> str:
@@ -76,8 +80,12 @@ TASKS = {
     "ravel-ph": Task("ravel", "pH"),
     "ravel-nugent": Task("ravel", "Nugent_score_category", True),
     "ravel-group": Task("ravel", "Ethnic_Group", True),
-    "celiac-active": Task("celiac_stool_active", "Diagnosed_Celiac", True, None, "Dataset_ID", 3),
-    "celiac-treated": Task("celiac_stool_treated", "Diagnosed_Celiac", True, None, "Dataset_ID", 4),
+    "celiac-active": Task(
+        "celiac_stool_active", "Diagnosed_Celiac", True, group="Dataset_ID", studies=True
+    ),
+    "celiac-treated": Task(
+        "celiac_stool_treated", "Diagnosed_Celiac", True, group="Dataset_ID", studies=True
+    ),
     "simulated-ph": Task("simulated", "ph", group="subject"),
     "simulated-site": Task("simulated", "site", True, group="subject"),
 }
@@ -165,16 +173,23 @@ class Labelled:
 
     def folds(self, task: Task, seed: int) -> Folds:
         """Return the folds of a seed, with the labels and their groups."""
+        studies = None
+        if task.studies and task.group is not None:
+            studies = self.metadata.values(task.group, self.ids).tolist()
+        group = None if studies else task.group
         splits, groups = split_samples(
-            SplitOptions(test_size=0, group_column=task.group, stratify=False),
+            SplitOptions(test_size=0, group_column=group, stratify=False),
             task.folds,
             seed,
             self.ids,
             self.metadata,
             self.values.astype(np.int64) if self.classes else None,
+            studies=studies,
         )
-        labels = Labels.of(self.values, self.classes, groups)
-        return Folds(labels, splits, seed, task.group)
+        labels = Labels.of(self.values, self.classes, groups, studies=studies)
+        names = tuple(sorted(set(studies or ())))
+        column = task.group if studies else None
+        return Folds(labels, splits, seed, group, column, studies=names)
 
 
 def load(task: Task, folder: Path) -> Labelled:

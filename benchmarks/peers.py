@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,31 @@ def main() -> None:
         print(f"| {name} ({TASKS[name].metric}) | {' | '.join(cells)} |", flush=True)
     mean_ranks = np.mean(ranks, axis=0)
     print(f"| mean rank | {' | '.join(f'{rank:.1f}' for rank in mean_ranks)} |")
+    for name, study in labelled.items():
+        if TASKS[name].studies:
+            print_by_study(name, study, arguments.seeds, arguments.results, arguments.peers)
+
+
+def print_by_study(
+    name: str, study: Labelled, seeds: Sequence[int], results: Path, peers: Sequence[str]
+) -> None:
+    """Print the AUC in each study that is left out, and their mean; means of the seeds."""
+    from sklearn.metrics import roc_auc_score
+
+    aucs: dict[str, list[list[float]]] = {}
+    for seed in seeds:
+        folds = study.folds(TASKS[name], seed)
+        codes_M, fold_M = folds.held_out.values, folds.fold_M
+        for model, predicted_MC in read_predicted(name, folds, seed, results, peers).items():
+            of_studies = [
+                float(roc_auc_score(codes_M[fold_M == k], predicted_MC[fold_M == k, 1]))
+                for k in np.unique(fold_M)
+            ]
+            aucs.setdefault(model, []).append([*of_studies, float(np.mean(of_studies))])
+    heads = [name, *study.folds(TASKS[name], seeds[0]).studies, "mean"]
+    print(f"\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    for model, values in aucs.items():
+        print(f"| {model} | {' | '.join(f'{auc:.3f}' for auc in np.mean(values, axis=0))} |")
 
 
 def predict(peer: str, study: Labelled, folds: Folds) -> F64:
@@ -101,7 +126,7 @@ def predict(peer: str, study: Labelled, folds: Folds) -> F64:
     relative_NF, predictions = study.samples.relative, []
     for split in folds.splits:
         train, held_out = training_rows(split), split.held_out[1]
-        labels = folds.labels.take(train)
+        labels = folds.labels.training(train)
         fitted_NF, predicted_NF = relative_NF[train], relative_NF[held_out]
         with warnings.catch_warnings():
             # Of rare classes in inner folds, and of solvers that stop at their limit.
@@ -231,24 +256,37 @@ def jaccard_similarity(one_NF: sparse.csr_array, two_RF: sparse.csr_array) -> F6
     return similarity_NR
 
 
-def score_seed(
-    name: str, study: Labelled, seed: int, results: Path, peers: Sequence[str]
-) -> ScoredSeed:
-    """Score the ensemble, its members and the peers, and the ensemble minus each of the others."""
-    task, read = TASKS[name], read_members(results, name, seed)
-    folds = study.folds(task, seed)
+def read_predicted(
+    name: str, folds: Folds, seed: int, results: Path, peers: Sequence[str]
+) -> dict[str, F64]:
+    """Read the held-out predictions [M, C] of the ensemble, its members and the peers."""
+    read = read_members(results, name, seed)
     members = {member: read[member]["predictions_MC"] for member in ("kernel", "forest")}
     left_out = {
         member: [read[member].get(f"left_out_{k}") for k in range(len(folds.fitted_rows))]
         for member in members
     }
-    combined = combine_members(members, folds, left_out)
-    predictions: dict[str, F64] = {ENSEMBLE: combined.predictions_MC, **members}
-    arrays: Mapping[str, Mapping[str, F64]] = read
-    seconds = {member: float(arrays[member]["cpu_seconds"]) for member in members}
+    predictions: dict[str, F64] = {
+        ENSEMBLE: combine_members(members, folds, left_out).predictions_MC,
+        **members,
+    }
     for peer in peers:
         stored = np.load(predictions_file(results, name, seed, f"peer-{peer}"))
         predictions[PEERS[peer]] = stored["predictions_MC"]
+    return predictions
+
+
+def score_seed(
+    name: str, study: Labelled, seed: int, results: Path, peers: Sequence[str]
+) -> ScoredSeed:
+    """Score the ensemble, its members and the peers, and the ensemble minus each of the others."""
+    task = TASKS[name]
+    folds = study.folds(task, seed)
+    predictions = read_predicted(name, folds, seed, results, peers)
+    read = read_members(results, name, seed)
+    seconds = {member: float(read[member]["cpu_seconds"]) for member in ESTIMATORS}
+    for peer in peers:
+        stored = np.load(predictions_file(results, name, seed, f"peer-{peer}"))
         seconds[PEERS[peer]] = float(stored["cpu_seconds"])
     units = units_of(folds.held_out.groups)
     drawn = {
