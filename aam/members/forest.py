@@ -284,11 +284,10 @@ class Forest(Estimator[ForestInputs]):
             shift = mean if abs(mean) > _FAR * std else 0.0
             scale = 2.0 ** round(math.log2(std)) if std > 0 else 1.0
         with warnings.catch_warnings():
-            # Classes with few samples are accepted.
-            warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
-            # With few trees some samples are in every bag.
-            warnings.filterwarnings("ignore", "Some inputs do not have OOB scores", UserWarning)
-            warnings.filterwarnings("ignore", "invalid value encountered", RuntimeWarning)
+            # Classes with few samples, and samples that are in every bag, are accepted. Filters
+            # would not hold: the threads of scikit-learn 1.9 reset those of one another, and warn.
+            warnings.simplefilter("ignore")
+            warnings.showwarning = lambda *_, **__: None
             forest.fit(
                 matrix.toarray() if 4 * np.prod(matrix.shape) < _MAX_DENSE else as_csc(matrix),
                 labels.values.astype(np.int64)
