@@ -50,7 +50,7 @@ from aam.evaluation.intervals import (
 from aam.evaluation.learning_curve import LearningCurve
 from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.permutation import PermutationTest
-from aam.evaluation.studies import MIN_STUDIES, StudyScores, score_studies
+from aam.evaluation.studies import MIN_SUMMARISED, StudyScores, score_studies
 from aam.evaluation.study_transfer import StudyDifferences, TransferMatrix
 from aam.number_format import fixed, metric_text, significant
 
@@ -390,7 +390,7 @@ def _verdict_over_studies(
     if summary is None:
         shown = [f"{title} {_with_limits(study.metrics[metric])} in {study.study}"
                  for study in included]  # fmt: skip
-        text += "; ".join([*shown, f"a summary needs {MIN_STUDIES} studies)"])
+        text += "; ".join([*shown, f"a summary needs {MIN_SUMMARISED} studies)"])
     else:
         text += f"mean {title} {_with_limits(Score(summary.value, summary.lower, summary.upper))} "
         text += f"over {summary.studies} studies, above {guess:g} beyond noise in {studies.better}"

@@ -58,7 +58,7 @@ from aam.evaluation.intervals import (
 )
 from aam.evaluation.metrics import ScoredPredictions, value_of
 
-MIN_STUDIES = 3
+MIN_SUMMARISED = 3
 """Studies from which there is a summary. Of two the spread is known by nothing but the prior."""
 
 
@@ -203,14 +203,16 @@ class MetricsOverStudies(ResampledMetrics):
     def paired_difference(self, other: ResampledMetrics) -> tuple[str, Score]:
         """Return the first metric, and the mean difference of the studies with its t interval."""
         name = next(iter(self.whole))
-        pairs = [(model.whole[name], other.studies[key].whole[name])
-                 for key, model in self.studies.items()]  # fmt: skip
-        difference_K = np.array([mine - its for mine, its in pairs if not math.isnan(mine - its)])
+        differences = [
+            model.whole[name] - other.studies[study].whole[name]
+            for study, model in self.studies.items()
+        ]
+        difference_K = np.array([value for value in differences if not math.isnan(value)])
         number = len(difference_K)
         if not number:
             return name, Score(None)
         mean = float(difference_K.mean())
-        if number < MIN_STUDIES:
+        if number < MIN_SUMMARISED:
             return name, Score(mean)
         # The jackknife of a mean is its t interval.
         without_K = (difference_K.sum() - difference_K) / (number - 1)
@@ -287,7 +289,7 @@ def summarise(metric: str, studies: Sequence[ResampledMetrics]) -> StudySummary 
         studies: metrics of the model on the samples of each study.
 
     Returns:
-        The summary; None with fewer than `MIN_STUDIES` such studies.
+        The summary; None with fewer than `MIN_SUMMARISED` such studies.
     """
     scale, name, spread = POOLED[metric]
     included = [model for model in studies if len(model.replicates[metric])]
@@ -295,7 +297,7 @@ def summarise(metric: str, studies: Sequence[ResampledMetrics]) -> StudySummary 
         values, variances, spread = _logits_of_auc(included)
     else:
         values, variances = on_scale(metric, included)
-    if len(values) < MIN_STUDIES:
+    if len(values) < MIN_SUMMARISED:
         return None
     found = random_effects(values, variances, spread)
     half, further = found.half, found.next_half

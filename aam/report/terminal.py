@@ -16,7 +16,7 @@ from rich.text import Text
 
 from aam.contract.errors import printable, shortened
 from aam.evaluation.intervals import Score
-from aam.evaluation.studies import MIN_STUDIES, StudyScores, StudySummary
+from aam.evaluation.studies import MIN_SUMMARISED, StudyScores, StudySummary
 from aam.number_format import metric_text, significant
 
 OTHER_FORM = "another form of the target, or completely confounded with it"
@@ -170,7 +170,7 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
     heads += [f"{mean}, true", "predicted"] * means + ["Better than a guess"]
     note = "Each study was predicted by models of the others. In brackets: 95 % interval."
     if (summary := scores.summaries.get(first)) is None:
-        note += f" A summary needs {MIN_STUDIES} studies."
+        note += f" A summary needs {MIN_SUMMARISED} studies."
         return Table("By study", heads, rows, note)
     found = [scores.summaries.get(name) for name in shown]
     empty = [""] * (2 * means + 1)
