@@ -246,15 +246,16 @@ class Scores:
 
 def performance(scores: Scores) -> Performance:
     """State how well a model does in studies that it has not seen, or that nobody knows."""
-    model = scores.models[ENSEMBLE].metrics[scores.metric]
-    shown = f"{TITLES[scores.metric]} {metric_text(scores.metric, model.value)}"
-    if model.lower is not None and model.upper is not None:
-        ends = (metric_text(scores.metric, end) for end in (model.lower, model.upper))
-        shown += f", {' to '.join(ends)}"
-    known = "it predicts better than a guess"
-    if not scores.is_better:
-        known = "it is not shown to predict better than a guess"
-    text = f"{_UNKNOWN.format(scores.column)}; in held-out samples of its own {known} ({shown})."
+    if scores.studies is not None:
+        text = scores.verdict.sentence
+    else:
+        shown = f"{TITLES[scores.metric]} "
+        shown += _with_limits(scores.models[ENSEMBLE].metrics[scores.metric])
+        known = "predicts better than a guess"
+        if not scores.is_better:
+            known = f"is not shown to {known.replace('predicts', 'predict')}"
+        text = _UNKNOWN.format(scores.column)
+        text += f"; in held-out samples of its own it {known} ({shown})."
     if not scores.is_better:
         text += " These predictions may be no better."
     return Performance(text, scores.is_better)

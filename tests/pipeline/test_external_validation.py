@@ -239,7 +239,7 @@ def test_predict_begins_with_how_well_the_model_did(
         scores = read_scores(model / "scores.json")
         assert scores.is_better == is_better
         assert "in a study that it has not seen is not known" in first
-        assert f"{scores.models['ensemble'].metrics['r2'].value:.3f}" in first
+        assert f"{scores.models['ensemble'].metrics['r2'].value:.2f}" in first
         assert first.startswith("warning: ") == (not is_better)
         loaded = library.load(model)
         assert first.removeprefix("warning: ") in repr(loaded)
@@ -248,6 +248,15 @@ def test_predict_begins_with_how_well_the_model_did(
             loaded.predict(studies / "other.biom")
         said = [str(warning.message) for warning in caught]
         assert (first.removeprefix("warning: ") in said) == (not is_better)
+    # Of several studies it is the verdict on those that were left out.
+    several = tmp_path / "several"
+    args = ("--table", studies / "train.biom", "--metadata", studies / "train.tsv")
+    target = ("--metadata-column", "ph", "--study-column", "site", "--members", "kernel")
+    assert aam("train", *args, *target, "--output-dir", several) == 0
+    capsys.readouterr()
+    assert aam("predict", *table, "--model", several, "--output", tmp_path / "p.tsv") == 0
+    first = capsys.readouterr().err.splitlines()[0].removeprefix("warning: ")
+    assert first.startswith(read_scores(several / "scores.json").verdict.sentence)
     counts = biom.load_table(str(studies / "train.biom"))
     alone = library.AAMRegressor(members="kernel", evaluate=False).fit(counts, frame["ph"])
     assert "without an evaluation" in repr(alone.model_)
